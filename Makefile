@@ -1,0 +1,45 @@
+# `make serve` and `make test` set up all they need. Everything lives in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: setup serve test check bench soak lock clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml requirements/dev.lock
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "contextfold needs Python 3.11 or newer: make PYTHON=python3.11 …")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+serve: setup
+	@bash examples/try.sh $(BIN)/context
+
+test: setup
+	$(BIN)/python -m pytest -n auto
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: setup
+	$(BIN)/python -m bench
+
+soak: setup
+	CONTEXTFOLD_SOAK=1 $(BIN)/python -m pytest -n auto
+
+# Takes the newest versions that requirements/dev.in allows.
+lock:
+	$(PYTHON) -m venv $(VENV)/lock
+	$(VENV)/lock/bin/python -m pip install --quiet uv
+	$(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade requirements/dev.in -o requirements/dev.lock
+
+clean:
+	rm -rf $(VENV) .bench

@@ -1,0 +1,5 @@
+"""`python -m contextfold` is the `context` command."""
+
+from contextfold.cli.main import run
+
+run()

@@ -1,0 +1,1 @@
+"""The `context` command: argv in, bytes and an exit code out."""

@@ -1,0 +1,38 @@
+"""`context build`: a folder of documents becomes a cache. Silent in a pipe, stdout always empty."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+from types import FrameType
+
+from contextfold.cli.render import ProgressLine, tell_on_terminal
+from contextfold.failures import EXIT_OK
+from contextfold.resolve.build import build
+
+EXIT_TERMINATED = 128 + signal.SIGTERM
+
+
+def run(arguments: argparse.Namespace) -> int:
+    signal.signal(signal.SIGTERM, _terminate)  # so that the unfinished cache is removed on the way out
+    progress = ProgressLine("building")
+    try:
+        built = build(
+            os.fsencode(arguments.sources),
+            os.fsencode(arguments.cache),
+            force=arguments.force,
+            created_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            progress=progress,
+        )
+    finally:
+        progress.clear()
+    tell_on_terminal(
+        f"built {arguments.cache}: {built.document_count:,} documents, {built.content_bytes:,} bytes, {built.cache_version}"
+    )
+    return EXIT_OK
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(EXIT_TERMINATED)

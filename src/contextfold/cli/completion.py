@@ -1,0 +1,129 @@
+"""`context completion`: a script for bash, zsh or fish, written from the table of commands."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+from contextfold.cli.commands import COMMANDS, Command, Option
+from contextfold.cli.render import say
+from contextfold.failures import EXIT_OK
+
+GLOBAL_OPTIONS = ("--help", "--version")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    say({"bash": bash, "zsh": zsh, "fish": fish}[arguments.shell]())
+    return EXIT_OK
+
+
+def bash() -> str:
+    return f"""\
+_context() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} command=${{COMP_WORDS[1]}}
+    COMPREPLY=()
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W "{_words(*_command_names(), *GLOBAL_OPTIONS)}" -- "$word"))
+        return
+    fi
+    case "$before" in
+{_lines(_bash_values())}
+    esac
+    case "$command" in
+{_lines(_bash_options(command) for command in COMMANDS)}
+    esac
+}}
+complete -F _context context
+"""
+
+
+def _bash_values() -> Iterator[str]:
+    for option in _options_with_value():
+        if option.takes_folder:
+            yield f'        {option.name}) COMPREPLY=($(compgen -d -- "$word")); return ;;'
+        else:
+            yield f'        {option.name}) COMPREPLY=($(compgen -W "{_words(*option.choices)}" -- "$word")); return ;;'
+
+
+def _bash_options(command: Command) -> str:
+    return f'        {command.name}) COMPREPLY=($(compgen -W "{_words(*_completions(command))}" -- "$word")) ;;'
+
+
+def zsh() -> str:
+    return f"""\
+#compdef context
+_context() {{
+    if (( CURRENT == 2 )); then
+        local -a commands=({" ".join(_quoted(f"{command.name}:{command.summary}") for command in COMMANDS)})
+        _describe command commands
+        compadd -- {_words(*GLOBAL_OPTIONS)}
+        return
+    fi
+    case "${{words[2]}}" in
+{_lines(f"        {command.name}) _arguments {_zsh_specs(command)} ;;" for command in COMMANDS)}
+    esac
+}}
+if [ "$funcstack[1]" = _context ]; then _context "$@"; else compdef _context context; fi
+"""
+
+
+def _zsh_specs(command: Command) -> str:
+    specs = ["--help[show help]"]
+    for option in command.options:
+        specs.append(
+            f"{option.name}[{option.help}]" + (f":{option.metavar}:{_zsh_action(option)}" if option.metavar else "")
+        )
+    if command.argument:
+        specs.append(f"2:{command.argument.metavar}:{_zsh_action(command.argument)}")
+    return " ".join(_quoted(spec) for spec in specs)
+
+
+def _zsh_action(option: Option) -> str:
+    if option.takes_folder:
+        return "_files -/"
+    return f"({_words(*option.choices)})" if option.choices else " "
+
+
+def fish() -> str:
+    return "\n".join(_fish_lines()) + "\n"
+
+
+def _fish_lines() -> Iterator[str]:
+    yield "complete -c context -f"
+    yield "complete -c context -n __fish_use_subcommand -l version -d 'show the version'"
+    for command in COMMANDS:
+        yield f"complete -c context -n __fish_use_subcommand -a {command.name} -d {_quoted(command.summary)}"
+        seen = f"-n '__fish_seen_subcommand_from {command.name}'"
+        for option in command.options:
+            values = "-xa '(__fish_complete_directories)'" if option.takes_folder else "-x" if option.metavar else ""
+            if option.choices:
+                values = f"-xa '{_words(*option.choices)}'"
+            yield f"complete -c context {seen} -l {option.name.removeprefix('--')} {values} -d {_quoted(option.help)}"
+        if command.argument:
+            yield f"complete -c context {seen} -xa '{_words(*command.argument.choices)}'"
+
+
+def _command_names() -> list[str]:
+    return [command.name for command in COMMANDS]
+
+
+def _completions(command: Command) -> list[str]:
+    choices = command.argument.choices if command.argument else ()
+    return [*choices, *(option.name for option in command.options), "--help"]
+
+
+def _options_with_value() -> Iterator[Option]:
+    """Each option that takes a value, once: the same name means the same in every command."""
+    yield from {option.name: option for command in COMMANDS for option in command.options if option.metavar}.values()
+
+
+def _words(*words: str) -> str:
+    return " ".join(words)
+
+
+def _lines(lines: Iterator[str]) -> str:
+    return "\n".join(lines)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"

@@ -1,0 +1,90 @@
+"""Single-precision ratios and their shortest decimal text. Arithmetic only.
+
+Done in integers, so that no C library, locale or double rounding has a say in the printed digits.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+
+_SINGLE = struct.Struct("<f")
+_BITS = struct.Struct("<I")
+
+MAX_DIGITS = 9  # nine significant digits tell any two float32 apart
+FIXED_POINT_FROM = -6  # decimal exponent of the first digit from which the text has no exponent: 0.000001
+CACHED_TEXTS = 4096
+
+
+class Float32(float):
+    """A float32 between 0 and 1, held in a double; its text is the shortest decimal that reads back as it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return shortest_text(float(self))
+
+    __str__ = __repr__
+
+
+def single(value: float) -> float:
+    """The float32 nearest to value."""
+    rounded: float = _SINGLE.unpack(_SINGLE.pack(value))[0]
+    return rounded
+
+
+def ratio(part: int, whole: int) -> Float32:
+    """part / whole, each taken to float32 first and divided there; 0 of nothing is 0.
+
+    A double holds the quotient of two float32 to more than twice their precision, so rounding it once more gives the
+    float32 quotient exactly.
+    """
+    return Float32(single(single(part) / single(whole))) if whole else Float32(0.0)
+
+
+@lru_cache(maxsize=CACHED_TEXTS)
+def shortest_text(value: float) -> str:
+    if value == 0.0:
+        return "0.0"
+    digits, exponent = _shortest_digits(value)
+    if exponent >= 0:  # 1.0: the range ends there
+        return digits.ljust(exponent + 1, "0") + ".0"
+    if exponent >= FIXED_POINT_FROM:
+        return "0." + "0" * (-exponent - 1) + digits
+    fraction = "." + digits[1:] if len(digits) > 1 else ""
+    return f"{digits[0]}{fraction}e{exponent}"
+
+
+def _shortest_digits(value: float) -> tuple[str, int]:
+    """The digits d₁d₂… and the exponent e of d₁.d₂… × 10^e: fewest digits, then nearest, that round to value."""
+    bits: int = _BITS.unpack(_SINGLE.pack(value))[0]
+    biased, fraction = bits >> 23 & 0xFF, bits & 0x7FFFFF
+    mantissa, power = (fraction, -149) if biased == 0 else (fraction | 0x800000, biased - 150)
+    # In quarters of the last place: the value, and the ends of the interval that rounds to it.
+    exact, high = 4 * mantissa, 4 * mantissa + 2
+    low = exact - (1 if fraction == 0 and biased > 1 else 2)
+    closed = mantissa % 2 == 0
+    denominator = 1 << (2 - power)
+    first_exponent = _decimal_exponent(exact, denominator)
+    for count in range(1, MAX_DIGITS + 1):
+        scale = 10 ** (count - 1 - first_exponent)
+        floor = exact * scale // denominator
+        inside = [
+            digits
+            for digits in (floor, floor + 1)
+            if low * scale < digits * denominator < high * scale
+            or (closed and digits * denominator in (low * scale, high * scale))
+        ]
+        if inside:
+            digits = min(inside, key=lambda digits: (abs(digits * denominator - exact * scale), digits % 2))
+            text = str(digits)
+            return text.rstrip("0"), first_exponent + len(text) - count
+    raise AssertionError(f"{MAX_DIGITS} digits always suffice")
+
+
+def _decimal_exponent(numerator: int, denominator: int) -> int:
+    """e with 10^e ≤ numerator/denominator < 10^(e+1), for a fraction of at most 1."""
+    exponent = 0
+    while numerator * 10**-exponent < denominator:
+        exponent -= 1
+    return exponent

@@ -1,0 +1,1 @@
+"""Documents become a cache, a cache and a question become a selection."""

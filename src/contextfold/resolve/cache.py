@@ -1,0 +1,304 @@
+"""Reading a cache: every file accounted for before anything is answered from it. Writes nothing, ever.
+
+Two ways lead to the same answer. If the packed index says that every file is as build left it, its counts are used.
+Otherwise whatever cannot be vouched for is read, checked and, where there is no usable pack, counted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from contextfold.canonical import Malformed
+from contextfold.errors import CacheInvalid
+from contextfold.resolve.document import Document, decode_document
+from contextfold.resolve.files import (
+    FileAbsent,
+    NotRegular,
+    fingerprints,
+    is_folder,
+    read_part,
+    read_regular,
+    shown,
+    storage_failed,
+)
+from contextfold.resolve.manifest import (
+    DOCUMENTS_FOLDER,
+    INDEX_FILE,
+    MANIFEST_FILE,
+    Entry,
+    Manifest,
+    decode_index,
+    decode_manifest,
+)
+from contextfold.resolve.pack import (
+    FINGERPRINT_FIELDS,
+    FRAME,
+    PACK_FOLDER,
+    POSTINGS_FILE,
+    TABLE_FILE,
+    Pack,
+    decode_pack,
+)
+from contextfold.resolve.scoring import Measures, matches_in
+from contextfold.text import count_words
+from contextfold.tokens import tokens_of
+
+Progress = Callable[[int, int], None]
+
+
+def silent(_done: int, _total: int) -> None:
+    """Progress nobody watches."""
+
+
+class Fault(NamedTuple):
+    """One thing that makes a cache invalid."""
+
+    file: str  # relative to the cache
+    problem: str
+
+
+class Checked(NamedTuple):
+    """A cache without fault, ready to be ranked."""
+
+    measures: Measures
+    entry: Callable[[int], Entry]
+
+
+class CacheFolder:
+    """The files of one cache. Keeps the last pack it read, for as long as that file stays as it is."""
+
+    def __init__(self, path: bytes) -> None:
+        self.path = path
+        self._prefix = os.path.join(path, b"")
+        self._documents = self._prefix + DOCUMENTS_FOLDER.encode()
+        self._pack: Pack | None = None
+        self._pack_state: object = None
+
+    def check(self, terms: Sequence[bytes]) -> Checked:
+        """Account for every file and count the terms in every document; CacheInvalid at the first fault."""
+        pack = self.pack()
+        if pack:
+            try:
+                if not self.is_as_built(pack):
+                    self._raise_first_fault(Examination(self, pack))
+                return Checked(pack.measure(terms, self._read_postings), pack.entry)
+            except Malformed:
+                pass  # a pack that does not fit this cache, or damaged postings: do without
+        count = _Count(terms)
+        examination = Examination(self, None, on_document=count.add)
+        self._raise_first_fault(examination)
+        return Checked(count.measures(), examination.entries.__getitem__)
+
+    def faults(self, *, trusting_pack: bool, progress: Progress = silent) -> tuple[Manifest | None, list[Fault]]:
+        """Every fault, and the manifest if it could be read."""
+        pack = self.pack() if trusting_pack else None
+        examination = Examination(self, pack, progress=progress)
+        try:
+            found = list(examination.faults())
+        except Malformed:  # the pack is of another cache
+            return self.faults(trusting_pack=False, progress=progress)
+        return examination.manifest, found
+
+    def _raise_first_fault(self, examination: Examination) -> None:
+        for fault in examination.faults():
+            raise self.invalid(fault)
+
+    def invalid(self, fault: Fault) -> CacheInvalid:
+        return CacheInvalid(
+            f"{shown(self._prefix)}{fault.file}: {fault.problem}; `context verify` lists every fault, "
+            "and `context build --force` makes the cache anew"
+        )
+
+    def read_document(self, entry: Entry) -> Document:
+        """A document that was checked; checked once more, because it may have changed since."""
+        found = self.document_or_fault(entry)
+        if isinstance(found, Fault):
+            raise self.invalid(found)
+        return found
+
+    def document_or_fault(self, entry: Entry) -> Document | Fault:
+        if not self._stays_inside(entry.file):
+            return Fault(MANIFEST_FILE, f"the file of {entry.id} leaves the cache: {entry.file}")
+        raw = self.read_or_fault(entry.file)
+        if isinstance(raw, Fault):
+            return raw
+        try:
+            document = decode_document(raw)
+        except Malformed as problem:
+            return Fault(entry.file, str(problem))
+        if document.id != entry.id:
+            return Fault(entry.file, f"has the id {document.id}, where the manifest says {entry.id}")
+        if document.version != entry.version:
+            return Fault(entry.file, "has another version than the manifest says")
+        return document
+
+    def read_or_fault(self, file: str) -> bytes | Fault:
+        try:
+            return read_regular(self._prefix + file.encode())
+        except FileAbsent:
+            return Fault(file, "is missing")
+        except NotRegular:
+            return Fault(file, "is not a regular file")
+
+    def _stays_inside(self, file: str) -> bool:
+        folder, _, name = file.rpartition("/")
+        if not name or "\0" in file or os.path.isabs(file) or os.path.splitdrive(file)[0]:
+            return False
+        if folder == DOCUMENTS_FOLDER:  # the usual case, without asking for the real path of each
+            return not os.path.islink(self._documents)
+        root = os.path.realpath(self.path)
+        return os.path.commonpath([root, os.path.realpath(self._prefix + folder.encode())]) == root
+
+    def documents_are_in_a_folder(self) -> bool:
+        """Whether documents/ is a real folder, or not there at all, as in a cache without documents."""
+        return is_folder(self._documents) or not os.path.lexists(self._documents)
+
+    def strangers(self, files: set[bytes]) -> Iterator[bytes]:
+        """What lies in documents/ and is none of these files."""
+        folders = [DOCUMENTS_FOLDER.encode()] if os.path.lexists(self._documents) else []
+        while folders:
+            folder = folders.pop()
+            try:
+                with os.scandir(self._prefix + folder) as entries:
+                    found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+            except OSError as problem:
+                raise storage_failed("cannot list", self._prefix + folder, problem) from problem
+            for name, is_a_folder in found:
+                file = folder + b"/" + name
+                if is_a_folder:
+                    folders.append(file)
+                elif file not in files:
+                    yield file
+
+    def size_of(self, entries: Sequence[Entry]) -> int:
+        """The bytes of those document files that exist."""
+        files = [entry.file.encode() for entry in entries if self._stays_inside(entry.file)]
+        sizes = fingerprints(self._prefix, files)[::FINGERPRINT_FIELDS]
+        return sum(size for size in sizes if size > 0)
+
+    def pack(self) -> Pack | None:
+        """The packed index, if there is one and it is whole."""
+        state = fingerprints(self._prefix, [PACK_FOLDER.encode(), TABLE_FILE.encode(), POSTINGS_FILE.encode()])
+        if state != self._pack_state:
+            self._pack_state, self._pack = state, self._read_pack()
+        return self._pack
+
+    def _read_pack(self) -> Pack | None:
+        if not is_folder(self._prefix + PACK_FOLDER.encode()):
+            return None
+        raw = self.read_or_fault(TABLE_FILE)
+        try:
+            return None if isinstance(raw, Fault) else decode_pack(raw)
+        except Malformed:
+            return None
+
+    def is_as_built(self, pack: Pack) -> bool:
+        """Whether every file of the cache is the very one that build wrote, untouched since."""
+        return fingerprints(self._prefix, FRAME) == pack.frame and not self.changed_documents(pack)
+
+    def changed_documents(self, pack: Pack) -> list[int]:
+        return pack.changed_since(fingerprints(self._prefix, pack.files))
+
+    def _read_postings(self, offset: int, length: int) -> bytes:
+        return read_part(self._prefix + POSTINGS_FILE.encode(), offset, length)
+
+
+class Examination:
+    """One pass over all that makes a cache invalid. Documents that `pack` vouches for are not read."""
+
+    def __init__(
+        self,
+        folder: CacheFolder,
+        pack: Pack | None,
+        *,
+        on_document: Callable[[Document], None] = lambda _document: None,
+        progress: Progress = silent,
+    ) -> None:
+        self._folder = folder
+        self._pack = pack
+        self._on_document = on_document
+        self._progress = progress
+        self.manifest: Manifest | None = None
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return self.manifest.entries if self.manifest else ()
+
+    def faults(self) -> Iterator[Fault]:
+        yield from self._manifest_faults()
+        if self.manifest is None:
+            return
+        for contradiction in self.manifest.contradictions():
+            yield Fault(MANIFEST_FILE, contradiction)
+        yield from self._index_faults(self.manifest)
+        if not self._folder.documents_are_in_a_folder():
+            yield Fault(DOCUMENTS_FOLDER, "is not a folder")
+            return
+        yield from self._document_faults(self.manifest)
+        for file in self._folder.strangers({entry.file.encode() for entry in self.manifest.entries}):
+            yield Fault(shown(file), "is named by no entry of the manifest")
+
+    def _manifest_faults(self) -> Iterator[Fault]:
+        raw = self._folder.read_or_fault(MANIFEST_FILE)
+        if isinstance(raw, Fault):
+            yield raw
+            return
+        try:
+            self.manifest = decode_manifest(raw)
+        except Malformed as problem:
+            yield Fault(MANIFEST_FILE, str(problem))
+
+    def _index_faults(self, manifest: Manifest) -> Iterator[Fault]:
+        raw = self._folder.read_or_fault(INDEX_FILE)
+        if isinstance(raw, Fault):
+            yield raw
+            return
+        try:
+            index = decode_index(raw)
+        except Malformed as problem:
+            yield Fault(INDEX_FILE, str(problem))
+            return
+        for entry in manifest.entries:
+            if index.get(entry.id) != entry.file:
+                yield Fault(INDEX_FILE, f"says something else than the manifest of {entry.id}")
+        for name in sorted(index.keys() - {entry.id for entry in manifest.entries}):
+            yield Fault(INDEX_FILE, f"lists {name}, which the manifest does not")
+
+    def _document_faults(self, manifest: Manifest) -> Iterator[Fault]:
+        for number in self._to_be_read(manifest.entries):
+            self._progress(number, len(manifest.entries))
+            found = self._folder.document_or_fault(manifest.entries[number])
+            if isinstance(found, Fault):
+                yield found
+            else:
+                self._on_document(found)
+        self._progress(len(manifest.entries), len(manifest.entries))
+
+    def _to_be_read(self, entries: Sequence[Entry]) -> Sequence[int]:
+        if self._pack is None:
+            return range(len(entries))
+        if not self._pack.describes(entries):
+            raise Malformed("the packed index is of another cache")
+        return self._folder.changed_documents(self._pack)
+
+
+class _Count:
+    """Counts the query's terms as documents pass by, keeping numbers only."""
+
+    def __init__(self, terms: Sequence[bytes]) -> None:
+        self._terms = terms
+        self._tokens: list[int] = []
+        self._total_words: list[int] = []
+        self._matches: dict[int, int] = {}
+
+    def add(self, document: Document) -> None:
+        words = count_words(document.content)
+        if matches := matches_in(words, self._terms):
+            self._matches[len(self._tokens)] = matches
+        self._tokens.append(tokens_of(len(document.content)))
+        self._total_words.append(sum(words.values()))
+
+    def measures(self) -> Measures:
+        return Measures(self._tokens, self._total_words, self._matches)

@@ -1,0 +1,52 @@
+"""One document: what names it, and the file that holds it in a cache. Pure; knows bytes, not where they lie."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from contextfold.canonical import Malformed, decode, encode, fields, version_of
+from contextfold.text import lowercase
+
+INTEGER_RANGE = range(-(2**63), 2**63)
+_FIELDS = {"id": str, "version": str, "source": str, "content": str, "metadata": dict}
+
+
+class Document(NamedTuple):
+    id: str
+    version: str
+    source: str
+    content: bytes  # UTF-8
+
+    @classmethod
+    def from_source(cls, source: str, content: bytes) -> Document:
+        """The document that the file `source`, a path relative to the sources, becomes."""
+        return cls(document_id(source), version_of(content), source, content)
+
+    def to_json(self) -> bytes:
+        members = {
+            "id": self.id,
+            "version": self.version,
+            "source": self.source,
+            "content": self.content.decode(),
+            "metadata": {},
+        }
+        return encode(members).encode()
+
+
+def document_id(source: str) -> str:
+    return lowercase(source.replace("\\", "/").removeprefix("./"))
+
+
+def decode_document(raw: bytes) -> Document:
+    """The document in a file of the cache; Malformed if its shape, or the version it claims, is wrong."""
+    members = fields(decode(raw), _FIELDS, "the document")
+    metadata = members["metadata"]
+    assert isinstance(metadata, dict)
+    for name, value in metadata.items():
+        if not (type(value) is str or (type(value) is int and value in INTEGER_RANGE)):
+            raise Malformed(f"the document has a metadata value {name} that is neither a string nor a 64-bit integer")
+    content = str(members["content"]).encode()
+    document = Document(str(members["id"]), str(members["version"]), str(members["source"]), content)
+    if document.version != version_of(content):
+        raise Malformed("its content does not hash to its version")
+    return document

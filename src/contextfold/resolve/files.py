@@ -1,0 +1,131 @@
+"""Reading and writing single files as a cache needs it: only regular ones, never through a link, durable when written.
+
+Knows paths and the system's errors, nothing of documents. Paths are bytes, so that no locale has a say in them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from array import array
+from collections.abc import Iterable
+
+from contextfold.errors import StorageFailed
+from contextfold.resolve.pack import ABSENT, FINGERPRINT_FIELDS
+
+_READ_FLAGS = (
+    os.O_RDONLY
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)  # opening a pipe must not hang
+    | getattr(os, "O_BINARY", 0)
+)
+_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
+_NOT_A_FILE = {errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EMLINK}
+
+
+class FileAbsent(Exception):
+    """No file at that path."""
+
+
+class NotRegular(Exception):
+    """A folder, link, pipe or device where a regular file should be."""
+
+
+def shown(path: bytes) -> str:
+    """A path as a person may see it."""
+    return os.fsdecode(path)
+
+
+def storage_failed(doing: str, path: bytes, problem: OSError) -> StorageFailed:
+    return StorageFailed(f"{doing} {shown(path)}: {problem.strerror or problem}")
+
+
+def read_regular(path: bytes) -> bytes:
+    """The bytes of a regular file that is no link."""
+    try:
+        descriptor = os.open(path, _READ_FLAGS)
+    except OSError as problem:
+        if problem.errno in _NOT_THERE:
+            raise FileAbsent from problem
+        if problem.errno in _NOT_A_FILE:
+            raise NotRegular from problem
+        raise storage_failed("cannot open", path, problem) from problem
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NotRegular
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            return file.readall()
+    except OSError as problem:
+        raise storage_failed("cannot read", path, problem) from problem
+    finally:
+        os.close(descriptor)
+
+
+def read_part(path: bytes, offset: int, length: int) -> bytes:
+    """Up to `length` bytes from the middle of a regular file; empty if there is none to read."""
+    try:
+        descriptor = os.open(path, _READ_FLAGS)
+    except OSError:
+        return b""
+    try:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.read(descriptor, length)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def is_folder(path: bytes) -> bool:
+    """Whether a folder, not a link to one, is there."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError as problem:
+        if problem.errno in _NOT_THERE:
+            return False
+        raise storage_failed("cannot look at", path, problem) from problem
+
+
+def fingerprints(prefix: bytes, files: Iterable[bytes]) -> array[int]:
+    """What tells whether files are as they were: one lstat each, four numbers each.
+
+    This loop is most of a resolve over many unchanged documents; it is why nothing else is asked of each file.
+    """
+    seen: array[int] = array("q")
+    extend, lstat = seen.extend, os.lstat
+    for file in files:
+        try:
+            status = lstat(prefix + file)
+            extend((status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
+        except (OSError, OverflowError):  # looked at properly by whoever reads the file
+            del seen[len(seen) // FINGERPRINT_FIELDS * FINGERPRINT_FIELDS :]
+            extend(ABSENT)
+    return seen
+
+
+def write_durably(path: bytes, *chunks: bytes) -> None:
+    """Create a file with this content, on the disk when the call returns."""
+    try:
+        with open(path, "xb", buffering=0) as file:
+            for chunk in chunks:
+                view = memoryview(chunk)
+                while view:
+                    view = view[file.write(view) :]
+            os.fsync(file.fileno())
+    except OSError as problem:
+        raise storage_failed("cannot write", path, problem) from problem
+
+
+def sync_folder(path: bytes) -> None:
+    """Make the names in a folder durable."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as problem:
+        if problem.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP):  # some systems sync no folders
+            raise storage_failed("cannot sync", path, problem) from problem

@@ -1,0 +1,133 @@
+"""The manifest and the index of a cache: what they say, how they read on disk, and what contradicts them. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from contextfold.canonical import HASH_PREFIX, Malformed, decode, encode, fields
+
+MANIFEST_FILE = "manifest.json"
+INDEX_FILE = "index.json"
+DOCUMENTS_FOLDER = "documents"
+
+BUILD_CONFIG = {"version": "1", "hash_algorithm": "sha256"}
+FILE_DIGITS = 12  # how many hex digits of the version name a document's file
+
+_FIELDS = {"cache_version": str, "build_config": dict, "created_at": str, "document_count": int, "documents": list}
+_ENTRY_FIELDS = {"id": str, "version": str, "file": str}
+_RFC_3339 = re.compile(
+    r"(\d{4})-(\d{2})-(\d{2})[Tt]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)",
+    re.ASCII,
+)
+_MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+
+class Entry(NamedTuple):
+    id: str
+    version: str
+    file: str  # relative to the cache
+
+    @property
+    def sort_key(self) -> bytes:
+        """Ids are ordered by their UTF-8 bytes, nothing else."""
+        return self.id.encode()
+
+
+class Manifest(NamedTuple):
+    cache_version: str
+    build_config: Mapping[str, object]
+    created_at: str
+    document_count: int
+    entries: tuple[Entry, ...]  # by id
+
+    def to_json(self) -> bytes:
+        members = {
+            "cache_version": self.cache_version,
+            "build_config": BUILD_CONFIG,
+            "created_at": self.created_at,
+            "document_count": self.document_count,
+            "documents": [entry._asdict() for entry in self.entries],
+        }
+        return encode(members, pretty=True).encode()
+
+    def index_json(self) -> bytes:
+        return encode({entry.id: entry.file for entry in self.entries}, pretty=True).encode()
+
+    def contradictions(self) -> Iterator[str]:
+        """What is wrong in a manifest of the right shape, without a look at any other file."""
+        if self.build_config != BUILD_CONFIG:
+            yield "has a build_config that this version cannot read"
+        if self.document_count != len(self.entries):
+            yield f"has document_count {self.document_count} and {len(self.entries)} documents"
+        if self.cache_version != cache_version_of(self.entries):
+            yield "has a cache_version that does not follow from its documents"
+        for name, count in Counter(entry.id for entry in self.entries).items():
+            if count > 1:
+                yield f"lists the id {name} {count} times"
+
+
+def make_manifest(entries: Iterable[Entry], created_at: str) -> Manifest:
+    by_id = tuple(entries)
+    return Manifest(cache_version_of(by_id), BUILD_CONFIG, created_at, len(by_id), by_id)
+
+
+def cache_version_of(entries: Iterable[Entry]) -> str:
+    """The hash of the build configuration and every id:version, in order."""
+    digest = hashlib.sha256(encode(BUILD_CONFIG).encode())
+    for entry in entries:
+        digest.update(f"{entry.id}:{entry.version}".encode())
+    return HASH_PREFIX + digest.hexdigest()
+
+
+def decode_manifest(raw: bytes) -> Manifest:
+    members = fields(decode(raw), _FIELDS, "the manifest")
+    config = fields(members["build_config"], dict.fromkeys(BUILD_CONFIG, str), "build_config")
+    documents, count = members["documents"], members["document_count"]
+    assert isinstance(documents, list)
+    assert isinstance(count, int)
+    if count < 0:
+        raise Malformed("the manifest has a negative document_count")
+    created_at = str(members["created_at"])
+    if not is_rfc_3339(created_at):
+        raise Malformed("the manifest has a created_at that is not an RFC 3339 time")
+    entries = [Entry(**_strings(fields(item, _ENTRY_FIELDS, "a manifest entry"))) for item in documents]
+    entries.sort(key=lambda entry: entry.sort_key)
+    known_config = {name: config[name] for name in BUILD_CONFIG}
+    return Manifest(str(members["cache_version"]), known_config, created_at, count, tuple(entries))
+
+
+def decode_index(raw: bytes) -> dict[str, str]:
+    index = decode(raw)
+    if not isinstance(index, dict) or not all(isinstance(file, str) for file in index.values()):
+        raise Malformed("is not an object of strings")
+    return index
+
+
+def _strings(members: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(members[name]) for name in _ENTRY_FIELDS}
+
+
+def is_rfc_3339(text: str) -> bool:
+    match = _RFC_3339.fullmatch(text)
+    if not match:
+        return False
+    year, month, day = map(int, match.groups()[:3])
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    return 1 <= month <= len(_MONTH_DAYS) and 1 <= day <= _MONTH_DAYS[month - 1] + (leap and month == 2)
+
+
+class FileNames:
+    """Hands out the file of each document, in id order: the version's digits, with -2, -3, … where they recur."""
+
+    def __init__(self) -> None:
+        self._given: Counter[str] = Counter()
+
+    def next_for(self, version: str) -> str:
+        digits = version.removeprefix(HASH_PREFIX)[:FILE_DIGITS]
+        self._given[digits] += 1
+        suffix = f"-{self._given[digits]}" if self._given[digits] > 1 else ""
+        return f"{DOCUMENTS_FOLDER}/{digits}{suffix}.json"

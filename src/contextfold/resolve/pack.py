@@ -1,0 +1,267 @@
+"""The packed index: what `build` already knew of every document, laid out so that a resolve need not read them again.
+
+It is derived data. A table of all documents carries what their files looked like when build had written them; postings,
+in blocks, carry how often each word stands in which document. Both are checksummed, machine-bound and disposable: any
+doubt about them costs time, never a different answer. Pure; turns values into bytes and back, and reads no file.
+
+    table     magic, SHA-256 of the rest, length of a JSON head, the head, sections of fixed order
+    postings  blocks of some 16 KB, each holding whole terms of one segment, in byte order
+    segment   a run of at most 65,536 documents indexed together, so that build's memory stays bounded
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from contextfold.canonical import HASH_PREFIX, Malformed, decode, encode
+from contextfold.resolve.manifest import DOCUMENTS_FOLDER, INDEX_FILE, MANIFEST_FILE, Entry
+from contextfold.resolve.scoring import Measures
+
+PACK_FOLDER = "pack"
+TABLE_FILE = "pack/table"
+POSTINGS_FILE = "pack/postings"
+CLOCK_FILE = "pack/clock"  # only while a build reads the time off it
+
+# What else must look as it did: the two lists, and the folder, which tells of files added or removed.
+FRAME = [MANIFEST_FILE.encode(), INDEX_FILE.encode(), DOCUMENTS_FOLDER.encode()]
+
+MAGIC = b"contextfold pack 1\n"
+DIGEST_BYTES = 32
+HEAD_LENGTH_BYTES = 8
+BLOCK_DIGEST_BYTES = 8
+BLOCK_TARGET_BYTES = 16 * 1024
+SEGMENT_MAX_DOCUMENTS = 1 << 16  # ordinals within a segment are two bytes
+SEGMENT_MAX_POSTINGS = 2_000_000  # bounds what build holds in memory
+SEPARATOR = b"\0"  # in no path, hence in no id and no file
+TERM_SEPARATOR = b"\n"  # in no word
+
+# A file's fingerprint: size, mtime, ctime and inode. These two equal no other and not each other.
+FINGERPRINT_FIELDS = 4
+UNTRUSTED = (-1, 0, 0, 0)  # recorded for a file that must be read in any case
+ABSENT = (-2, 0, 0, 0)  # seen for a file that cannot be looked at
+
+_UNSIGNED = {1: "B", 2: "H", 4: "I", 8: "Q"}  # array typecode by width in bytes
+
+
+class Block(NamedTuple):
+    """Where a block of postings lies, and how to know it is whole."""
+
+    offset: int
+    length: int
+    digest: bytes
+
+
+class Segment(NamedTuple):
+    first_document: int
+    first_block: int
+    end_block: int
+
+
+class PostingsBuilder:
+    """Takes the word counts of one document after another and gives blocks to be written in that order."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.first_terms: list[bytes] = []  # of each block
+        self.segments: list[Segment] = []
+        self.byte_count = 0
+        self._postings: dict[bytes, list[int]] = {}  # term: ordinal, count, ordinal, count, …
+        self._posting_count = 0
+        self._first_document = 0
+        self._documents = 0
+
+    def add(self, counts: Mapping[bytes, int]) -> Iterator[bytes]:
+        ordinal = self._documents - self._first_document
+        postings = self._postings
+        for term, count in counts.items():
+            known = postings.get(term)
+            if known is None:
+                postings[term] = [ordinal, count]
+            else:
+                known += (ordinal, count)
+        self._documents += 1
+        self._posting_count += len(counts)
+        if ordinal + 1 == SEGMENT_MAX_DOCUMENTS or self._posting_count >= SEGMENT_MAX_POSTINGS:
+            yield from self.finish()
+
+    def finish(self) -> Iterator[bytes]:
+        """Close the segment under way."""
+        first_block = len(self.blocks)
+        terms: list[bytes] = []
+        runs: list[bytes] = []
+        size = 0
+        for term in sorted(self._postings):
+            flat = self._postings[term]
+            counts = flat[1::2]
+            width = _width_of(max(counts))
+            terms.append(term)
+            runs.append(bytes((width,)) + array("H", flat[::2]).tobytes() + array(_UNSIGNED[width], counts).tobytes())
+            size += len(term) + len(runs[-1])
+            if size >= BLOCK_TARGET_BYTES:
+                yield self._block(terms, runs)
+                terms, runs, size = [], [], 0
+        if terms:
+            yield self._block(terms, runs)
+        self.segments.append(Segment(self._first_document, first_block, len(self.blocks)))
+        self._postings = {}
+        self._posting_count = 0
+        self._first_document = self._documents
+
+    def _block(self, terms: list[bytes], runs: list[bytes]) -> bytes:
+        ends, end = array("Q"), 0
+        for run in runs:
+            end += len(run)
+            ends.append(end)
+        names = TERM_SEPARATOR.join(terms)
+        block = b"".join((array("Q", (len(terms), len(names))).tobytes(), ends.tobytes(), names, *runs))
+        self.first_terms.append(terms[0])
+        self.blocks.append(Block(self.byte_count, len(block), _block_digest(block)))
+        self.byte_count += len(block)
+        return block
+
+
+def _width_of(largest: int) -> int:
+    return next(width for width in _UNSIGNED if largest >> (8 * width) == 0)
+
+
+def _block_digest(block: bytes) -> bytes:
+    return hashlib.sha256(block).digest()[:BLOCK_DIGEST_BYTES]
+
+
+def _postings_in(block: bytes, term: bytes) -> tuple[Sequence[int], Sequence[int]]:
+    """The ordinals and counts of a term in a block; empty where it has none."""
+    term_count, names_length = _integers("Q", block[:16])
+    names_at = 16 + 8 * term_count
+    runs_at = names_at + names_length
+    terms = block[names_at:runs_at].split(TERM_SEPARATOR)
+    position = bisect_left(terms, term)
+    if position == len(terms) or terms[position] != term:
+        return (), ()
+    ends = _integers("Q", block[16:names_at])
+    start = ends[position - 1] if position else 0
+    run = block[runs_at + start : runs_at + ends[position]]
+    width = run[0]
+    middle = 1 + 2 * ((len(run) - 1) // (2 + width))
+    return _integers("H", run[1:middle]), _integers(_UNSIGNED[width], run[middle:])
+
+
+def _integers(typecode: str, raw: bytes) -> array[int]:
+    integers: array[int] = array(typecode)
+    integers.frombytes(raw)
+    return integers
+
+
+class Pack(NamedTuple):
+    """The table: every document by number, in id order."""
+
+    cache_version: str
+    frame: array[int]  # the fingerprints of FRAME
+    fingerprints: array[int]  # of each document's file
+    tokens: array[int]
+    total_words: array[int]
+    files: list[bytes]
+    ids: list[bytes]
+    versions: bytes  # DIGEST_BYTES for each document
+    segments: list[Segment]
+    blocks: list[Block]
+    first_terms: list[bytes]  # of each block
+
+    def entry(self, number: int) -> Entry:
+        digest = self.versions[DIGEST_BYTES * number : DIGEST_BYTES * (number + 1)]
+        return Entry(self.ids[number].decode(), HASH_PREFIX + digest.hex(), self.files[number].decode())
+
+    def describes(self, entries: Sequence[Entry]) -> bool:
+        """Whether this pack was made of these very documents."""
+        return len(entries) == len(self.ids) and all(
+            self.entry(number) == entry for number, entry in enumerate(entries)
+        )
+
+    def changed_since(self, seen: array[int]) -> list[int]:
+        """The documents whose files no longer look as they did."""
+        if seen == self.fingerprints:
+            return []
+        step, recorded = FINGERPRINT_FIELDS, self.fingerprints
+        return [at // step for at in range(0, len(seen), step) if seen[at : at + step] != recorded[at : at + step]]
+
+    def measure(self, terms: Sequence[bytes], read_block: Callable[[int, int], bytes]) -> Measures:
+        """Count the terms in every document; Malformed if a block is not what build wrote."""
+        matches: dict[int, int] = {}
+        for term in terms:
+            for segment in self.segments:
+                at = bisect_right(self.first_terms, term, segment.first_block, segment.end_block) - 1
+                if at < segment.first_block:
+                    continue
+                block = read_block(self.blocks[at].offset, self.blocks[at].length)
+                if _block_digest(block) != self.blocks[at].digest:
+                    raise Malformed("a block of the packed index is damaged")
+                for ordinal, count in zip(*_postings_in(block, term), strict=True):
+                    number = segment.first_document + ordinal
+                    matches[number] = matches.get(number, 0) + count
+        return Measures(self.tokens, self.total_words, matches)
+
+    def to_bytes(self) -> bytes:
+        sections = [
+            self.fingerprints.tobytes(),
+            self.tokens.tobytes(),
+            self.total_words.tobytes(),
+            SEPARATOR.join(self.files),
+            SEPARATOR.join(self.ids),
+            self.versions,
+            array("Q", [block.offset for block in self.blocks]).tobytes(),
+            array("Q", [block.length for block in self.blocks]).tobytes(),
+            b"".join(block.digest for block in self.blocks),
+            TERM_SEPARATOR.join(self.first_terms),
+        ]
+        head = encode(
+            {
+                "byte_order": sys.byteorder,
+                "cache_version": self.cache_version,
+                "frame": self.frame.tolist(),
+                "segments": self.segments,
+                "sections": [len(section) for section in sections],
+            }
+        ).encode()
+        body = b"".join((len(head).to_bytes(HEAD_LENGTH_BYTES, "little"), head, *sections))
+        return MAGIC + hashlib.sha256(body).digest() + body
+
+
+def decode_pack(raw: bytes) -> Pack:
+    """The table in these bytes; Malformed if they are not a whole one that this machine can read."""
+    body_at = len(MAGIC) + DIGEST_BYTES
+    body = memoryview(raw)[body_at:]
+    if raw[: len(MAGIC)] != MAGIC or raw[len(MAGIC) : body_at] != hashlib.sha256(body).digest():
+        raise Malformed("the packed index is damaged, or of another version")
+    at = HEAD_LENGTH_BYTES + int.from_bytes(body[:HEAD_LENGTH_BYTES], "little")
+    head = decode(bytes(body[HEAD_LENGTH_BYTES:at]))
+    assert isinstance(head, dict)  # the checksum says that we wrote it
+    if head["byte_order"] != sys.byteorder:
+        raise Malformed("the packed index is of a machine with another byte order")
+    sections = []
+    for length in head["sections"]:
+        sections.append(bytes(body[at : at + length]))
+        at += length
+    fingerprints, tokens, total_words, files, ids, versions, offsets, lengths, digests, first_terms = sections
+    return Pack(
+        cache_version=head["cache_version"],
+        frame=array("q", head["frame"]),
+        fingerprints=_integers("q", fingerprints),
+        tokens=_integers("Q", tokens),
+        total_words=_integers("Q", total_words),
+        files=files.split(SEPARATOR) if files else [],
+        ids=ids.split(SEPARATOR) if files else [],
+        versions=versions,
+        segments=[Segment(*segment) for segment in head["segments"]],
+        blocks=_blocks(_integers("Q", offsets), _integers("Q", lengths), digests),
+        first_terms=first_terms.split(TERM_SEPARATOR) if offsets else [],
+    )
+
+
+def _blocks(offsets: array[int], lengths: array[int], digests: bytes) -> list[Block]:
+    step = BLOCK_DIGEST_BYTES
+    digest_of = [digests[at : at + step] for at in range(0, len(digests), step)]
+    return [Block(*parts) for parts in zip(offsets, lengths, digest_of, strict=True)]

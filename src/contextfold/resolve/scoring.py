@@ -1,0 +1,37 @@
+"""How well documents answer a query, and in which order they are tried. Pure; knows counts, not texts."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from operator import truediv
+from typing import NamedTuple
+
+from contextfold.float32 import Float32, ratio
+
+
+class Measures(NamedTuple):
+    """What scoring needs of each document; documents are numbered by id in byte order."""
+
+    tokens: Sequence[int]
+    total_words: Sequence[int]
+    term_matches: Mapping[int, int]  # only documents with a match
+
+    def score(self, number: int) -> Float32:
+        """The share of the document's words that are query terms."""
+        return ratio(self.term_matches.get(number, 0), self.total_words[number])
+
+    def ranked(self) -> Iterator[int]:
+        """Every document: best score first, equal scores by id."""
+        numbers = sorted(self.term_matches)
+        parts = array("f", [self.term_matches[number] for number in numbers])
+        wholes = array("f", [self.total_words[number] for number in numbers])
+        scores = array("f", map(truediv, parts, wholes))  # as in float32.ratio, for many at once
+        best_first = sorted(range(len(numbers)), key=scores.__getitem__, reverse=True)  # stable: ties stay by id
+        yield from (numbers[position] for position in best_first)
+        yield from (number for number in range(len(self.tokens)) if number not in self.term_matches)
+
+
+def matches_in(words: Mapping[bytes, int], terms: Sequence[bytes]) -> int:
+    """How many words equal any of the terms, each of which is listed once."""
+    return sum(words.get(term, 0) for term in terms)

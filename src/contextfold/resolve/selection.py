@@ -1,0 +1,85 @@
+"""The answer to a query: which documents fit the budget, and the frozen shape in which they are told. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from contextfold.canonical import encode
+from contextfold.errors import BudgetInvalid, QueryInvalid
+from contextfold.float32 import Float32
+from contextfold.text import split_words
+
+BUDGET_MAX = 2**63 - 1
+
+
+class Query(NamedTuple):
+    """A question that can be asked: checked text and budget, and the terms as typed."""
+
+    text: str
+    budget: int
+    terms: tuple[str, ...]
+
+    @property
+    def distinct_terms(self) -> tuple[bytes, ...]:
+        """A term typed twice counts once."""
+        return tuple(term.encode() for term in dict.fromkeys(self.terms))
+
+
+class Why(NamedTuple):
+    query_terms: tuple[str, ...]
+    term_matches: int
+    total_words: int
+
+
+class SelectedDocument(NamedTuple):
+    id: str
+    version: str
+    content: str
+    score: Float32
+    tokens: int
+    why: Why
+
+
+class Selection(NamedTuple):
+    query: str
+    budget: int
+    tokens_used: int
+    documents_considered: int
+    documents_selected: int
+    documents_excluded_by_budget: int
+
+
+class SelectionResult(NamedTuple):
+    documents: tuple[SelectedDocument, ...]
+    selection: Selection
+
+    def to_json(self, *, pretty: bool = False) -> str:
+        """What `context resolve` prints, its newline included."""
+        documents = [document._asdict() | {"why": document.why._asdict()} for document in self.documents]
+        return encode({"documents": documents, "selection": self.selection._asdict()}, pretty=pretty) + "\n"
+
+
+def ask(text: str, budget: int) -> Query:
+    """Check a question before anything is read for it."""
+    if not isinstance(text, str):
+        raise QueryInvalid("the query is not text")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise QueryInvalid("the query is not valid UTF-8; pass text without stray bytes or lone surrogates") from None
+    if type(budget) is not int or not 0 <= budget <= BUDGET_MAX:
+        raise BudgetInvalid(f"the budget must be a whole number of tokens from 0 to {BUDGET_MAX}")
+    return Query(text, budget, tuple(split_words(text)))
+
+
+def choose(order: Iterable[int], tokens: Sequence[int], budget: int) -> list[int]:
+    """Take documents in order while they fit; one that does not is passed over whole, and the next is tried."""
+    if budget == 0:
+        return []
+    chosen, left = [], budget
+    for number in order:
+        if tokens[number] <= left:
+            chosen.append(number)
+            left -= tokens[number]
+    return chosen

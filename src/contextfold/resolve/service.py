@@ -1,0 +1,152 @@
+"""What can be asked of a cache: build it, resolve a query, inspect it, verify it. Orders checks, reading and choosing.
+
+Every answer is of one cache, never of two: if the folder at the path is replaced while it is read, the work is done again
+on the new one.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from contextfold.canonical import encode
+from contextfold.errors import CacheInvalid, CacheMissing, ContextError, StorageFailed
+from contextfold.resolve.cache import CacheFolder, Fault, Progress, silent
+from contextfold.resolve.files import shown, storage_failed
+from contextfold.resolve.manifest import MANIFEST_FILE
+from contextfold.resolve.selection import (
+    SelectedDocument,
+    Selection,
+    SelectionResult,
+    Why,
+    ask,
+    choose,
+)
+
+REPLACED_ATTEMPTS = 5
+
+Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+Answer = TypeVar("Answer")
+
+
+class Inspection(NamedTuple):
+    cache_version: str
+    document_count: int
+    total_bytes: int
+    valid: bool
+
+    def to_json(self) -> str:
+        """What `context inspect` prints, its newline included."""
+        return encode(self._asdict(), pretty=True) + "\n"
+
+
+class Verification(NamedTuple):
+    cache_version: str
+    document_count: int
+    faults: tuple[Fault, ...]
+    packed: bool  # whether the packed index lets resolve skip what has not changed
+
+
+def open_cache(path: Path) -> Cache:
+    """The cache at a path; CacheMissing if there is no folder."""
+    cache = Cache(path)
+    cache.identity()
+    return cache
+
+
+class Cache:
+    """A cache to be asked more than once. Keeps what it has learned, and notices every change before it answers."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = os.fsencode(path)
+        self._folder = CacheFolder(self.path)
+
+    def resolve(self, query: str, budget: int) -> SelectionResult:
+        """The documents worth showing for a query within a budget of tokens, each with the reason for its score."""
+        question = ask(query, budget)
+
+        def answer() -> SelectionResult:
+            checked = self._folder.check(question.distinct_terms)
+            measures = checked.measures
+            chosen = choose(measures.ranked(), measures.tokens, question.budget)
+            documents = []
+            for number in chosen:
+                document = self._folder.read_document(checked.entry(number))
+                why = Why(question.terms, measures.term_matches.get(number, 0), measures.total_words[number])
+                content, score = document.content.decode(), measures.score(number)
+                documents.append(
+                    SelectedDocument(document.id, document.version, content, score, measures.tokens[number], why)
+                )
+            considered = len(measures.tokens)
+            return SelectionResult(
+                tuple(documents),
+                Selection(
+                    query=question.text,
+                    budget=question.budget,
+                    tokens_used=sum(document.tokens for document in documents),
+                    documents_considered=considered,
+                    documents_selected=len(documents),
+                    documents_excluded_by_budget=considered - len(documents),
+                ),
+            )
+
+        return self._of_one_cache(answer)
+
+    def inspect(self) -> Inspection:
+        """What the cache is; CacheInvalid only if its manifest cannot be read."""
+
+        def answer() -> Inspection:
+            manifest, faults = self._folder.faults(trusting_pack=True)
+            if manifest is None:
+                raise self._folder.invalid(faults[0])
+            total_bytes = self._folder.size_of(manifest.entries)
+            return Inspection(manifest.cache_version, manifest.document_count, total_bytes, not faults)
+
+        return self._of_one_cache(answer)
+
+    def verify(self, progress: Progress = silent) -> Verification:
+        """Read every byte and list every fault."""
+
+        def answer() -> Verification:
+            manifest, faults = self._folder.faults(trusting_pack=False, progress=progress)
+            pack = self._folder.pack()
+            packed = pack is not None and self._folder.is_as_built(pack)
+            if manifest is None:
+                return Verification("", 0, tuple(faults), packed)
+            return Verification(manifest.cache_version, manifest.document_count, tuple(faults), packed)
+
+        return self._of_one_cache(answer)
+
+    def identity(self) -> tuple[int, int, int]:
+        """What tells this folder from any other that may come to stand at the path."""
+        try:
+            status = os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            raise self._missing("there is nothing at that path") from None
+        except OSError as problem:
+            raise storage_failed("cannot look at", self.path, problem) from problem
+        if not stat.S_ISDIR(status.st_mode):
+            raise self._missing("it is not a folder")
+        return (status.st_dev, status.st_ino, status.st_ctime_ns)
+
+    def _missing(self, why: str) -> CacheMissing:
+        return CacheMissing(
+            f"{shown(self.path)}: {why}; make a cache with `context build --sources DIR --cache {shown(self.path)}`"
+        )
+
+    def _of_one_cache(self, answer: Callable[[], Answer]) -> Answer:
+        for _ in range(REPLACED_ATTEMPTS):
+            before = self.identity()
+            try:
+                answered = answer()
+            except ContextError:
+                if self.identity() == before:
+                    raise
+                continue
+            if self.identity() == before:
+                return answered
+        raise StorageFailed(
+            f"{shown(self.path)} keeps being replaced while it is read; try again when builds have ended"
+        )
