@@ -3,18 +3,25 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+COMPILED := $(VENV)/.compiled
+SOURCES := $(shell find src -name '*.py')
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: setup serve test check bench soak lock clean
 
-setup: $(READY)
+setup: $(READY) $(COMPILED)
 
 $(READY): pyproject.toml requirements/dev.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "contextfold needs Python 3.11 or newer: make PYTHON=python3.11 …")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+# Start-up is user time: compiled here, the command is quick even where Python may not write next to its sources.
+$(COMPILED): $(READY) $(SOURCES)
+	$(BIN)/python -m compileall -q src
 	touch $@
 
 serve: setup

@@ -4,8 +4,7 @@ from contextfold import open_cache
 result = open_cache("docs.cache").resolve("how do we deploy", 4000)
 """
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextfold.errors import ContextError as ContextError
     from contextfold.resolve.selection import SelectionResult as SelectionResult

@@ -1,7 +1,7 @@
 """JSON as the contract wants it, byte for byte, and the hash that names a content.
 
 Writing: compact or with two spaces, fields in the order given, `\\b \\t \\n \\f \\r \\" \\\\`, other C0 characters as
-`\\u00xx`, everything else raw. Reading: strict UTF-8 JSON; repeated keys stay visible. Knows values, not what they mean.
+`\\u00xx`, everything else raw. Reading: strict UTF-8 JSON; repeated keys stay visible. Knows values, not their meaning.
 """
 
 from __future__ import annotations

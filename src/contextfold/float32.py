@@ -5,11 +5,9 @@ Done in integers, so that no C library, locale or double rounding has a say in t
 
 from __future__ import annotations
 
-import struct
+import sys
+from array import array
 from functools import lru_cache
-
-_SINGLE = struct.Struct("<f")
-_BITS = struct.Struct("<I")
 
 MAX_DIGITS = 9  # nine significant digits tell any two float32 apart
 FIXED_POINT_FROM = -6  # decimal exponent of the first digit from which the text has no exponent: 0.000001
@@ -29,8 +27,7 @@ class Float32(float):
 
 def single(value: float) -> float:
     """The float32 nearest to value."""
-    rounded: float = _SINGLE.unpack(_SINGLE.pack(value))[0]
-    return rounded
+    return array("f", (value,))[0]
 
 
 def ratio(part: int, whole: int) -> Float32:
@@ -57,7 +54,7 @@ def shortest_text(value: float) -> str:
 
 def _shortest_digits(value: float) -> tuple[str, int]:
     """The digits d₁d₂… and the exponent e of d₁.d₂… × 10^e: fewest digits, then nearest, that round to value."""
-    bits: int = _BITS.unpack(_SINGLE.pack(value))[0]
+    bits = int.from_bytes(array("f", (value,)).tobytes(), sys.byteorder)
     biased, fraction = bits >> 23 & 0xFF, bits & 0x7FFFFF
     mantissa, power = (fraction, -149) if biased == 0 else (fraction | 0x800000, biased - 150)
     # In quarters of the last place: the value, and the ends of the interval that rounds to it.

@@ -1,7 +1,7 @@
 """Lowercase and words as Unicode 17 has them, whatever tables the interpreter carries.
 
-Knows text, not documents. Words are kept as UTF-8 bytes: on those, `bytes.lower` and `bytes.split` touch ASCII alone and
-do so by fixed rules, so only words with other characters need the pinned tables, and those are few in most documents.
+Knows text, not documents. Words are kept as UTF-8 bytes: on those, `bytes.lower` and `bytes.split` touch ASCII alone
+and do so by fixed rules, so only words with other characters need the pinned tables, and most documents have few.
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
 
+from contextfold.record import Record
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CAPITAL_SIGMA, SMALL_SIGMA, FINAL_SIGMA = "Σ", "σ", "ς"
 
 # The White_Space property beyond ASCII. U+001C to U+001F are not in it, although `str.split` thinks so.
-_WIDE_SPACE = re.compile("[\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
+_WIDE_SPACE = "[\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
 
 
-class _Tables(NamedTuple):
+class _Tables(Record):
     lower: dict[str, str]
     cased: frozenset[str]
     case_ignorable: frozenset[str]
@@ -99,4 +101,4 @@ def _lowered_parts(word: bytes) -> list[bytes]:
     Lowercasing word by word equals lowercasing the whole text: no white space is cased or case-ignorable, so the final
     sigma rule never looks across one.
     """
-    return [lowercase(part).encode() for part in _WIDE_SPACE.split(word.decode()) if part]
+    return [lowercase(part).encode() for part in re.split(_WIDE_SPACE, word.decode()) if part]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import time
+from collections.abc import Mapping
 from types import FrameType
 
 from contextfold.cli.render import ProgressLine, tell_on_terminal
@@ -15,22 +15,21 @@ from contextfold.resolve.build import build
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(values: Mapping[str, str]) -> int:
     signal.signal(signal.SIGTERM, _terminate)  # so that the unfinished cache is removed on the way out
     progress = ProgressLine("building")
     try:
         built = build(
-            os.fsencode(arguments.sources),
-            os.fsencode(arguments.cache),
-            force=arguments.force,
+            os.fsencode(values["sources"]),
+            os.fsencode(values["cache"]),
+            force="force" in values,
             created_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             progress=progress,
         )
     finally:
         progress.clear()
-    tell_on_terminal(
-        f"built {arguments.cache}: {built.document_count:,} documents, {built.content_bytes:,} bytes, {built.cache_version}"
-    )
+    size = f"{built.document_count:,} documents, {built.content_bytes:,} bytes"
+    tell_on_terminal(f"built {values['cache']}: {size}, {built.cache_version}")
     return EXIT_OK
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from contextfold.record import Record
 
 
-class Option(NamedTuple):
+class Option(Record):
     name: str
     help: str
     metavar: str = ""  # a switch, if empty
@@ -14,80 +14,96 @@ class Option(NamedTuple):
     default: str | None = None
     takes_folder: bool = False
 
+    @property
+    def key(self) -> str:
+        return self.name.lstrip("-")
 
-class Command(NamedTuple):
+
+class Command(Record):
     name: str
     summary: str
-    description: str
-    examples: str
+    description: tuple[str, ...]
+    examples: tuple[str, ...]
     options: tuple[Option, ...] = ()
     argument: Option | None = None
 
 
-CACHE = Option("--cache", "the cache folder", "DIR", required=True, takes_folder=True)
+DESCRIPTION = (
+    "Keep an agent's context small, relevant and explainable: compile a folder of documents once,",
+    "then ask for those that answer a question and fit a token budget.",
+)
+FIRST_STEPS = (
+    "  context build --sources docs --cache docs.cache",
+    '  context resolve --cache docs.cache --query "deploy to production" --budget 4000 --format pretty',
+)
+EXIT_CODES = (
+    "  0 ok   1 usage   2 invalid query   3 invalid budget   4 cache missing",
+    "  5 cache or source invalid   6 I/O   7 internal",
+)
 
-EXIT_CODES = """\
-exit codes:
-  0 ok   1 usage   2 invalid query   3 invalid budget   4 cache missing   5 cache or source invalid   6 I/O   7 internal
-"""
+CACHE = Option("--cache", "the cache folder", "DIR", required=True, takes_folder=True)
 
 COMMANDS = (
     Command(
         "build",
         "compile a folder of .md documents into a cache",
-        "Compile every .md file below a folder into an immutable cache. The cache appears whole or not at all; without\n"
-        "--force nothing that exists is touched.",
-        "  context build --sources docs --cache docs.cache\n"
-        "  context build --sources docs --cache docs.cache --force    replace it once the new one is complete\n",
+        (
+            "Compile every .md file below a folder into an immutable cache. The cache appears whole or not at",
+            "all; without --force nothing that exists is touched.",
+        ),
+        (
+            "context build --sources docs --cache docs.cache",
+            "context build --sources docs --cache docs.cache --force",
+        ),
         (
             Option("--sources", "the folder that holds the documents", "DIR", required=True, takes_folder=True),
             Option("--cache", "where the cache is to be", "DIR", required=True, takes_folder=True),
-            Option("--force", "replace a cache that is already there"),
+            Option("--force", "replace a cache that is already there, once the new one is complete"),
         ),
     ),
     Command(
         "resolve",
         "select the documents worth showing for a query",
-        "Print the documents that answer a query best and fit a token budget, as JSON, each with the reason for its score.\n"
-        "The same cache, query and budget give the same bytes on every machine.",
-        '  context resolve --cache docs.cache --query "deploy to production" --budget 4000\n'
-        "  context resolve --cache docs.cache --query rollback --budget 800 --format pretty\n",
+        (
+            "Print the documents that answer a query best and fit a token budget, as JSON, each with the reason",
+            "for its score. The same cache, query and budget give the same bytes on every machine.",
+        ),
+        (
+            'context resolve --cache docs.cache --query "deploy to production" --budget 4000',
+            "context resolve --cache docs.cache --query rollback --budget 800 --format pretty",
+        ),
         (
             CACHE,
-            Option("--query", "what you want to know; words are matched whole, in any case", "TEXT", required=True),
+            Option("--query", "what you want to know; whole words are matched, in any case", "TEXT", required=True),
             Option(
-                "--budget", "how many tokens the documents may have together (a token is 4 bytes)", "N", required=True
+                "--budget", "how many tokens the documents may have together; four bytes are one", "N", required=True
             ),
-            Option(
-                "--format",
-                "json: one line (the default); pretty: indented",
-                "FORMAT",
-                choices=("json", "pretty"),
-                default="json",
-            ),
+            Option("--format", "one line, or indented", "FORMAT", choices=("json", "pretty"), default="json"),
         ),
     ),
     Command(
         "inspect",
         "tell what a cache is",
-        "Print a cache's version, number of documents, their size in bytes, and whether it is valid, as JSON.",
-        "  context inspect --cache docs.cache\n",
+        ("Print a cache's version, number of documents, their size in bytes, and whether it is valid, as JSON.",),
+        ("context inspect --cache docs.cache",),
         (CACHE,),
     ),
     Command(
         "verify",
         "read every byte of a cache and list each fault",
-        "Read every file of a cache, trusting no timestamp, and list everything that is wrong with it.",
-        "  context verify --cache docs.cache\n",
+        ("Read every file of a cache, trusting no timestamp, and list everything that is wrong with it.",),
+        ("context verify --cache docs.cache",),
         (CACHE,),
     ),
     Command(
         "completion",
         "print a script that completes this command in your shell",
-        "Print a completion script for your shell.",
-        "  source <(context completion bash)                                     bash, for this session\n"
-        "  context completion zsh > ~/.zfunc/_context                            zsh, with ~/.zfunc in fpath\n"
-        "  context completion fish > ~/.config/fish/completions/context.fish     fish\n",
+        ("Print a completion script for your shell.",),
+        (
+            "source <(context completion bash)",
+            "context completion zsh > ~/.zfunc/_context",
+            "context completion fish > ~/.config/fish/completions/context.fish",
+        ),
         argument=Option("shell", "your shell", "SHELL", required=True, choices=("bash", "zsh", "fish")),
     ),
 )

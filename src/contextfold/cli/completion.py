@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from contextfold.cli.commands import COMMANDS, Command, Option
 from contextfold.cli.render import say
@@ -12,8 +11,8 @@ from contextfold.failures import EXIT_OK
 GLOBAL_OPTIONS = ("--help", "--version")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    say({"bash": bash, "zsh": zsh, "fish": fish}[arguments.shell]())
+def run(values: Mapping[str, str]) -> int:
+    say({"bash": bash, "zsh": zsh, "fish": fish}[values["shell"]]())
     return EXIT_OK
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Mapping
 
 from contextfold.cli.render import say
 from contextfold.failures import EXIT_OK
 from contextfold.resolve.service import Cache
 
 
-def run(arguments: argparse.Namespace) -> int:
-    say(Cache(arguments.cache).inspect().to_json())
+def run(values: Mapping[str, str]) -> int:
+    say(Cache(values["cache"]).inspect().to_json())
     return EXIT_OK

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import os
+from collections.abc import Mapping
 
 from contextfold.cli.render import say
 from contextfold.errors import BudgetInvalid, QueryInvalid
@@ -12,10 +12,10 @@ from contextfold.resolve.selection import BUDGET_MAX
 from contextfold.resolve.service import Cache
 
 
-def run(arguments: argparse.Namespace) -> int:
-    query, budget = query_in(arguments.query), budget_in(arguments.budget)
-    result = Cache(arguments.cache).resolve(query, budget)
-    say(result.to_json(pretty=arguments.format == "pretty"))
+def run(values: Mapping[str, str]) -> int:
+    query, budget = query_in(values["query"]), budget_in(values["budget"])
+    result = Cache(values["cache"]).resolve(query, budget)
+    say(result.to_json(pretty=values["format"] == "pretty"))
     return EXIT_OK
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Mapping
 
 from contextfold.cli.render import ProgressLine, note, report, say
 from contextfold.errors import CacheInvalid
@@ -10,10 +10,10 @@ from contextfold.failures import EXIT_CODES, EXIT_OK
 from contextfold.resolve.service import Cache
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(values: Mapping[str, str]) -> int:
     progress = ProgressLine("verifying")
     try:
-        verification = Cache(arguments.cache).verify(progress)
+        verification = Cache(values["cache"]).verify(progress)
     finally:
         progress.clear()
     if verification.faults:
@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
         report(
             f"{CacheInvalid.message}: {count} fault{'s' if count > 1 else ''}",
             *(f"{fault.file}: {fault.problem}" for fault in verification.faults),
-            f"make it anew with `context build --sources DIR --cache {arguments.cache} --force`",
+            f"make it anew with `context build --sources DIR --cache {values['cache']} --force`",
         )
         return EXIT_CODES[CacheInvalid.code]
     say(f"ok: {verification.document_count} documents, {verification.cache_version}\n")

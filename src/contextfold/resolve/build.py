@@ -1,20 +1,18 @@
-"""Compiling a folder of documents into a cache, all or nothing. Orders the pure parts and the disk; decides no format."""
+"""Compiling a folder of documents into a cache, all or nothing. Orders the pure parts and the disk; knows no format."""
 
 from __future__ import annotations
 
 import os
 import time
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
 
 from contextfold.canonical import HASH_PREFIX
 from contextfold.errors import StorageFailed
+from contextfold.record import Record
 from contextfold.resolve import pack as packs
 from contextfold.resolve.document import Document
-from contextfold.resolve.files import fingerprints, shown, storage_failed, sync_folder, write_durably
+from contextfold.resolve.files import fingerprints, make_durable, shown, storage_failed, write_new
 from contextfold.resolve.manifest import (
     DOCUMENTS_FOLDER,
     INDEX_FILE,
@@ -29,8 +27,6 @@ from contextfold.resolve.sources import Source, check_unchanged, read_source, su
 from contextfold.text import count_words
 from contextfold.tokens import tokens_of
 
-WRITERS = 8  # most of a build is waiting for the disk to confirm; these wait while the next document is read
-WRITES_AHEAD = 64  # bounds the documents held in memory
 CLOCK_TICK_S = 0.002
 CLOCK_TICKS = 1500  # three seconds: the coarsest file systems count in two
 TIMESTAMPS_TELL = os.name == "posix"  # elsewhere ctime is the time of creation, which no change moves
@@ -38,7 +34,7 @@ TIMESTAMPS_TELL = os.name == "posix"  # elsewhere ctime is the time of creation,
 Progress = Callable[[int, int], None]
 
 
-class BuildReport(NamedTuple):
+class BuildReport(Record):
     cache: str
     cache_version: str
     document_count: int
@@ -55,6 +51,7 @@ def build(sources: bytes, cache: bytes, *, force: bool, created_at: str, progres
         work.write_documents(found, progress)
         manifest = work.write_manifest(created_at)
         work.write_pack(manifest)
+        work.make_durable()
         check_unchanged(sources, found)
         staging.commit()
         return BuildReport(shown(cache), manifest.cache_version, manifest.document_count, work.content_bytes)
@@ -82,26 +79,18 @@ class _Build:
     def write_documents(self, found: list[Source], progress: Progress) -> None:
         postings_path = self._path(packs.POSTINGS_FILE)
         names = FileNames()
-        writes: deque[Future[None]] = deque()
         try:
-            with open(postings_path, "xb") as postings, ThreadPoolExecutor(WRITERS) as writers:
+            with open(postings_path, "xb") as postings:
                 for number, source in enumerate(found):
                     progress(number, len(found))
                     document = Document.from_source(source.source, read_source(source))
                     entry = Entry(document.id, document.version, names.next_for(document.version))
-                    writes.append(writers.submit(write_durably, self._path(entry.file), document.to_json()))
+                    write_new(self._path(entry.file), document.to_json())
                     postings.writelines(self._note(entry, document.content))
-                    if len(writes) > WRITES_AHEAD:
-                        writes.popleft().result()
-                for write in writes:
-                    write.result()
                 postings.writelines(self._postings.finish())
-                postings.flush()
-                os.fsync(postings.fileno())
         except OSError as problem:
             raise storage_failed("cannot write", postings_path, problem) from problem
         progress(len(found), len(found))
-        sync_folder(self._path(DOCUMENTS_FOLDER))
 
     def _note(self, entry: Entry, content: bytes) -> Iterator[bytes]:
         """Keep what the pack will say of a document; gives the postings that are ready to be written."""
@@ -114,8 +103,8 @@ class _Build:
 
     def write_manifest(self, created_at: str) -> Manifest:
         manifest = make_manifest(self._entries, created_at)
-        write_durably(self._path(MANIFEST_FILE), manifest.to_json())
-        write_durably(self._path(INDEX_FILE), manifest.index_json())
+        write_new(self._path(MANIFEST_FILE), manifest.to_json())
+        write_new(self._path(INDEX_FILE), manifest.index_json())
         return manifest
 
     def write_pack(self, manifest: Manifest) -> None:
@@ -137,8 +126,12 @@ class _Build:
             blocks=self._postings.blocks,
             first_terms=self._postings.first_terms,
         )
-        write_durably(self._path(packs.TABLE_FILE), pack.to_bytes())
-        sync_folder(self._path(packs.PACK_FOLDER))
+        write_new(self._path(packs.TABLE_FILE), pack.to_bytes())
+
+    def make_durable(self) -> None:
+        files = [entry.file for entry in self._entries]
+        files += [packs.POSTINGS_FILE, packs.TABLE_FILE, MANIFEST_FILE, INDEX_FILE]
+        make_durable(self._prefix, [*files, packs.PACK_FOLDER, DOCUMENTS_FOLDER])
 
     def _clock_after(self, seen: array[int]) -> int:
         """A time of the file system's own clock, later than all timestamps seen if waiting for its next tick can do it.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from contextfold.canonical import Malformed
 from contextfold.errors import CacheInvalid
+from contextfold.record import Record
 from contextfold.resolve.document import Document, decode_document
 from contextfold.resolve.files import (
     FileAbsent,
@@ -52,14 +52,14 @@ def silent(_done: int, _total: int) -> None:
     """Progress nobody watches."""
 
 
-class Fault(NamedTuple):
+class Fault(Record):
     """One thing that makes a cache invalid."""
 
     file: str  # relative to the cache
     problem: str
 
 
-class Checked(NamedTuple):
+class Checked(Record):
     """A cache without fault, ready to be ranked."""
 
     measures: Measures

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from contextfold.canonical import Malformed, decode, encode, fields, version_of
+from contextfold.canonical import Encodable, Malformed, decode, encode, fields, version_of
+from contextfold.record import Record
 from contextfold.text import lowercase
 
 INTEGER_RANGE = range(-(2**63), 2**63)
 _FIELDS = {"id": str, "version": str, "source": str, "content": str, "metadata": dict}
 
 
-class Document(NamedTuple):
+class Document(Record):
     id: str
     version: str
     source: str
@@ -23,7 +22,7 @@ class Document(NamedTuple):
         return cls(document_id(source), version_of(content), source, content)
 
     def to_json(self) -> bytes:
-        members = {
+        members: dict[str, Encodable] = {
             "id": self.id,
             "version": self.version,
             "source": self.source,

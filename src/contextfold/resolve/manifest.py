@@ -6,9 +6,9 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
-from contextfold.canonical import HASH_PREFIX, Malformed, decode, encode, fields
+from contextfold.canonical import HASH_PREFIX, Encodable, Malformed, decode, encode, fields
+from contextfold.record import Record
 
 MANIFEST_FILE = "manifest.json"
 INDEX_FILE = "index.json"
@@ -19,14 +19,12 @@ FILE_DIGITS = 12  # how many hex digits of the version name a document's file
 
 _FIELDS = {"cache_version": str, "build_config": dict, "created_at": str, "document_count": int, "documents": list}
 _ENTRY_FIELDS = {"id": str, "version": str, "file": str}
-_RFC_3339 = re.compile(
-    r"(\d{4})-(\d{2})-(\d{2})[Tt]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)",
-    re.ASCII,
-)
+_RFC_3339 = r"(\d{4})-(\d{2})-(\d{2})[Tt]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)"
+FEBRUARY = 2
 _MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
-class Entry(NamedTuple):
+class Entry(Record):
     id: str
     version: str
     file: str  # relative to the cache
@@ -37,7 +35,7 @@ class Entry(NamedTuple):
         return self.id.encode()
 
 
-class Manifest(NamedTuple):
+class Manifest(Record):
     cache_version: str
     build_config: Mapping[str, object]
     created_at: str
@@ -45,7 +43,7 @@ class Manifest(NamedTuple):
     entries: tuple[Entry, ...]  # by id
 
     def to_json(self) -> bytes:
-        members = {
+        members: dict[str, Encodable] = {
             "cache_version": self.cache_version,
             "build_config": BUILD_CONFIG,
             "created_at": self.created_at,
@@ -112,12 +110,12 @@ def _strings(members: Mapping[str, object]) -> dict[str, str]:
 
 
 def is_rfc_3339(text: str) -> bool:
-    match = _RFC_3339.fullmatch(text)
+    match = re.fullmatch(_RFC_3339, text, re.ASCII)
     if not match:
         return False
     year, month, day = map(int, match.groups()[:3])
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    return 1 <= month <= len(_MONTH_DAYS) and 1 <= day <= _MONTH_DAYS[month - 1] + (leap and month == 2)
+    return 1 <= month <= len(_MONTH_DAYS) and 1 <= day <= _MONTH_DAYS[month - 1] + (leap and month == FEBRUARY)
 
 
 class FileNames:

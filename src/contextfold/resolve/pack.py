@@ -15,10 +15,13 @@ import hashlib
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from itertools import repeat
+from operator import or_
 
 from contextfold.canonical import HASH_PREFIX, Malformed, decode, encode
+from contextfold.record import Record
 from contextfold.resolve.manifest import DOCUMENTS_FOLDER, INDEX_FILE, MANIFEST_FILE, Entry
 from contextfold.resolve.scoring import Measures
 
@@ -35,7 +38,9 @@ DIGEST_BYTES = 32
 HEAD_LENGTH_BYTES = 8
 BLOCK_DIGEST_BYTES = 8
 BLOCK_TARGET_BYTES = 16 * 1024
-SEGMENT_MAX_DOCUMENTS = 1 << 16  # ordinals within a segment are two bytes
+COUNT_BITS = 16  # a posting is the document's ordinal in its segment, and in the low bits how often the term is there
+POSTING_COUNT_MAX = (1 << COUNT_BITS) - 1
+SEGMENT_MAX_DOCUMENTS = 1 << 16
 SEGMENT_MAX_POSTINGS = 2_000_000  # bounds what build holds in memory
 SEPARATOR = b"\0"  # in no path, hence in no id and no file
 TERM_SEPARATOR = b"\n"  # in no word
@@ -45,10 +50,8 @@ FINGERPRINT_FIELDS = 4
 UNTRUSTED = (-1, 0, 0, 0)  # recorded for a file that must be read in any case
 ABSENT = (-2, 0, 0, 0)  # seen for a file that cannot be looked at
 
-_UNSIGNED = {1: "B", 2: "H", 4: "I", 8: "Q"}  # array typecode by width in bytes
 
-
-class Block(NamedTuple):
+class Block(Record):
     """Where a block of postings lies, and how to know it is whole."""
 
     offset: int
@@ -56,7 +59,7 @@ class Block(NamedTuple):
     digest: bytes
 
 
-class Segment(NamedTuple):
+class Segment(Record):
     first_document: int
     first_block: int
     end_block: int
@@ -70,24 +73,33 @@ class PostingsBuilder:
         self.first_terms: list[bytes] = []  # of each block
         self.segments: list[Segment] = []
         self.byte_count = 0
-        self._postings: dict[bytes, list[int]] = {}  # term: ordinal, count, ordinal, count, …
-        self._posting_count = 0
         self._first_document = 0
         self._documents = 0
+        self._begin_segment()
+
+    def _begin_segment(self) -> None:
+        self._postings: defaultdict[bytes, array[int]] = defaultdict(lambda: array("I"))
+        self._posting_count = 0
 
     def add(self, counts: Mapping[bytes, int]) -> Iterator[bytes]:
         ordinal = self._documents - self._first_document
-        postings = self._postings
-        for term, count in counts.items():
-            known = postings.get(term)
-            if known is None:
-                postings[term] = [ordinal, count]
-            else:
-                known += (ordinal, count)
+        if max(counts.values(), default=0) > POSTING_COUNT_MAX:
+            counts = self._without_overflow(ordinal, counts)
+        # One step for every word of every document: a third of a build's computing, so the loop runs inside `map`.
+        made = map(or_, repeat(ordinal << COUNT_BITS), counts.values())
+        deque(map(array.append, map(self._postings.__getitem__, counts), made), maxlen=0)
         self._documents += 1
         self._posting_count += len(counts)
         if ordinal + 1 == SEGMENT_MAX_DOCUMENTS or self._posting_count >= SEGMENT_MAX_POSTINGS:
             yield from self.finish()
+
+    def _without_overflow(self, ordinal: int, counts: Mapping[bytes, int]) -> dict[bytes, int]:
+        """Spread what one posting cannot hold over several; whoever counts adds them up."""
+        small = {}
+        for term, count in counts.items():
+            full, small[term] = divmod(count, POSTING_COUNT_MAX)
+            self._postings[term].extend([ordinal << COUNT_BITS | POSTING_COUNT_MAX] * full)
+        return small
 
     def finish(self) -> Iterator[bytes]:
         """Close the segment under way."""
@@ -95,12 +107,9 @@ class PostingsBuilder:
         terms: list[bytes] = []
         runs: list[bytes] = []
         size = 0
-        for term in sorted(self._postings):
-            flat = self._postings[term]
-            counts = flat[1::2]
-            width = _width_of(max(counts))
+        for term, postings in sorted(self._postings.items()):
             terms.append(term)
-            runs.append(bytes((width,)) + array("H", flat[::2]).tobytes() + array(_UNSIGNED[width], counts).tobytes())
+            runs.append(postings.tobytes())
             size += len(term) + len(runs[-1])
             if size >= BLOCK_TARGET_BYTES:
                 yield self._block(terms, runs)
@@ -108,9 +117,8 @@ class PostingsBuilder:
         if terms:
             yield self._block(terms, runs)
         self.segments.append(Segment(self._first_document, first_block, len(self.blocks)))
-        self._postings = {}
-        self._posting_count = 0
         self._first_document = self._documents
+        self._begin_segment()
 
     def _block(self, terms: list[bytes], runs: list[bytes]) -> bytes:
         ends, end = array("Q"), 0
@@ -125,29 +133,22 @@ class PostingsBuilder:
         return block
 
 
-def _width_of(largest: int) -> int:
-    return next(width for width in _UNSIGNED if largest >> (8 * width) == 0)
-
-
 def _block_digest(block: bytes) -> bytes:
     return hashlib.sha256(block).digest()[:BLOCK_DIGEST_BYTES]
 
 
-def _postings_in(block: bytes, term: bytes) -> tuple[Sequence[int], Sequence[int]]:
-    """The ordinals and counts of a term in a block; empty where it has none."""
+def _postings_in(block: bytes, term: bytes) -> Sequence[int]:
+    """The postings of a term in a block; none where it has no such term."""
     term_count, names_length = _integers("Q", block[:16])
     names_at = 16 + 8 * term_count
     runs_at = names_at + names_length
     terms = block[names_at:runs_at].split(TERM_SEPARATOR)
     position = bisect_left(terms, term)
     if position == len(terms) or terms[position] != term:
-        return (), ()
+        return ()
     ends = _integers("Q", block[16:names_at])
     start = ends[position - 1] if position else 0
-    run = block[runs_at + start : runs_at + ends[position]]
-    width = run[0]
-    middle = 1 + 2 * ((len(run) - 1) // (2 + width))
-    return _integers("H", run[1:middle]), _integers(_UNSIGNED[width], run[middle:])
+    return _integers("I", block[runs_at + start : runs_at + ends[position]])
 
 
 def _integers(typecode: str, raw: bytes) -> array[int]:
@@ -156,7 +157,7 @@ def _integers(typecode: str, raw: bytes) -> array[int]:
     return integers
 
 
-class Pack(NamedTuple):
+class Pack(Record):
     """The table: every document by number, in id order."""
 
     cache_version: str
@@ -199,9 +200,9 @@ class Pack(NamedTuple):
                 block = read_block(self.blocks[at].offset, self.blocks[at].length)
                 if _block_digest(block) != self.blocks[at].digest:
                     raise Malformed("a block of the packed index is damaged")
-                for ordinal, count in zip(*_postings_in(block, term), strict=True):
-                    number = segment.first_document + ordinal
-                    matches[number] = matches.get(number, 0) + count
+                for posting in _postings_in(block, term):
+                    number = segment.first_document + (posting >> COUNT_BITS)
+                    matches[number] = matches.get(number, 0) + (posting & POSTING_COUNT_MAX)
         return Measures(self.tokens, self.total_words, matches)
 
     def to_bytes(self) -> bytes:

@@ -14,7 +14,7 @@ import sys
 from types import TracebackType
 
 from contextfold.errors import StorageFailed
-from contextfold.resolve.files import is_folder, shown, storage_failed, sync_folder
+from contextfold.resolve.files import is_folder, shown, storage_failed, sync
 from contextfold.resolve.manifest import MANIFEST_FILE
 
 try:
@@ -124,14 +124,14 @@ class Staging:
             )
         if os.listdir(self.target) and not os.path.isfile(os.path.join(self.target, os.fsencode(MANIFEST_FILE))):
             raise StorageFailed(
-                f"{shown(self.target)} is neither empty nor a cache (it has no {MANIFEST_FILE}), so --force leaves it alone; "
-                "choose another path"
+                f"{shown(self.target)} is neither empty nor a cache (it has no {MANIFEST_FILE}), so --force leaves it "
+                "alone; choose another path"
             )
 
     def commit(self) -> None:
         """Put the folder at the target. What was there is removed only after that."""
         try:
-            sync_folder(self.path)
+            sync(self.path)
             self._check_target()
             if os.path.lexists(self.target):
                 self._lock(self.target)  # so that no other build takes what we are about to remove for its own
@@ -141,7 +141,7 @@ class Staging:
                 if not _rename_with(_NO_REPLACE, self.path, self.target):
                     os.rename(self.path, self.target)
                 self._owned = False  # the name is free: what stands there from now on is another builder's
-            sync_folder(self._parent)
+            sync(self._parent)
             self._made_parents = []
         except OSError as problem:
             raise storage_failed("cannot put the new cache at", self.target, problem) from problem

@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from operator import truediv
-from typing import NamedTuple
 
 from contextfold.float32 import Float32, ratio
+from contextfold.record import Record
 
 
-class Measures(NamedTuple):
+class Measures(Record):
     """What scoring needs of each document; documents are numbered by id in byte order."""
 
     tokens: Sequence[int]

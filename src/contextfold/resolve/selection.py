@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from contextfold.canonical import encode
 from contextfold.errors import BudgetInvalid, QueryInvalid
 from contextfold.float32 import Float32
+from contextfold.record import Record
 from contextfold.text import split_words
 
 BUDGET_MAX = 2**63 - 1
 
 
-class Query(NamedTuple):
+class Query(Record):
     """A question that can be asked: checked text and budget, and the terms as typed."""
 
     text: str
@@ -26,13 +26,13 @@ class Query(NamedTuple):
         return tuple(term.encode() for term in dict.fromkeys(self.terms))
 
 
-class Why(NamedTuple):
+class Why(Record):
     query_terms: tuple[str, ...]
     term_matches: int
     total_words: int
 
 
-class SelectedDocument(NamedTuple):
+class SelectedDocument(Record):
     id: str
     version: str
     content: str
@@ -41,7 +41,7 @@ class SelectedDocument(NamedTuple):
     why: Why
 
 
-class Selection(NamedTuple):
+class Selection(Record):
     query: str
     budget: int
     tokens_used: int
@@ -50,7 +50,7 @@ class Selection(NamedTuple):
     documents_excluded_by_budget: int
 
 
-class SelectionResult(NamedTuple):
+class SelectionResult(Record):
     documents: tuple[SelectedDocument, ...]
     selection: Selection
 

@@ -1,7 +1,7 @@
 """What can be asked of a cache: build it, resolve a query, inspect it, verify it. Orders checks, reading and choosing.
 
-Every answer is of one cache, never of two: if the folder at the path is replaced while it is read, the work is done again
-on the new one.
+Every answer is of one cache, never of two: if the folder at the path is replaced while it is read, the work is done
+again on the new one.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
 
 from contextfold.canonical import encode
-from contextfold.errors import CacheInvalid, CacheMissing, ContextError, StorageFailed
+from contextfold.errors import CacheMissing, ContextError, StorageFailed
+from contextfold.record import Record
 from contextfold.resolve.cache import CacheFolder, Fault, Progress, silent
 from contextfold.resolve.files import shown, storage_failed
-from contextfold.resolve.manifest import MANIFEST_FILE
 from contextfold.resolve.selection import (
     SelectedDocument,
     Selection,
@@ -28,10 +27,15 @@ from contextfold.resolve.selection import (
 REPLACED_ATTEMPTS = 5
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-Answer = TypeVar("Answer")
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    Answer = TypeVar("Answer")
 
 
-class Inspection(NamedTuple):
+class Inspection(Record):
     cache_version: str
     document_count: int
     total_bytes: int
@@ -42,7 +46,7 @@ class Inspection(NamedTuple):
         return encode(self._asdict(), pretty=True) + "\n"
 
 
-class Verification(NamedTuple):
+class Verification(Record):
     cache_version: str
     document_count: int
     faults: tuple[Fault, ...]

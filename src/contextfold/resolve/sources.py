@@ -1,7 +1,7 @@
 """Finding and reading the documents below a folder. Knows the file system, nothing of caches.
 
-A survey notes what every document's file looked like; comparing two surveys tells whether the folder held still while it
-was read, so that a cache is always the folder as it was at one moment.
+A survey notes what every document's file looked like; comparing two surveys tells whether the folder held still while
+it was read, so that a cache is always the folder as it was at one moment.
 """
 
 from __future__ import annotations
@@ -10,29 +10,37 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import pairwise
 
 from contextfold.errors import SourceInvalid, StorageFailed
+from contextfold.record import Record
 from contextfold.resolve.document import document_id
-from contextfold.resolve.files import shown, storage_failed
+from contextfold.resolve.files import read_all, shown, storage_failed
 
 DOCUMENT_SUFFIX = b".md"
 _LEADS_NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
-State = tuple[int, int, int, int, int]
+# A pipe put in a document's place since the survey must not hang us.
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+State = tuple[int, int, int, int, int]  # size, mtime, ctime, inode, device
 
 
-class Source(NamedTuple):
+class Source(Record):
     id: str
     source: str  # the path relative to the sources, as it was
     path: bytes
     state: State
 
+    @property
+    def byte_count(self) -> int:
+        return self.state[0]
+
 
 def survey(sources: bytes) -> list[Source]:
     """Every document below the folder, by id."""
     found = sorted(_walk(sources), key=lambda source: source.id.encode())
-    for earlier, later in zip(found, found[1:], strict=False):
+    for earlier, later in pairwise(found):
         if earlier.id == later.id:
             raise SourceInvalid(
                 f"{shown(earlier.path)} and {shown(later.path)} both become the document {later.id}; rename one of them"
@@ -75,19 +83,22 @@ def _source(relative: bytes, path: bytes, status: os.stat_result) -> Source:
 
 
 def _state(status: os.stat_result) -> State:
-    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
 
 
 def read_source(source: Source) -> bytes:
     """The content of a document, whole and unchanged since the survey."""
     try:
-        with open(source.path, "rb", buffering=0, opener=_open_without_waiting) as file:
-            before = _state(os.fstat(file.fileno()))
-            content = file.readall()
-            after = _state(os.fstat(file.fileno()))
+        descriptor = os.open(source.path, _READ_FLAGS)
+        try:
+            before = _state(os.fstat(descriptor))
+            content = read_all(descriptor, source.byte_count)
+            after = _state(os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
     except OSError as problem:
         raise storage_failed("cannot read", source.path, problem) from problem
-    if not (source.state == before == after and len(content) == source.state[2]):
+    if not (source.state == before == after and len(content) == source.byte_count):
         raise changed_while_read(source.path)
     try:
         content.decode("utf-8")
@@ -96,10 +107,6 @@ def read_source(source: Source) -> bytes:
             f"{shown(source.path)}: not UTF-8 at byte {problem.start}; convert the file, or move it out of the sources"
         ) from None
     return content
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe put there since the survey must not hang us
 
 
 def changed_while_read(path: bytes) -> StorageFailed:
