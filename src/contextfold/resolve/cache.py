@@ -237,7 +237,7 @@ class Examination:
             yield Fault(DOCUMENTS_FOLDER, "is not a folder")
             return
         yield from self._document_faults(self.manifest)
-        for file in self._folder.strangers({entry.file.encode() for entry in self.manifest.entries}):
+        for file in self._folder.strangers({os.path.normpath(entry.file).encode() for entry in self.manifest.entries}):
             yield Fault(shown(file), "is named by no entry of the manifest")
 
     def _manifest_faults(self) -> Iterator[Fault]:

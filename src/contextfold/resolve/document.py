@@ -33,7 +33,10 @@ class Document(Record):
 
 
 def document_id(source: str) -> str:
-    return lowercase(source.replace("\\", "/").removeprefix("./"))
+    path = source.replace("\\", "/")
+    while path.startswith("./"):
+        path = path.removeprefix("./")
+    return lowercase(path)
 
 
 def decode_document(raw: bytes) -> Document:

@@ -1,0 +1,70 @@
+"""Fixtures every test may use."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from contextfold.cli.main import main
+from machine import Ran, times
+
+settings.register_profile(
+    "house",
+    max_examples=times(40, 2000),
+    deadline=None,
+    derandomize=times(1, 0) == 1,  # `make test` is the same every time; `make soak` explores
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("house")
+
+Call = Callable[..., Ran]
+Folder = Callable[[Mapping[str, str | bytes]], Path]
+
+
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    for name, content in files.items():
+        path = os.path.join(os.fsencode(folder), name.encode())
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+@pytest.fixture
+def call() -> Call:
+    """Run a command in this process: what it returned and wrote."""
+
+    def call(*argv: object) -> Ran:
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main([os.fsdecode(word) if isinstance(word, bytes) else str(word) for word in argv])
+        out.seek(0)
+        err.seek(0)
+        return Ran(code, out.buffer.read(), err.buffer.read().decode("utf-8", "surrogateescape"))
+
+    return call
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """Three small documents: two match `guide`, one is empty."""
+    files = {
+        "deployment.md": "Deployment deployment deployment guide.",
+        "security.md": "Security guide for teams.",
+        "notes/empty.md": "",
+    }
+    return write_files(tmp_path / "docs", files)
+
+
+@pytest.fixture
+def cache(sources: Path, tmp_path: Path, call: Call) -> Path:
+    """A cache of `sources`."""
+    path = tmp_path / "docs.cache"
+    assert call("build", "--sources", sources, "--cache", path).code == 0
+    return path

@@ -1,0 +1,55 @@
+"""This machine as the tests see it: its Python interpreters, the installed command, how long to try."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src"
+SHARED = ROOT.parent / "shared"
+GOLDEN = ROOT / "tests" / "golden"
+COMMAND = Path(sys.executable).parent / "context"
+
+SOAK = os.environ.get("CONTEXTFOLD_SOAK") == "1"
+NEWEST_MINOR = 20
+
+
+def times(sample: int, soak: int) -> int:
+    """How often to try something: a sample in `make test`, many times in `make soak`."""
+    return soak if SOAK else sample
+
+
+class Ran(NamedTuple):
+    code: int
+    out: bytes
+    err: str
+
+
+def context(*argv: str | bytes | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:
+    """Run the installed `context` as a process of its own."""
+    done = subprocess.run([COMMAND, *argv], env=env, cwd=cwd, capture_output=True, timeout=120, check=False)
+    return Ran(done.returncode, done.stdout, done.stderr.decode("utf-8", "surrogateescape"))
+
+
+def interpreters() -> dict[str, str]:
+    """Every supported CPython on this machine, by version; this one first."""
+    found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
+    names = [f"python3.{minor}" for minor in range(11, NEWEST_MINOR)]
+    candidates = [path for name in names if (path := shutil.which(name))]
+    candidates += sorted(str(path) for name in names for path in Path.home().glob(f".pyenv/versions/*/bin/{name}"))
+    for path in candidates:
+        asked = "import sys; print('%d.%d' % sys.version_info[:2])"
+        answer = subprocess.run([path, "-I", "-c", asked], capture_output=True, text=True, timeout=30, check=False)
+        if answer.returncode == 0:
+            found.setdefault(answer.stdout.strip(), path)
+    return found
+
+
+def command_of(python: str) -> list[str]:
+    """`context` as that interpreter runs it, straight from the sources."""
+    return ["env", f"PYTHONPATH={SOURCE}", "PYTHONDONTWRITEBYTECODE=1", python, "-m", "contextfold"]
