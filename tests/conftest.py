@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from contextfold.cli.main import main
-from machine import Ran, times
+from machine import Call, Ran, times, write_files
 
 settings.register_profile(
     "house",
@@ -22,18 +21,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("house")
-
-Call = Callable[..., Ran]
-Folder = Callable[[Mapping[str, str | bytes]], Path]
-
-
-def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
-    for name, content in files.items():
-        path = os.path.join(os.fsencode(folder), name.encode())
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-    return folder
 
 
 @pytest.fixture

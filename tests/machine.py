@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,19 @@ class Ran(NamedTuple):
     code: int
     out: bytes
     err: str
+
+
+Call = Callable[..., Ran]  # the `call` fixture
+
+
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    """Write files below a folder; their names are UTF-8, whatever the locale."""
+    for name, content in files.items():
+        path = os.path.join(os.fsencode(folder), name.encode())
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+    return folder
 
 
 def context(*argv: str | bytes | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:

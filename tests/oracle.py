@@ -51,7 +51,7 @@ def score_text(matches: int, total: int) -> str:
     if total == 0:
         return "0.0"
     score = numpy.float32(matches) / numpy.float32(total)
-    if 0 < score and not str(numpy.format_float_positional(score, trim="0")) >= "0.000001":
+    if score > 0 and str(numpy.format_float_positional(score, trim="0")) < "0.000001":
         return str(numpy.format_float_scientific(score, trim="-", exp_digits=1))
     return str(numpy.format_float_positional(score, trim="0"))
 

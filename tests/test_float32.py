@@ -33,7 +33,7 @@ def test_any_float32_up_to_one_reads_back(bits: int) -> None:
     assert len(digits) == len(numpy.format_float_scientific(value, trim="-").split("e")[0].replace(".", ""))
 
 
-@pytest.mark.parametrize("power", range(0, 150))
+@pytest.mark.parametrize("power", range(150))
 def test_powers_of_two_whose_neighbours_are_unevenly_far_read_back(power: int) -> None:
     value = single(2.0**-power)
     text = shortest_text(value)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Call
+from machine import Call
 
 # The budget of the query below holds one document, security.md; these are the others.
 DEPLOYMENT = "documents/19835fc46fd4.json"
@@ -230,6 +230,17 @@ def test_a_fault_is_found(name: str, packed: bool, cache: Path, call: Call) -> N
     assert f"reason: {file}: " in ran.err
 
 
+def touch_all(cache: Path) -> None:
+    for path in cache.rglob("*"):
+        os.utime(path)
+
+
+def copy_over(cache: Path) -> None:
+    shutil.copytree(cache, cache.parent / "copy")
+    shutil.rmtree(cache)
+    (cache.parent / "copy").rename(cache)
+
+
 HARMLESS: dict[str, Damage] = {
     "nothing": lambda cache: None,
     "extra field in a document": edit(DEPLOYMENT, '"metadata":{}', '"metadata":{},"extra":[1,{"x":null}]'),
@@ -249,12 +260,8 @@ HARMLESS: dict[str, Damage] = {
         entry_with(file=f"documents/../{DEPLOYMENT}")(cache),
         edit("index.json", DEPLOYMENT, f"documents/../{DEPLOYMENT}")(cache),
     ],
-    "touched": lambda cache: [os.utime(path) for path in cache.rglob("*")],
-    "copied": lambda cache: [
-        shutil.copytree(cache, cache.parent / "copy"),
-        shutil.rmtree(cache),
-        (cache.parent / "copy").rename(cache),
-    ],
+    "touched": touch_all,
+    "copied": copy_over,
 }
 
 

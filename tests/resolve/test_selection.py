@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
-from conftest import write_files
 from contextfold import open_cache
 from contextfold.cli.main import main
-from machine import context, times
+from machine import context, times, write_files
 
 # Few letters in many shapes, so that words recur, ids collide only when they should, and ties are common.
 WORDS = st.sampled_from(
@@ -129,7 +128,7 @@ def test_locale_hash_seed_folder_and_file_order_do_not_matter(
 
 
 def test_identical_contents_get_numbered_files_in_id_order(tmp_path: Path) -> None:
-    cache = build({name: b"same" for name in ("c.md", "a.md", "b.md")}, tmp_path)
+    cache = build(dict.fromkeys(("c.md", "a.md", "b.md"), b"same"), tmp_path)
     files = [entry["file"] for entry in json.loads((cache / "manifest.json").read_text())["documents"]]
     stem = files[0].removesuffix(".json")
     assert files == [f"{stem}.json", f"{stem}-2.json", f"{stem}-3.json"]

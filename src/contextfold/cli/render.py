@@ -5,24 +5,27 @@ Everything is written as UTF-8 bytes, so that no locale changes an answer. Knows
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 
 from contextfold.errors import StorageFailed
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TextIO
+
 PROGRESS_EVERY_S = 0.1
+NON_BLOCKING_WAIT_S = 1.0
 CLEAR_LINE = "\r\x1b[K"
 
 
 def say(text: str) -> None:
     """Write an answer to stdout, whole, or fail."""
+    if sys.stdout is None:  # closed by whoever started us
+        raise StorageFailed("cannot write the answer: stdout is closed")
     try:
-        sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
-        sys.stdout.buffer.flush()
+        _write_all(sys.stdout, text)
     except OSError as problem:
-        # Whatever stays in the buffer must not be tried again, and complained about, when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise StorageFailed(f"cannot write the answer to stdout: {problem.strerror}") from problem
 
 
@@ -33,7 +36,7 @@ def report(error: str, *reasons: str) -> None:
 
 def tell_on_terminal(text: str) -> None:
     """Tell a person who is watching; a pipe stays silent."""
-    if sys.stderr.isatty():
+    if _watched():
         _to_stderr(text + "\n")
 
 
@@ -42,12 +45,34 @@ def note(text: str) -> None:
     _to_stderr(f"note: {text}\n")
 
 
+def _watched() -> bool:
+    """Whether a person sees stderr."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 def _to_stderr(text: str) -> None:
+    if sys.stderr is None:
+        return
     try:
-        sys.stderr.buffer.write(text.encode("utf-8", "surrogateescape"))
-        sys.stderr.buffer.flush()
+        _write_all(sys.stderr, text)
     except OSError:
         pass  # nobody can be told
+
+
+def _write_all(stream: TextIO, text: str) -> None:
+    """Past every buffer, so that nothing is tried again when the interpreter ends, and to the last byte: a system call
+    may take a part, and a stream that somebody made non-blocking may take none for a while."""
+    binary = stream.buffer
+    raw = getattr(binary, "raw", binary)
+    rest = memoryview(text.encode("utf-8", "surrogateescape"))
+    while rest:
+        written = raw.write(rest)
+        if written is None:
+            from select import select
+
+            select([], [raw], [], NON_BLOCKING_WAIT_S)
+        else:
+            rest = rest[written:]
 
 
 class ProgressLine:
@@ -55,7 +80,7 @@ class ProgressLine:
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
-        self._wanted = sys.stderr.isatty()
+        self._wanted = _watched()
         self._next_at_s = time.monotonic() + PROGRESS_EVERY_S
         self._shown = False
 

@@ -1,0 +1,1 @@
+"""Every speed figure the product claims, measured beside its yardstick in one run."""

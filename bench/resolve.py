@@ -1,0 +1,152 @@
+"""The figures of resolve: one-shot, warm, build, growth, memory; and that tampering is noticed in each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from bench import yardsticks
+from bench.corpora import HERE, corpus
+from bench.figures import Figure, Run, in_turns, median, ms, print_table, run, show, side_by_side, tell
+from contextfold import open_cache
+
+CONTEXT = Path(sys.executable).parent / "context"
+INTERPRETER = [sys.executable, "-I", "-c", "import json, hashlib"]
+READ = [sys.executable, "-I", yardsticks.__file__, "read"]
+WRITE = [sys.executable, "-I", yardsticks.__file__, "write"]
+QUERY, BUDGET = "deployment guide", 4000
+MEMORY_LIMIT_MB = 150
+SIZES = (1_000, 10_000, 100_000)
+
+
+def resolve_command(cache: Path) -> list[str | Path]:
+    return [CONTEXT, "resolve", "--cache", cache, "--query", QUERY, "--budget", str(BUDGET)]
+
+
+def build_command(sources: Path, cache: Path) -> list[str | Path]:
+    return [CONTEXT, "build", "--sources", sources, "--cache", cache, "--force"]
+
+
+def built(count: int) -> tuple[Path, Run]:
+    """A cache of that many documents, built now."""
+    cache = HERE / f"cache-{count}"
+    shutil.rmtree(cache, ignore_errors=True)
+    sources = corpus(count)
+    tell(f"building {count:,} documents")
+    return cache, run(build_command(sources, cache))
+
+
+def small_cache() -> Path:
+    sources, cache = HERE / "corpus-3", HERE / "cache-3"
+    shutil.rmtree(cache, ignore_errors=True)
+    sources.mkdir(parents=True, exist_ok=True)
+    for name in ("deployment", "guide", "other"):
+        (sources / f"{name}.md").write_text(f"The {name} document of three.")
+    run(build_command(sources, cache))
+    return cache
+
+
+def build_against_plain_writing(times: int) -> Figure:
+    sources = corpus(10_000)
+    ours, plain = [], []
+    for turn in range(times):
+        tell(f"build against plain writing, turn {turn + 1} of {times}")
+        out, cache = HERE / "plain", HERE / "cache-turn"
+        for path in (out, cache):
+            shutil.rmtree(path, ignore_errors=True)
+        os.sync()  # neither waits for what the other left to be written
+        plain.append(run([*WRITE, sources, out]))
+        shutil.rmtree(out)
+        os.sync()
+        ours.append(run(build_command(sources, cache)))
+        shutil.rmtree(cache)
+    mine, theirs = median(ours).seconds, median(plain).seconds
+    return Figure("build, 10,000 documents", ms(mine), f"write+hash+fsync loop {ms(theirs)}", mine / theirs, 2.0)
+
+
+def warm_against_stat_sweep(cache: Path) -> Figure:
+    kept = open_cache(cache)
+    names = [os.fsencode(path) for path in (cache / "documents").iterdir()]
+    kept.resolve(QUERY, BUDGET)
+    warm, sweep = in_turns(25, lambda: kept.resolve(QUERY, BUDGET), lambda: [os.lstat(name) for name in names])
+    mine, theirs = statistics.median(warm), 1.5 * statistics.median(sweep) + 0.005
+    return Figure(
+        "warm call, 10,000 documents (library)", ms(mine), f"1.5 × stat sweep + 5 ms {ms(theirs)}", mine / theirs, 1.0
+    )
+
+
+def tampering_is_noticed(cache: Path) -> bool:
+    """Change one letter of a document that is not selected, keep its size and time, and ask again."""
+    path = max((cache / "documents").iterdir())
+    before, content = path.stat(), path.read_bytes()
+    at = content.index(b"e", content.index(b'"content":"') + len(b'"content":"'))
+    path.write_bytes(content[:at] + b"E" + content[at + 1 :])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    ended = subprocess.run(resolve_command(cache), capture_output=True, check=False)
+    path.write_bytes(content)
+    return ended.returncode == 5 and ended.stdout == b""
+
+
+def main() -> bool:
+    small = small_cache()
+    caches, builds = zip(*(built(count) for count in SIZES), strict=True)
+    tell("one-shot resolves")
+    tiny, interpreter = side_by_side(25, resolve_command(small), INTERPRETER)
+    resolves = side_by_side(9, *(resolve_command(cache) for cache in caches))
+    ten_thousand, plain_read = side_by_side(9, resolve_command(caches[1]), [*READ, caches[1]])
+    hundred_thousand = resolves[2]
+    figures = [
+        Figure(
+            "one-shot resolve, 3 documents",
+            ms(tiny.seconds),
+            f"python -I {ms(interpreter.seconds)}",
+            tiny.seconds / interpreter.seconds,
+            2.0,
+        ),
+        Figure(
+            "one-shot resolve, 10,000 documents",
+            ms(ten_thousand.seconds),
+            f"open+json+sha256 loop {ms(plain_read.seconds)}",
+            ten_thousand.seconds / plain_read.seconds,
+            1 / 3,
+        ),
+        Figure(
+            "one-shot resolve, 100,000 documents",
+            ms(hundred_thousand.seconds),
+            f"the 10,000 one {ms(resolves[1].seconds)}",
+            hundred_thousand.seconds / resolves[1].seconds,
+            10.0,
+        ),
+        Figure(
+            "its peak memory, budget 4000",
+            f"{hundred_thousand.peak_mb:.0f} MB",
+            f"{MEMORY_LIMIT_MB} MB",
+            hundred_thousand.peak_mb / MEMORY_LIMIT_MB,
+            1.0,
+        ),
+        warm_against_stat_sweep(caches[1]),
+        build_against_plain_writing(3),
+    ]
+    held = show("resolve", figures)
+    print("\ngrowth")
+    rows = [("documents", "build", "build memory", "resolve", "resolve memory", "packed index")]
+    for count, cache, build, resolve in zip(SIZES, caches, builds, resolves, strict=True):
+        packed = sum(path.stat().st_size for path in (cache / "pack").iterdir()) / 2**20
+        rows.append(
+            (
+                f"{count:,}",
+                f"{build.seconds:.1f} s",
+                f"{build.peak_mb:.0f} MB",
+                ms(resolve.seconds),
+                f"{resolve.peak_mb:.0f} MB",
+                f"{packed:.1f} MB",
+            )
+        )
+    print_table(rows)
+    noticed = [tampering_is_noticed(cache) for cache in (small, *caches)]
+    print(f"\ntampering with an unselected document noticed: {'always' if all(noticed) else 'NOT ALWAYS'}")
+    return held and all(noticed)

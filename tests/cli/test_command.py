@@ -1,0 +1,296 @@
+"""The `context` command as people and scripts meet it: exit codes, words on stderr, bytes on stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from contextfold import __version__
+from contextfold.cli.commands import COMMANDS
+from machine import COMMAND, Call, context, write_files
+
+QUESTION = ("--query", "guide", "--budget", "4000")
+
+
+class TestResolve:
+    @pytest.mark.parametrize(
+        "budget", ["", "+", "-1", "-0", "1.0", "1e3", "0x10", "1_000", " 5", "5 ", "٣", "１", "++1", "abc", "--cache"]
+    )
+    def test_a_budget_that_is_no_whole_number_is_exit_3(self, budget: str, cache: Path, call: Call) -> None:
+        for argv in (["--budget", budget], [f"--budget={budget}"]):
+            ran = call("resolve", "--cache", cache, "--query", "q", *argv)
+            assert (ran.code, ran.out) == (3, b"")
+            assert ran.err.startswith("error: Budget is invalid\nreason: ")
+
+    @pytest.mark.parametrize("budget", [2**63, 10**30, "9" * 5000])
+    def test_a_budget_beyond_the_largest_is_exit_3(self, budget: int | str, cache: Path, call: Call) -> None:
+        assert call("resolve", "--cache", cache, "--query", "q", "--budget", budget).code == 3
+
+    @pytest.mark.parametrize(
+        ("written", "meant"), [("0", 0), ("+5", 5), ("007", 7), ("0" * 5000 + "9", 9), (str(2**63 - 1), 2**63 - 1)]
+    )
+    def test_a_whole_number_is_a_budget(self, written: str, meant: int, cache: Path, call: Call) -> None:
+        ran = call("resolve", "--cache", cache, "--query", "q", "--budget", written)
+        assert json.loads(ran.out)["selection"]["budget"] == meant
+
+    def test_budget_0_selects_nothing_and_excludes_everything(self, cache: Path, call: Call) -> None:
+        selection = json.loads(call("resolve", "--cache", cache, "--query", "guide", "--budget", 0).out)["selection"]
+        assert (selection["documents_selected"], selection["documents_excluded_by_budget"]) == (0, 3)
+
+    def test_a_query_that_is_not_utf_8_is_exit_2(self, cache: Path) -> None:
+        ran = context("resolve", "--cache", cache, "--query", b"caf\xe9", "--budget", "5")
+        assert (ran.code, ran.out) == (2, b"")
+        assert ran.err.startswith("error: Query is invalid\nreason: ")
+
+    @pytest.mark.parametrize("query", ["-x", "--help", "--budget", "-", "", "=", "a=b", "--query=x"])
+    def test_a_query_may_look_like_an_option(self, query: str, cache: Path, call: Call) -> None:
+        ran = call("resolve", "--cache", cache, "--query", query, "--budget", 9)
+        assert json.loads(ran.out)["selection"]["query"] == query
+
+    @pytest.mark.parametrize("what", ["nothing", "file", "below a file", "dangling link"])
+    def test_where_no_folder_is_no_cache_is(self, what: str, tmp_path: Path, call: Call) -> None:
+        (tmp_path / "file").write_text("x")
+        (tmp_path / "dangling link").symlink_to("nowhere")
+        path = tmp_path / "file" / "x" if what == "below a file" else tmp_path / what
+        for command in (["resolve", *QUESTION], ["inspect"], ["verify"]):
+            ran = call(command[0], "--cache", path, *command[1:])
+            assert (ran.code, ran.out) == (4, b"")
+            assert ran.err.startswith("error: Cache does not exist\nreason: ")
+            assert str(path) in ran.err
+            assert "context build" in ran.err
+
+    def test_pretty_has_the_same_values_with_two_spaces(self, cache: Path, call: Call) -> None:
+        compact = call("resolve", "--cache", cache, *QUESTION).out
+        pretty = call("resolve", "--cache", cache, *QUESTION, "--format", "pretty").out
+        assert json.loads(pretty) == json.loads(compact)
+        assert pretty == json.dumps(json.loads(compact), indent=2, ensure_ascii=False).encode() + b"\n"
+        assert compact.count(b"\n") == 1
+
+    def test_a_trailing_slash_and_a_relative_path_change_nothing(self, cache: Path) -> None:
+        expected = context("resolve", "--cache", cache, *QUESTION)
+        assert expected.code == 0
+        for path in (f"{cache.name}/", f"./{cache.name}//", f"{cache}/../{cache.name}"):
+            assert context("resolve", "--cache", path, *QUESTION, cwd=cache.parent) == expected
+
+    def test_no_variable_of_the_environment_changes_an_answer(self, cache: Path) -> None:
+        expected = context("resolve", "--cache", cache, *QUESTION)
+        noise = {
+            "CONTEXT_CACHE_ROOT": "/nowhere",
+            "CONTEXT_TOOL_TIMEOUT_SECS": "0",
+            "COLUMNS": "1",
+            "NO_COLOR": "1",
+            "TZ": "Asia/Tokyo",
+        }
+        assert context("resolve", "--cache", cache, *QUESTION, env={"PATH": os.environ["PATH"], **noise}) == expected
+
+
+class TestInspectAndVerify:
+    def test_inspect_tells_what_a_cache_is(self, cache: Path, call: Call) -> None:
+        ran = call("inspect", "--cache", cache)
+        total = sum(path.stat().st_size for path in (cache / "documents").iterdir())
+        version = json.loads((cache / "manifest.json").read_text())["cache_version"]
+        expected = {"cache_version": version, "document_count": 3, "total_bytes": total, "valid": True}
+        assert ran.out == json.dumps(expected, indent=2).encode() + b"\n"
+
+    @pytest.mark.parametrize("file", ["index.json", "documents/19835fc46fd4.json"])
+    def test_inspect_says_invalid_once_the_manifest_parses(self, file: str, cache: Path, call: Call) -> None:
+        (cache / file).write_text("broken")
+        ran = call("inspect", "--cache", cache)
+        assert ran.code == 0
+        assert json.loads(ran.out)["valid"] is False
+
+    @pytest.mark.parametrize("text", ["", "{}", "[]", '{"cache_version": 1}'])
+    def test_inspect_of_a_malformed_manifest_is_exit_5(self, text: str, cache: Path, call: Call) -> None:
+        (cache / "manifest.json").write_text(text)
+        ran = call("inspect", "--cache", cache)
+        assert (ran.code, ran.out) == (5, b"")
+
+    def test_verify_of_a_sound_cache_says_so(self, cache: Path, call: Call) -> None:
+        ran = call("verify", "--cache", cache)
+        assert ran.code == 0
+        assert ran.out.startswith(b"ok: 3 documents, sha256:")
+        assert ran.err == ""
+
+    def test_verify_tells_when_resolve_must_read_everything(self, cache: Path, call: Call) -> None:
+        os.utime(cache / "index.json")
+        ran = call("verify", "--cache", cache)
+        assert ran.code == 0
+        assert ran.err.startswith("note: ")
+
+    def test_verify_trusts_no_timestamp(self, cache: Path) -> None:
+        """Damage below the file system's notice, as a failing disk does it."""
+        script = f"""
+import os, sys
+from contextfold.resolve import cache, files
+real = files.read_regular
+damaged = b"19835fc46fd4.json"
+cache.read_regular = lambda path: real(path).replace(b"guide.", b"guide!") if path.endswith(damaged) else real(path)
+from contextfold.cli.main import main
+sys.exit(main(["verify", "--cache", {str(cache)!r}]))
+"""
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert done.returncode == 5
+        assert "19835fc46fd4.json: its content does not hash to its version" in done.stderr
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        ("argv", "said"),
+        [
+            ([], "no command given"),
+            (["reslove"], "did you mean resolve?"),
+            (["resolve"], "missing --cache, --query, --budget"),
+            (["resolve", "--cach", "x"], "did you mean --cache?"),
+            (["resolve", "stray"], "'stray' is not known here"),
+            (["resolve", "--budget"], "--budget needs a value"),
+            (["resolve", "--cache", "a", "--cache", "b"], "--cache is given twice"),
+            (["resolve", "--cache", "a", *QUESTION, "--format", "xml"], "--format is one of json, pretty"),
+            (["build", "--force=yes"], "--force takes no value"),
+            (["build", "--cache", "c"], "missing --sources"),
+            (["completion"], "missing shell"),
+            (["completion", "tcsh"], "shell is one of bash, zsh, fish"),
+            (["help", "reslove"], "did you mean resolve?"),
+            (["--verison"], "see `context --help`"),
+        ],
+    )
+    def test_words_that_make_no_command_are_exit_1_and_say_why(self, argv: list[str], said: str, call: Call) -> None:
+        ran = call(*argv)
+        assert (ran.code, ran.out) == (1, b"")
+        assert ran.err.startswith("error: ")
+        assert said in ran.err
+        assert "--help" in ran.err
+
+    def test_help_teaches_every_command_with_examples_and_exit_codes(self, call: Call) -> None:
+        overview = call("--help")
+        assert overview.code == 0
+        for command in COMMANDS:
+            page = call(command.name, "--help")
+            assert page.code == 0
+            assert call("help", command.name) == page
+            assert f"  {command.name}" in overview.out.decode()
+            for option in command.options:
+                assert option.name in page.out.decode()
+            for needed in ("usage: context", "examples:", "exit codes:", *command.examples):
+                assert needed in page.out.decode()
+            assert max(map(len, page.out.decode().splitlines())) <= 100
+
+    def test_version(self, call: Call) -> None:
+        assert call("--version").out == f"contextfold {__version__}\n".encode()
+
+    def test_it_runs_as_a_module_too(self, cache: Path) -> None:
+        argv = ["resolve", "--cache", str(cache), *QUESTION]
+        done = subprocess.run([sys.executable, "-m", "contextfold", *argv], capture_output=True, check=True)
+        assert done.stdout == context(*argv).out
+
+    def test_a_bug_ends_in_exit_7_and_a_line(self, cache: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+        from contextfold.resolve.service import Cache
+
+        def fail(*_: object) -> None:
+            raise ZeroDivisionError("oops")
+
+        monkeypatch.setattr(Cache, "resolve", fail)
+        ran = call("resolve", "--cache", cache, *QUESTION)
+        assert (ran.code, ran.out) == (7, b"")
+        assert "ZeroDivisionError: oops" in ran.err
+        assert "Traceback" not in ran.err
+
+
+class TestStreams:
+    def shell(self, script: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+
+    def resolve(self, cache: Path) -> str:
+        return f"{COMMAND} resolve --cache {cache} --query guide --budget 4000"
+
+    def test_a_full_stdout_is_an_io_error(self, cache: Path) -> None:
+        ran = self.shell(f"{self.resolve(cache)} > /dev/full")
+        assert ran.returncode == 6
+        assert "No space left on device" in ran.stderr
+        assert "Exception" not in ran.stderr
+
+    def test_a_reader_that_left_is_no_drama(self, tmp_path: Path, call: Call) -> None:
+        write_files(tmp_path / "docs", {"big.md": "guide " * 200_000})
+        assert call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c").code == 0
+        resolve = self.resolve(tmp_path / "c").replace("4000", "4000000")
+        ran = self.shell(f"{resolve} | head -c 5; echo ${{PIPESTATUS[0]}}")
+        assert ran.stdout == '{"doc6\n'
+        assert "Traceback" not in ran.stderr
+        assert "Exception ignored" not in ran.stderr
+
+    @pytest.mark.parametrize("unbuffered", ["", "1"])
+    def test_a_slow_reader_and_a_non_blocking_pipe_get_every_byte(
+        self, unbuffered: str, tmp_path: Path, call: Call
+    ) -> None:
+        write_files(tmp_path / "docs", {"big.md": "guide " * 200_000})
+        assert call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c").code == 0
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        argv = [COMMAND, "resolve", "--cache", tmp_path / "c", "--query", "guide", "--budget", "4000000"]
+        process = subprocess.Popen(argv, stdout=writing, env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
+        os.close(writing)
+        with open(reading, "rb") as pipe:
+            received = b"".join(iter(lambda: pipe.read(50_000), b""))
+        assert process.wait() == 0
+        assert json.loads(received)["documents"][0]["content"] == "guide " * 200_000
+
+    @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+    def test_closed_streams_are_survived(self, closed: str, cache: Path) -> None:
+        ran = self.shell(f"{self.resolve(cache)} {closed}")
+        assert ran.returncode == (6 if ">&-" in closed.replace("2>&-", "") else 0)
+        assert "Traceback" not in ran.stderr
+
+    def test_a_long_build_shows_progress_on_a_terminal_and_is_silent_in_a_pipe(self, tmp_path: Path) -> None:
+        docs = write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 300 for n in range(2500)})
+        silent = context("build", "--sources", docs, "--cache", tmp_path / "piped")
+        assert silent == (0, b"", "")
+        terminal, stderr = pty.openpty()
+        argv = [COMMAND, "build", "--sources", docs, "--cache", tmp_path / "watched"]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=stderr)
+        os.close(stderr)
+        seen = b""
+        try:
+            while chunk := os.read(terminal, 4096):
+                seen += chunk
+        except OSError:  # how a terminal says that nobody writes to it any more
+            pass
+        assert process.communicate()[0] == b""
+        assert process.returncode == 0
+        assert b"of 2,500 documents (" in seen
+        assert seen.decode().rstrip().splitlines()[-1].split("\x1b[K")[-1].startswith("built ")
+
+
+class TestStartUp:
+    def modules(self, *argv: str) -> set[str]:
+        script = "import sys; from contextfold.cli.main import main; main(sys.argv[1:]); print(*sys.modules, sep='\\n')"
+        done = subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, text=True, check=True)
+        return set(done.stdout.split("\n")[1:])
+
+    def test_resolve_runs_on_the_cheap_part_of_the_standard_library(self, cache: Path) -> None:
+        loaded = self.modules("resolve", "--cache", str(cache), *QUESTION)
+        ours = {name for name in loaded if name.startswith("contextfold")}
+        assert {"contextfold.resolve.service"} <= ours
+        assert not {"contextfold.resolve.build", "contextfold.unicode17", "contextfold.cli.help"} & ours
+        costly = {
+            "argparse",
+            "asyncio",
+            "ctypes",
+            "dataclasses",
+            "inspect",
+            "pathlib",
+            "shutil",
+            "socket",
+            "subprocess",
+            "tempfile",
+            "threading",
+            "typing",
+        }
+        assert not costly & loaded
+        top_levels = {name.partition(".")[0] for name in loaded if name.isidentifier() or "." in name}
+        outside = {name for name in top_levels if name and name not in sys.stdlib_module_names}
+        assert outside <= {"contextfold", "sitecustomize", "_distutils_hack", "__main__"}

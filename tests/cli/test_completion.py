@@ -1,0 +1,55 @@
+"""Completion scripts complete, in each shell that is on this machine."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from contextfold.cli.commands import COMMANDS
+from machine import Call
+
+
+def bash_completes(script: str, cwd: Path, *words: str) -> set[str]:
+    listed = " ".join(f"'{word}'" for word in words)
+    ask = (
+        f"{script}\nCOMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}; _context; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, cwd=cwd, check=True)
+    return set(done.stdout.split())
+
+
+def test_bash_completes_commands_options_choices_and_folders(call: Call, tmp_path: Path) -> None:
+    script = call("completion", "bash").out.decode()
+    (tmp_path / "folder").mkdir()
+    assert bash_completes(script, tmp_path, "context", "") == {c.name for c in COMMANDS} | {"--help", "--version"}
+    assert bash_completes(script, tmp_path, "context", "re") == {"resolve"}
+    assert bash_completes(script, tmp_path, "context", "resolve", "--") == {
+        "--cache",
+        "--query",
+        "--budget",
+        "--format",
+        "--help",
+    }
+    assert bash_completes(script, tmp_path, "context", "resolve", "--format", "") == {"json", "pretty"}
+    assert bash_completes(script, tmp_path, "context", "build", "--sources", "fo") == {"folder"}
+    assert bash_completes(script, tmp_path, "context", "completion", "z") == {"zsh"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_script_knows_every_command_and_option(shell: str, call: Call) -> None:
+    script = call("completion", shell).out.decode()
+    for command in COMMANDS:
+        assert command.name in script
+        for option in command.options:
+            assert option.key in script
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_script_parses_in_its_shell(shell: str, call: Call) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not on this machine")
+    script = call("completion", shell).out
+    subprocess.run([shell, "-n"], input=script, check=True, capture_output=True)

@@ -1,0 +1,158 @@
+"""The packed index may save work, never change an answer; it vouches only for files left alone since build."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contextfold import open_cache
+from contextfold.resolve.cache import CacheFolder
+from contextfold.resolve.service import Cache
+from machine import Call, times, write_files
+
+QUESTION = ("guide deployment", 4000)
+
+
+def answer(cache: Path) -> str:
+    return open_cache(cache).resolve(*QUESTION).to_json()
+
+
+def is_as_built(cache: Path) -> bool:
+    folder = CacheFolder(os.fsencode(cache))
+    pack = folder.pack()
+    return pack is not None and folder.is_as_built(pack)
+
+
+def test_build_leaves_a_pack_that_vouches_for_every_file(cache: Path) -> None:
+    assert is_as_built(cache)
+
+
+def test_an_untouched_document_is_not_opened_unless_selected(cache: Path) -> None:
+    script = f"""
+import sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+from contextfold import open_cache
+open_cache({str(cache)!r}).resolve("security", 7)
+print([name for name in opened if ".json" in name])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "473e53dd51fa.json" in done.stdout  # security.md, selected
+    assert "19835fc46fd4.json" not in done.stdout
+    assert "manifest.json" not in done.stdout
+
+
+@given(data=st.data())
+@settings(max_examples=times(60, 3000))
+def test_a_damaged_pack_changes_no_answer(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, call: Call
+) -> None:
+    work = tmp_path_factory.mktemp("damaged")
+    write_files(work / "docs", {f"{n}.md": f"guide {n} deployment{n % 3}" for n in range(6)})
+    assert call("build", "--sources", work / "docs", "--cache", work / "cache").code == 0
+    expected = answer(work / "cache")
+    path = work / "cache" / "pack" / data.draw(st.sampled_from(["table", "postings"]))
+    raw = bytearray(path.read_bytes())
+    at = data.draw(st.integers(0, len(raw) - 1))
+    match data.draw(st.sampled_from(["flip", "cut", "grow", "zero"])):
+        case "flip":
+            raw[at] ^= data.draw(st.integers(1, 255))
+        case "cut":
+            del raw[at:]
+        case "grow":
+            raw[at:at] = bytes(data.draw(st.integers(1, 9)))
+        case "zero":
+            raw[at:] = bytes(len(raw) - at)
+    path.write_bytes(raw)
+    assert answer(work / "cache") == expected
+
+
+@pytest.mark.parametrize("file", ["table", "postings"])
+def test_a_missing_or_odd_pack_file_changes_no_answer(file: str, cache: Path) -> None:
+    expected = answer(cache)
+    path = cache / "pack" / file
+    path.unlink()
+    assert answer(cache) == expected
+    path.mkdir()
+    assert answer(cache) == expected
+    path.rmdir()
+    os.mkfifo(path)
+    assert answer(cache) == expected
+
+
+def test_the_pack_of_another_cache_changes_no_answer(cache: Path, tmp_path: Path, call: Call) -> None:
+    expected = answer(cache)
+    write_files(tmp_path / "others", {"deployment.md": "nothing", "security.md": "else guide", "notes/empty.md": "x"})
+    assert call("build", "--sources", tmp_path / "others", "--cache", tmp_path / "other").code == 0
+    shutil.rmtree(cache / "pack")
+    shutil.copytree(tmp_path / "other" / "pack", cache / "pack")
+    assert answer(cache) == expected
+
+
+def test_a_pack_folder_behind_a_link_is_not_followed(cache: Path, tmp_path: Path) -> None:
+    expected = answer(cache)
+    (cache / "pack").rename(tmp_path / "elsewhere")
+    (cache / "pack").symlink_to(tmp_path / "elsewhere")
+    assert CacheFolder(os.fsencode(cache)).pack() is None
+    assert answer(cache) == expected
+
+
+def test_a_file_written_in_the_same_tick_as_the_record_is_never_trusted(
+    sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that stands still while build looks at it: every file might yet change without a trace."""
+    from contextfold.resolve import build
+
+    monkeypatch.setattr(build._Build, "_clock_after", lambda _build, seen: min(seen[1::4]))
+    assert call("build", "--sources", sources, "--cache", tmp_path / "c").code == 0
+    assert not is_as_built(tmp_path / "c")
+    assert call("resolve", "--cache", tmp_path / "c", "--query", "guide", "--budget", 4000).code == 0
+
+
+def test_a_copied_cache_answers_the_same_although_nothing_in_it_is_vouched_for(cache: Path, tmp_path: Path) -> None:
+    subprocess.run(["cp", "-a", cache, tmp_path / "copy"], check=True)
+    assert not is_as_built(tmp_path / "copy")
+    assert answer(tmp_path / "copy") == answer(cache)
+
+
+def test_a_kept_cache_notices_every_change_before_it_answers(cache: Path) -> None:
+    kept = Cache(cache)
+    first = kept.resolve(*QUESTION)
+    document = cache / "documents" / "19835fc46fd4.json"
+    before = document.read_bytes()
+    document.write_bytes(before.replace(b"guide.", b"guide!"))
+    with pytest.raises(Exception, match="19835fc46fd4"):
+        kept.resolve("security", 7)
+    document.write_bytes(before)
+    assert kept.resolve(*QUESTION) == first
+    shutil.rmtree(cache / "pack")
+    assert kept.resolve(*QUESTION) == first
+
+
+def test_a_kept_cache_follows_a_rebuild(cache: Path, sources: Path, call: Call) -> None:
+    kept = Cache(cache)
+    assert kept.resolve("new", 4000).documents[0].why.term_matches == 0
+    (sources / "new.md").write_text("new")
+    assert call("build", "--sources", sources, "--cache", cache, "--force").code == 0
+    assert kept.resolve("new", 4000).documents[0].id == "new.md"
+
+
+def test_reading_writes_nothing_into_a_cache(cache: Path, call: Call) -> None:
+    def state() -> dict[str, tuple[int, int, int]]:
+        return {
+            str(p): (p.lstat().st_mtime_ns, p.lstat().st_ctime_ns, p.lstat().st_size)
+            for p in [cache, *cache.rglob("*")]
+        }
+
+    before = state()
+    call("resolve", "--cache", cache, "--query", "guide", "--budget", 4000)
+    call("inspect", "--cache", cache)
+    call("verify", "--cache", cache)
+    assert state() == before

@@ -1,0 +1,73 @@
+"""House rules, kept by a test: complete maps, true pictures, small modules, generated data as generated."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from contextfold import errors
+from contextfold.failures import EXIT_CODES, JSON_RPC_CODES
+from machine import GOLDEN, ROOT, SOURCE
+
+MODULES = sorted(SOURCE.rglob("*.py"))
+MODULE_LINES = 450
+
+
+def test_every_error_code_has_one_exit_code_and_a_json_rpc_code() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "code")]
+    codes = {kind.code for kind in kinds}
+    frozen = {"cache_missing", "cache_invalid", "invalid_query", "invalid_budget", "io_error", "internal_error"}
+    assert codes == frozen == set(EXIT_CODES) == set(JSON_RPC_CODES)
+    assert sorted(EXIT_CODES.values()) == [2, 3, 4, 5, 6, 7]
+
+
+def test_the_frozen_messages_are_these() -> None:
+    assert {kind.code: kind.message for kind in errors.ContextError.__subclasses__()} == {
+        "cache_missing": "Cache does not exist",
+        "cache_invalid": "Cache exists but is invalid",
+        "invalid_query": "Query is invalid",
+        "invalid_budget": "Budget is invalid",
+        "io_error": "I/O error occurred",
+        "internal_error": "Internal error",
+    }
+
+
+def test_the_unicode_tables_are_what_the_tool_writes(tmp_path: Path) -> None:
+    argv = [
+        sys.executable,
+        ROOT / "tools" / "unicode17.py",
+        GOLDEN / "lowercase-unicode17.tsv",
+        tmp_path / "written.py",
+    ]
+    subprocess.run(argv, check=True)
+    assert (tmp_path / "written.py").read_bytes() == (SOURCE / "contextfold" / "unicode17.py").read_bytes()
+
+
+def test_every_module_says_what_it_owns_and_holds_one_idea() -> None:
+    for path in MODULES:
+        text = path.read_text(encoding="utf-8")
+        assert ast.get_docstring(ast.parse(text)), path
+        assert len(text.splitlines()) <= MODULE_LINES, path
+
+
+def test_the_picture_of_the_house_shows_every_module() -> None:
+    picture = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^\s*(?:[├└│─ ]*)([a-z0-9_]+\.py)\b", picture, re.MULTILINE))
+    assert shown == {path.name for path in MODULES if not path.name.startswith("__")}
+
+
+def test_every_dependency_says_why_it_is_there() -> None:
+    reasons = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    for name in (ROOT / "requirements" / "dev.in").read_text(encoding="utf-8").split():
+        assert f"| {name} |" in reasons
+
+
+def test_ci_calls_the_commands_of_the_readme() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for command in ("make check", "make test"):
+        assert command in script
+        assert command in readme
