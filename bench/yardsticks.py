@@ -31,4 +31,7 @@ def write(sources: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    {"read": read, "write": write}[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] == "read":
+        read(sys.argv[2])
+    else:
+        write(sys.argv[2], sys.argv[3])

@@ -231,7 +231,16 @@ class TestStreams:
         assert call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c").code == 0
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
-        argv = [COMMAND, "resolve", "--cache", tmp_path / "c", "--query", "guide", "--budget", "4000000"]
+        argv: list[str | Path] = [
+            COMMAND,
+            "resolve",
+            "--cache",
+            tmp_path / "c",
+            "--query",
+            "guide",
+            "--budget",
+            "4000000",
+        ]
         process = subprocess.Popen(argv, stdout=writing, env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
         os.close(writing)
         with open(reading, "rb") as pipe:
@@ -250,7 +259,7 @@ class TestStreams:
         silent = context("build", "--sources", docs, "--cache", tmp_path / "piped")
         assert silent == (0, b"", "")
         terminal, stderr = pty.openpty()
-        argv = [COMMAND, "build", "--sources", docs, "--cache", tmp_path / "watched"]
+        argv: list[str | Path] = [COMMAND, "build", "--sources", docs, "--cache", tmp_path / "watched"]
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=stderr)
         os.close(stderr)
         seen = b""

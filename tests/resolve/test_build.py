@@ -349,7 +349,7 @@ class TestTwoOfUs:
         target = tmp_path / "c"
         for turn in range(times(3, 60)):
             force = ["--force"] if turn else []
-            argv = [COMMAND, "build", "--sources", docs, "--cache", target, *force]
+            argv: list[str | Path] = [COMMAND, "build", "--sources", docs, "--cache", target, *force]
             racers = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for _ in range(4)]
             ends = [(racer.communicate()[1], racer.returncode) for racer in racers]
             assert {code for _, code in ends} <= {0, 6}
