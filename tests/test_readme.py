@@ -1,0 +1,69 @@
+"""Every command of the README, typed as it stands, works."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from machine import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder that looks like a checkout, to type in."""
+    for name in (".venv", "examples", "Makefile", "src", "requirements", "pyproject.toml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    return tmp_path
+
+
+def run(script: str, cwd: Path) -> str:
+    env = {"PATH": os.environ["PATH"], "HOME": str(cwd), "LANG": "C.UTF-8"}
+    done = subprocess.run(["bash", "-ec", script], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_the_readme_commands_work_as_they_stand(home: Path) -> None:
+    scripts = [text for kind, text in BLOCKS if kind == "sh"]
+    printed = "".join(run(text, home) for text in scripts if "make test" not in text)
+    assert printed.count('"id": "runbooks/rollback.md"') == 2  # make serve, and the same by hand
+    assert "ok: 5 documents" in printed
+
+
+def test_the_answer_shown_is_the_answer_given(home: Path) -> None:
+    (shown,) = (json.loads(text) for kind, text in BLOCKS if kind == "json")
+    commands = next(text for kind, text in BLOCKS if kind == "sh" and "resolve" in text)
+    given = json.loads(run(commands, home))
+    for claimed, real in zip(shown["documents"], given["documents"], strict=False):
+        assert claimed.items() <= real.items()
+
+
+def test_the_python_example_prints_the_commands_stdout(home: Path) -> None:
+    (program,) = (text for kind, text in BLOCKS if kind == "python")
+    run(".venv/bin/context build --sources examples/docs --cache docs.cache", home)
+    (home / "program.py").write_text(program)
+    printed = run(".venv/bin/python program.py", home)
+    question = ".venv/bin/context resolve --cache docs.cache --query 'roll back a deployment' --budget 200"
+    assert printed.endswith(run(question, home))
+
+
+def test_every_make_target_of_the_readme_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = set(re.findall(r"`?make (\w+)", README))
+    assert named >= {"setup", "serve", "test", "check", "bench", "soak"}
+    for target in named:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_every_link_of_the_documents_leads_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page}: {target}"
