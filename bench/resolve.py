@@ -50,8 +50,8 @@ def small_cache() -> Path:
     return cache
 
 
-def build_against_plain_writing(times: int) -> Figure:
-    sources = corpus(10_000)
+def build_against_plain_writing(count: int, times: int) -> Figure:
+    sources = corpus(count)
     ours, plain = [], []
     for turn in range(times):
         tell(f"build against plain writing, turn {turn + 1} of {times}")
@@ -65,17 +65,21 @@ def build_against_plain_writing(times: int) -> Figure:
         ours.append(run(build_command(sources, cache)))
         shutil.rmtree(cache)
     mine, theirs = median(ours).seconds, median(plain).seconds
-    return Figure("build, 10,000 documents", ms(mine), f"write+hash+fsync loop {ms(theirs)}", mine / theirs, 2.0)
+    return Figure(f"build, {count:,} documents", ms(mine), f"write+hash+fsync loop {ms(theirs)}", mine / theirs, 2.0)
 
 
-def warm_against_stat_sweep(cache: Path) -> Figure:
+def warm_against_stat_sweep(cache: Path, turns: int) -> Figure:
     kept = open_cache(cache)
     names = [os.fsencode(path) for path in (cache / "documents").iterdir()]
     kept.resolve(QUERY, BUDGET)
-    warm, sweep = in_turns(25, lambda: kept.resolve(QUERY, BUDGET), lambda: [os.lstat(name) for name in names])
+    warm, sweep = in_turns(turns, lambda: kept.resolve(QUERY, BUDGET), lambda: [os.lstat(name) for name in names])
     mine, theirs = statistics.median(warm), 1.5 * statistics.median(sweep) + 0.005
     return Figure(
-        "warm call, 10,000 documents (library)", ms(mine), f"1.5 × stat sweep + 5 ms {ms(theirs)}", mine / theirs, 1.0
+        f"warm call, {len(names):,} documents (library)",
+        ms(mine),
+        f"1.5 × stat sweep + 5 ms {ms(theirs)}",
+        mine / theirs,
+        1.0,
     )
 
 
@@ -91,13 +95,14 @@ def tampering_is_noticed(cache: Path) -> bool:
     return ended.returncode == 5 and ended.stdout == b""
 
 
-def main() -> bool:
+def main(sizes: tuple[int, int, int] = SIZES, turns: int = 9) -> bool:
+    _, middle_size, large_size = sizes
     small = small_cache()
-    caches, builds = zip(*(built(count) for count in SIZES), strict=True)
+    caches, builds = zip(*(built(count) for count in sizes), strict=True)
     tell("one-shot resolves")
-    tiny, interpreter = side_by_side(25, resolve_command(small), INTERPRETER)
-    resolves = side_by_side(9, *(resolve_command(cache) for cache in caches))
-    ten_thousand, plain_read = side_by_side(9, resolve_command(caches[1]), [*READ, caches[1]])
+    tiny, interpreter = side_by_side(3 * turns, resolve_command(small), INTERPRETER)
+    resolves = side_by_side(turns, *(resolve_command(cache) for cache in caches))
+    ten_thousand, plain_read = side_by_side(turns, resolve_command(caches[1]), [*READ, caches[1]])
     hundred_thousand = resolves[2]
     figures = [
         Figure(
@@ -108,16 +113,16 @@ def main() -> bool:
             2.0,
         ),
         Figure(
-            "one-shot resolve, 10,000 documents",
+            f"one-shot resolve, {middle_size:,} documents",
             ms(ten_thousand.seconds),
             f"open+json+sha256 loop {ms(plain_read.seconds)}",
             ten_thousand.seconds / plain_read.seconds,
             1 / 3,
         ),
         Figure(
-            "one-shot resolve, 100,000 documents",
+            f"one-shot resolve, {large_size:,} documents",
             ms(hundred_thousand.seconds),
-            f"the 10,000 one {ms(resolves[1].seconds)}",
+            f"the {middle_size:,} one {ms(resolves[1].seconds)}",
             hundred_thousand.seconds / resolves[1].seconds,
             10.0,
         ),
@@ -128,13 +133,13 @@ def main() -> bool:
             hundred_thousand.peak_mb / MEMORY_LIMIT_MB,
             1.0,
         ),
-        warm_against_stat_sweep(caches[1]),
-        build_against_plain_writing(3),
+        warm_against_stat_sweep(caches[1], 3 * turns),
+        build_against_plain_writing(middle_size, max(1, turns // 3)),
     ]
     held = show("resolve", figures)
     print("\ngrowth")
     rows = [("documents", "build", "build memory", "resolve", "resolve memory", "packed index")]
-    for count, cache, build, resolve in zip(SIZES, caches, builds, resolves, strict=True):
+    for count, cache, build, resolve in zip(sizes, caches, builds, resolves, strict=True):
         packed = sum(path.stat().st_size for path in (cache / "pack").iterdir()) / 2**20
         rows.append(
             (

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 SHARED = ROOT.parent / "shared"
@@ -67,3 +69,15 @@ def interpreters() -> dict[str, str]:
 def command_of(python: str) -> list[str]:
     """`context` as that interpreter runs it, straight from the sources."""
     return ["env", f"PYTHONPATH={SOURCE}", "PYTHONDONTWRITEBYTECODE=1", python, "-m", "contextfold"]
+
+
+def as_nobody(tmp_path: Path, *argv: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user who may not read everything; what it runs from must be readable to that user."""
+    for folder in [tmp_path, *tmp_path.parents]:
+        if folder.stat().st_uid == os.geteuid() and str(folder) not in ("/", "/tmp"):
+            folder.chmod(folder.stat().st_mode | 0o755)
+    tmp_path.chmod(0o777)
+    argv_in_full = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(COMMAND), *argv]
+    if subprocess.run([*argv_in_full[:5], "--version"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("the interpreter lies where nobody may not read it")
+    return subprocess.run(argv_in_full, capture_output=True, text=True, timeout=60, check=False, cwd=cwd)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from bench import corpora as bench_corpora
+from bench import resolve as bench_resolve
+
+import contextfold
 from contextfold import errors
 from contextfold.failures import EXIT_CODES, JSON_RPC_CODES
 from machine import GOLDEN, ROOT, SOURCE
@@ -22,6 +28,8 @@ def test_every_error_code_has_one_exit_code_and_a_json_rpc_code() -> None:
     frozen = {"cache_missing", "cache_invalid", "invalid_query", "invalid_budget", "io_error", "internal_error"}
     assert codes == frozen == set(EXIT_CODES) == set(JSON_RPC_CODES)
     assert sorted(EXIT_CODES.values()) == [2, 3, 4, 5, 6, 7]
+    assert {code for code, number in JSON_RPC_CODES.items() if number == -32603} == {"io_error", "internal_error"}
+    assert set(JSON_RPC_CODES.values()) == {-32602, -32603}
 
 
 def test_the_frozen_messages_are_these() -> None:
@@ -63,6 +71,24 @@ def test_every_dependency_says_why_it_is_there() -> None:
     reasons = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
     for name in (ROOT / "requirements" / "dev.in").read_text(encoding="utf-8").split():
         assert f"| {name} |" in reasons
+
+
+def test_the_bench_prints_every_figure_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On corpora too small to judge: that each figure is there, beside its yardstick and with a verdict."""
+    monkeypatch.setattr(bench_corpora, "HERE", tmp_path)
+    monkeypatch.setattr(bench_resolve, "HERE", tmp_path)
+    bench_resolve.main(sizes=(5, 10, 20), turns=1)
+    printed = capsys.readouterr().out
+    rows = [line for line in printed.splitlines() if line.rstrip().endswith((" ok", " TOO SLOW"))]
+    for figure in ("3 documents", "10 documents", "20 documents", "peak memory", "warm call", "build"):
+        assert any(figure in row for row in rows), figure
+    assert "tampering with an unselected document noticed: always" in printed
+
+
+def test_the_distribution_is_named_contextfold() -> None:
+    assert importlib.metadata.version("contextfold") == contextfold.__version__
 
 
 def test_ci_calls_the_commands_of_the_readme() -> None:

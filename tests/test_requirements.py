@@ -28,7 +28,7 @@ SOURCES = sorted({entry["source"] for entry in REQUIREMENTS})
 
 
 @cache
-def tests_in(file: str) -> frozenset[str]:
+def names_in(file: str) -> frozenset[str]:
     """The tests of a file, as pytest names them, without parameters."""
     return frozenset(_names(ast.parse((ROOT / file).read_text(encoding="utf-8")).body, ""))
 
@@ -51,7 +51,7 @@ def test_every_requirement_names_tests_that_exist_or_says_what_is_to_come() -> N
         assert bool(entry.get("tests")) != bool(entry.get("later")), entry["clause"]
         for test in entry.get("tests", []):
             file, _, name = test.partition("::")
-            assert name in tests_in(file), f"{test} is not there, for: {entry['clause']}"
+            assert name in names_in(file), f"{test} is not there, for: {entry['clause']}"
 
 
 def test_no_requirement_stands_twice() -> None:

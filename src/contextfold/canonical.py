@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from json.encoder import encode_basestring as quote
 
 from contextfold.float32 import Float32
 
 HASH_PREFIX = "sha256:"
 INDENT = "  "
+DEPTH_MAX = 127
+INTEGER_DIGITS = 20
+BEYOND_64_BITS = 1 << 64
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 # What the encoder takes. A plain float is left out on purpose: the only fraction in the contract is a Float32.
 Encodable = str | int | Float32 | Mapping[str, "Encodable"] | Sequence["Encodable"]
@@ -76,6 +83,8 @@ def _write_members(members: Mapping[str, Encodable], put: Callable[[str], None],
 
 def decode(raw: bytes) -> object:
     """The JSON value in these bytes; Malformed if they are anything else."""
+    if _depth(raw) > DEPTH_MAX:
+        raise Malformed("is nested too deeply")
     try:
         value: object = _decoder.decode(raw.decode("utf-8"))
         if b"\\ud" in raw or b"\\uD" in raw:
@@ -89,17 +98,30 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) == len(pairs):
         return members
-    keys = [key for key, _ in pairs]
     doubled = RepeatedKeys(members)
-    doubled.repeated = frozenset(key for key in members if keys.count(key) > 1)
+    doubled.repeated = frozenset(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
     return doubled
+
+
+def _depth(raw: bytes) -> int:
+    """How deeply arrays and objects are nested, or a number no smaller. Interpreters differ in how much they take."""
+    opening = raw.count(b"[") + raw.count(b"{")
+    if opening <= DEPTH_MAX:
+        return opening
+    brackets = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", raw, flags=re.DOTALL).translate(None, _NO_BRACKETS)
+    return max(accumulate(1 if bracket in b"[{" else -1 for bracket in brackets), default=0)
+
+
+def _integer(digits: str) -> int:
+    """Beyond 64 bits only the fact matters; to convert would take time, and its limit is an interpreter's setting."""
+    return int(digits) if len(digits) <= INTEGER_DIGITS else -BEYOND_64_BITS if digits[0] == "-" else BEYOND_64_BITS
 
 
 def _reject_constant(name: str) -> object:
     raise Malformed(f"{name} is not JSON")
 
 
-_decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_reject_constant)
+_decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_reject_constant, parse_int=_integer)
 
 
 def fields(value: object, kinds: Mapping[str, type], what: str) -> dict[str, object]:

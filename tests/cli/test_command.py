@@ -53,10 +53,11 @@ class TestResolve:
         ran = call("resolve", "--cache", cache, "--query", query, "--budget", 9)
         assert json.loads(ran.out)["selection"]["query"] == query
 
-    @pytest.mark.parametrize("what", ["nothing", "file", "below a file", "dangling link"])
+    @pytest.mark.parametrize("what", ["nothing", "file", "below a file", "dangling link", "loop", "n" * 300])
     def test_where_no_folder_is_no_cache_is(self, what: str, tmp_path: Path, call: Call) -> None:
         (tmp_path / "file").write_text("x")
         (tmp_path / "dangling link").symlink_to("nowhere")
+        (tmp_path / "loop").symlink_to("loop")
         path = tmp_path / "file" / "x" if what == "below a file" else tmp_path / what
         for command in (["resolve", *QUESTION], ["inspect"], ["verify"]):
             ran = call(command[0], "--cache", path, *command[1:])
@@ -104,6 +105,18 @@ class TestInspectAndVerify:
         ran = call("inspect", "--cache", cache)
         assert ran.code == 0
         assert json.loads(ran.out)["valid"] is False
+
+    @pytest.mark.parametrize("instead", ["nothing", "folder", "link"])
+    def test_inspect_counts_only_the_document_files_that_exist(self, instead: str, cache: Path, call: Call) -> None:
+        whole = json.loads(call("inspect", "--cache", cache).out)["total_bytes"]
+        document = cache / "documents" / "19835fc46fd4.json"
+        size = document.stat().st_size
+        document.unlink()
+        if instead == "folder":
+            document.mkdir()
+        if instead == "link":
+            document.symlink_to("nowhere")
+        assert json.loads(call("inspect", "--cache", cache).out)["total_bytes"] == whole - size
 
     @pytest.mark.parametrize("text", ["", "{}", "[]", '{"cache_version": 1}'])
     def test_inspect_of_a_malformed_manifest_is_exit_5(self, text: str, cache: Path, call: Call) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -16,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from contextfold import open_cache
-from contextfold.resolve import replace
-from machine import COMMAND, ROOT, Call, context, times, write_files
+from contextfold.resolve import files, replace
+from machine import COMMAND, ROOT, Call, as_nobody, context, times, write_files
 
 KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
 
@@ -168,6 +169,94 @@ class TestWhatMayBeReplaced:
         assert call("build", "--sources", sources, "--cache", cache, "--force").code == 5
         assert "new.md" in ids(cache)
 
+    def test_a_cache_that_is_there_is_kept_without_force(self, sources: Path, cache: Path, call: Call) -> None:
+        before = (cache / "manifest.json").stat()
+        ran = call("build", "--sources", sources, "--cache", cache)
+        assert ran.code == 6
+        assert "--force" in ran.err
+        assert (cache / "manifest.json").stat() == before
+
+    @pytest.mark.parametrize("inside", ["", "docs"])
+    def test_a_build_never_deletes_its_own_sources(self, inside: str, tmp_path: Path, call: Call) -> None:
+        project = write_files(tmp_path / "project", {"manifest.json": "{}", "docs/a.md": "a", "code.py": "x"})
+        ran = call("build", "--sources", project / inside, "--cache", project, "--force")
+        assert ran.code == 6
+        assert "choose another path" in ran.err
+        assert (project / "docs" / "a.md").read_text() == "a"
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
+    def test_a_read_only_cache_is_replaced_again_and_again(self, sources: Path, tmp_path: Path) -> None:
+        target = tmp_path / "open" / "c"
+        target.parent.mkdir(mode=0o777)
+        target.parent.chmod(0o777)
+        for _ in range(3):
+            argv = ("build", "--sources", str(sources), "--cache", str(target), "--force")
+            ran = as_nobody(tmp_path, *argv)
+            assert ran.returncode == 0, ran.stderr
+            subprocess.run(["chmod", "-R", "a-w", target], check=True)
+            assert beside(target) == []
+
+    def test_only_the_contracts_files_and_the_pack_lie_in_a_cache(self, cache: Path) -> None:
+        assert sorted(os.listdir(cache)) == ["documents", "index.json", "manifest.json", "pack"]
+        assert sorted(os.listdir(cache / "pack")) == ["postings", "table"]
+
+    def test_created_at_is_utc_wherever_we_are(self, sources: Path, tmp_path: Path) -> None:
+        before = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        env = {"PATH": os.environ["PATH"], "TZ": "Asia/Tokyo"}
+        assert context("build", "--sources", sources, "--cache", tmp_path / "c", env=env).code == 0
+        created_at = json.loads((tmp_path / "c" / "manifest.json").read_text())["created_at"]
+        assert before <= created_at <= time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+    @pytest.mark.parametrize("documents", [3, 600])
+    def test_everything_is_on_the_disk_before_it_is_put_in_place(
+        self, documents: int, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write_files(tmp_path / "docs", {f"{n}.md": f"{n}" for n in range(documents)})
+        steps: list[str] = []
+        real_fsync, real_rename, real_together = os.fsync, replace._rename_with, files._sync_file_system
+
+        def fsync(descriptor: int) -> None:
+            steps.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+            real_fsync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+
+        def rename_with(flag: int, old: bytes, new: bytes) -> bool:
+            steps.append("rename")
+            return real_rename(flag, old, new)
+
+        def together(folder: bytes) -> bool:
+            steps.append("together")
+            return real_together(folder)
+
+        monkeypatch.setattr(replace, "_rename_with", rename_with)
+        monkeypatch.setattr(files, "_sync_file_system", together)
+        assert call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c").code == 0
+        before, after = steps[: steps.index("rename")], steps[steps.index("rename") + 1 :]
+        assert after == [str(tmp_path)]
+        if documents < files.SYNC_TOGETHER_FROM:
+            staged = {os.path.basename(step) for step in before}
+            assert {"manifest.json", "index.json", "table", "postings", "documents", "pack"} <= staged
+            assert len([step for step in before if "/documents/" in step]) == documents
+        else:
+            assert "together" in before
+
+    def test_awkward_targets_end_in_words(self, sources: Path, tmp_path: Path, call: Call) -> None:
+        os.mkfifo(tmp_path / f".pipe{replace.STAGING_SUFFIX.decode()}")
+        assert call("build", "--sources", sources, "--cache", tmp_path / "pipe").code == 6
+        assert call("build", "--sources", sources, "--cache", "").code == 6
+        assert call("build", "--sources", sources, "--cache", tmp_path / ("n" * 300)).code == 6
+        assert call("build", "--sources", sources, "--cache", f"{tmp_path}/new/./").code == 0
+        assert len(ids(tmp_path / "new")) == 3
+        assert call("build", "--sources", sources, "--cache", tmp_path / ("n" * 240)).code == 0
+        assert call("build", "--sources", sources, "--cache", tmp_path / ("n" * 239 + "m")).code == 0
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
+    def test_a_working_folder_that_may_not_be_entered_is_an_error(self, sources: Path, tmp_path: Path) -> None:
+        (tmp_path / "private").mkdir(mode=0o700)
+        ran = as_nobody(tmp_path, "build", "--sources", str(sources), "--cache", "new/c", cwd=tmp_path / "private")
+        assert ran.returncode == 6, ran
+
 
 class TestFailures:
     @pytest.mark.parametrize("what", ["missing", "a file"])
@@ -279,6 +368,47 @@ class TestFailures:
             stop.set()
             writer.join()
 
+    def test_a_disk_that_cannot_be_read_is_an_io_error(
+        self, sources: Path, cache: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(os, "read", fail)
+        for argv in (
+            ("build", "--sources", sources, "--cache", tmp_path / "c"),
+            ("resolve", "--cache", cache, "--query", "guide", "--budget", 4000),
+            ("verify", "--cache", cache),
+        ):
+            ran = call(*argv)
+            assert ran.code == 6
+            assert "Input/output error" in ran.err
+            assert "check the disk" in ran.err
+        assert not (tmp_path / "c").exists()
+
+    def test_a_path_that_is_not_utf_8_is_named(self, tmp_path: Path, call: Call) -> None:
+        (tmp_path / "docs").mkdir()
+        with open(os.fsencode(tmp_path) + b"/docs/bad\xff.md", "w"):
+            pass
+        ran = call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c")
+        assert ran.code == 5
+        assert "bad\udcff.md" in ran.err
+        assert os.listdir(tmp_path) == ["docs"]
+
+    def test_a_files_name_cannot_forge_a_line_or_draw_on_the_terminal(self, tmp_path: Path, call: Call) -> None:
+        write_files(tmp_path / "docs", {"a\nreason: all is well\x1b[31m.md": b"\xff"})
+        ran = call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c")
+        assert len(ran.err.splitlines()) == 2
+        assert "\x1b" not in ran.err
+        assert "a\\x0areason: all is well\\x1b[31m.md" in ran.err
+
+    def test_a_file_of_proc_is_refused_with_a_reason(self, tmp_path: Path, call: Call) -> None:
+        (tmp_path / "docs").mkdir()
+        (tmp_path / "docs" / "version.md").symlink_to("/proc/version")
+        ran = call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c")
+        assert ran.code == 6
+        assert "move it out of the sources" in ran.err
+
 
 class TestKilled:
     @pytest.mark.parametrize("force", [False, True])
@@ -330,7 +460,7 @@ class TestKilled:
         assert call("build", "--sources", docs, "--cache", target, "--force").code == 0
         assert beside(target) == []
 
-    @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     def test_a_polite_end_cleans_up(self, how: signal.Signals, tmp_path: Path) -> None:
         docs = write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 50 for n in range(3000)})
         target = tmp_path / "c"
@@ -358,6 +488,15 @@ class TestTwoOfUs:
                 assert code == 0 or "another build is writing" in err or "already there" in err, err
             assert call("verify", "--cache", target).code == 0
             assert beside(target) == []
+
+    def test_two_builds_below_one_missing_parent_both_succeed(self, sources: Path, tmp_path: Path) -> None:
+        for turn in range(times(5, 100)):
+            argvs: list[list[str | Path]] = [
+                [COMMAND, "build", "--sources", sources, "--cache", tmp_path / f"new{turn}" / "q" / n] for n in "abc"
+            ]
+            racers = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for argv in argvs]
+            ends = [(racer.communicate()[1], racer.returncode) for racer in racers]
+            assert [code for _, code in ends] == [0, 0, 0], ends
 
     def test_who_reads_while_the_cache_is_replaced_gets_the_old_answer_or_the_new(
         self, tmp_path: Path, call: Call
@@ -388,13 +527,3 @@ class TestTwoOfUs:
             builder.join()
         assert failures == []
         assert len(answers) == 2
-
-
-def as_nobody(tmp_path: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user who may not read everything; what it runs from must be readable to that user."""
-    for folder in [tmp_path, *tmp_path.parents]:
-        if folder.stat().st_uid == os.geteuid() and str(folder) not in ("/", "/tmp"):
-            folder.chmod(folder.stat().st_mode | 0o755)
-    tmp_path.chmod(0o777)
-    argv_in_full = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(COMMAND), *argv]
-    return subprocess.run(argv_in_full, capture_output=True, text=True, timeout=60, check=False)

@@ -63,6 +63,13 @@ def document_with(**changes: object) -> Damage:
     return damage
 
 
+def nested(depth: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def by_link(file: str) -> Damage:
     def damage(cache: Path) -> None:
         (cache / file).rename(cache / "elsewhere")
@@ -142,6 +149,7 @@ FAULTS: dict[str, tuple[Damage, str]] = {
     "manifest not UTF-8": (lambda cache: (cache / "manifest.json").write_bytes(b'{"\xff":1}'), "manifest.json"),
     "manifest a list": (write("manifest.json", "[]"), "manifest.json"),
     "manifest deeply nested": (write("manifest.json", "[" * 200_000), "manifest.json"),
+    "manifest nested deeper than every Python reads": (manifest_with(extra=nested(130)), "manifest.json"),
     "manifest a link": (by_link("manifest.json"), "manifest.json"),
     "manifest a folder": (by_folder("manifest.json"), "manifest.json"),
     "manifest a pipe": (by_pipe("manifest.json"), "manifest.json"),
@@ -243,6 +251,14 @@ def copy_over(cache: Path) -> None:
 
 HARMLESS: dict[str, Damage] = {
     "nothing": lambda cache: None,
+    "an extra field nested as deep as we read": manifest_with(extra=nested(120)),
+    "an extra integer of 5000 digits": edit(
+        "manifest.json", '"document_count"', '"x": ' + "9" * 5000 + ', "document_count"'
+    ),
+    "file named with a stray slash": lambda cache: [
+        entry_with(file=DEPLOYMENT.replace("/", "//./"))(cache),
+        edit("index.json", DEPLOYMENT, DEPLOYMENT.replace("/", "//./"))(cache),
+    ],
     "extra field in a document": edit(DEPLOYMENT, '"metadata":{}', '"metadata":{},"extra":[1,{"x":null}]'),
     "document with other spacing and escapes": edit(DEPLOYMENT, '"content":"D', ' "content" : "\\u0044'),
     "metadata of strings and integers": document_with(metadata={"a": "b", "n": -(2**63), "m": 2**63 - 1}),

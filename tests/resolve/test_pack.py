@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from contextfold import open_cache
 from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.service import Cache
-from machine import Call, times, write_files
+from machine import Call, as_nobody, times, write_files
 
 QUESTION = ("guide deployment", 4000)
 
@@ -156,3 +158,80 @@ def test_reading_writes_nothing_into_a_cache(cache: Path, call: Call) -> None:
     call("inspect", "--cache", cache)
     call("verify", "--cache", cache)
     assert state() == before
+
+
+@pytest.mark.parametrize("inode", [2**63 + 5, 2**64 - 1])
+def test_inodes_beyond_63_bits_are_told_apart(
+    inode: int, cache: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    """Some network file systems number their files that way."""
+    real = os.lstat
+
+    def lstat(path: bytes) -> os.stat_result:
+        status = real(path)
+        if b".json" not in os.fsencode(path):
+            return status
+        times_ns = {"st_mtime_ns": status.st_mtime_ns, "st_ctime_ns": status.st_ctime_ns}
+        return os.stat_result([status.st_mode, inode - len(os.path.basename(path)), *list(status)[2:]], times_ns)
+
+    docs = cache.parent / "docs"
+    monkeypatch.setattr(os, "lstat", lstat)
+    assert call("build", "--sources", docs, "--cache", cache, "--force").code == 0
+    assert is_as_built(cache)
+    (cache / "documents" / "19835fc46fd4.json").unlink()
+    assert call("resolve", "--cache", cache, "--query", "security", "--budget", 7).code == 5
+
+
+def test_where_ctime_can_be_set_nothing_is_trusted(
+    sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.lstat
+
+    def lstat(path: bytes) -> os.stat_result:
+        status = real(path)
+        return os.stat_result(list(status), {"st_mtime_ns": status.st_mtime_ns, "st_ctime_ns": status.st_mtime_ns})
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    assert call("build", "--sources", sources, "--cache", tmp_path / "c").code == 0
+    assert not is_as_built(tmp_path / "c")
+
+
+def test_a_file_that_cannot_be_looked_at_is_never_recorded_as_trusted(
+    sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from contextfold.resolve import build
+    from contextfold.resolve.pack import ABSENT
+
+    def blind(_prefix: bytes, files: list[bytes]) -> array[int]:
+        return array("q", [*ABSENT] * len(files))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "fingerprints", blind)
+        assert call("build", "--sources", sources, "--cache", tmp_path / "c").code == 0
+    (tmp_path / "c" / "documents" / "19835fc46fd4.json").unlink()
+    assert call("resolve", "--cache", tmp_path / "c", "--query", "security", "--budget", 7).code == 5
+
+
+@pytest.mark.parametrize("head", [b"[]", b"{}", b'{"byte_order":"little"}', b"nope"])
+def test_a_whole_table_with_another_head_changes_no_answer(head: bytes, cache: Path) -> None:
+    from contextfold.resolve.pack import MAGIC
+
+    expected = answer(cache)
+    body = len(head).to_bytes(8, "little") + head
+    (cache / "pack" / "table").write_bytes(MAGIC + hashlib.sha256(body).digest() + body)
+    assert answer(cache) == expected
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
+@pytest.mark.parametrize("file", ["pack", "pack/table", "pack/postings"])
+def test_a_pack_that_may_not_be_read_changes_no_answer(file: str, cache: Path, tmp_path: Path) -> None:
+    expected = answer(cache)
+    (cache / file).chmod(0)
+    ran = as_nobody(tmp_path, "resolve", "--cache", str(cache), "--query", QUESTION[0], "--budget", str(QUESTION[1]))
+    assert (ran.returncode, ran.stdout) == (0, expected)
+
+
+def test_a_table_of_absurd_size_is_not_read(cache: Path) -> None:
+    expected = answer(cache)
+    os.truncate(cache / "pack" / "table", 200 * 2**30)
+    assert answer(cache) == expected

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 import oracle
 from contextfold import open_cache
 from contextfold.cli.main import main
+from contextfold.resolve.document import document_id
+from contextfold.resolve.manifest import FileNames
 from machine import context, times, write_files
 
 # Few letters in many shapes, so that words recur, ids collide only when they should, and ties are common.
@@ -149,3 +151,21 @@ def test_many_documents_in_many_segments_answer_the_same(tmp_path: Path, monkeyp
     cache = build(files, tmp_path)
     for query in ("shared", "w3", "w7 w99", "absent", "w1 w2 w3 shared"):
         assert open_cache(cache).resolve(query, 50).to_json() == oracle.resolve(files, query, 50)
+
+
+def test_different_contents_with_the_same_digits_get_numbered_files_too() -> None:
+    names = FileNames()
+    versions = [f"sha256:{'a' * 12}{tail}" for tail in ("0", "1", "0")] + ["sha256:" + "b" * 64]
+    assert [names.next_for(version) for version in versions] == [
+        f"documents/{'a' * 12}.json",
+        f"documents/{'a' * 12}-2.json",
+        f"documents/{'a' * 12}-3.json",
+        f"documents/{'b' * 12}.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("./a.md", "a.md"), (".\\A.md", "a.md"), ("././x/./b.md", "x/./b.md"), ("a/./b.md", "a/./b.md")]
+)
+def test_an_id_has_no_leading_dot_slash(path: str, name: str) -> None:
+    assert document_id(path) == name

@@ -12,11 +12,12 @@ from contextfold.cli.render import ProgressLine, tell_on_terminal
 from contextfold.failures import EXIT_OK
 from contextfold.resolve.build import build
 
-EXIT_TERMINATED = 128 + signal.SIGTERM
+EXIT_BY_SIGNAL = 128
 
 
 def run(values: Mapping[str, str]) -> int:
-    signal.signal(signal.SIGTERM, _terminate)  # so that the unfinished cache is removed on the way out
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # so that the unfinished cache is removed on the way out
+        signal.signal(ending, _terminate)
     progress = ProgressLine("building")
     try:
         built = build(
@@ -33,5 +34,5 @@ def run(values: Mapping[str, str]) -> int:
     return EXIT_OK
 
 
-def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    raise SystemExit(EXIT_TERMINATED)
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(EXIT_BY_SIGNAL + number)

@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
         report(problem.message, problem.reason)
         return EXIT_CODES[problem.code]
     except KeyboardInterrupt:
-        report("interrupted", "nothing was changed; run the command again to start over")
+        report("interrupted", "every cache is whole, the old one or the new; run the command again to be sure")
         return EXIT_INTERRUPTED
     except MemoryError:
         report(StorageFailed.message, "out of memory; free some, or work on fewer or smaller documents")

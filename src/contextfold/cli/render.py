@@ -22,22 +22,29 @@ CLEAR_LINE = "\r\x1b[K"
 def say(text: str) -> None:
     """Write an answer to stdout, whole, or fail."""
     if sys.stdout is None:  # closed by whoever started us
-        raise StorageFailed("cannot write the answer: stdout is closed")
+        raise StorageFailed("cannot write the answer: stdout is closed; send it to a file or a pipe")
     try:
         _write_all(sys.stdout, text)
     except OSError as problem:
-        raise StorageFailed(f"cannot write the answer to stdout: {problem.strerror}") from problem
+        raise StorageFailed(
+            f"cannot write the answer to stdout: {problem.strerror}; what was written of it is not whole"
+        ) from problem
 
 
 def report(error: str, *reasons: str) -> None:
     """Tell on stderr what went wrong, and for each reason where, and what to do."""
-    _to_stderr(f"error: {error}\n" + "".join(f"reason: {reason}\n" for reason in reasons))
+    _to_stderr(f"error: {plain(error)}\n" + "".join(f"reason: {plain(reason)}\n" for reason in reasons))
+
+
+def plain(text: str) -> str:
+    """One line without control characters: a file's name must not draw on the terminal or forge a line of ours."""
+    return "".join(f"\\x{ord(c):02x}" if c < " " or "\x7f" <= c < "\xa0" else c for c in text)
 
 
 def tell_on_terminal(text: str) -> None:
     """Tell a person who is watching; a pipe stays silent."""
     if _watched():
-        _to_stderr(text + "\n")
+        _to_stderr(plain(text) + "\n")
 
 
 def note(text: str) -> None:

@@ -29,6 +29,7 @@ from contextfold.tokens import tokens_of
 
 CLOCK_TICK_S = 0.002
 CLOCK_TICKS = 1500  # three seconds: the coarsest file systems count in two
+NEVER_NS = -(2**63)  # older than this is nothing
 TIMESTAMPS_TELL = os.name == "posix"  # elsewhere ctime is the time of creation, which no change moves
 
 Progress = Callable[[int, int], None]
@@ -45,6 +46,10 @@ def build(sources: bytes, cache: bytes, *, force: bool, created_at: str, progres
     """Compile `sources` into `cache`; on any failure what was at `cache` is still there, and nothing else is."""
     if not os.path.isdir(sources):
         raise StorageFailed(f"{shown(sources)} is not a folder; --sources takes the folder that holds your .md files")
+    if _is_inside(sources, cache):
+        raise StorageFailed(
+            f"{shown(cache)} holds the sources {shown(sources)}, which replacing it would delete; choose another path"
+        )
     with Staging(cache, force=force) as staging:
         found = survey(sources)
         work = _Build(staging.path)
@@ -55,6 +60,11 @@ def build(sources: bytes, cache: bytes, *, force: bool, created_at: str, progres
         check_unchanged(sources, found)
         staging.commit()
         return BuildReport(shown(cache), manifest.cache_version, manifest.document_count, work.content_bytes)
+
+
+def _is_inside(path: bytes, folder: bytes) -> bool:
+    real_path, real_folder = os.path.realpath(path), os.path.realpath(folder)
+    return os.path.commonpath([real_path, real_folder]) == real_folder
 
 
 class _Build:
@@ -149,10 +159,18 @@ class _Build:
                 if now_ns > newest:
                     break
                 time.sleep(CLOCK_TICK_S)
+            tells = TIMESTAMPS_TELL and _ctime_stays(probe)
             os.unlink(probe)
         except OSError as problem:
             raise storage_failed("cannot write", probe, problem) from problem
-        return now_ns
+        return now_ns if tells else NEVER_NS
+
+
+def _ctime_stays(probe: bytes) -> bool:
+    """Whether ctime is the system's own record of a change, not a copy of what a program may set."""
+    before_ns = os.lstat(probe).st_ctime_ns
+    os.utime(probe, ns=(0, 0))
+    return os.lstat(probe).st_ctime_ns >= before_ns
 
 
 def _only_older_than(recorded_at_ns: int, seen: array[int]) -> array[int]:
@@ -160,7 +178,7 @@ def _only_older_than(recorded_at_ns: int, seen: array[int]) -> array[int]:
     trustworthy: array[int] = array("q")
     for at in range(0, len(seen), packs.FINGERPRINT_FIELDS):
         row = seen[at : at + packs.FINGERPRINT_FIELDS]
-        _, mtime_ns, ctime_ns, _ = row
-        older = TIMESTAMPS_TELL and max(mtime_ns, ctime_ns) < recorded_at_ns
-        trustworthy.extend(row if older else packs.UNTRUSTED)
+        size, mtime_ns, ctime_ns, _ = row
+        older = max(mtime_ns, ctime_ns) < recorded_at_ns
+        trustworthy.extend(row if older and size >= 0 else packs.UNTRUSTED)
     return trustworthy

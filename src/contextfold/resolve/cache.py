@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 from contextfold.canonical import Malformed
-from contextfold.errors import CacheInvalid
+from contextfold.errors import CacheInvalid, StorageFailed
 from contextfold.record import Record
 from contextfold.resolve.document import Document, decode_document
 from contextfold.resolve.files import (
@@ -20,6 +20,7 @@ from contextfold.resolve.files import (
     is_folder,
     read_part,
     read_regular,
+    regular_size,
     shown,
     storage_failed,
 )
@@ -33,7 +34,6 @@ from contextfold.resolve.manifest import (
     decode_manifest,
 )
 from contextfold.resolve.pack import (
-    FINGERPRINT_FIELDS,
     FRAME,
     PACK_FOLDER,
     POSTINGS_FILE,
@@ -44,6 +44,8 @@ from contextfold.resolve.pack import (
 from contextfold.resolve.scoring import Measures, matches_in
 from contextfold.text import count_words
 from contextfold.tokens import tokens_of
+
+TABLE_MAX_BYTES = 1 << 31  # what ten million documents need
 
 Progress = Callable[[int, int], None]
 
@@ -175,8 +177,7 @@ class CacheFolder:
     def size_of(self, entries: Sequence[Entry]) -> int:
         """The bytes of those document files that exist."""
         files = [entry.file.encode() for entry in entries if self._stays_inside(entry.file)]
-        sizes = fingerprints(self._prefix, files)[::FINGERPRINT_FIELDS]
-        return sum(size for size in sizes if size > 0)
+        return sum(regular_size(self._prefix + file) for file in files)
 
     def pack(self) -> Pack | None:
         """The packed index, if there is one and it is whole."""
@@ -186,13 +187,13 @@ class CacheFolder:
         return self._pack
 
     def _read_pack(self) -> Pack | None:
-        if not is_folder(self._prefix + PACK_FOLDER.encode()):
-            return None
-        raw = self.read_or_fault(TABLE_FILE)
+        table = self._prefix + TABLE_FILE.encode()
         try:
-            return None if isinstance(raw, Fault) else decode_pack(raw)
-        except Malformed:
-            return None
+            if is_folder(self._prefix + PACK_FOLDER.encode()) and os.lstat(table).st_size <= TABLE_MAX_BYTES:
+                return decode_pack(read_regular(table))
+        except (OSError, StorageFailed, FileAbsent, NotRegular, Malformed):
+            pass  # derived data: whatever is wrong with it, the cache itself answers
+        return None
 
     def is_as_built(self, pack: Pack) -> bool:
         """Whether every file of the cache is the very one that build wrote, untouched since."""

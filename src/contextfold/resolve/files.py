@@ -24,8 +24,23 @@ _READ_FLAGS = (
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 READ_BYTES = 1 << 20
 SYNC_TOGETHER_FROM = 500
+INODE_MASK = 2**63 - 1  # some file systems number beyond what a signed integer holds
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
+LEADS_NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}  # of a path that may have links
 _NOT_A_FILE = {errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EMLINK}
+
+
+_ADVICE = {
+    errno.EACCES: "give yourself the permission, or run as a user who has it",
+    errno.EPERM: "give yourself the permission, or run as a user who has it",
+    errno.ENOSPC: "free some space, then run this again",
+    errno.EDQUOT: "free some space, then run this again",
+    errno.EFBIG: "raise the limit on file sizes (ulimit -f), then run this again",
+    errno.EROFS: "choose a path on a disk that may be written",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENOENT: "somebody removed it meanwhile; run this again",
+    errno.EMFILE: "raise the limit on open files (ulimit -n), then run this again",
+}
 
 
 class FileAbsent(Exception):
@@ -42,7 +57,8 @@ def shown(path: bytes) -> str:
 
 
 def storage_failed(doing: str, path: bytes, problem: OSError) -> StorageFailed:
-    return StorageFailed(f"{doing} {shown(path)}: {problem.strerror or problem}")
+    advice = _ADVICE.get(problem.errno or 0, "try again, and check the disk if it stays")
+    return StorageFailed(f"{doing} {shown(path)}: {problem.strerror or problem}; {advice}")
 
 
 def read_regular(path: bytes) -> bytes:
@@ -102,6 +118,15 @@ def is_folder(path: bytes) -> bool:
         raise storage_failed("cannot look at", path, problem) from problem
 
 
+def regular_size(path: bytes) -> int:
+    """The bytes of a regular file; 0 where there is none."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
 def fingerprints(prefix: bytes, files: Iterable[bytes]) -> array[int]:
     """What tells whether files are as they were: one lstat each, four numbers each.
 
@@ -112,7 +137,7 @@ def fingerprints(prefix: bytes, files: Iterable[bytes]) -> array[int]:
     for file in files:
         try:
             status = lstat(prefix + file)
-            extend((status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
+            extend((status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino & INODE_MASK))
         except (OSError, OverflowError):  # looked at properly by whoever reads the file
             del seen[len(seen) // FINGERPRINT_FIELDS * FINGERPRINT_FIELDS :]
             extend(ABSENT)

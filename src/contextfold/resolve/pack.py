@@ -42,6 +42,8 @@ COUNT_BITS = 16  # a posting is the document's ordinal in its segment, and in th
 POSTING_COUNT_MAX = (1 << COUNT_BITS) - 1
 SEGMENT_MAX_DOCUMENTS = 1 << 16
 SEGMENT_MAX_POSTINGS = 2_000_000  # bounds what build holds in memory
+HEAD_FIELDS = {"byte_order", "cache_version", "frame", "segments", "sections"}
+SECTIONS = 10
 SEPARATOR = b"\0"  # in no path, hence in no id and no file
 TERM_SEPARATOR = b"\n"  # in no word
 
@@ -239,7 +241,8 @@ def decode_pack(raw: bytes) -> Pack:
         raise Malformed("the packed index is damaged, or of another version")
     at = HEAD_LENGTH_BYTES + int.from_bytes(body[:HEAD_LENGTH_BYTES], "little")
     head = decode(bytes(body[HEAD_LENGTH_BYTES:at]))
-    assert isinstance(head, dict)  # the checksum says that we wrote it
+    if not isinstance(head, dict) or set(head) != HEAD_FIELDS or len(head["sections"]) != SECTIONS:
+        raise Malformed("the packed index is of another version")
     if head["byte_order"] != sys.byteorder:
         raise Malformed("the packed index is of a machine with another byte order")
     sections = []

@@ -7,10 +7,14 @@ The finished folder trades places with the old one in a single system call: whoe
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import hashlib
 import os
 import shutil
+import signal
 import sys
+from collections.abc import Iterator
 from types import TracebackType
 
 from contextfold.errors import StorageFailed
@@ -35,10 +39,12 @@ class Staging:
 
     def __init__(self, target: bytes, *, force: bool) -> None:
         self.target = _real_target(target, force=force)
+        if not self.target:
+            raise StorageFailed("the path of the cache is empty; give --cache a folder to make")
         self._force = force
         parent, name = os.path.split(self.target)
         self._parent = parent or b"."
-        stem = os.path.join(self._parent, b"." + name[:NAME_BYTES])
+        stem = os.path.join(self._parent, b"." + _short(name))
         self.path = stem + STAGING_SUFFIX
         self._set_aside = stem + SET_ASIDE_SUFFIX
         self._locks: list[int] = []
@@ -47,8 +53,8 @@ class Staging:
 
     def __enter__(self) -> Staging:
         try:
-            self._made_parents = _make_parents(self._parent)
-            self._take()
+            with _signals_held_back():
+                self._take()
             self._recover()
             self._check_target()
         except OSError as problem:
@@ -68,7 +74,10 @@ class Staging:
         """Hold the staging folder, empty and locked."""
         for _ in range(LOCK_ATTEMPTS):
             try:
+                self._made_parents += _make_parents(self._parent)
                 os.mkdir(self.path)
+            except FileNotFoundError:
+                continue  # a failed build took back the parent it had made
             except FileExistsError:
                 if fcntl is None:
                     raise self._busy() from None
@@ -86,7 +95,7 @@ class Staging:
     def _lock(self, folder: bytes) -> int | None:
         if fcntl is None:
             return None
-        lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._locks.append(lock)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,6 +127,10 @@ class Staging:
             raise StorageFailed(
                 f"{shown(self.target)} is already there; add --force to replace it, or choose another path"
             )
+        if os.path.ismount(self.target):
+            raise StorageFailed(
+                f"{shown(self.target)} is a mount point, which cannot be replaced; choose a path inside it"
+            )
         if not is_folder(self.target):
             raise StorageFailed(
                 f"{shown(self.target)} is not a folder, so --force leaves it alone; choose another path"
@@ -129,9 +142,13 @@ class Staging:
             )
 
     def commit(self) -> None:
-        """Put the folder at the target. What was there is removed only after that."""
+        """Put the folder at the target, and remove what was there. No signal comes in between."""
+        with _signals_held_back():
+            self._put_in_place()
+            self._leave()
+
+    def _put_in_place(self) -> None:
         try:
-            sync(self.path)
             self._check_target()
             if os.path.lexists(self.target):
                 self._lock(self.target)  # so that no other build takes what we are about to remove for its own
@@ -158,40 +175,81 @@ class Staging:
 
     def _leave(self) -> None:
         if self._owned:
-            shutil.rmtree(self.path, ignore_errors=True)
+            self._owned = False
+            _remove(self.path)
         for folder in reversed(self._made_parents):
             try:
                 os.rmdir(folder)
             except OSError:
                 break  # somebody uses it
+        self._made_parents = []
         self._unlock()
 
 
 def _real_target(target: bytes, *, force: bool) -> bytes:
     """The path to be built: without trailing slashes, and behind a link where --force may replace what it leads to."""
-    stripped = target.rstrip(b"/") or target
+    stripped = target
+    while stripped.endswith((b"/", b"/.")) and stripped.strip(b"/"):
+        stripped = stripped.removesuffix(b".").rstrip(b"/")
     return os.path.realpath(stripped) if force and os.path.isdir(stripped) else stripped
 
 
+def _short(name: bytes) -> bytes:
+    if len(name) <= NAME_BYTES:
+        return name
+    return name[:NAME_BYTES] + b"-" + hashlib.sha256(name).hexdigest()[:8].encode()
+
+
 def _make_parents(folder: bytes) -> list[bytes]:
-    missing: list[bytes] = []
-    while not os.path.lexists(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder) or b"."
-    made = []
-    for path in reversed(missing):
-        os.mkdir(path)
-        made.append(path)
-    return made
+    """Make a folder and whatever it needs above it; those that were made, the outermost first."""
+    if folder in (b".", b"/") or _exists(folder):
+        return []
+    made = _make_parents(os.path.dirname(folder) or b".")
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        return made  # another build was quicker
+    return [*made, folder]
+
+
+def _exists(path: bytes) -> bool:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _empty(folder: bytes) -> None:
     with os.scandir(folder) as entries:
         for entry in list(entries):
             if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
+                _remove(entry.path)
             else:
                 os.unlink(entry.path)
+
+
+def _remove(folder: bytes) -> None:
+    """Remove a folder as far as possible, read-only folders in it included."""
+    for path, folders, _ in os.walk(folder):
+        for inner in (path, *(os.path.join(path, name) for name in folders)):
+            if not os.path.islink(inner):
+                with contextlib.suppress(OSError):
+                    os.chmod(inner, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Signals that would end us wait until the block is done."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # Flags of renameat2 on Linux and of renamex_np on macOS.

@@ -14,7 +14,7 @@ from contextfold.canonical import encode
 from contextfold.errors import CacheMissing, ContextError, StorageFailed
 from contextfold.record import Record
 from contextfold.resolve.cache import CacheFolder, Fault, Progress, silent
-from contextfold.resolve.files import shown, storage_failed
+from contextfold.resolve.files import LEADS_NOWHERE, shown, storage_failed
 from contextfold.resolve.selection import (
     SelectedDocument,
     Selection,
@@ -127,9 +127,11 @@ class Cache:
         """What tells this folder from any other that may come to stand at the path."""
         try:
             status = os.stat(self.path)
-        except (FileNotFoundError, NotADirectoryError, ValueError):
+        except ValueError:  # a path with a NUL in it
             raise self._missing("there is nothing at that path") from None
         except OSError as problem:
+            if problem.errno in LEADS_NOWHERE:
+                raise self._missing("there is nothing at that path") from None
             raise storage_failed("cannot look at", self.path, problem) from problem
         if not stat.S_ISDIR(status.st_mode):
             raise self._missing("it is not a folder")

@@ -6,7 +6,6 @@ it was read, so that a cache is always the folder as it was at one moment.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -15,10 +14,9 @@ from itertools import pairwise
 from contextfold.errors import SourceInvalid, StorageFailed
 from contextfold.record import Record
 from contextfold.resolve.document import document_id
-from contextfold.resolve.files import read_all, shown, storage_failed
+from contextfold.resolve.files import LEADS_NOWHERE, read_all, shown, storage_failed
 
 DOCUMENT_SUFFIX = b".md"
-_LEADS_NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 # A pipe put in a document's place since the survey must not hang us.
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -62,7 +60,7 @@ def _walk(sources: bytes) -> Iterator[Source]:
                     if stat.S_ISREG(status.st_mode):
                         yield _source(relative, entry.path, status)
             except OSError as problem:
-                if not (problem.errno in _LEADS_NOWHERE and entry.is_symlink()):
+                if not (problem.errno in LEADS_NOWHERE and entry.is_symlink()):
                     raise storage_failed("cannot look at", entry.path, problem) from problem
 
 
@@ -98,8 +96,13 @@ def read_source(source: Source) -> bytes:
             os.close(descriptor)
     except OSError as problem:
         raise storage_failed("cannot read", source.path, problem) from problem
-    if not (source.state == before == after and len(content) == source.byte_count):
+    if not source.state == before == after:
         raise changed_while_read(source.path)
+    if len(content) != source.byte_count:
+        raise StorageFailed(
+            f"{shown(source.path)} has another size than the system says, as files of /proc have; "
+            "move it out of the sources"
+        )
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as problem:
