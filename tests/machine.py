@@ -57,7 +57,10 @@ def interpreters() -> dict[str, str]:
     found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
     names = [f"python3.{minor}" for minor in range(11, NEWEST_MINOR)]
     candidates = [path for name in names if (path := shutil.which(name))]
-    candidates += sorted(str(path) for name in names for path in Path.home().glob(f".pyenv/versions/*/bin/{name}"))
+    shims = [Path(folder) for folder in os.environ["PATH"].split(":") if folder.endswith("/shims")]  # pyenv's
+    candidates += sorted(
+        str(path) for name in names for shim in shims for path in shim.parent.glob(f"versions/*/bin/{name}")
+    )
     for path in candidates:
         asked = "import sys; print('%d.%d' % sys.version_info[:2])"
         answer = subprocess.run([path, "-I", "-c", asked], capture_output=True, text=True, timeout=30, check=False)

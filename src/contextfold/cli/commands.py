@@ -96,6 +96,20 @@ COMMANDS = (
         (CACHE,),
     ),
     Command(
+        "serve",
+        "let agents ask, over MCP",
+        (
+            "Serve the caches below a folder to an agent over MCP on stdin and stdout. An agent's host starts this;",
+            "`mcp-context-server` is the same. CONTEXT_CACHE_ROOT names the folder where --cache-root does not, and",
+            "CONTEXT_TOOL_TIMEOUT_SECS (30) is how long a call may take.",
+        ),
+        ("context serve --stdio --cache-root caches",),
+        (
+            Option("--stdio", "speak on stdin and stdout"),
+            Option("--cache-root", "the folder that holds the caches", "DIR", takes_folder=True),
+        ),
+    ),
+    Command(
         "completion",
         "print a script that completes this command in your shell",
         ("Print a completion script for your shell.",),

@@ -7,9 +7,10 @@ from importlib import import_module
 
 from contextfold import __version__
 from contextfold.cli.parse import Invocation, UsageError, parse
-from contextfold.cli.render import report, say
+from contextfold.cli.render import complain, report, say
 from contextfold.errors import ContextError, InternalError, StorageFailed
 from contextfold.failures import EXIT_CODES, EXIT_OK, EXIT_USAGE
+from contextfold.settings import SettingsError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
 EXIT_INTERRUPTED = 130
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:  # noqa: PLR0911 - one return for each way to end
     """Run one command; an answer goes to stdout, anything else to stderr."""
     try:
         return _execute(parse(argv))
     except UsageError as problem:
         report("the arguments make no command", str(problem))
+        return EXIT_USAGE
+    except SettingsError as problem:
+        complain(str(problem))
         return EXIT_USAGE
     except ContextError as problem:
         report(problem.message, problem.reason)
@@ -64,3 +68,8 @@ def _whereabouts(problem: Exception) -> str:
 def run() -> NoReturn:
     """The `context` script."""
     sys.exit(main(sys.argv[1:]))
+
+
+def run_stdio_server() -> NoReturn:
+    """The `mcp-context-server` script."""
+    sys.exit(main(["serve", "--stdio", *sys.argv[1:]]))

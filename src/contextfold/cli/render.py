@@ -36,6 +36,11 @@ def report(error: str, *reasons: str) -> None:
     _to_stderr(f"error: {plain(error)}\n" + "".join(f"reason: {plain(reason)}\n" for reason in reasons))
 
 
+def complain(text: str) -> None:
+    """Tell on stderr in one line, as a program that starts us expects it."""
+    _to_stderr(f"error: {plain(text)}\n")
+
+
 def plain(text: str) -> str:
     """One line without control characters: a file's name must not draw on the terminal or forge a line of ours."""
     return "".join(f"\\x{ord(c):02x}" if c < " " or "\x7f" <= c < "\xa0" else c for c in text)

@@ -202,7 +202,11 @@ class Pack(Record):
                 block = read_block(self.blocks[at].offset, self.blocks[at].length)
                 if _block_digest(block) != self.blocks[at].digest:
                     raise Malformed("a block of the packed index is damaged")
-                for posting in _postings_in(block, term):
+                try:
+                    postings = _postings_in(block, term)
+                except (ValueError, IndexError) as problem:
+                    raise Malformed("a block of the packed index is laid out otherwise") from problem
+                for posting in postings:
                     number = segment.first_document + (posting >> COUNT_BITS)
                     matches[number] = matches.get(number, 0) + (posting & POSTING_COUNT_MAX)
         return Measures(self.tokens, self.total_words, matches)

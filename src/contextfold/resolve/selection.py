@@ -60,7 +60,7 @@ class SelectionResult(Record):
         return encode({"documents": documents, "selection": self.selection._asdict()}, pretty=pretty) + "\n"
 
 
-def ask(text: str, budget: int) -> Query:
+def ask(text: object, budget: object) -> Query:
     """Check a question before anything is read for it."""
     if not isinstance(text, str):
         raise QueryInvalid("the query is not text")

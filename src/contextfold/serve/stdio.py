@@ -1,0 +1,163 @@
+"""MCP over stdin and stdout: lines in, lines out, one answer for each request, in order. Knows streams, not tools.
+
+The standard library alone, because starting is most of what a client waits for. Work is done by a worker process, so a
+stuck call costs its time-out and nothing more. Memory is bounded by one line of input and one answer: while a client
+does not read, nothing more is read from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+
+from contextfold.errors import InternalError
+from contextfold.serve.jsonrpc import LINE_MAX_BYTES, PARSE_ERROR, RpcError, error_line
+from contextfold.serve.protocol import Call, Session
+from contextfold.serve.tools import RESOLVE_TOOLS, Answer, failure
+from contextfold.serve.tools import call as run_tool
+from contextfold.serve.worker import Worker, WorkerFailed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from contextfold.resolve.root import CacheRoot
+    from contextfold.settings import Settings
+
+CHUNK_BYTES = 1 << 16
+LOG_LINE_BYTES = 512  # what a pipe takes at once
+REASON_LENGTH_BYTES = 4
+STDIN, STDOUT, STDERR = 0, 1, 2
+
+_TOOLS = {tool.name: tool for tool in RESOLVE_TOOLS}
+
+
+class TooLong:
+    """Stands for a line that was not kept."""
+
+
+def serve(settings: Settings) -> None:
+    """Answer until the input ends or nobody reads the answers any more."""
+    answers = _take_stdout()
+    session = Session(RESOLVE_TOOLS)
+    worker = Worker(_Desk(settings).respond, close_in_worker=(STDIN, answers))
+    try:
+        for line in lines(STDIN):
+            answer = _answer(line, session, worker, settings)
+            if answer is not None:
+                _write(answers, answer)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the client is gone, and with it whoever an error could be told to
+    finally:
+        worker.stop()
+
+
+def _answer(line: bytes | TooLong, session: Session, worker: Worker, settings: Settings) -> bytes | None:
+    if isinstance(line, TooLong):
+        return error_line(RpcError(PARSE_ERROR, "Parse error"))
+    if line in (b"", b"\r"):
+        return None
+    answer = session.receive(line)
+    if isinstance(answer, Call):
+        return session.finish(answer, _run(answer, worker, settings))
+    return answer
+
+
+def _run(call: Call, worker: Worker, settings: Settings) -> Answer:
+    request = json.dumps([call.tool.name, call.arguments]).encode("ascii")
+    try:
+        answer = _opened(worker.ask(request, settings.tool_timeout_s))
+    except WorkerFailed as problem:
+        answer = failure(InternalError(str(problem)))
+    if answer.reason:
+        log(f"{call.tool.name}: {answer.reason}")
+    return answer
+
+
+class _Desk:
+    """Where the worker does its work: a request in, an answer out, what was opened kept."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._root: CacheRoot | None = None
+
+    def respond(self, request: bytes) -> bytes:
+        if self._root is None:
+            from contextfold.resolve.root import CacheRoot
+
+            self._root = CacheRoot(self._settings.cache_root)
+        name, arguments = json.loads(request)
+        return _sealed(run_tool(_TOOLS[name], self._root, arguments))
+
+
+def _sealed(answer: Answer) -> bytes:
+    reason = answer.reason.encode("utf-8", "surrogateescape")
+    flag = b"\1" if answer.is_error else b"\0"
+    return flag + len(reason).to_bytes(REASON_LENGTH_BYTES, "little") + reason + answer.text.encode()
+
+
+def _opened(sealed: bytes) -> Answer:
+    text_at = 1 + REASON_LENGTH_BYTES + int.from_bytes(sealed[1 : 1 + REASON_LENGTH_BYTES], "little")
+    reason = sealed[1 + REASON_LENGTH_BYTES : text_at].decode("utf-8", "surrogateescape")
+    return Answer(sealed[text_at:].decode(), sealed[0] == 1, reason)
+
+
+def lines(descriptor: int) -> Iterator[bytes | TooLong]:
+    """Each line without its newline. One that is too long is passed over as it comes, never held."""
+    line = bytearray()
+    too_long = False
+    while chunk := _read(descriptor):
+        *ended, begun = chunk.split(b"\n")
+        for piece in ended:
+            too_long = too_long or len(line) + len(piece) >= LINE_MAX_BYTES
+            yield TooLong() if too_long else bytes(line) + piece
+            line.clear()
+            too_long = False
+        too_long = too_long or len(line) + len(begun) >= LINE_MAX_BYTES
+        if too_long:
+            line.clear()
+        else:
+            line += begun
+    if line or too_long:
+        yield TooLong() if too_long else bytes(line)
+
+
+def _read(descriptor: int) -> bytes:
+    while True:
+        try:
+            return os.read(descriptor, CHUNK_BYTES)
+        except BlockingIOError:  # whoever gave us this stream made it so
+            select.select([descriptor], [], [])
+        except OSError:
+            return b""  # closed
+
+
+def _write(descriptor: int, answer: bytes) -> None:
+    rest = memoryview(answer)
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:
+            select.select([], [descriptor], [])
+
+
+def _take_stdout() -> int:
+    """Keep stdout for answers alone: whatever a library prints from now on goes to stderr."""
+    if sys.stderr is None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)
+    answers = os.dup(STDOUT)
+    os.dup2(STDERR, STDOUT)
+    return answers
+
+
+def log(text: str) -> None:
+    """One line for the operator, if stderr takes it at once: a log that nobody reads must not stop the server."""
+    line = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    raw = line.encode("utf-8", "backslashreplace")[: LOG_LINE_BYTES - 1] + b"\n"
+    try:
+        if select.select([], [STDERR], [], 0)[1]:
+            os.write(STDERR, raw)
+    except (OSError, ValueError):
+        pass

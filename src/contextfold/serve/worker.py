@@ -1,0 +1,140 @@
+"""A process of its own that does the work, one request at a time, and can be ended when a request takes too long.
+
+A thread could not be ended: it would keep its files, its memory and the interpreter's lock. The worker lives as long as
+it answers in time, so it keeps what it has learned; after a time-out it is killed, and the next request gets a new one.
+Knows bytes, not what they ask for. Pipes only: it runs where sockets are forbidden.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LENGTH_BYTES = 8
+CHUNK_BYTES = 1 << 20
+PIPE_BYTES = 1 << 20
+UNREAPED_MAX = 8  # killed, but held by the kernel: past this number no new one is made
+OWN_GRACE_S = 1.0  # after the time-out the worker ends itself, should its parent be gone
+
+
+class WorkerFailed(Exception):
+    """No answer: the request took too long, or the worker died of it."""
+
+
+class Worker:
+    def __init__(self, respond: Callable[[bytes], bytes], *, close_in_worker: tuple[int, ...] = ()) -> None:
+        self._respond = respond
+        self._close_in_worker = close_in_worker
+        self._process: int | None = None
+        self._to_worker = self._from_worker = -1
+        self._killed: list[int] = []
+
+    def ask(self, request: bytes, timeout_s: float) -> bytes:
+        """The worker's answer; WorkerFailed if there is none in time."""
+        deadline = time.monotonic() + timeout_s
+        frame = len(request).to_bytes(LENGTH_BYTES, "little") + request
+        try:
+            try:
+                self._send(frame, deadline, timeout_s)
+            except BrokenPipeError:  # it died since the last request, through no fault of this one
+                self.stop()
+                self._send(frame, deadline, timeout_s)
+            length = int.from_bytes(self._receive(LENGTH_BYTES, deadline), "little")
+            return self._receive(length, deadline)
+        except (OSError, WorkerFailed) as problem:
+            self.stop()
+            raise WorkerFailed(str(problem)) from problem
+
+    def stop(self) -> None:
+        """End the worker at once, whatever it is doing."""
+        if self._process is not None:
+            os.close(self._to_worker)
+            os.close(self._from_worker)
+            os.kill(self._process, signal.SIGKILL)
+            self._killed.append(self._process)
+            self._process = None
+        self._killed = [process for process in self._killed if os.waitpid(process, os.WNOHANG)[0] == 0]
+
+    def _start(self, timeout_s: float) -> None:
+        if len(self._killed) >= UNREAPED_MAX:
+            raise WorkerFailed("too many workers hang in the system")
+        their_end, self._to_worker = os.pipe()
+        self._from_worker, their_answers = os.pipe()
+        _widen(self._from_worker)
+        self._process = os.fork()
+        if self._process == 0:
+            try:
+                for descriptor in (self._to_worker, self._from_worker, *self._close_in_worker):
+                    os.close(descriptor)
+                _work(their_end, their_answers, self._respond, timeout_s)
+            finally:
+                os._exit(0)
+        os.close(their_end)
+        os.close(their_answers)
+        os.set_blocking(self._to_worker, False)
+        os.set_blocking(self._from_worker, False)
+
+    def _send(self, frame: bytes, deadline: float, timeout_s: float) -> None:
+        if self._process is None:
+            self._start(timeout_s)
+        rest = memoryview(frame)
+        while rest:
+            _wait(self._to_worker, select.POLLOUT, deadline)
+            rest = rest[os.write(self._to_worker, rest) :]
+
+    def _receive(self, length: int, deadline: float) -> bytes:
+        chunks: list[bytes] = []
+        left = length
+        while left:
+            _wait(self._from_worker, select.POLLIN, deadline)
+            chunk = os.read(self._from_worker, min(left, CHUNK_BYTES))
+            if not chunk:
+                raise WorkerFailed("the worker died")
+            chunks.append(chunk)
+            left -= len(chunk)
+        return b"".join(chunks)
+
+
+def _wait(descriptor: int, event: int, deadline: float) -> None:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        raise WorkerFailed("timed out")
+
+
+def _widen(pipe: int) -> None:
+    """A large answer then takes fewer turns; where it cannot be had, it takes more."""
+    try:
+        import fcntl
+
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    except (ImportError, AttributeError, OSError):
+        pass
+
+
+def _work(requests: int, answers: int, respond: Callable[[bytes], bytes], timeout_s: float) -> None:
+    """The worker's life: until its parent closes the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's interrupt is for the parent
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    while len(head := _read(requests, LENGTH_BYTES)) == LENGTH_BYTES:
+        request = _read(requests, int.from_bytes(head, "little"))
+        signal.setitimer(signal.ITIMER_REAL, timeout_s + OWN_GRACE_S)
+        answer = respond(request)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        rest = memoryview(len(answer).to_bytes(LENGTH_BYTES, "little") + answer)
+        while rest:
+            rest = rest[os.write(answers, rest) :]
+
+
+def _read(descriptor: int, length: int) -> bytes:
+    chunks: list[bytes] = []
+    while length and (chunk := os.read(descriptor, min(length, CHUNK_BYTES))):
+        chunks.append(chunk)
+        length -= len(chunk)
+    return b"".join(chunks)

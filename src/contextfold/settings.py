@@ -1,0 +1,43 @@
+"""What may be set from outside, read once: the only module that looks at the environment."""
+
+from __future__ import annotations
+
+import os
+
+from contextfold.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CACHE_ROOT = "CONTEXT_CACHE_ROOT"
+TOOL_TIMEOUT = "CONTEXT_TOOL_TIMEOUT_SECS"
+
+TOOL_TIMEOUT_S = 30
+TIMEOUT_MAX_DIGITS = 8  # three years; longer waits are no timeout
+
+
+class SettingsError(Exception):
+    """A setting that cannot be used; the text is one line that says what to do."""
+
+
+class Settings(Record):
+    cache_root: bytes
+    tool_timeout_s: int
+
+
+def settings_from(environment: Mapping[str, str], cache_root: str | None) -> Settings:
+    """The settings of a server; an argument goes before a variable."""
+    root = cache_root or environment.get(CACHE_ROOT)
+    if not root:
+        raise SettingsError(
+            f"no cache root: give --cache-root DIR, or set {CACHE_ROOT} to the folder that holds the caches"
+        )
+    return Settings(os.fsencode(root), _timeout_s(environment.get(TOOL_TIMEOUT, str(TOOL_TIMEOUT_S))))
+
+
+def _timeout_s(text: str) -> int:
+    digits = text.removeprefix("+").lstrip("0")
+    if not (text.isascii() and digits.isdigit()):
+        raise SettingsError(f"{TOOL_TIMEOUT} must be a positive whole number of seconds, not {text!r}")
+    return int(digits[:TIMEOUT_MAX_DIGITS]) if len(digits) <= TIMEOUT_MAX_DIGITS else 10**TIMEOUT_MAX_DIGITS
