@@ -152,6 +152,11 @@ def main(sizes: tuple[int, int, int] = SIZES, turns: int = 9) -> bool:
             )
         )
     print_table(rows)
-    noticed = [tampering_is_noticed(cache) for cache in (small, *caches)]
+    return held
+
+
+def tampering(sizes: tuple[int, ...] = SIZES) -> bool:
+    """Last of all: it touches what the other figures need untouched."""
+    noticed = [tampering_is_noticed(HERE / f"cache-{count}") for count in (3, *sizes)]
     print(f"\ntampering with an unselected document noticed: {'always' if all(noticed) else 'NOT ALWAYS'}")
-    return held and all(noticed)
+    return all(noticed)

@@ -39,6 +39,12 @@ def call() -> Call:
 
 
 @pytest.fixture
+def call_in_process(call: Call) -> Call:
+    """The same, where `call` is the name of something else."""
+    return call
+
+
+@pytest.fixture
 def sources(tmp_path: Path) -> Path:
     """Three small documents: two match `guide`, one is empty."""
     files = {

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from bench import corpora as bench_corpora
 from bench import resolve as bench_resolve
+from bench import stdio as bench_stdio
 
 import contextfold
 from contextfold import errors
@@ -79,10 +80,24 @@ def test_the_bench_prints_every_figure_of_the_table(
     """On corpora too small to judge: that each figure is there, beside its yardstick and with a verdict."""
     monkeypatch.setattr(bench_corpora, "HERE", tmp_path)
     monkeypatch.setattr(bench_resolve, "HERE", tmp_path)
-    bench_resolve.main(sizes=(5, 10, 20), turns=1)
+    monkeypatch.setattr(bench_stdio, "HERE", tmp_path)
+    sizes = (5, 10, 20)
+    bench_resolve.main(sizes, turns=1)
+    bench_stdio.main(sizes, turns=1)
+    bench_resolve.tampering(sizes)
     printed = capsys.readouterr().out
     rows = [line for line in printed.splitlines() if line.rstrip().endswith((" ok", " TOO SLOW"))]
-    for figure in ("3 documents", "10 documents", "20 documents", "peak memory", "warm call", "build"):
+    for figure in (
+        "3 documents",
+        "10 documents",
+        "20 documents",
+        "peak memory",
+        "warm call",
+        "build",
+        "cold",
+        "ping",
+        "warm resolve, 5",
+    ):
         assert any(figure in row for row in rows), figure
     assert "tampering with an unselected document noticed: always" in printed
 

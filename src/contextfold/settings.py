@@ -14,7 +14,7 @@ CACHE_ROOT = "CONTEXT_CACHE_ROOT"
 TOOL_TIMEOUT = "CONTEXT_TOOL_TIMEOUT_SECS"
 
 TOOL_TIMEOUT_S = 30
-TIMEOUT_MAX_DIGITS = 8  # three years; longer waits are no timeout
+TIMEOUT_MAX_S = 1_000_000  # eleven days; a longer wait is no timeout, and systems count no further
 
 
 class SettingsError(Exception):
@@ -40,4 +40,4 @@ def _timeout_s(text: str) -> int:
     digits = text.removeprefix("+").lstrip("0")
     if not (text.isascii() and digits.isdigit()):
         raise SettingsError(f"{TOOL_TIMEOUT} must be a positive whole number of seconds, not {text!r}")
-    return int(digits[:TIMEOUT_MAX_DIGITS]) if len(digits) <= TIMEOUT_MAX_DIGITS else 10**TIMEOUT_MAX_DIGITS
+    return int(digits) if len(digits) < len(str(TIMEOUT_MAX_S)) else TIMEOUT_MAX_S

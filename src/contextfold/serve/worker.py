@@ -37,6 +37,7 @@ class Worker:
 
     def ask(self, request: bytes, timeout_s: float) -> bytes:
         """The worker's answer; WorkerFailed if there is none in time."""
+        self._reap()
         deadline = time.monotonic() + timeout_s
         frame = len(request).to_bytes(LENGTH_BYTES, "little") + request
         try:
@@ -59,6 +60,9 @@ class Worker:
             os.kill(self._process, signal.SIGKILL)
             self._killed.append(self._process)
             self._process = None
+        self._reap()
+
+    def _reap(self) -> None:
         self._killed = [process for process in self._killed if os.waitpid(process, os.WNOHANG)[0] == 0]
 
     def _start(self, timeout_s: float) -> None:

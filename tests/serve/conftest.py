@@ -1,0 +1,17 @@
+"""A root with caches in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from machine import Call
+
+
+@pytest.fixture
+def root(sources: Path, tmp_path: Path, call: Call) -> Path:
+    """A cache root with one cache, `docs`."""
+    root = tmp_path / "caches"
+    assert call("build", "--sources", sources, "--cache", root / "docs").code == 0
+    return root

@@ -1,0 +1,143 @@
+"""Whatever bytes come, each request gets one valid answer, in order, and the server stays up.
+
+A seeded sample in `make test`; at least 100,000 messages in `make soak`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from jsonrpc_rules import due_answers, faults_in
+from machine import times
+from serve.test_stdio import RESOLVE
+from serve.wire import INITIALIZE, MODERN_META, Server, call, modern, request
+
+MESSAGES = times(4_000, 120_000)
+BATCH = 200
+SEED = 20260728
+
+WORDS = [
+    "docs",
+    "",
+    "..",
+    "a",
+    "\ud800",
+    "é",
+    "context.resolve",
+    "context.list_caches",
+    "context.inspect_cache",
+    "ping",
+]
+METHODS = ["initialize", "ping", "tools/list", "tools/call", "server/discover", "notifications/initialized", "nope", ""]
+KEYS = [
+    "jsonrpc",
+    "id",
+    "method",
+    "params",
+    "name",
+    "arguments",
+    "cache",
+    "query",
+    "budget",
+    "_meta",
+    "protocolVersion",
+]
+SEEDS = [
+    INITIALIZE,
+    request("ping"),
+    request("tools/list", {}),
+    call("context.resolve", RESOLVE),
+    call("context.list_caches"),
+    call("context.inspect_cache", {"cache": "docs"}),
+    modern("server/discover"),
+    modern("tools/call", {"name": "context.resolve", "arguments": RESOLVE}),
+]
+
+
+def value(chance: random.Random, depth: int = 0) -> Any:  # noqa: PLR0911 - one for each kind
+    kind = chance.randrange(9 if depth < 3 else 7)
+    if kind == 0:
+        return chance.choice([None, True, False])
+    if kind == 1:
+        return chance.choice([0, 1, -1, 2**63, 2**63 - 1, 1.5, 1e300, 10**30])
+    if kind in (2, 3):
+        return chance.choice(WORDS)
+    if kind == 4:
+        return chance.choice(METHODS)
+    if kind == 5:
+        return MODERN_META
+    if kind == 6:
+        return "2.0"
+    if kind == 7:
+        return [value(chance, depth + 1) for _ in range(chance.randrange(4))]
+    return {chance.choice(KEYS): value(chance, depth + 1) for _ in range(chance.randrange(5))}
+
+
+def structured(chance: random.Random) -> bytes:
+    """A message whose parts are right or wrong at random."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": chance.randrange(1000), "method": chance.choice(METHODS)}
+    if chance.random() < 0.7:
+        message["params"] = {chance.choice(KEYS): value(chance) for _ in range(chance.randrange(5))}
+    if chance.random() < 0.5:
+        message["params"] = {"name": chance.choice(WORDS), "arguments": {**RESOLVE, chance.choice(KEYS): value(chance)}}
+    for _ in range(chance.randrange(3)):
+        key = chance.choice(KEYS[:4])
+        if chance.random() < 0.3:
+            message.pop(key, None)
+        else:
+            message[key] = value(chance)
+    return json.dumps(message).encode() + b"\n"
+
+
+def damaged(chance: random.Random) -> bytes:
+    """A good message with bytes changed, removed, repeated or inserted."""
+    line = bytearray(chance.choice(SEEDS)[:-1])
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(line) + 1)
+        match chance.randrange(4):
+            case 0:
+                line[at:at] = bytes(chance.randrange(256) for _ in range(chance.randrange(5)))
+            case 1:
+                del line[at : at + chance.randrange(8)]
+            case 2:
+                line[at:at] = line[at : at + chance.randrange(20)]
+            case _:
+                line[at : at + 1] = bytes([chance.randrange(256)])
+    return bytes(line).replace(b"\n", b" ") + b"\n"
+
+
+def noise(chance: random.Random) -> bytes:
+    return chance.randbytes(chance.randrange(200)).replace(b"\n", b"") + b"\n"
+
+
+def test_every_request_gets_one_valid_answer_in_order_whatever_comes(root: Path) -> None:
+    chance = random.Random(SEED)
+    with Server(root) as server:
+        server.ask(INITIALIZE)
+        for _ in range(0, MESSAGES, BATCH):
+            lines = [chance.choice((structured, structured, damaged, damaged, noise))(chance) for _ in range(BATCH)]
+            expected = [due for line in lines for due in due_answers(line)]
+            server.input.write(b"".join(lines) + request("ping", request_id="end of batch"))
+            answers = []
+            while (answer := server.answer()).get("id") != "end of batch":
+                answers.append(answer)
+            assert [faults_in(answer) for answer in answers] == [[]] * len(answers)
+            assert [answer["id"] for answer in answers] == expected
+        assert server.process.poll() is None
+
+
+def test_before_the_handshake_too(root: Path) -> None:
+    chance = random.Random(SEED + 1)
+    for _ in range(times(20, 200)):
+        lines = [structured(chance) for _ in range(40)]
+        with Server(root) as server:
+            server.input.write(b"".join(lines))
+            server.input.close()
+            for request_id in (due for line in lines for due in due_answers(line)):
+                answer = server.answer()
+                assert faults_in(answer) == []
+                assert answer["id"] == request_id
+            assert server.process.wait(timeout=60) == 0

@@ -1,0 +1,85 @@
+"""The server needs no network, reads nothing but its caches, and heeds two variables of the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from machine import COMMAND, ROOT
+from serve.test_stdio import RESOLVE
+from serve.wire import INITIALIZE, after_handshake, call, environment, request
+
+QUESTIONS = (
+    request("tools/list"),
+    call("context.list_caches"),
+    call("context.resolve", RESOLVE),
+    call("context.resolve", {**RESOLVE, "query": "Σ é"}),
+    call("context.resolve", {**RESOLVE, "cache": "nowhere"}),
+    call("context.inspect_cache", {"cache": "docs"}),
+)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root for a network namespace")
+def test_it_answers_in_a_network_namespace_of_its_own(root: Path) -> None:
+    lines = INITIALIZE + b"".join(QUESTIONS)
+    argv = ["unshare", "--net", str(COMMAND), "serve", "--stdio"]
+    done = subprocess.run(argv, input=lines, env=environment(root), capture_output=True, timeout=60, check=True)
+    assert [json.loads(line) for line in done.stdout.splitlines()][1:] == after_handshake(root, *QUESTIONS)
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
+def test_it_opens_no_socket_and_no_file_but_its_caches_and_python(root: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    argv = ["strace", "-f", "-e", "trace=%file,%network", "-o", str(trace), str(COMMAND), "serve", "--stdio"]
+    home = tmp_path / "home"
+    home.mkdir()
+    env = environment(root, HOME=str(home))
+    subprocess.run(argv, input=INITIALIZE + b"".join(QUESTIONS), env=env, capture_output=True, timeout=120, check=True)
+    calls = trace.read_text(errors="replace").splitlines()
+    assert not [line for line in calls if re.search(r"\b(socket|connect|bind|sendto)\(", line)]
+    started = next(at for at, line in enumerate(calls) if "serve/stdio" in line)
+    opened = {
+        match[1]
+        for line in calls[started:]
+        if (match := re.search(r'open(?:at)?\([^"]*"([^"]+)"', line)) and "ENOENT" not in line
+    }
+    python = [sys.base_prefix, sys.prefix, str(ROOT / "src"), "/dev/null", "/usr/lib", "/lib", "/etc/ld.so.cache"]
+    assert {path for path in opened if path.startswith(str(root))}
+    assert {path for path in opened if not path.startswith((str(root), *python))} == set()
+
+
+def test_no_other_variable_changes_an_answer(root: Path) -> None:
+    plain = after_handshake(root, *QUESTIONS)
+    noise = dict.fromkeys(("DEBUG", "CONTEXT_DEBUG", "CONTEXT_CACHE", "CONTEXTFOLD_SOAK", "MCP_DEBUG", "NO_COLOR"), "1")
+    noise |= {
+        "LC_ALL": "tr_TR.UTF-8",
+        "TZ": "Asia/Tokyo",
+        "PYTHONHASHSEED": "7",
+        "HOME": "/nowhere",
+        "XDG_DATA_HOME": "/nowhere",
+    }
+    assert after_handshake(root, *QUESTIONS, **noise) == plain
+
+
+def test_the_server_starts_on_the_cheap_part_of_the_standard_library() -> None:
+    script = "import sys; import contextfold.serve.stdio, contextfold.cli.serve; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    costly = {"argparse", "asyncio", "ctypes", "dataclasses", "hashlib", "inspect", "logging", "pathlib", "shutil"}
+    costly |= {
+        "socket",
+        "subprocess",
+        "tempfile",
+        "threading",
+        "typing",
+        "contextfold.resolve",
+        "contextfold.canonical",
+    }
+    assert not costly & loaded

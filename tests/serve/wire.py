@@ -1,0 +1,138 @@
+"""Talking to the stdio server in raw bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from machine import COMMAND
+
+ANSWER_WAIT_S = 60.0
+INITIALIZE = b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}\n'
+MODERN_META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def request(method: str, params: object = None, request_id: object = 1) -> bytes:
+    message: dict[str, object] = {"jsonrpc": "2.0", "id": request_id, "method": method}
+    if params is not None:
+        message["params"] = params
+    return json.dumps(message).encode() + b"\n"
+
+
+def call(tool: str, arguments: object = None, request_id: object = 1) -> bytes:
+    params = {"name": tool} if arguments is None else {"name": tool, "arguments": arguments}
+    return request("tools/call", params, request_id)
+
+
+def modern(method: str, params: dict[str, object] | None = None, request_id: object = 1) -> bytes:
+    return request(method, {**(params or {}), "_meta": MODERN_META}, request_id)
+
+
+def environment(root: Path, **more: str) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "CONTEXT_CACHE_ROOT": str(root), **more}
+
+
+def exchange(root: Path, *lines: bytes, **env: str) -> list[Any]:
+    """Everything the server answers to these bytes, each line parsed; it must end by itself, well."""
+    argv: list[str | Path] = [COMMAND, "serve", "--stdio"]
+    done = subprocess.run(
+        argv, input=b"".join(lines), env=environment(root, **env), capture_output=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == b"" or done.stdout.endswith(b"\n")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def after_handshake(root: Path, *lines: bytes, **env: str) -> list[Any]:
+    return exchange(root, INITIALIZE, *lines, **env)[1:]
+
+
+def text_of(answer: Any) -> str:
+    (block,) = answer["result"]["content"]
+    assert block["type"] == "text"
+    assert isinstance(block["text"], str)
+    return block["text"]
+
+
+def error_code_of(answer: Any) -> str:
+    """The code of a typed tool error, once its shape is the frozen one."""
+    assert answer["result"]["isError"] is True
+    text = text_of(answer)
+    assert text.endswith("}\n")
+    error = json.loads(text)
+    assert error.keys() == {"error"}
+    assert error["error"].keys() == {"code", "message"}
+    code = error["error"]["code"]
+    assert isinstance(code, str)
+    return code
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process lives; one that is only waiting to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class Server:
+    """A server that stays up while a test talks to it."""
+
+    def __init__(self, root: Path, **env: str) -> None:
+        self.process = subprocess.Popen(
+            [COMMAND, "serve", "--stdio"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(root, **env),
+            bufsize=0,
+        )
+        assert self.process.stdin
+        assert self.process.stdout
+        self.input, self.output = self.process.stdin, self.process.stdout
+        self._received = b""
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert stream
+            stream.close()
+
+    def ask(self, line: bytes) -> Any:
+        self.input.write(line)
+        return self.answer()
+
+    def answer(self) -> Any:
+        deadline = time.monotonic() + ANSWER_WAIT_S
+        while b"\n" not in self._received:
+            ready, _, _ = select.select([self.output], [], [], deadline - time.monotonic())
+            assert ready, "no answer"
+            chunk = os.read(self.output.fileno(), 1 << 20)
+            assert chunk, "the server is gone"
+            self._received += chunk
+        line, _, self._received = self._received.partition(b"\n")
+        return json.loads(line)
+
+    def workers(self) -> list[int]:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(child) for child in children.split() if is_running(int(child))]
+
+    def freeze_worker(self) -> None:
+        for worker in self.workers():
+            os.kill(worker, signal.SIGSTOP)
