@@ -15,6 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextfold import open_cache
+from contextfold.errors import CacheInvalid
+from contextfold.resolve import cache as cache_module
+from contextfold.resolve import files
 from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.service import Cache
 from machine import Call, as_nobody, times, write_files
@@ -136,6 +139,41 @@ def test_a_kept_cache_notices_every_change_before_it_answers(cache: Path) -> Non
     assert kept.resolve(*QUESTION) == first
     shutil.rmtree(cache / "pack")
     assert kept.resolve(*QUESTION) == first
+
+
+def test_a_kept_cache_that_was_copied_is_read_once_and_still_watched(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(cache, tmp_path / "copy")
+    reads: list[bytes] = []
+    real = files.read_regular
+
+    def read_regular(path: bytes) -> bytes:
+        reads.append(path)
+        return real(path)
+
+    monkeypatch.setattr(cache_module, "read_regular", read_regular)
+    monkeypatch.setattr(cache_module, "AT_REST_NS", -3_600_000_000_000)  # as if all of it happened an hour ago
+    kept = Cache(tmp_path / "copy")
+    first = kept.resolve("security", 7)
+    assert len([path for path in reads if b"/documents/" in path]) == 5  # three to check, two selected
+    reads.clear()
+    assert kept.resolve("security", 7) == first
+    assert [path for path in reads if b"/documents/" not in path] == []
+    assert len(reads) == 2
+    document = tmp_path / "copy" / "documents" / "19835fc46fd4.json"
+    document.write_bytes(document.read_bytes().replace(b"guide.", b"guide!"))
+    with pytest.raises(CacheInvalid):
+        kept.resolve("security", 7)
+
+
+def test_a_file_that_changed_just_now_is_read_each_time(cache: Path, tmp_path: Path) -> None:
+    shutil.copytree(cache, tmp_path / "copy")
+    kept = Cache(tmp_path / "copy")
+    kept.resolve("security", 7)
+    pack = kept._folder.pack()
+    assert pack
+    assert set(pack.fingerprints[::4]) == {-1}
 
 
 def test_a_kept_cache_follows_a_rebuild(cache: Path, sources: Path, call: Call) -> None:

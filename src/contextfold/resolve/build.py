@@ -121,7 +121,7 @@ class _Build:
         """Last, because it records what all other files look like when they are done."""
         files = [entry.file.encode() for entry in manifest.entries]
         recorded_at_ns = self._clock_after(fingerprints(self._prefix, [*packs.FRAME, *files]))
-        settled = _only_older_than(recorded_at_ns, fingerprints(self._prefix, [*packs.FRAME, *files]))
+        settled = packs.older_than(recorded_at_ns, fingerprints(self._prefix, [*packs.FRAME, *files]))
         frame_length = len(packs.FRAME) * packs.FINGERPRINT_FIELDS
         pack = packs.Pack(
             cache_version=manifest.cache_version,
@@ -171,14 +171,3 @@ def _ctime_stays(probe: bytes) -> bool:
     before_ns = os.lstat(probe).st_ctime_ns
     os.utime(probe, ns=(0, 0))
     return os.lstat(probe).st_ctime_ns >= before_ns
-
-
-def _only_older_than(recorded_at_ns: int, seen: array[int]) -> array[int]:
-    """Mark every file that could still change without its timestamps telling as one to be read in any case."""
-    trustworthy: array[int] = array("q")
-    for at in range(0, len(seen), packs.FINGERPRINT_FIELDS):
-        row = seen[at : at + packs.FINGERPRINT_FIELDS]
-        size, mtime_ns, ctime_ns, _ = row
-        older = max(mtime_ns, ctime_ns) < recorded_at_ns
-        trustworthy.extend(row if older and size >= 0 else packs.UNTRUSTED)
-    return trustworthy
