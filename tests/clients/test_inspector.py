@@ -1,0 +1,126 @@
+"""The MCP Inspector's command line: every call is a program run of its own, with its own exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from clients.contract import (
+    GUIDE,
+    HANDSHAKE,
+    LIST_CACHES,
+    MODERN,
+    RESOLVE,
+    About,
+    Call,
+    EveryClient,
+    ListTools,
+    Operation,
+    Outcome,
+    Refused,
+    Request,
+    Server,
+    Told,
+    as_the_command_says,
+    outcome,
+    serving,
+    typed,
+)
+from clients.node import HERE, run_node
+
+INSPECTOR = str(HERE / "node_modules" / ".bin" / "mcp-inspector")
+TOOL_FAILED = 5  # its exit code for a result with isError
+
+
+class Ran(NamedTuple):
+    code: int
+    printed: Any
+    errors: list[Any]  # its own, beside what the server logs
+
+
+class Inspector(NamedTuple):
+    era: str
+    version: str
+    home: Path
+    calls_per_connection: int = 1
+
+    def __call__(self, server: Server, *operations: Operation, together: bool = False) -> list[Outcome]:
+        assert not together
+        return [self._perform(server, operation) for operation in operations]
+
+    def run(self, server: Server, *argv: str) -> Ran:
+        settings = [word for name, value in server.env.items() for word in ("-e", f"{name}={value}")]
+        ways = ["--cli", *settings, *server.argv, "--protocol-era", self.era, "--format", "json"]
+        done = run_node(self.home, INSPECTOR, *ways, *argv)
+        errors = [json.loads(line)["error"] for line in done.stderr.splitlines() if line.startswith('{"error":')]
+        return Ran(done.returncode, json.loads(done.stdout or "null"), errors)
+
+    def _perform(self, server: Server, operation: Operation) -> Outcome:
+        ran = self.run(server, *_written(operation))
+        if ran.printed is None:
+            [error] = ran.errors
+            return Refused(error["code"], error["message"])
+        result = ran.printed["result"]
+        if isinstance(operation, About):
+            result["version"] = result["protocolVersion"]
+        failed = bool(result.get("isError"))
+        assert ran.code == (TOOL_FAILED if failed else 0)
+        assert [error["code"] for error in ran.errors] == (["tool_is_error"] if failed else [])
+        return outcome(result)
+
+
+def _written(operation: Operation) -> list[str]:
+    match operation:
+        case About():
+            return ["--method", "initialize"]
+        case ListTools():
+            return ["--method", "tools/list", "--strict"]
+        case Request(method):
+            return ["--method", method]
+        case Call(tool, arguments):
+            return ["--method", "tools/call", "--tool-name", tool, "--tool-args-json", json.dumps(arguments)]
+
+
+ERAS = {"legacy": HANDSHAKE, "modern": MODERN}
+
+
+@pytest.fixture(params=ERAS)
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> Inspector:
+    return Inspector(request.param, ERAS[request.param], tmp_path)
+
+
+def test_left_to_choose_it_takes_the_modern_era(shelf: Path, tmp_path: Path) -> None:
+    [told, answer] = Inspector("auto", MODERN, tmp_path)(serving(shelf), About(), Call(RESOLVE, GUIDE))
+    assert isinstance(told, Told)
+    assert told.value["protocolVersion"] == MODERN
+    assert answer == as_the_command_says(shelf, GUIDE)
+
+
+class TestInspector(EveryClient):
+    def test_what_it_writes_to_a_file_is_what_the_command_prints(
+        self, client: Inspector, shelf: Path, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "answer"
+        client.run(serving(shelf), *_written(Call(RESOLVE, GUIDE)), "--output", str(file), "--output-format", "raw")
+        assert file.read_bytes() == as_the_command_says(shelf, GUIDE).text.encode()
+
+    def test_it_turns_what_people_type_into_what_the_schema_asks_for(self, client: Inspector, shelf: Path) -> None:
+        """`--tool-arg budget=4000` is text; the integer comes from reading our schema."""
+        typed_in = ["--tool-name", RESOLVE, "--tool-arg", *(f"{name}={value}" for name, value in GUIDE.items())]
+        ran = client.run(serving(shelf), "--method", "tools/call", *typed_in)
+        assert outcome(ran.printed["result"]) == as_the_command_says(shelf, GUIDE)
+
+    def test_a_tool_that_is_not_listed_is_not_found(self, client: Inspector, shelf: Path) -> None:
+        """It looks at the list first and asks the server for nothing."""
+        [refused] = client(serving(shelf), Call("context.nothing", {}))
+        assert refused == Refused("tool_not_found", "Tool 'context.nothing' not found on server.")
+
+    def test_an_argument_the_schema_does_not_name_is_refused(self, client: Inspector, shelf: Path) -> None:
+        """It shows the message of a protocol error, not its number."""
+        assert client(serving(shelf), Call(LIST_CACHES, {"cache": "docs"})) == [Refused("error", "Invalid params")]
+
+    def test_half_a_surrogate_pair_is_an_invalid_query(self, client: Inspector, shelf: Path) -> None:
+        assert client(serving(shelf), Call(RESOLVE, GUIDE | {"query": "\ud800"})) == [typed("invalid_query")]
