@@ -1,4 +1,4 @@
-# `make serve` and `make test` set up all they need. Everything lives in .venv.
+# `make serve` and `make test` set up all they need. Everything lives in .venv and tests/clients/node_modules.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,7 +33,7 @@ $(NODE_MODULES): $(CLIENTS)/package-lock.json | $(READY)
 	rm -rf $(VENV)/npm
 	touch $@
 
-serve: setup
+serve: $(READY) $(COMPILED)
 	@bash examples/try.sh $(BIN)/context
 
 test: setup

@@ -1,4 +1,4 @@
-"""What JSON-RPC 2.0 asks of an answer, and which lines are due one: written from the rules, sharing no code with src."""
+"""What JSON-RPC 2.0 asks of an answer, and which lines are due one: written from the rules, without a look at src."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def faults_in(answer: Any) -> list[str]:
     error = answer.get("error", {"code": 0, "message": ""})
     if type(error.get("code")) is not int or not isinstance(error.get("message"), str):
         faults.append("illegal error")
-    if error.keys() > {"code", "message", "data"}:
+    if error.keys() - {"code", "message", "data"}:
         faults.append("extra members of the error")
     return faults

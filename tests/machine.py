@@ -74,7 +74,9 @@ def command_of(python: str) -> list[str]:
     return ["env", f"PYTHONPATH={SOURCE}", "PYTHONDONTWRITEBYTECODE=1", python, "-m", "contextfold"]
 
 
-def as_nobody(tmp_path: Path, *argv: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def as_nobody(
+    tmp_path: Path, *argv: str, cwd: Path | None = None, text_input: str = ""
+) -> subprocess.CompletedProcess[str]:
     """Run the command as a user who may not read everything; what it runs from must be readable to that user."""
     for folder in [tmp_path, *tmp_path.parents]:
         if folder.stat().st_uid == os.geteuid() and str(folder) not in ("/", "/tmp"):
@@ -83,4 +85,6 @@ def as_nobody(tmp_path: Path, *argv: str, cwd: Path | None = None) -> subprocess
     argv_in_full = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(COMMAND), *argv]
     if subprocess.run([*argv_in_full[:5], "--version"], capture_output=True, check=False).returncode != 0:
         pytest.skip("the interpreter lies where nobody may not read it")
-    return subprocess.run(argv_in_full, capture_output=True, text=True, timeout=60, check=False, cwd=cwd)
+    return subprocess.run(
+        argv_in_full, capture_output=True, text=True, timeout=60, check=False, cwd=cwd, input=text_input
+    )

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 from json.encoder import encode_basestring as quote
 
 from contextfold.float32 import Float32
+from contextfold.nesting import is_too_deep
 
 HASH_PREFIX = "sha256:"
 INDENT = "  "
-DEPTH_MAX = 127
 INTEGER_DIGITS = 20
 BEYOND_64_BITS = 1 << 64
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 # What the encoder takes. A plain float is left out on purpose: the only fraction in the contract is a Float32.
 Encodable = str | int | Float32 | Mapping[str, "Encodable"] | Sequence["Encodable"]
@@ -83,13 +80,13 @@ def _write_members(members: Mapping[str, Encodable], put: Callable[[str], None],
 
 def decode(raw: bytes) -> object:
     """The JSON value in these bytes; Malformed if they are anything else."""
-    if _depth(raw) > DEPTH_MAX:
+    if is_too_deep(raw):
         raise Malformed("is nested too deeply")
     try:
         value: object = _decoder.decode(raw.decode("utf-8"))
         if b"\\ud" in raw or b"\\uD" in raw:
             json.dumps(value, ensure_ascii=False).encode("utf-8")  # half of a surrogate pair is no text
-    except (ValueError, RecursionError) as problem:
+    except ValueError as problem:
         raise Malformed("is not JSON in UTF-8") from problem
     return value
 
@@ -101,15 +98,6 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     doubled = RepeatedKeys(members)
     doubled.repeated = frozenset(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
     return doubled
-
-
-def _depth(raw: bytes) -> int:
-    """How deeply arrays and objects are nested, or a number no smaller. Interpreters differ in how much they take."""
-    opening = raw.count(b"[") + raw.count(b"{")
-    if opening <= DEPTH_MAX:
-        return opening
-    brackets = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", raw, flags=re.DOTALL).translate(None, _NO_BRACKETS)
-    return max(accumulate(1 if bracket in b"[{" else -1 for bracket in brackets), default=0)
 
 
 def _integer(digits: str) -> int:

@@ -1,10 +1,14 @@
-"""Run `context` and die by SIGKILL at the N-th step that touches a file: python killed_build.py N argv…"""
+"""Run `context` and die by SIGKILL at the N-th step that touches a file.
+
+python killed_build.py exchange|no-exchange N argv…
+"""
 
 import os
 import signal
 import sys
 
 from contextfold.cli.main import run
+from contextfold.resolve import replace
 
 STEPS = {
     "open",
@@ -18,6 +22,8 @@ STEPS = {
     "os.truncate",
     "ctypes.dlsym",
 }
+if sys.argv.pop(1) == "no-exchange":  # as on a file system that has no such call
+    replace._EXCHANGE = replace._NO_REPLACE = 1 << 30
 left = int(sys.argv.pop(1))
 
 

@@ -164,7 +164,7 @@ class TestWhatMayBeReplaced:
         assert call("build", "--sources", sources, "--cache", cache, "--force").code == 0
         assert "new.md" in ids(cache)
         assert beside(cache) == []
-        cache.rename(cache.parent / f".{cache.name}{replace.SET_ASIDE_SUFFIX.decode()}")  # killed between two renames
+        cache.rename(cache.parent / f".{cache.name}{files.SET_ASIDE_SUFFIX.decode()}")  # killed between two renames
         (sources / "bad.md").write_bytes(b"\xff")
         assert call("build", "--sources", sources, "--cache", cache, "--force").code == 5
         assert "new.md" in ids(cache)
@@ -242,7 +242,7 @@ class TestWhatMayBeReplaced:
             assert "together" in before
 
     def test_awkward_targets_end_in_words(self, sources: Path, tmp_path: Path, call: Call) -> None:
-        os.mkfifo(tmp_path / f".pipe{replace.STAGING_SUFFIX.decode()}")
+        os.mkfifo(tmp_path / f".pipe{files.STAGING_SUFFIX.decode()}")
         assert call("build", "--sources", sources, "--cache", tmp_path / "pipe").code == 6
         assert call("build", "--sources", sources, "--cache", "").code == 6
         assert call("build", "--sources", sources, "--cache", tmp_path / ("n" * 300)).code == 6
@@ -411,6 +411,26 @@ class TestFailures:
 
 
 class TestKilled:
+    @pytest.mark.parametrize("exchange", ["exchange", "no-exchange"])
+    def test_killed_on_and_on_the_next_build_always_succeeds(
+        self, exchange: str, sources: Path, tmp_path: Path, call: Call
+    ) -> None:
+        """Each build is killed one step later than the last, on whatever the last one left."""
+        target = tmp_path / "c"
+        assert call("build", "--sources", sources, "--cache", target).code == 0
+        argv = ["build", "--sources", str(sources), "--cache", str(target), "--force"]
+        for step in range(1, 1000, times(2, 1)):
+            killed: list[str | Path] = [sys.executable, KILLER, exchange, str(step), *argv]
+            done = subprocess.run(killed, capture_output=True, timeout=60, check=False)
+            if done.returncode == 0:
+                break
+            ran = call(*argv)
+            assert ran.code == 0, (step, ran.err)
+            assert call("verify", "--cache", target).code == 0
+            assert beside(target) == []
+        else:
+            pytest.fail("the build never ran to its end")
+
     @pytest.mark.parametrize("force", [False, True])
     def test_killed_at_any_step_it_leaves_the_old_cache_or_the_new(
         self, force: bool, sources: Path, tmp_path: Path, call: Call
@@ -423,7 +443,7 @@ class TestKilled:
         for step in range(1, 1000, times(3, 1)):
             argv = ["build", "--sources", str(sources), "--cache", str(target), *(["--force"] if force else [])]
             done = subprocess.run(
-                [sys.executable, KILLER, str(step), *argv], capture_output=True, timeout=60, check=False
+                [sys.executable, KILLER, "exchange", str(step), *argv], capture_output=True, timeout=60, check=False
             )
             if not os.path.lexists(target):
                 outcomes.add("nothing")
@@ -471,6 +491,18 @@ class TestKilled:
         process.communicate(timeout=60)
         assert process.returncode == 128 + how
         assert os.listdir(tmp_path) == ["docs"]
+
+    def test_a_hangup_that_is_ignored_stays_ignored(self, tmp_path: Path) -> None:
+        docs = write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 50 for n in range(3000)})
+        target = tmp_path / "c"
+        argv: list[str | Path] = ["nohup", COMMAND, "build", "--sources", docs, "--cache", target]
+        process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        while not beside(target):
+            assert process.poll() is None
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert len(ids(target)) == 3000
 
 
 class TestTwoOfUs:

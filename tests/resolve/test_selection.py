@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from contextfold import open_cache
 from contextfold.cli.main import main
 from contextfold.resolve.document import document_id
 from contextfold.resolve.manifest import FileNames
-from machine import context, times, write_files
+from machine import COMMAND, context, times, write_files
 
 # Few letters in many shapes, so that words recur, ids collide only when they should, and ties are common.
 WORDS = st.sampled_from(
@@ -169,3 +170,18 @@ def test_different_contents_with_the_same_digits_get_numbered_files_too() -> Non
 )
 def test_an_id_has_no_leading_dot_slash(path: str, name: str) -> None:
     assert document_id(path) == name
+
+
+def test_a_document_full_of_brackets_costs_no_more_memory_than_another(tmp_path: Path) -> None:
+    peaks = []
+    for name, unit in (("plain", b"ab c "), ("links", b"[a](b) ")):
+        (tmp_path / name).mkdir()
+        cache = build({"big.md": unit * (4_000_000 // len(unit))}, tmp_path / name)
+        shutil.rmtree(cache / "pack")
+        argv: list[str | Path] = [COMMAND, "resolve", "--cache", cache, "--query", "x", "--budget", "1"]
+        process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        peaks.append(usage.ru_maxrss)
+    assert peaks[1] < 2 * peaks[0]

@@ -36,6 +36,7 @@ def test_it_answers_in_a_network_namespace_of_its_own(root: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
 def test_it_opens_no_socket_and_no_file_but_its_caches_and_python(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "docs", root / "other")
     trace = tmp_path / "trace"
     argv = ["strace", "-f", "-e", "trace=%file,%network", "-o", str(trace), str(COMMAND), "serve", "--stdio"]
     home = tmp_path / "home"
@@ -52,6 +53,7 @@ def test_it_opens_no_socket_and_no_file_but_its_caches_and_python(root: Path, tm
     }
     python = [sys.base_prefix, sys.prefix, str(ROOT / "src"), "/dev/null", "/usr/lib", "/lib", "/etc/ld.so.cache"]
     assert {path for path in opened if path.startswith(str(root))}
+    assert {path for path in opened if path.startswith(str(root / "other"))} == set()
     assert {path for path in opened if not path.startswith((str(root), *python))} == set()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,12 @@ from typing import Any
 import pytest
 
 from contextfold import __version__
-from contextfold.errors import ContextError
-from machine import COMMAND, Call, context, write_files
+from contextfold.resolve.root import CacheRoot
+from contextfold.serve.protocol import Session
+from contextfold.serve.tools import RESOLVE_TOOLS
+from contextfold.serve.tools import call as run_tool
+from contextfold.settings import settings_from
+from machine import COMMAND, Call, as_nobody, command_of, context, interpreters, write_files
 from serve.wire import (
     INITIALIZE,
     MODERN_META,
@@ -28,6 +34,7 @@ from serve.wire import (
 )
 
 LIMIT = 1_048_576
+PYTHONS = interpreters()
 PARSE_ERROR = {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "Parse error"}}
 PING = request("ping", request_id="alive")
 ALIVE = {"jsonrpc": "2.0", "id": "alive", "result": {}}
@@ -160,6 +167,31 @@ class TestRequests:
         for method in ("nonsense", "resources/list", "server/discover", "TOOLS/LIST", ""):
             assert after_handshake(root, request(method)) == [protocol_error(-32601, f"Method not found: {method}")]
 
+    def test_params_may_be_null(self, root: Path) -> None:
+        line = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":null}\n'
+        assert after_handshake(root, line) == [{"jsonrpc": "2.0", "id": 1, "result": {}}]
+
+    def test_a_bug_of_ours_costs_one_answer(self) -> None:
+        session = Session(RESOLVE_TOOLS)
+        session._initialize = None  # type: ignore[method-assign, assignment]
+        answer = session.receive(INITIALIZE)
+        assert isinstance(answer, bytes)
+        assert json.loads(answer) == protocol_error(-32603, "Internal error", request_id=0)
+
+    @pytest.mark.parametrize(("depth", "read"), [(120, True), (124, True), (130, False), (984, False), (5000, False)])
+    def test_nesting_is_read_to_the_same_depth_everywhere(self, depth: int, read: bool, root: Path) -> None:
+        nested = b"[" * depth + b"]" * depth
+        line = call("context.resolve", {**RESOLVE, "budget": "NESTED"}).replace(b'"NESTED"', nested)
+        (answer,) = after_handshake(root, line)
+        if read:
+            assert error_code_of(answer) == "invalid_budget"
+        else:
+            assert answer == PARSE_ERROR
+
+    def test_brackets_in_a_text_are_no_nesting(self, root: Path) -> None:
+        (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, "query": '[{"\\' * 500}))
+        assert answer["result"]["isError"] is False
+
     @pytest.mark.parametrize("method", ["ping", "tools/list", "tools/call", "initialize"])
     @pytest.mark.parametrize("params", [[], 5, "x", True])
     def test_params_that_are_no_object_are_invalid(self, method: str, params: object, root: Path) -> None:
@@ -269,6 +301,12 @@ class TestTools:
         }
         assert tools[1]["inputSchema"] == {"type": "object", "properties": {}, "additionalProperties": False}
         assert tools[2]["inputSchema"]["properties"] == {"cache": cache}
+        assert [tool["description"] for tool in tools] == [
+            "Resolve a natural-language query against a pre-built context cache and return a deterministic, "
+            "explainable set of documents within a token budget.",
+            "List available context caches.",
+            "Inspect cache state and metadata.",
+        ]
 
     @pytest.mark.parametrize("query", ["guide", "", "é Σ 😀", "\u0000", 'a"b\\c\nd', "deployment security"])
     @pytest.mark.parametrize("budget", [0, 7, 4000, 2**63 - 1])
@@ -361,6 +399,19 @@ class TestTools:
 
 
 class TestNames:
+    def test_bad_arguments_are_refused_before_the_disk_is_touched(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def touched(*_: object, **__: object) -> None:
+            raise AssertionError("the disk was touched")
+
+        for name in ("open", "stat", "lstat", "scandir", "listdir", "readlink"):
+            monkeypatch.setattr(os, name, touched)
+        monkeypatch.setattr(os.path, "realpath", touched)
+        resolve, _, inspect = RESOLVE_TOOLS
+        for wrong in ({"cache": "../x"}, {"cache": "/x"}, {"cache": "a\0"}, {"query": 5}, {"budget": -1}):
+            assert '"internal_error"' not in run_tool(resolve, CacheRoot(b"/x"), {**RESOLVE, **wrong}).text
+        assert '"cache_missing"' in run_tool(inspect, CacheRoot(b"/x"), {"cache": "../x"}).text
+        assert '"internal_error"' in run_tool(resolve, CacheRoot(b"/x"), RESOLVE).text  # the trap works
+
     @pytest.mark.parametrize(
         "name",
         [
@@ -414,11 +465,43 @@ class TestListAndInspect:
         (root / "link").symlink_to(root / "docs")
         (root / "a" / "manifest.json").symlink_to(root / "docs" / "manifest.json")
         (root / "Z" / "manifest.json").mkdir()
-        os.mkdir(os.fsencode(root) + b"/bad\xff")
+        (root / "broken").mkdir()
+        (root / "broken" / "manifest.json").write_text("nope")  # nobody reads it to list it
+        for unnameable in (b"bad\xff", b"a..b", b"\\x"):
+            os.mkdir(os.fsencode(root) + b"/" + unnameable)
         (answer,) = after_handshake(root, call("context.list_caches"))
-        names = [".hidden", "Z", "a", "a b", "docs", "é", "😀"]
-        expected = {"caches": [{"path": name, "has_manifest": name == "docs"} for name in names]}
+        names = [".hidden", "Z", "a", "a b", "broken", "docs", "é", "😀"]
+        expected = {"caches": [{"path": name, "has_manifest": name in ("broken", "docs")} for name in names]}
         assert text_of(answer) == json.dumps(expected, separators=(",", ":"), ensure_ascii=False)
+
+    def test_every_listed_name_can_be_asked_for(self, root: Path) -> None:
+        for name in ("é", "a b", ".hidden", "~", "$HOME", "*"):
+            os.rename(root / os.listdir(root)[0], root / name)
+            (listed,) = json.loads(text_of(after_handshake(root, call("context.list_caches"))[0]))["caches"]
+            (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, "cache": listed["path"]}))
+            assert answer["result"]["isError"] is False
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
+    def test_what_may_not_be_read_is_an_io_error(self, root: Path, tmp_path: Path) -> None:
+        questions = {
+            "docs/manifest.json": call("context.inspect_cache", {"cache": "docs"}),
+            "docs/index.json": call("context.resolve", RESOLVE),
+            ".": call("context.list_caches"),
+        }
+        for file, asked in questions.items():
+            (root / file).chmod(0)
+            argv = ("serve", "--stdio", "--cache-root", str(root))
+            ran = as_nobody(tmp_path, *argv, text_input=(INITIALIZE + asked).decode())
+            assert error_code_of(json.loads(ran.stdout.splitlines()[1])) == "io_error"
+            (root / file).chmod(0o755)
+
+    def test_a_build_in_progress_is_no_cache_yet(self, root: Path) -> None:
+        for suffix in (".contextfold-building", ".contextfold-replaced"):
+            (root / f".docs{suffix}").mkdir(exist_ok=True)
+            (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, "cache": f".docs{suffix}"}))
+            assert error_code_of(answer) == "cache_missing"
+        (answer,) = after_handshake(root, call("context.list_caches"))
+        assert [cache["path"] for cache in json.loads(text_of(answer))["caches"]] == ["docs"]
 
     def test_a_root_that_is_not_there_is_an_io_error_of_the_list_alone(self, tmp_path: Path) -> None:
         listed, resolved = after_handshake(
@@ -485,6 +568,18 @@ class TestStartAndEnd:
         assert ran.stderr.count(b"\n") == 1
         assert b"--cache-root" in ran.stderr
 
+    def test_a_call_may_take_30_seconds_unless_told_otherwise(self) -> None:
+        assert settings_from({"CONTEXT_CACHE_ROOT": "x"}, None).tool_timeout_s == 30
+
+    @pytest.mark.parametrize("stdout", ["> /dev/full", ">&-"])
+    def test_a_stdout_that_takes_nothing_is_an_io_error(self, stdout: str, root: Path) -> None:
+        script = f"echo '{INITIALIZE.decode().strip()}' | {COMMAND} serve --stdio {stdout}"
+        done = subprocess.run(
+            ["bash", "-c", script], env=environment(root), capture_output=True, timeout=60, check=False
+        )
+        assert done.returncode == 6
+        assert b"stdout" in done.stderr
+
     def test_the_option_goes_before_the_variable(self, root: Path, tmp_path: Path) -> None:
         env = environment(tmp_path / "nowhere")
         argv: list[str | Path] = [COMMAND, "serve", "--stdio", "--cache-root", root]
@@ -508,6 +603,18 @@ class TestStartAndEnd:
         lines = [call("context.resolve", RESOLVE, request_id=number) for number in range(40)]
         assert [answer["id"] for answer in after_handshake(root, *lines)] == list(range(40))
         assert exchange(root) == []
+
+    def test_with_stdin_closed_nothing_else_is_taken_for_it(self, root: Path) -> None:
+        ours, theirs = socket.socketpair()
+        with ours:
+            argv = ["bash", "-c", f"exec {COMMAND} serve --stdio <&-"]
+            process = subprocess.Popen(argv, stdout=theirs.fileno(), env=environment(root))
+            theirs.close()
+            ours.sendall(INITIALIZE)
+            assert process.wait(timeout=30) == 0
+            ours.settimeout(5)
+            with contextlib.suppress(ConnectionResetError):  # what we sent was never read
+                assert ours.recv(1) == b""
 
     def test_no_input_at_all_is_an_end_too(self, root: Path) -> None:
         script = f"{COMMAND} serve --stdio <&-"
@@ -548,16 +655,35 @@ run()
         assert b"context.resolve: cache_invalid: " in done.stderr
         assert b"secret" not in done.stderr
 
-    def test_the_error_codes_of_the_schema_are_the_tree(self) -> None:
-        codes = {kind.code for kind in ContextError.__subclasses__()}
-        assert codes == {
-            "cache_missing",
-            "cache_invalid",
-            "invalid_query",
-            "invalid_budget",
-            "io_error",
-            "internal_error",
-        }
+
+class TestEveryPython:
+    @pytest.mark.parametrize("version", list(PYTHONS)[1:])
+    def test_each_gives_the_same_bytes(self, version: str, root: Path) -> None:
+        lines = (
+            INITIALIZE
+            + PING
+            + b"".join(
+                [
+                    b"nope\n",
+                    b"[" * 900 + b"]" * 900 + b"\n",
+                    request("tools/list"),
+                    modern("server/discover"),
+                    call("context.resolve", RESOLVE),
+                    call("context.resolve", {**RESOLVE, "query": "\ud800"}),
+                    call("context.resolve", {**RESOLVE, "budget": 10**4000}),
+                    call("context.list_caches"),
+                    call("context.inspect_cache", {"cache": "docs"}),
+                    call("context.inspect_cache", {"cache": "../docs"}),
+                ]
+            )
+        )
+        given = []
+        for command in ([str(COMMAND)], command_of(PYTHONS[version])):
+            argv = [*command, "serve", "--stdio"]
+            done = subprocess.run(argv, input=lines, env=environment(root), capture_output=True, timeout=60, check=True)
+            given.append(done.stdout)
+        assert given[0] == given[1]
+        assert given[0].count(b"\n") == 12
 
 
 class TestNeverStale:

@@ -17,7 +17,8 @@ EXIT_BY_SIGNAL = 128
 
 def run(values: Mapping[str, str]) -> int:
     for ending in (signal.SIGTERM, signal.SIGHUP):  # so that the unfinished cache is removed on the way out
-        signal.signal(ending, _terminate)
+        if signal.getsignal(ending) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(ending, _terminate)
     progress = ProgressLine("building")
     try:
         built = build(

@@ -124,7 +124,6 @@ class _Build:
         settled = packs.older_than(recorded_at_ns, fingerprints(self._prefix, [*packs.FRAME, *files]))
         frame_length = len(packs.FRAME) * packs.FINGERPRINT_FIELDS
         pack = packs.Pack(
-            cache_version=manifest.cache_version,
             frame=settled[:frame_length],
             fingerprints=settled[frame_length:],
             tokens=self._tokens,

@@ -7,7 +7,6 @@ Otherwise whatever cannot be vouched for is read, checked and, where there is no
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 from contextfold.canonical import Malformed
@@ -34,12 +33,11 @@ from contextfold.resolve.manifest import (
     decode_index,
     decode_manifest,
 )
-from contextfold.resolve.pack import FRAME, PACK_FOLDER, POSTINGS_FILE, TABLE_FILE, Pack, decode_pack, older_than
+from contextfold.resolve.pack import FRAME, PACK_FOLDER, POSTINGS_FILE, TABLE_FILE, Pack, decode_pack
 from contextfold.resolve.scoring import Measures, matches_in
 from contextfold.text import count_words
 from contextfold.tokens import tokens_of
 
-AT_REST_NS = 2_000_000_000  # the coarsest tick of a file system's clock
 TABLE_MAX_BYTES = 1 << 31  # what ten million documents need
 
 Progress = Callable[[int, int], None]
@@ -79,7 +77,7 @@ class CacheFolder:
         if pack:
             try:
                 if not self.is_as_built(pack):
-                    self._vouch_anew(pack)
+                    self._raise_first_fault(Examination(self, pack))
                 return Checked(pack.measure(terms, self._read_postings), pack.entry)
             except Malformed:
                 pass  # a pack that does not fit this cache, or damaged postings: do without
@@ -87,19 +85,6 @@ class CacheFolder:
         examination = Examination(self, None, on_document=count.add)
         self._raise_first_fault(examination)
         return Checked(count.measures(), examination.entries.__getitem__)
-
-    def _vouch_anew(self, pack: Pack) -> None:
-        """Read what the pack cannot vouch for, and let it vouch for that from now on, as long as this object lives.
-
-        So a cache that was copied to where it is used is read once by a server, not once for each question. What was
-        noted before reading is kept, and only of files that have been at rest for a while: a later change shows.
-        """
-        looked_at_ns = time.time_ns() - AT_REST_NS
-        frame, documents = fingerprints(self._prefix, FRAME), fingerprints(self._prefix, pack.files)
-        self._raise_first_fault(Examination(self, pack))
-        self._pack = pack._replace(
-            frame=older_than(looked_at_ns, frame), fingerprints=older_than(looked_at_ns, documents)
-        )
 
     def faults(self, *, trusting_pack: bool, progress: Progress = silent) -> tuple[Manifest | None, list[Fault]]:
         """Every fault, and the manifest if it could be read."""
@@ -181,6 +166,14 @@ class CacheFolder:
                     folders.append(file)
                 elif file not in files:
                     yield file
+
+    def bytes_in_root(self) -> int:
+        """The files right in the cache's folder; not those below, not what links lead to."""
+        try:
+            with os.scandir(self.path) as entries:
+                return sum(regular_size(entry.path) for entry in entries)
+        except OSError as problem:
+            raise storage_failed("cannot list", self.path, problem) from problem
 
     def size_of(self, entries: Sequence[Entry]) -> int:
         """The bytes of those document files that exist."""

@@ -24,6 +24,9 @@ _READ_FLAGS = (
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 READ_BYTES = 1 << 20
 SYNC_TOGETHER_FROM = 500
+# Of folders that a build is working on, or that one is about to remove: no caches yet, or no more.
+STAGING_SUFFIX = b".contextfold-building"
+SET_ASIDE_SUFFIX = b".contextfold-replaced"
 INODE_MASK = 2**63 - 1  # some file systems number beyond what a signed integer holds
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
 LEADS_NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}  # of a path that may have links

@@ -42,8 +42,6 @@ COUNT_BITS = 16  # a posting is the document's ordinal in its segment, and in th
 POSTING_COUNT_MAX = (1 << COUNT_BITS) - 1
 SEGMENT_MAX_DOCUMENTS = 1 << 16
 SEGMENT_MAX_POSTINGS = 2_000_000  # bounds what build holds in memory
-HEAD_FIELDS = {"byte_order", "cache_version", "frame", "segments", "sections"}
-SECTIONS = 10
 SEPARATOR = b"\0"  # in no path, hence in no id and no file
 TERM_SEPARATOR = b"\n"  # in no word
 
@@ -162,7 +160,6 @@ def _integers(typecode: str, raw: bytes) -> array[int]:
 class Pack(Record):
     """The table: every document by number, in id order."""
 
-    cache_version: str
     frame: array[int]  # the fingerprints of FRAME
     fingerprints: array[int]  # of each document's file
     tokens: array[int]
@@ -173,6 +170,23 @@ class Pack(Record):
     segments: list[Segment]
     blocks: list[Block]
     first_terms: list[bytes]  # of each block
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether every list is as long as the number of documents asks for."""
+        count = len(self.ids)
+        lengths = (
+            len(self.files),
+            len(self.tokens),
+            len(self.total_words),
+            len(self.fingerprints) // FINGERPRINT_FIELDS,
+        )
+        return (
+            set(lengths) == {count}
+            and len(self.versions) == count * DIGEST_BYTES
+            and len(self.frame) == len(FRAME) * FINGERPRINT_FIELDS
+            and len(self.blocks) == len(self.first_terms)
+        )
 
     def entry(self, number: int) -> Entry:
         digest = self.versions[DIGEST_BYTES * number : DIGEST_BYTES * (number + 1)]
@@ -227,7 +241,6 @@ class Pack(Record):
         head = encode(
             {
                 "byte_order": sys.byteorder,
-                "cache_version": self.cache_version,
                 "frame": self.frame.tolist(),
                 "segments": self.segments,
                 "sections": [len(section) for section in sections],
@@ -254,10 +267,20 @@ def decode_pack(raw: bytes) -> Pack:
     body = memoryview(raw)[body_at:]
     if raw[: len(MAGIC)] != MAGIC or raw[len(MAGIC) : body_at] != hashlib.sha256(body).digest():
         raise Malformed("the packed index is damaged, or of another version")
+    try:
+        pack = _laid_out(body)
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError) as problem:
+        raise Malformed("the packed index is laid out otherwise") from problem
+    if not pack.is_consistent:
+        raise Malformed("the packed index contradicts itself")
+    return pack
+
+
+def _laid_out(body: memoryview) -> Pack:
     at = HEAD_LENGTH_BYTES + int.from_bytes(body[:HEAD_LENGTH_BYTES], "little")
     head = decode(bytes(body[HEAD_LENGTH_BYTES:at]))
-    if not isinstance(head, dict) or set(head) != HEAD_FIELDS or len(head["sections"]) != SECTIONS:
-        raise Malformed("the packed index is of another version")
+    if not isinstance(head, dict):
+        raise TypeError("no head")
     if head["byte_order"] != sys.byteorder:
         raise Malformed("the packed index is of a machine with another byte order")
     sections = []
@@ -266,7 +289,6 @@ def decode_pack(raw: bytes) -> Pack:
         at += length
     fingerprints, tokens, total_words, files, ids, versions, offsets, lengths, digests, first_terms = sections
     return Pack(
-        cache_version=head["cache_version"],
         frame=array("q", head["frame"]),
         fingerprints=_integers("q", fingerprints),
         tokens=_integers("Q", tokens),

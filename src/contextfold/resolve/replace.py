@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from contextfold.errors import StorageFailed
-from contextfold.resolve.files import is_folder, shown, storage_failed, sync
+from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, is_folder, shown, storage_failed, sync
 from contextfold.resolve.manifest import MANIFEST_FILE
 
 try:
@@ -26,8 +26,6 @@ try:
 except ImportError:  # no advisory locks on this system: a second builder is stopped by the rename alone
     fcntl = None  # type: ignore[assignment]
 
-STAGING_SUFFIX = b".contextfold-building"
-SET_ASIDE_SUFFIX = b".contextfold-replaced"
 NAME_BYTES = 200  # of the target's name, so that ours stays within what file systems allow
 LOCK_ATTEMPTS = 10
 
@@ -115,9 +113,12 @@ class Staging:
         )
 
     def _recover(self) -> None:
-        """Bring back a cache that a build killed between two renames had set aside."""
-        if os.path.lexists(self._set_aside) and not os.path.lexists(self.target):
-            os.rename(self._set_aside, self.target)
+        """Bring back a cache that a build killed between its renames had set aside, or finish what it was about."""
+        if os.path.lexists(self._set_aside):
+            if os.path.lexists(self.target):
+                _remove(self._set_aside)  # the new one was in place already
+            else:
+                os.rename(self._set_aside, self.target)
 
     def _check_target(self) -> None:
         """Refuse what must not be replaced, before any work is done."""

@@ -6,11 +6,11 @@ import os
 import stat
 from collections import OrderedDict
 
-from contextfold.canonical import Malformed, encode
-from contextfold.errors import CacheMissing, StorageFailed
+from contextfold.canonical import encode
+from contextfold.errors import CacheMissing
 from contextfold.record import Record
-from contextfold.resolve.files import FileAbsent, NotRegular, read_regular, shown, storage_failed
-from contextfold.resolve.manifest import MANIFEST_FILE, decode_manifest
+from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, storage_failed
+from contextfold.resolve.manifest import MANIFEST_FILE
 from contextfold.resolve.service import Cache
 
 KEPT_CACHES = 8  # bounds what a server that runs for months holds in memory
@@ -39,9 +39,11 @@ def check_name(name: object) -> str:
     if not isinstance(name, str) or not name or ".." in name or name[0] in "/\\" or "\0" in name:
         raise CacheMissing("the name is not that of a cache below the root")
     try:
-        name.encode("utf-8")
+        raw = name.encode("utf-8")
     except UnicodeEncodeError:
         raise CacheMissing("the name is not text") from None
+    if raw.rstrip(b"/").endswith((STAGING_SUFFIX, SET_ASIDE_SUFFIX)):
+        raise CacheMissing("the name is that of a build in progress")
     return name
 
 
@@ -59,19 +61,20 @@ class CacheRoot:
         if path == root or os.path.commonpath([path, root]) != root:
             raise CacheMissing("the name leads out of the root")
         cache = self._kept.pop(path, None) or Cache(path)
+        cache.identity()  # only what is there is kept
         self._kept[path] = cache
         if len(self._kept) > KEPT_CACHES:
             self._kept.popitem(last=False)
         return cache
 
     def list(self) -> tuple[ListedCache, ...]:
-        """Every folder in the root, by name. A name that is not UTF-8 cannot be told, nor asked for."""
+        """Every folder in the root that can be asked for, by name."""
         try:
             with os.scandir(self.path) as entries:
                 names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except OSError as problem:
             raise storage_failed("cannot list", self.path, problem) from problem
-        return tuple(ListedCache(name.decode(), self._has_manifest(name)) for name in names if _is_text(name))
+        return tuple(ListedCache(name.decode(), self._has_manifest(name)) for name in names if _can_be_asked_for(name))
 
     def _has_manifest(self, name: bytes) -> bool:
         try:
@@ -81,31 +84,13 @@ class CacheRoot:
 
     def summary(self, name: str) -> CacheSummary:
         """What a cache is, also when its manifest cannot be read."""
-        cache = self.cache(name)
-        cache.identity()
-        try:
-            decode_manifest(read_regular(os.path.join(cache.path, MANIFEST_FILE.encode())))
-        except (FileAbsent, NotRegular, Malformed):
-            return UNREADABLE
-        inspection = cache.inspect()
-        total_bytes = _bytes_in(cache.path)
-        return CacheSummary(inspection.cache_version, inspection.document_count, total_bytes, inspection.valid)
+        found = self.cache(name).root_summary()
+        return CacheSummary(*found) if found else UNREADABLE
 
 
-def _is_text(name: bytes) -> bool:
+def _can_be_asked_for(name: bytes) -> bool:
     try:
-        name.decode("utf-8")
-    except UnicodeDecodeError:
+        check_name(name.decode("utf-8"))
+    except (UnicodeDecodeError, CacheMissing):
         return False
     return True
-
-
-def _bytes_in(folder: bytes) -> int:
-    """The files right in a folder; not those below, not what links lead to."""
-    try:
-        with os.scandir(folder) as entries:
-            return sum(
-                entry.stat(follow_symlinks=False).st_size for entry in entries if entry.is_file(follow_symlinks=False)
-            )
-    except OSError as problem:
-        raise StorageFailed(f"cannot list {shown(folder)}: {problem.strerror}") from problem

@@ -1,4 +1,4 @@
-"""What can be asked of a cache: build it, resolve a query, inspect it, verify it. Orders checks, reading and choosing.
+"""What can be asked of a cache: resolve a query, inspect it, verify it. Orders checks, reading and choosing.
 
 Every answer is of one cache, never of two: if the folder at the path is replaced while it is read, the work is done
 again on the new one.
@@ -110,6 +110,17 @@ class Cache:
 
         return self._of_one_cache(answer)
 
+    def root_summary(self) -> Inspection | None:
+        """As `inspect`, but with the bytes of the files in the cache's own folder; None without a readable manifest."""
+
+        def answer() -> Inspection | None:
+            manifest, faults = self._folder.faults(trusting_pack=True)
+            if manifest is None:
+                return None
+            return Inspection(manifest.cache_version, manifest.document_count, self._folder.bytes_in_root(), not faults)
+
+        return self._of_one_cache(answer)
+
     def verify(self, progress: Progress = silent) -> Verification:
         """Read every byte and list every fault."""
 
@@ -147,6 +158,8 @@ class Cache:
             before = self.identity()
             try:
                 answered = answer()
+            except MemoryError:
+                raise StorageFailed(f"{shown(self.path)}: out of memory; free some, or split the cache") from None
             except ContextError:
                 if self.identity() == before:
                     raise

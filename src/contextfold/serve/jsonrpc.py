@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from contextfold.nesting import is_too_deep
 from contextfold.record import Record
 
 TYPE_CHECKING = False
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
-INVALID_PARAMS = -32602
 
 LINE_MAX_BYTES = 1_048_576  # with its newline
 INTEGER_DIGITS = 4300  # what every interpreter converts by default
@@ -51,9 +51,11 @@ _decoder = json.JSONDecoder(parse_int=_integer, parse_constant=_reject_constant)
 
 def parse(line: bytes) -> Request:
     """The request in a line; RpcError if it is none."""
+    if is_too_deep(line):
+        raise RpcError(PARSE_ERROR, "Parse error")
     try:
         message = _decoder.decode(line.decode("utf-8"))
-    except (ValueError, RecursionError):
+    except ValueError:
         raise RpcError(PARSE_ERROR, "Parse error") from None
     if not isinstance(message, dict):
         raise RpcError(INVALID_REQUEST, "Invalid Request")

@@ -9,9 +9,10 @@ A line goes in; out comes an answer, nothing (a notification), or a call that so
 from __future__ import annotations
 
 from contextfold import __version__
+from contextfold.errors import InternalError
+from contextfold.failures import INVALID_PARAMS, JSON_RPC_CODES
 from contextfold.record import Record
 from contextfold.serve.jsonrpc import (
-    INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     Request,
@@ -66,13 +67,15 @@ class Session:
 
     def receive(self, line: bytes) -> bytes | Call | None:
         """The answer to a line, the call it asks for, or None where none is due."""
+        request_id = None
         try:
             request = parse(line)
-            if request.is_notification:
-                return None
-            return self._answer(request)
+            request_id = request.id
+            return None if request.is_notification else self._answer(request)
         except RpcError as error:
             return error_line(error)
+        except Exception:  # a bug of ours must cost one answer, not the session
+            return error_line(RpcError(JSON_RPC_CODES[InternalError.code], InternalError.message, request_id))
 
     def finish(self, call: Call, answer: Answer) -> bytes:
         """The line that carries a tool's answer back."""

@@ -12,7 +12,7 @@ import os
 import select
 import sys
 
-from contextfold.errors import InternalError
+from contextfold.errors import InternalError, StorageFailed
 from contextfold.serve.jsonrpc import LINE_MAX_BYTES, PARSE_ERROR, RpcError, error_line
 from contextfold.serve.protocol import Call, Session
 from contextfold.serve.tools import RESOLVE_TOOLS, Answer, failure
@@ -50,6 +50,10 @@ def serve(settings: Settings) -> None:
                 _write(answers, answer)
     except (BrokenPipeError, ConnectionResetError):
         pass  # the client is gone, and with it whoever an error could be told to
+    except OSError as problem:
+        raise StorageFailed(
+            f"cannot write the answers to stdout: {problem.strerror}; start the server anew"
+        ) from problem
     finally:
         worker.stop()
 
@@ -145,11 +149,22 @@ def _write(descriptor: int, answer: bytes) -> None:
 
 def _take_stdout() -> int:
     """Keep stdout for answers alone: whatever a library prints from now on goes to stderr."""
-    if sys.stderr is None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)
-    answers = os.dup(STDOUT)
+    for stream, descriptor, flags in ((sys.stdin, STDIN, os.O_RDONLY), (sys.stderr, STDERR, os.O_WRONLY)):
+        if stream is None:  # closed: whatever is opened next would be taken for it
+            _open_as(descriptor, flags)
+    try:
+        answers = os.dup(STDOUT)
+    except OSError:
+        raise StorageFailed("cannot write answers: stdout is closed; a host starts this with a pipe there") from None
     os.dup2(STDERR, STDOUT)
     return answers
+
+
+def _open_as(descriptor: int, flags: int) -> None:
+    opened = os.open(os.devnull, flags)
+    if opened != descriptor:
+        os.dup2(opened, descriptor)
+        os.close(opened)
 
 
 def log(text: str) -> None:

@@ -68,21 +68,29 @@ class Worker:
     def _start(self, timeout_s: float) -> None:
         if len(self._killed) >= UNREAPED_MAX:
             raise WorkerFailed("too many workers hang in the system")
-        their_end, self._to_worker = os.pipe()
-        self._from_worker, their_answers = os.pipe()
-        _widen(self._from_worker)
-        self._process = os.fork()
-        if self._process == 0:
+        pipes: list[int] = []
+        try:
+            pipes += os.pipe()
+            pipes += os.pipe()
+            process = os.fork()
+        except OSError:
+            for descriptor in pipes:
+                os.close(descriptor)
+            raise
+        requests, to_worker, from_worker, answers = pipes
+        if process == 0:
             try:
-                for descriptor in (self._to_worker, self._from_worker, *self._close_in_worker):
+                for descriptor in (to_worker, from_worker, *self._close_in_worker):
                     os.close(descriptor)
-                _work(their_end, their_answers, self._respond, timeout_s)
+                _work(requests, answers, self._respond, timeout_s)
             finally:
                 os._exit(0)
-        os.close(their_end)
-        os.close(their_answers)
-        os.set_blocking(self._to_worker, False)
-        os.set_blocking(self._from_worker, False)
+        os.close(requests)
+        os.close(answers)
+        _widen(from_worker)
+        os.set_blocking(to_worker, False)
+        os.set_blocking(from_worker, False)
+        self._process, self._to_worker, self._from_worker = process, to_worker, from_worker
 
     def _send(self, frame: bytes, deadline: float, timeout_s: float) -> None:
         if self._process is None:
