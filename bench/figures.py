@@ -39,7 +39,8 @@ def run(command: Command) -> Run:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{command} ended with {process.returncode}")
-    return Run(seconds, usage.ru_maxrss / 1024)
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    return Run(seconds, usage.ru_maxrss * unit / 2**20)
 
 
 def side_by_side(times: int, *commands: Command) -> list[Run]:

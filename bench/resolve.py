@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
@@ -83,18 +82,6 @@ def warm_against_stat_sweep(cache: Path, turns: int) -> Figure:
     )
 
 
-def tampering_is_noticed(cache: Path) -> bool:
-    """Change one letter of a document that is not selected, keep its size and time, and ask again."""
-    path = max((cache / "documents").iterdir())
-    before, content = path.stat(), path.read_bytes()
-    at = content.index(b"e", content.index(b'"content":"') + len(b'"content":"'))
-    path.write_bytes(content[:at] + b"E" + content[at + 1 :])
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    ended = subprocess.run(resolve_command(cache), capture_output=True, check=False)
-    path.write_bytes(content)
-    return ended.returncode == 5 and ended.stdout == b""
-
-
 def main(sizes: tuple[int, int, int] = SIZES, turns: int = 9) -> bool:
     _, middle_size, large_size = sizes
     small = small_cache()
@@ -153,10 +140,3 @@ def main(sizes: tuple[int, int, int] = SIZES, turns: int = 9) -> bool:
         )
     print_table(rows)
     return held
-
-
-def tampering(sizes: tuple[int, ...] = SIZES) -> bool:
-    """Last of all: it touches what the other figures need untouched."""
-    noticed = [tampering_is_noticed(HERE / f"cache-{count}") for count in (3, *sizes)]
-    print(f"\ntampering with an unselected document noticed: {'always' if all(noticed) else 'NOT ALWAYS'}")
-    return all(noticed)

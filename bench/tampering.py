@@ -1,0 +1,65 @@
+"""That speed is not bought with blindness: a letter changed in an unselected document is noticed however one asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.corpora import HERE
+from bench.resolve import BUDGET, CONTEXT, QUERY, SIZES
+from bench.stdio import Client
+from contextfold import ContextError, open_cache
+
+SMALL_BUDGET = 8  # one of the three small documents
+
+
+def main(sizes: tuple[int, ...] = SIZES) -> bool:
+    """Last of all: it touches what the other figures need untouched."""
+    noticed = {count: _noticed(HERE / f"cache-{count}", BUDGET if count > 3 else SMALL_BUDGET) for count in (3, *sizes)}
+    for count, ways in noticed.items():
+        print(
+            f"\ntampering with an unselected document of {count:,}: " + ", ".join(_told(*way) for way in ways.items())
+        )
+    return all(all(ways.values()) for ways in noticed.values())
+
+
+def _told(way: str, noticed: bool) -> str:
+    return f"{way} {'noticed' if noticed else 'NOT NOTICED'}"
+
+
+def _noticed(cache: Path, budget: int) -> dict[str, bool]:
+    kept, client = open_cache(cache), Client()
+    answer = kept.resolve(QUERY, budget)
+    client.resolve(cache.name)
+    document = _unselected(cache, {selected.id for selected in answer.documents})
+    before, content = document.stat(), document.read_bytes()
+    at = content.index(b"e", content.index(b'"content":"') + len(b'"content":"'))
+    document.write_bytes(content[:at] + b"E" + content[at + 1 :])
+    os.utime(document, ns=(before.st_atime_ns, before.st_mtime_ns))  # the same size and the same time
+    argv: list[str | Path] = [CONTEXT, "resolve", "--cache", cache, "--query", QUERY, "--budget", str(budget)]
+    one_shot = subprocess.run(argv, capture_output=True, check=False)
+    noticed = {
+        "one-shot": one_shot.returncode == 5 and one_shot.stdout == b"",
+        "warm library": _refuses(lambda: kept.resolve(QUERY, budget)),
+        "warm stdio": _refuses(lambda: client.resolve(cache.name)),
+    }
+    document.write_bytes(content)
+    client.close()
+    return noticed
+
+
+def _unselected(cache: Path, selected: set[str]) -> Path:
+    entries = json.loads((cache / "manifest.json").read_text(encoding="utf-8"))["documents"]
+    files: list[str] = [entry["file"] for entry in entries if entry["id"] not in selected]
+    return cache / files[-1]
+
+
+def _refuses(ask: Callable[[], object]) -> bool:
+    try:
+        ask()
+    except (ContextError, SystemExit):
+        return True
+    return False
