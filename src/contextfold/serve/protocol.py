@@ -58,6 +58,7 @@ class Session:
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = {tool.name: tool for tool in tools}
+        self._listing = [_listed(tool) for tool in tools]
         self._initialized = False
 
     @property
@@ -119,7 +120,7 @@ class Session:
                 return self._call(request, _object(params), modern=modern)
             case "tools/list":
                 _object(params)
-                result: Members = {"tools": [_listed(tool) for tool in self._tools.values()]}
+                result: Members = {"tools": self._listing}
                 return result_line(request.id, _modern(result | NOT_CACHEABLE) if modern else result)
             case "ping" if not modern:
                 _object(params)
