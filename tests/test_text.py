@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracle
-from contextfold.text import count_words, lowercase, split_words
+from contextfold.text import count_terms, count_words, lowercase, split_words
 
 # Everything that decides something: cased, ignorable and mapped characters, white space, separators that are none.
 TELLING = st.sampled_from(
@@ -47,6 +47,14 @@ def test_counting_words_equals_listing_them(text: str) -> None:
     assert {word.decode(): count for word, count in counts.items()} == {
         word: oracle.words(text).count(word) for word in oracle.words(text)
     }
+
+
+@given(TEXTS, st.lists(TEXTS, max_size=3))
+def test_counting_terms_equals_counting_words(text: str, queries: list[str]) -> None:
+    terms = list(dict.fromkeys(word for query in queries for word in oracle.words(query)))
+    matches, total = count_terms(text.encode(), [term.encode() for term in terms])
+    assert matches == sum(word in terms for word in oracle.words(text))
+    assert total == len(oracle.words(text))
 
 
 @given(TEXTS)

@@ -14,7 +14,7 @@ from contextfold.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 CAPITAL_SIGMA, SMALL_SIGMA, FINAL_SIGMA = "Σ", "σ", "ς"
 
@@ -85,6 +85,12 @@ def count_words(content: bytes) -> dict[bytes, int]:
             for part in _lowered_parts(word):
                 counts[part] = counts.get(part, 0) + count
     return counts
+
+
+def count_terms(content: bytes, terms: Sequence[bytes]) -> tuple[int, int]:
+    """How many words of the UTF-8 content equal any of the terms, each listed once; and how many words there are."""
+    words = content.lower().split() if content.isascii() else list(_words(content))
+    return sum(map(words.count, terms)), len(words)
 
 
 def _words(content: bytes) -> Iterator[bytes]:

@@ -34,8 +34,8 @@ from contextfold.resolve.manifest import (
     decode_manifest,
 )
 from contextfold.resolve.pack import FRAME, PACK_FOLDER, POSTINGS_FILE, TABLE_FILE, Pack, decode_pack
-from contextfold.resolve.scoring import Measures, matches_in
-from contextfold.text import count_words
+from contextfold.resolve.scoring import Measures
+from contextfold.text import count_terms
 from contextfold.tokens import tokens_of
 
 TABLE_MAX_BYTES = 1 << 31  # what ten million documents need
@@ -296,11 +296,11 @@ class _Count:
         self._matches: dict[int, int] = {}
 
     def add(self, document: Document) -> None:
-        words = count_words(document.content)
-        if matches := matches_in(words, self._terms):
+        matches, total_words = count_terms(document.content, self._terms)
+        if matches:
             self._matches[len(self._tokens)] = matches
         self._tokens.append(tokens_of(len(document.content)))
-        self._total_words.append(sum(words.values()))
+        self._total_words.append(total_words)
 
     def measures(self) -> Measures:
         return Measures(self._tokens, self._total_words, self._matches)

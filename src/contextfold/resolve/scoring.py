@@ -30,8 +30,3 @@ class Measures(Record):
         best_first = sorted(range(len(numbers)), key=scores.__getitem__, reverse=True)  # stable: ties stay by id
         yield from (numbers[position] for position in best_first)
         yield from (number for number in range(len(self.tokens)) if number not in self.term_matches)
-
-
-def matches_in(words: Mapping[bytes, int], terms: Sequence[bytes]) -> int:
-    """How many words equal any of the terms, each of which is listed once."""
-    return sum(words.get(term, 0) for term in terms)
