@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -53,3 +54,18 @@ def test_every_script_parses_in_its_shell(shell: str, call: Call) -> None:
         pytest.skip(f"{shell} is not on this machine")
     script = call("completion", shell).out
     subprocess.run([shell, "-n"], input=script, check=True, capture_output=True)
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="fish is not on this machine")
+def test_fish_completes_commands_and_choices(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "context.fish").write_bytes(call("completion", "fish").out)
+
+    def completes(line: str) -> set[str]:
+        script = f"source {tmp_path / 'context.fish'}; complete -C '{line}'"
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+        done = subprocess.run(["fish", "-c", script], capture_output=True, text=True, env=env, check=True)
+        return {row.partition("\t")[0] for row in done.stdout.splitlines()}
+
+    assert completes("context re") == {"resolve"}
+    assert completes("context resolve --format ") == {"json", "pretty"}
+    assert completes("context install ") >= {"claude-code", "claude-desktop", "cursor", "vscode"}
