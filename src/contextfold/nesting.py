@@ -6,8 +6,8 @@ import re
 
 DEPTH_MAX = 127
 
-# A string whole, or a bracket. The string is unrolled: a choice for each character would be remembered for each.
-_TOKEN = rb'"[^"\\]*(?:\\[\s\S][^"\\]*)*"|[\[{]|[\]}]'
+# A string, ended or cut off, or a bracket. No step is ever taken back, so the time is linear and nothing is remembered.
+_TOKEN = rb'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+(?:"|\\?\Z)|[\[{]|[\]}]'
 
 
 def is_too_deep(raw: bytes) -> bool:

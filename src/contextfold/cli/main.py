@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:  # noqa: PLR0911 - one return for each way
         report(problem.message, problem.reason)
         return EXIT_CODES[problem.code]
     except KeyboardInterrupt:
-        report("interrupted", "every cache is whole, the old one or the new; run the command again to be sure")
+        report("interrupted", "nothing is left half done; run the command again")
         return EXIT_INTERRUPTED
     except MemoryError:
         report(StorageFailed.message, "out of memory; free some, or work on fewer or smaller documents")

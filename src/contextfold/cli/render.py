@@ -9,13 +9,13 @@ import sys
 import time
 
 from contextfold.errors import StorageFailed
+from contextfold.streams import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TextIO
 
 PROGRESS_EVERY_S = 0.1
-NON_BLOCKING_WAIT_S = 1.0
 CLEAR_LINE = "\r\x1b[K"
 
 
@@ -72,19 +72,14 @@ def _to_stderr(text: str) -> None:
 
 
 def _write_all(stream: TextIO, text: str) -> None:
-    """Past every buffer, so that nothing is tried again when the interpreter ends, and to the last byte: a system call
-    may take a part, and a stream that somebody made non-blocking may take none for a while."""
-    binary = stream.buffer
-    raw = getattr(binary, "raw", binary)
-    rest = memoryview(text.encode("utf-8", "surrogateescape"))
-    while rest:
-        written = raw.write(rest)
-        if written is None:
-            from select import select
-
-            select([], [raw], [], NON_BLOCKING_WAIT_S)
-        else:
-            rest = rest[written:]
+    """Past every buffer, so that nothing is tried again when the interpreter ends."""
+    raw = text.encode("utf-8", "surrogateescape")
+    try:
+        descriptor = stream.fileno()
+    except OSError:  # a stream in memory, which takes all at once
+        stream.buffer.write(raw)
+    else:
+        write_all(descriptor, raw)
 
 
 class ProgressLine:

@@ -124,7 +124,7 @@ class CacheFolder:
         except Malformed as problem:
             return Fault(entry.file, str(problem))
         if document.id != entry.id:
-            return Fault(entry.file, f"has the id {document.id}, where the manifest says {entry.id}")
+            return Fault(entry.file, f"has another id than the manifest says, which is {entry.id}")
         if document.version != entry.version:
             return Fault(entry.file, "has another version than the manifest says")
         return document

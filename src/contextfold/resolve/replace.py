@@ -12,11 +12,10 @@ import errno
 import hashlib
 import os
 import shutil
-import signal
 import sys
-from collections.abc import Iterator
 from types import TracebackType
 
+from contextfold import signals
 from contextfold.errors import StorageFailed
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, is_folder, shown, storage_failed, sync
 from contextfold.resolve.manifest import MANIFEST_FILE
@@ -51,7 +50,7 @@ class Staging:
 
     def __enter__(self) -> Staging:
         try:
-            with _signals_held_back():
+            with signals.held_back():
                 self._take()
             self._recover()
             self._check_target()
@@ -144,7 +143,7 @@ class Staging:
 
     def commit(self) -> None:
         """Put the folder at the target, and remove what was there. No signal comes in between."""
-        with _signals_held_back():
+        with signals.held_back():
             self._put_in_place()
             self._leave()
 
@@ -238,19 +237,6 @@ def _remove(folder: bytes) -> None:
                 with contextlib.suppress(OSError):
                     os.chmod(inner, 0o700)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _signals_held_back() -> Iterator[None]:
-    """Signals that would end us wait until the block is done."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # Flags of renameat2 on Linux and of renamex_np on macOS.

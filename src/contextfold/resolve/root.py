@@ -13,6 +13,7 @@ from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, storage_
 from contextfold.resolve.manifest import MANIFEST_FILE
 from contextfold.resolve.service import Cache
 
+NAME_MAX_BYTES = 4096
 KEPT_CACHES = 8  # bounds what a server that runs for months holds in memory
 
 
@@ -42,8 +43,8 @@ def check_name(name: object) -> str:
         raw = name.encode("utf-8")
     except UnicodeEncodeError:
         raise CacheMissing("the name is not text") from None
-    if raw.rstrip(b"/").endswith((STAGING_SUFFIX, SET_ASIDE_SUFFIX)):
-        raise CacheMissing("the name is that of a build in progress")
+    if len(raw) > NAME_MAX_BYTES:
+        raise CacheMissing("the name is longer than any path")
     return name
 
 
@@ -56,10 +57,15 @@ class CacheRoot:
 
     def cache(self, name: str) -> Cache:
         """The cache of a checked name, once its real path lies inside the real root."""
-        path = os.path.realpath(os.path.join(self.path, name.encode()))
-        root = os.path.realpath(self.path)
+        try:
+            path = os.path.realpath(os.path.join(self.path, name.encode()))
+            root = os.path.realpath(self.path)
+        except OSError as problem:  # a relative root, and the working folder is gone
+            raise storage_failed("cannot look at", self.path, problem) from problem
         if path == root or os.path.commonpath([path, root]) != root:
             raise CacheMissing("the name leads out of the root")
+        if path.endswith((STAGING_SUFFIX, SET_ASIDE_SUFFIX)):
+            raise CacheMissing("the name is that of a build in progress")
         cache = self._kept.pop(path, None) or Cache(path)
         cache.identity()  # only what is there is kept
         self._kept[path] = cache
@@ -93,4 +99,4 @@ def _can_be_asked_for(name: bytes) -> bool:
         check_name(name.decode("utf-8"))
     except (UnicodeDecodeError, CacheMissing):
         return False
-    return True
+    return not name.endswith((STAGING_SUFFIX, SET_ASIDE_SUFFIX))

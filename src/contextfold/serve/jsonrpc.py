@@ -39,7 +39,7 @@ class _Endless(int):
 
 
 def _integer(digits: str) -> int:
-    return int(digits) if len(digits) <= INTEGER_DIGITS else _Endless(-1 if digits[0] == "-" else 1 << 4096)
+    return int(digits) if len(digits.lstrip("-")) <= INTEGER_DIGITS else _Endless(-1 if digits[0] == "-" else 1 << 64)
 
 
 def _reject_constant(name: str) -> object:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import os
-import select
+import signal
 import sys
 
 from contextfold.errors import InternalError, StorageFailed
-from contextfold.serve.jsonrpc import LINE_MAX_BYTES, PARSE_ERROR, RpcError, error_line
+from contextfold.serve.jsonrpc import INTEGER_DIGITS, LINE_MAX_BYTES, PARSE_ERROR, RpcError, error_line
 from contextfold.serve.protocol import Call, Session
 from contextfold.serve.tools import RESOLVE_TOOLS, Answer, failure
 from contextfold.serve.tools import call as run_tool
-from contextfold.serve.worker import Worker, WorkerFailed
+from contextfold.serve.worker import Worker
+from contextfold.streams import READABLE, WRITABLE, wait, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,13 +42,15 @@ class TooLong:
 def serve(settings: Settings) -> None:
     """Answer until the input ends or nobody reads the answers any more."""
     answers = _take_stdout()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever starts us may ignore it, and that would be inherited
+    sys.set_int_max_str_digits(INTEGER_DIGITS)  # likewise a variable of the environment
     session = Session(RESOLVE_TOOLS)
     worker = Worker(_Desk(settings).respond, close_in_worker=(STDIN, answers))
     try:
         for line in lines(STDIN):
             answer = _answer(line, session, worker, settings)
             if answer is not None:
-                _write(answers, answer)
+                write_all(answers, answer)
     except (BrokenPipeError, ConnectionResetError):
         pass  # the client is gone, and with it whoever an error could be told to
     except OSError as problem:
@@ -70,11 +73,11 @@ def _answer(line: bytes | TooLong, session: Session, worker: Worker, settings: S
 
 
 def _run(call: Call, worker: Worker, settings: Settings) -> Answer:
-    request = json.dumps([call.tool.name, call.arguments]).encode("ascii")
     try:
+        request = json.dumps([call.tool.name, call.arguments]).encode("ascii")
         answer = _opened(worker.ask(request, settings.tool_timeout_s))
-    except WorkerFailed as problem:
-        answer = failure(InternalError(str(problem)))
+    except Exception as problem:  # no answer in time, or a bug of ours: either costs one call
+        answer = failure(InternalError(f"{type(problem).__name__}: {problem}"))
     if answer.reason:
         log(f"{call.tool.name}: {answer.reason}")
     return answer
@@ -133,18 +136,9 @@ def _read(descriptor: int) -> bytes:
         try:
             return os.read(descriptor, CHUNK_BYTES)
         except BlockingIOError:  # whoever gave us this stream made it so
-            select.select([descriptor], [], [])
+            wait(descriptor, READABLE)
         except OSError:
             return b""  # closed
-
-
-def _write(descriptor: int, answer: bytes) -> None:
-    rest = memoryview(answer)
-    while rest:
-        try:
-            rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:
-            select.select([], [descriptor], [])
 
 
 def _take_stdout() -> int:
@@ -169,10 +163,10 @@ def _open_as(descriptor: int, flags: int) -> None:
 
 def log(text: str) -> None:
     """One line for the operator, if stderr takes it at once: a log that nobody reads must not stop the server."""
-    line = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-    raw = line.encode("utf-8", "backslashreplace")[: LOG_LINE_BYTES - 1] + b"\n"
+    line = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:LOG_LINE_BYTES])
+    whole = line.encode("utf-8", "backslashreplace")[: LOG_LINE_BYTES - 1].decode("utf-8", "ignore")
     try:
-        if select.select([], [STDERR], [], 0)[1]:
-            os.write(STDERR, raw)
-    except (OSError, ValueError):
+        if wait(STDERR, WRITABLE, 0):
+            os.write(STDERR, whole.encode() + b"\n")
+    except OSError:
         pass

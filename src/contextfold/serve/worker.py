@@ -8,9 +8,10 @@ Knows bytes, not what they ask for. Pipes only: it runs where sockets are forbid
 from __future__ import annotations
 
 import os
-import select
 import signal
 import time
+
+from contextfold.streams import READABLE, WRITABLE, wait, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,16 +55,19 @@ class Worker:
 
     def stop(self) -> None:
         """End the worker at once, whatever it is doing."""
-        if self._process is not None:
+        process, self._process = self._process, None
+        if process is not None:
             os.close(self._to_worker)
             os.close(self._from_worker)
-            os.kill(self._process, signal.SIGKILL)
-            self._killed.append(self._process)
-            self._process = None
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                return  # gone, and reaped by somebody else
+            self._killed.append(process)
         self._reap()
 
     def _reap(self) -> None:
-        self._killed = [process for process in self._killed if os.waitpid(process, os.WNOHANG)[0] == 0]
+        self._killed = [process for process in self._killed if not _is_reaped(process)]
 
     def _start(self, timeout_s: float) -> None:
         if len(self._killed) >= UNREAPED_MAX:
@@ -97,14 +101,14 @@ class Worker:
             self._start(timeout_s)
         rest = memoryview(frame)
         while rest:
-            _wait(self._to_worker, select.POLLOUT, deadline)
+            _wait(self._to_worker, WRITABLE, deadline)
             rest = rest[os.write(self._to_worker, rest) :]
 
     def _receive(self, length: int, deadline: float) -> bytes:
         chunks: list[bytes] = []
         left = length
         while left:
-            _wait(self._from_worker, select.POLLIN, deadline)
+            _wait(self._from_worker, READABLE, deadline)
             chunk = os.read(self._from_worker, min(left, CHUNK_BYTES))
             if not chunk:
                 raise WorkerFailed("the worker died")
@@ -113,10 +117,15 @@ class Worker:
         return b"".join(chunks)
 
 
+def _is_reaped(process: int) -> bool:
+    try:
+        return os.waitpid(process, os.WNOHANG)[0] != 0
+    except ChildProcessError:  # the system does it where SIGCHLD is ignored
+        return True
+
+
 def _wait(descriptor: int, event: int, deadline: float) -> None:
-    poll = select.poll()
-    poll.register(descriptor, event)
-    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+    if not wait(descriptor, event, deadline - time.monotonic()):
         raise WorkerFailed("timed out")
 
 
@@ -139,9 +148,7 @@ def _work(requests: int, answers: int, respond: Callable[[bytes], bytes], timeou
         signal.setitimer(signal.ITIMER_REAL, timeout_s + OWN_GRACE_S)
         answer = respond(request)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        rest = memoryview(len(answer).to_bytes(LENGTH_BYTES, "little") + answer)
-        while rest:
-            rest = rest[os.write(answers, rest) :]
+        write_all(answers, len(answer).to_bytes(LENGTH_BYTES, "little") + answer)
 
 
 def _read(descriptor: int, length: int) -> bytes:
