@@ -42,7 +42,7 @@ def test_the_answer_shown_is_the_answer_given(home: Path) -> None:
     (shown,) = (json.loads(text) for kind, text in BLOCKS if kind == "json")
     commands = next(text for kind, text in BLOCKS if kind == "sh" and "resolve" in text)
     given = json.loads(run(commands, home))
-    for claimed, real in zip(shown["documents"], given["documents"], strict=False):
+    for claimed, real in zip(shown["documents"], given["documents"], strict=True):
         assert claimed.items() <= real.items()
 
 

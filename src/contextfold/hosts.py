@@ -11,7 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from contextfold.jsonc import Broken, Member, Node, Style, Writable, holds_only, put, read, render, replace, take
+from contextfold.jsonc import (
+    Broken,
+    Member,
+    Node,
+    Style,
+    Writable,
+    has_comment,
+    holds_only,
+    put,
+    read,
+    render,
+    replace,
+    take,
+)
 from contextfold.record import Record
 
 SERVER = "contextfold"
@@ -142,12 +155,12 @@ def uninstall(host: Host, text: str) -> Removal:
     place = locate(host, text)
     if place.servers is None or place.ours is None:
         return Removal(text)
-    if not _starts_us(place.ours.node):
-        raise Unfit(f"its entry {SERVER} does not start `context serve --stdio`; if it is to go, remove it by hand")
+    if not _is_older(place.ours.node, entry(host, "", "")):
+        raise Unfit(f"its entry {SERVER} is not as install wrote it; if all of it is to go, remove it by hand")
     for folders in range(FOLDERS_MAX + 1):
         if text == _as_new(host, place.ours.node, folders):
             return Removal(None, folders)
-    if holds_only(text, place.servers.node, place.ours):
+    if holds_only(text, place.servers.node, place.ours) and not has_comment(text, place.servers):
         return Removal(take(text, place.root, place.servers))
     return Removal(take(text, place.servers.node, place.ours))
 
@@ -191,23 +204,17 @@ def _holds(node: Node, wanted: Mapping[str, Writable]) -> bool:
 
 
 def _is_older(node: Node, wanted: Mapping[str, Writable]) -> bool:
-    """Whether an entry is one of ours for another executable or folder, and holds nothing else."""
+    """Whether an entry is one of ours, be it for another executable or folder, and holds nothing else."""
     return (
         isinstance(node.value, dict)
         and len(node.members) == len(wanted)
         and node.value.keys() == wanted.keys()
         and node.value.get("type") == wanted.get("type")
         and isinstance(node.value["command"], str)
-        and _starts_us(node)
+        and isinstance(node.value["args"], list)
         and node.value["args"][:-1] == list(SERVING)
         and isinstance(node.value["args"][-1], str)
     )
-
-
-def _starts_us(node: Node) -> bool:
-    """Whether an entry is ours to remove, whatever a person made of the rest of it."""
-    args = node.value.get("args") if isinstance(node.value, dict) else None
-    return isinstance(args, list) and args[:2] == list(SERVING[:2])
 
 
 def _as_new(host: Host, node: Node, folders: int) -> str | None:

@@ -147,6 +147,12 @@ def holds_only(text: str, target: Node, member: Member) -> bool:
     return len(target.members) == 1 and bool(opened) and not (opened + closed).strip(_SPACE)
 
 
+def has_comment(text: str, member: Member) -> bool:
+    """Whether somebody wrote between a member's key and its value."""
+    _, key_end = _STRINGS.raw_decode(text, member.start)
+    return bool(_COMMENT.search(text, key_end, member.node.start))
+
+
 def _style_in(text: str, target: Node) -> Style:
     """How members of this object are laid out, or would be."""
     outer, unit = _indent_at(text, target.start), _unit_of(text)

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -278,8 +279,9 @@ class TestEntriesOfOurName:
         assert cursor.install() == (0, b"", "")
         cursor.write(json.dumps({"mcpServers": {"contextfold": added | {"command": "/gone/context"}}}))
         assert cursor.install().code == 6
-        assert cursor.uninstall().code == 0
-        assert json.loads(cursor.text()) == {"mcpServers": {}}
+        before = cursor.text()
+        assert cursor.uninstall().code == 6
+        assert cursor.text() == before
 
 
 class TestRefusals:
@@ -588,6 +590,104 @@ class TestTheDifference:
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown)
         assert '+        "contextfold": {\n' in shown
         assert f"contextfold is in {vscode.file}; start the server" in shown
+
+
+class TestHostileSurroundings:
+    def test_uninstall_leaves_an_entry_that_install_did_not_write(self, project: Project) -> None:
+        key = "servers" if project.host == "vscode" else "mcpServers"
+        foreign = {"command": "/opt/other", "args": ["serve", "--stdio", "--port", "9"], "env": {"TOKEN": "s"}}
+        project.write(json.dumps({key: {"contextfold": foreign}}))
+        before = project.everything()
+        ran = project.uninstall()
+        assert (ran.code, ran.out) == (6, b"")
+        assert project.everything() == before
+
+    def test_a_path_through_a_link_means_what_the_system_means(self, tmp_path: Path, call: Call, caches: Path) -> None:
+        (tmp_path / "a" / "b").mkdir(parents=True)
+        (tmp_path / "a" / "caches").mkdir()
+        (tmp_path / "a" / "project").mkdir()
+        (tmp_path / "link").symlink_to("a/b")
+        through = f"{tmp_path}/link/.."
+        argv = ("install", "claude-code", "--project", f"{through}/project", "--cache-root", f"{through}/caches")
+        assert call(*argv).code == 0
+        written = json.loads((tmp_path / "a" / "project" / ".mcp.json").read_text())
+        assert written["mcpServers"]["contextfold"]["args"][-1] == str(tmp_path / "a" / "caches")
+
+    def test_a_refusal_prints_no_difference(self, project: Project) -> None:
+        project.write("{}")
+        project.file.chmod(0o444)
+        ran = project.install()
+        assert (ran.code, ran.out) == (6, b"")
+
+    @pytest.mark.parametrize("command", ["install", "uninstall"])
+    def test_a_current_folder_that_is_gone_is_an_error_with_a_reason(
+        self, command: str, tmp_path: Path, caches: Path
+    ) -> None:
+        root = f"--cache-root {caches}" if command == "install" else ""
+        script = f"mkdir gone && cd gone && rmdir ../gone && {COMMAND} {command} claude-code {root}"
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 6
+        assert "the current folder is gone" in done.stderr
+
+    def test_no_home_is_no_place_for_a_users_file(self, tmp_path: Path, caches: Path) -> None:
+        env = {"PATH": os.environ["PATH"], "HOME": ""}
+        ran = context("install", "cursor", "--user", "--cache-root", caches, "--dry-run", env=env, cwd=tmp_path)
+        assert (ran.code, ran.out) == (6, b"")
+        assert "HOME" in ran.err
+
+    def test_a_file_with_a_second_name_is_left_alone(self, project: Project) -> None:
+        project.write("{}")
+        os.link(project.file, project.folder / "second")
+        assert project.install().code == 6
+        assert project.text() == "{}"
+
+    def test_a_comment_between_key_and_value_stays(self, vscode: Project) -> None:
+        vscode.write("{}")
+        assert vscode.install().code == 0
+        vscode.write(vscode.text().replace('"servers": {', '"servers": /* mine */ {'))
+        assert vscode.uninstall().code == 0
+        assert "/* mine */" in vscode.text()
+
+    @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+    def test_what_a_killed_run_left_is_taken_over_by_the_next(self, how: signal.Signals, project: Project) -> None:
+        before = project.everything()
+        script = f"""
+import os, sys
+real = os.rename
+def rename(*arguments):
+    os.kill(os.getpid(), {int(how)})
+    real(*arguments)
+os.rename = rename
+sys.argv[0] = {str(COMMAND)!r}
+from contextfold.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+        argv = ["install", project.host, "--project", str(project.folder), "--cache-root", str(project.caches)]
+        done = subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, check=False)
+        assert done.returncode == -how
+        assert project.install().code == 0
+        assert not [path for path in project.folder.rglob("*") if "contextfold-new" in path.name]
+        assert project.uninstall().code == 0
+        left = {path: content for path, content in project.everything().items() if content is not None}
+        assert left == before
+
+    def test_two_at_once_leave_a_whole_file(self, project: Project) -> None:
+        argv: list[str | Path] = [
+            COMMAND,
+            "install",
+            project.host,
+            "--project",
+            project.folder,
+            "--cache-root",
+            project.caches,
+        ]
+        for _ in range(5):
+            racers = [subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(3)]
+            assert {(racer.communicate(), racer.returncode)[1] for racer in racers} <= {0, 6}
+            key = "servers" if project.host == "vscode" else "mcpServers"
+            assert "contextfold" in json.loads(project.text())[key]
+            assert project.uninstall().code == 0
+            assert not [path for path in project.folder.rglob("*") if path.is_file()]
 
 
 def _umask() -> int:

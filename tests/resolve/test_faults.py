@@ -190,6 +190,10 @@ FAULTS: dict[str, tuple[Damage, str]] = {
     "document missing": (remove(DEPLOYMENT), DEPLOYMENT),
     "document not JSON": (write(DEPLOYMENT, "nope"), DEPLOYMENT),
     "document cut short": (lambda cache: os.truncate(cache / DEPLOYMENT, 40), DEPLOYMENT),
+    "document cut short in the middle of many quotes": (
+        lambda cache: (cache / DEPLOYMENT).write_bytes(b"[" * 128 + b'"' + b'\\"' * 300_000),
+        DEPLOYMENT,
+    ),
     "document empty": (write(DEPLOYMENT, ""), DEPLOYMENT),
     "document a link": (by_link(DEPLOYMENT), DEPLOYMENT),
     "document a folder": (by_folder(DEPLOYMENT), DEPLOYMENT),

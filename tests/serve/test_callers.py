@@ -14,7 +14,7 @@ import pytest
 
 from machine import COMMAND, Call, write_files
 from serve.test_stdio import ALIVE, PARSE_ERROR, PING, RESOLVE, resident_mb
-from serve.wire import INITIALIZE, Server, call, environment, error_code_of, is_running, text_of
+from serve.wire import INITIALIZE, Server, call, environment, error_code_of, is_running, request, text_of
 
 
 class TestTimeouts:
@@ -172,3 +172,64 @@ class TestClients:
             for _ in range(3):
                 assert json.loads(receiving.readline())["result"]["isError"] is False
         assert process.wait(timeout=30) == 0
+
+    def test_one_that_ignores_the_death_of_children_still_gets_every_answer(self, root: Path) -> None:
+        """An ignored SIGCHLD is inherited, and takes the dead from whoever waits for them."""
+        script = f"trap '' CHLD; exec {COMMAND} serve --stdio"
+        server = subprocess.Popen(
+            ["bash", "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(root, CONTEXT_TOOL_TIMEOUT_SECS="1"),
+        )
+        assert server.stdin
+        assert server.stdout
+        for line in (INITIALIZE, call("context.list_caches")):
+            server.stdin.write(line)
+            server.stdin.flush()
+            server.stdout.readline()
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        for worker in children:
+            os.kill(int(worker), signal.SIGSTOP)
+        out, _ = server.communicate(call("context.resolve", RESOLVE) * 3, timeout=60)
+        answers = [json.loads(line) for line in out.splitlines()]
+        assert error_code_of(answers[0]) == "internal_error"
+        assert [answer["result"]["isError"] for answer in answers[1:]] == [False, False]
+        assert server.returncode == 0
+
+    def test_descriptors_beyond_1023_can_be_waited_for(self, root: Path) -> None:
+        from_server, outward = os.pipe()
+        os.set_blocking(outward, False)
+        many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        argv: list[str | Path] = [COMMAND, "serve", "--stdio"]
+        process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=outward, env=environment(root), pass_fds=many, close_fds=True
+        )
+        os.close(outward)
+        for descriptor in many:
+            os.close(descriptor)
+        assert process.stdin
+        process.stdin.write(INITIALIZE + request("tools/list") * 200)
+        process.stdin.close()
+        with open(from_server, "rb") as receiving:
+            assert len(receiving.read().splitlines()) == 201
+        assert process.wait(timeout=30) == 0
+
+    def test_a_setting_of_the_interpreter_decides_nothing(self, root: Path) -> None:
+        with Server(root, PYTHONINTMAXSTRDIGITS="640") as server:
+            assert server.ask(INITIALIZE.replace(b'"id":0', b'"id":' + b"7" * 700))["id"] == int("7" * 700)
+            line = call("context.resolve", RESOLVE).replace(b"4000", b"9" * 5000)
+            assert error_code_of(server.ask(line)) == "invalid_budget"
+
+    def test_a_relative_root_whose_folder_is_gone_is_an_io_error(self, root: Path, tmp_path: Path) -> None:
+        (tmp_path / "here" / "caches").mkdir(parents=True)
+        argv: list[str | Path] = [COMMAND, "serve", "--stdio", "--cache-root", "caches"]
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path / "here")
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(INITIALIZE)
+        process.stdin.flush()
+        process.stdout.readline()
+        subprocess.run(["rm", "-r", tmp_path / "here"], check=True)
+        out, _ = process.communicate(call("context.resolve", RESOLVE) + call("context.list_caches"), timeout=60)
+        assert [error_code_of(json.loads(line)) for line in out.splitlines()] == ["io_error", "io_error"]

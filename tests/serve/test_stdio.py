@@ -142,7 +142,7 @@ class TestRequests:
         assert after_handshake(root, line, PING) == [invalid_request(request_id), ALIVE]
 
     def test_an_id_comes_back_as_it_was(self, root: Path) -> None:
-        for request_id in (0, -5, 2**70, 10**4000, "", "é", "\ud800", "a\nb", "0"):
+        for request_id in (0, -5, 2**70, 10**4299, -(10**4299), "", "é", "\ud800", "a\nb", "0"):
             (answer,) = after_handshake(root, request("ping", request_id=request_id))
             assert answer == {"jsonrpc": "2.0", "id": request_id, "result": {}}
 
@@ -187,6 +187,11 @@ class TestRequests:
             assert error_code_of(answer) == "invalid_budget"
         else:
             assert answer == PARSE_ERROR
+
+    @pytest.mark.parametrize("unit", [b'\\"', b'"', b"\\", b'\\"[', b'"{'])
+    def test_no_line_takes_long_to_be_refused(self, unit: bytes, root: Path) -> None:
+        line = b"[" * 128 + b'"' + unit * (900_000 // len(unit)) + b"\n"
+        assert after_handshake(root, line, PING) == [PARSE_ERROR, ALIVE]
 
     def test_brackets_in_a_text_are_no_nesting(self, root: Path) -> None:
         (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, "query": '[{"\\' * 500}))
@@ -353,6 +358,7 @@ class TestTools:
             ({"cache": "nowhere"}, "cache_missing"),
             ({"cache": "\ud800"}, "cache_missing"),
             ({"cache": "n" * 300}, "cache_missing"),
+            ({"cache": "a/" * 400_000}, "cache_missing"),
             ({"query": None}, "invalid_query"),
             ({"query": 5}, "invalid_query"),
             ({"query": ["q"]}, "invalid_query"),
@@ -499,6 +505,8 @@ class TestListAndInspect:
         for suffix in (".contextfold-building", ".contextfold-replaced"):
             (root / f".docs{suffix}").mkdir(exist_ok=True)
             (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, "cache": f".docs{suffix}"}))
+            assert error_code_of(answer) == "cache_missing"
+            (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, "cache": f".docs{suffix}/."}))
             assert error_code_of(answer) == "cache_missing"
         (answer,) = after_handshake(root, call("context.list_caches"))
         assert [cache["path"] for cache in json.loads(text_of(answer))["caches"]] == ["docs"]
@@ -647,13 +655,16 @@ run()
             assert word in done.stderr
 
     def test_stderr_has_a_line_for_a_problem_and_no_document_text(self, root: Path) -> None:
-        (root / "docs" / "documents" / "19835fc46fd4.json").write_text('{"content":"secret words"}')
+        document = json.loads((root / "docs" / "documents" / "19835fc46fd4.json").read_text())
+        document["id"] = "secret words " * 5 + "é" * 300
+        (root / "docs" / "documents" / "19835fc46fd4.json").write_text(json.dumps(document))
         argv: list[str | Path] = [COMMAND, "serve", "--stdio"]
         lines = INITIALIZE + call("context.resolve", RESOLVE)
         done = subprocess.run(argv, input=lines, env=environment(root), capture_output=True, timeout=60, check=True)
         assert done.stderr.count(b"\n") == 1
         assert b"context.resolve: cache_invalid: " in done.stderr
         assert b"secret" not in done.stderr
+        done.stderr.decode("utf-8")
 
 
 class TestEveryPython:

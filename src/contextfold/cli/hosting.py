@@ -5,24 +5,29 @@ the new text in its place in one step. Knows paths, links, permissions and the e
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
+from contextfold import signals
 from contextfold.cli.parse import UsageError
 from contextfold.cli.render import plain, say
 from contextfold.errors import StorageFailed
 from contextfold.hosts import FOLDERS_MAX, HOSTS, Host, Unfit
 from contextfold.resolve.files import FileAbsent, NotRegular, read_regular, shown, storage_failed, sync
 from contextfold.settings import CACHE_ROOT
+from contextfold.streams import write_all
 
 COMMAND = "context"
 CONFIG_BYTES_MAX = 16 << 20
 TAB = "    "  # on a terminal
 OWNER_ONLY = 0o600
 ANYBODY_S = 0o222
-_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+STAGED_SUFFIX = b".contextfold-new"
+_STAGING_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class ConfigFile:
@@ -60,27 +65,27 @@ class ConfigFile:
         """Put another text in the file's place, whole, durable, with the mode and owner the file had."""
         self._refuse_if_read_only()
         folder = os.path.dirname(self._real)
-        made = self._make_folders(folder)
-        staged = os.path.join(folder, b".%s.%s" % (os.path.basename(self._real), os.urandom(4).hex().encode()))
-        try:
-            self._stage(staged, text.encode())
-            self._refuse_if_changed()
-            os.rename(staged, self._real)
-            made = []
-        except OSError as problem:
-            raise storage_failed("cannot write", self._real, problem) from problem
-        finally:
-            if os.path.lexists(staged):
-                os.unlink(staged)
-            _remove_empty(made)
+        with signals.held_back():
+            made = self._make_folders(folder)
+            try:
+                with self._staging() as staging:
+                    self._stage(staging, text.encode())
+                    self._refuse_if_changed()
+                    os.rename(self._staged, self._real)
+                made = []
+            except OSError as problem:
+                raise storage_failed("cannot write", self._real, problem) from problem
+            finally:
+                _remove_empty(made)
         sync(folder)
 
     def delete(self, folders: int) -> None:
         """Remove the file, and as many folders above it as were made for it, where nothing else is in them."""
         self._refuse_if_read_only()
-        self._refuse_if_changed()
         try:
-            os.unlink(self._real)
+            with signals.held_back(), self._staging():
+                self._refuse_if_changed()
+                os.unlink(self._real)
         except OSError as problem:
             raise storage_failed("cannot remove", self._real, problem) from problem
         above = [os.path.dirname(self._real)]
@@ -88,6 +93,30 @@ class ConfigFile:
             above.append(os.path.dirname(above[-1]))
         _remove_empty(above[:folders])
         sync(next(folder for folder in above if os.path.isdir(folder)))
+
+    @property
+    def _staged(self) -> bytes:
+        folder, name = os.path.split(self._real)
+        return os.path.join(folder, b"." + name + STAGED_SUFFIX)
+
+    @contextmanager
+    def _staging(self) -> Iterator[int]:
+        """A file beside ours, held by us alone. One without a holder is what a killed run left, and is taken over."""
+        descriptor = os.open(self._staged, _STAGING_FLAGS, OWNER_ONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(descriptor), os.lstat(self._staged)):
+                raise self._changed()
+            os.ftruncate(descriptor, 0)
+            try:
+                yield descriptor
+            finally:
+                if os.path.lexists(self._staged):
+                    os.unlink(self._staged)
+        except (BlockingIOError, FileNotFoundError):
+            raise self._changed() from None
+        finally:
+            os.close(descriptor)
 
     def _look(self) -> os.stat_result | None:
         try:
@@ -100,6 +129,10 @@ class ConfigFile:
             raise storage_failed("cannot look at", self._real, problem) from problem
         if not stat.S_ISREG(status.st_mode):
             raise StorageFailed(f"{self.path} is not a file; move it away, then run this again")
+        if status.st_nlink > 1:
+            raise StorageFailed(
+                f"{self.path} has a second name (a hard link), which would keep the old text; edit it by hand"
+            )
         if status.st_size > CONFIG_BYTES_MAX:
             raise StorageFailed(f"{self.path} is larger than any configuration; look at what it is")
         return status
@@ -112,22 +145,17 @@ class ConfigFile:
         except (FileAbsent, NotRegular):
             raise self._changed() from None
 
-    def _stage(self, staged: bytes, content: bytes) -> None:
-        """Write a new file beside the old one. It may hold others' secrets, so nobody else may read it meanwhile."""
-        before = self._status
-        descriptor = os.open(staged, _CREATE_FLAGS, OWNER_ONLY if before else 0o666)
-        try:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-            if before:
-                now = os.fstat(descriptor)
-                if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
-                    os.fchown(descriptor, before.st_uid, before.st_gid)
-                os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    def _stage(self, descriptor: int, content: bytes) -> None:
+        """Write the new file. It may hold others' secrets, so until it is whole nobody else may read it."""
+        write_all(descriptor, content)
+        if self._status:
+            now = os.fstat(descriptor)
+            if (now.st_uid, now.st_gid) != (self._status.st_uid, self._status.st_gid):
+                os.fchown(descriptor, self._status.st_uid, self._status.st_gid)
+            os.fchmod(descriptor, stat.S_IMODE(self._status.st_mode))
+        else:
+            os.fchmod(descriptor, 0o666 & ~_umask())
+        os.fsync(descriptor)
 
     def _make_folders(self, folder: bytes) -> list[bytes]:
         """Make the folders that are missing; those that were made, the innermost first."""
@@ -171,7 +199,7 @@ def config_file(values: Mapping[str, str]) -> ConfigFile:
         if "user" in values and not (host.user_files and host.project_file):
             raise UsageError(f"--user is not for {host.name}: it has one place only; leave it out")
         return ConfigFile(host, _user_file(host))
-    project = os.path.abspath(values.get("project", "."))
+    project = absolute(values.get("project", "."))
     if not os.path.isdir(project):
         raise StorageFailed(f"there is no folder {project}; give --project the folder that holds the project")
     return ConfigFile(host, os.path.join(project, host.project_file))
@@ -186,7 +214,7 @@ def _user_file(host: Host) -> str:
     if below_home is None:
         raise StorageFailed(f"where {host.title} keeps its configuration on {sys.platform} is not known to us")
     home = os.path.expanduser("~")
-    if not os.path.isabs(home):
+    if not os.path.isabs(home) or os.environ.get("HOME") == "":
         raise StorageFailed("there is no home folder; set HOME to yours, then run this again")
     base, config = os.environ.get("XDG_CONFIG_HOME", ""), ".config/"
     if below_home.startswith(config) and os.path.isabs(base):
@@ -201,7 +229,15 @@ def cache_root(values: Mapping[str, str]) -> str:
         raise UsageError(f"missing --cache-root DIR, the folder that holds your caches (or set {CACHE_ROOT})")
     if not os.path.isdir(given):
         raise StorageFailed(f"there is no folder {given}; make it, or give --cache-root the one that holds your caches")
-    return _writable_in_json(os.path.abspath(given))
+    return _writable_in_json(absolute(given))
+
+
+def absolute(path: str) -> str:
+    """A path from the root. Where it goes up again, only the system knows where from: a link may lead elsewhere."""
+    try:
+        return os.path.realpath(path) if ".." in path.split("/") else os.path.abspath(path)
+    except FileNotFoundError:
+        raise StorageFailed("the current folder is gone; change to one that is there, then run this again") from None
 
 
 def executable() -> str:
@@ -209,7 +245,7 @@ def executable() -> str:
     beside = os.path.join(os.path.dirname(sys.executable), COMMAND)
     for candidate in (sys.argv[0], beside):
         if os.path.basename(candidate) == COMMAND and os.path.isfile(candidate) and os.access(candidate, os.X_OK):
-            return _writable_in_json(os.path.abspath(candidate))
+            return _writable_in_json(absolute(candidate))
     raise StorageFailed(f"there is no executable {beside}; install contextfold, then run its `context install`")
 
 
@@ -243,6 +279,12 @@ def _patch(path: str, before: str | None, after: str | None) -> Iterator[str]:
 
 def _identity(status: os.stat_result | None) -> tuple[int, ...] | None:
     return status and (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _remove_empty(folders: list[bytes]) -> None:

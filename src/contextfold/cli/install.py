@@ -22,12 +22,13 @@ def run(values: Mapping[str, str]) -> int:
                 note(f"the entry {SERVER} in {plain(file.path)} was not install's; uninstall cannot bring it back")
         except Unfit as problem:
             raise file.refuse(problem) from problem
-    show(file.path, file.text, text)
     if text == file.text:
         tell_on_terminal(f"nothing to do: {file.path} has the entry {SERVER} already")
     elif "dry-run" in values:
+        show(file.path, file.text, text)
         tell_on_terminal("nothing was changed; leave out --dry-run to do it")
     else:
         file.write(text)
+        show(file.path, file.text, text)
         tell_on_terminal(f"{SERVER} is in {file.path}; {file.host.after}")
     return EXIT_OK

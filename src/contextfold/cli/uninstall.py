@@ -18,14 +18,16 @@ def run(values: Mapping[str, str]) -> int:
     if removal.text == file.text:
         tell_on_terminal(f"nothing to do: {file.path} has no entry {SERVER}")
         return EXIT_OK
-    show(file.path, file.text, removal.text)
     if "dry-run" in values:
+        show(file.path, file.text, removal.text)
         tell_on_terminal("nothing was changed; leave out --dry-run to do it")
     elif removal.text is None:
         file.delete(removal.folders)
+        show(file.path, file.text, None)
         tell_on_terminal(f"{file.path} was made by install, and is gone")
     else:
         file.write(removal.text)
+        show(file.path, file.text, removal.text)
         tell_on_terminal(f"{SERVER} is no longer in {file.path}")
     return EXIT_OK
 
