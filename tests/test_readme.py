@@ -25,7 +25,8 @@ def home(tmp_path: Path) -> Path:
 
 
 def run(script: str, cwd: Path) -> str:
-    env = {"PATH": os.environ["PATH"], "HOME": str(cwd), "LANG": "C.UTF-8"}
+    installed = "-o .venv/.ready -o .venv/.compiled"  # nothing is installed anew, and never from the folder of a test
+    env = {"PATH": os.environ["PATH"], "HOME": str(cwd), "LANG": "C.UTF-8", "MAKEFLAGS": installed}
     done = subprocess.run(["bash", "-ec", script], cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
     return done.stdout
