@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -88,3 +89,23 @@ def as_nobody(
     return subprocess.run(
         argv_in_full, capture_output=True, text=True, timeout=60, check=False, cwd=cwd, input=text_input
     )
+
+
+def ids(cache: Path) -> list[str]:
+    return [entry["id"] for entry in json.loads((cache / "manifest.json").read_text())["documents"]]
+
+
+def beside(cache: Path) -> list[str]:
+    """What a build left behind next to the cache."""
+    return sorted(name for name in os.listdir(cache.parent) if name.startswith(f".{cache.name}"))
+
+
+def read_terminal(descriptor: int) -> str:
+    """Everything that is written to a terminal until nobody has it open any more."""
+    seen = b""
+    try:
+        while chunk := os.read(descriptor, 4096):
+            seen += chunk
+    except OSError:  # how a terminal says that
+        pass
+    return seen.decode()

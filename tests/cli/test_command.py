@@ -13,7 +13,7 @@ import pytest
 
 from contextfold import __version__
 from contextfold.cli.commands import COMMANDS
-from machine import COMMAND, Call, context, write_files
+from machine import COMMAND, Call, context, read_terminal, write_files
 
 QUESTION = ("--query", "guide", "--budget", "4000")
 
@@ -275,16 +275,11 @@ class TestStreams:
         argv: list[str | Path] = [COMMAND, "build", "--sources", docs, "--cache", tmp_path / "watched"]
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=stderr)
         os.close(stderr)
-        seen = b""
-        try:
-            while chunk := os.read(terminal, 4096):
-                seen += chunk
-        except OSError:  # how a terminal says that nobody writes to it any more
-            pass
+        seen = read_terminal(terminal)
         assert process.communicate()[0] == b""
         assert process.returncode == 0
-        assert b"of 2,500 documents (" in seen
-        assert seen.decode().rstrip().splitlines()[-1].split("\x1b[K")[-1].startswith("built ")
+        assert "of 2,500 documents (" in seen
+        assert seen.rstrip().splitlines()[-1].split("\x1b[K")[-1].startswith("built ")
 
 
 class TestStartUp:

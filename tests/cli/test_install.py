@@ -23,7 +23,7 @@ from contextfold.cli.commands import COMMANDS
 from contextfold.cli.hosting import ConfigFile
 from contextfold.errors import StorageFailed
 from contextfold.hosts import HOSTS
-from machine import COMMAND, Call, Ran, as_nobody, context
+from machine import COMMAND, Call, Ran, as_nobody, context, read_terminal
 
 Draw = Callable[..., Any]
 
@@ -579,14 +579,9 @@ class TestTheDifference:
         ]
         process = subprocess.Popen(argv, stdout=end, stderr=end)
         os.close(end)
-        seen = b""
-        try:
-            while chunk := os.read(terminal, 4096):
-                seen += chunk
-        except OSError:  # how a terminal says that nobody writes to it any more
-            pass
+        seen = read_terminal(terminal)
         assert process.wait() == 0
-        shown = seen.decode().replace("\r\n", "\n")
+        shown = seen.replace("\r\n", "\n")
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown)
         assert '+        "contextfold": {\n' in shown
         assert f"contextfold is in {vscode.file}; start the server" in shown

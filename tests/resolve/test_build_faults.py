@@ -1,0 +1,324 @@
+"""A build gives the whole cache or leaves everything as it was, whatever happens to it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from contextfold import open_cache
+from machine import COMMAND, ROOT, Call, as_nobody, beside, context, ids, times, write_files
+
+KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
+
+
+class TestFailures:
+    @pytest.mark.parametrize("what", ["missing", "a file"])
+    def test_sources_that_are_no_folder(self, what: str, tmp_path: Path, call: Call) -> None:
+        if what == "a file":
+            (tmp_path / "docs").write_text("x")
+        ran = call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c")
+        assert ran.code == 6
+        assert str(tmp_path / "docs") in ran.err
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
+    @pytest.mark.parametrize("unreadable", ["security.md", "notes"])
+    def test_what_cannot_be_read_is_named_never_skipped(self, unreadable: str, sources: Path, tmp_path: Path) -> None:
+        (sources / unreadable).chmod(0)
+        ran = as_nobody(tmp_path, "build", "--sources", str(sources), "--cache", str(tmp_path / "c"))
+        assert ran.returncode == 6
+        assert unreadable in ran.stderr
+        assert not (tmp_path / "c").exists()
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
+    @pytest.mark.parametrize("file", ["", "manifest.json", "index.json", "documents", "documents/19835fc46fd4.json"])
+    def test_a_cache_that_cannot_be_read_is_an_io_error(self, file: str, cache: Path, tmp_path: Path) -> None:
+        (cache / file).chmod(0)
+        ran = as_nobody(tmp_path, "resolve", "--cache", str(cache), "--query", "q", "--budget", "5")
+        assert (ran.returncode, ran.stdout) == (6, "")
+        assert "Permission denied" in ran.stderr
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+    @pytest.mark.parametrize("kib", [4, 40, 120, 200])
+    def test_a_full_disk_ends_in_an_error_and_loses_nothing(self, kib: int, tmp_path: Path) -> None:
+        write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 800 for n in range(30)})
+        write_files(tmp_path / "old", {"old.md": "old"})
+        script = f"""
+            mkdir disk && mount -t tmpfs -o size=600k tmpfs disk || exit 99
+            {COMMAND} build --sources old --cache disk/c || exit 98
+            dd if=/dev/zero of=disk/ballast bs=1k count=$((600 - {kib} - 40)) 2>/dev/null
+            {COMMAND} build --sources docs --cache disk/c --force; echo "code $?"
+            {COMMAND} verify --cache disk/c; ls -A disk
+        """
+        ran = subprocess.run(
+            ["unshare", "-m", "sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert "code 6\n" in ran.stdout, ran
+        assert "No space left on device" in ran.stderr
+        assert "ok: 1 documents" in ran.stdout
+        assert ran.stdout.endswith("ballast\nc\n")
+
+    def test_a_file_too_large_to_write_ends_in_an_error(self, tmp_path: Path) -> None:
+        write_files(tmp_path / "docs", {"a.md": "x" * 100_000})
+        limited = f"ulimit -f 10; exec {COMMAND} build --sources docs --cache c"
+        ran = subprocess.run(["sh", "-c", limited], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ran.returncode == 6, ran
+        assert os.listdir(tmp_path) == ["docs"]
+
+    def test_a_source_that_changes_while_it_is_read_fails_the_build(
+        self, sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from contextfold.resolve import build
+
+        changes = {
+            "grows": lambda: (sources / "deployment.md").write_text("more than before"),
+            "appears": lambda: (sources / "late.md").write_text("late"),
+            "vanishes": (sources / "notes" / "empty.md").unlink,
+        }
+        for name, change in changes.items():
+            real = build._Build.write_manifest
+
+            def write_manifest(
+                self: build._Build, created_at: str, change: object = change, real: object = real
+            ) -> object:
+                change()  # type: ignore[operator]
+                return real(self, created_at)  # type: ignore[operator]
+
+            with monkeypatch.context() as patch:
+                patch.setattr(build._Build, "write_manifest", write_manifest)
+                ran = call("build", "--sources", sources, "--cache", tmp_path / "c")
+            assert ran.code == 6, name
+            assert "changed while" in ran.err
+            assert not (tmp_path / "c").exists()
+
+    def test_a_cache_is_never_made_of_half_written_sources(self, tmp_path: Path) -> None:
+        """A writer rewrites one file over and over; each build gives one of its whole versions, or an error."""
+        docs = write_files(tmp_path / "docs", {f"{n}.md": "x" for n in range(40)})
+        versions = [letter * 200_000 for letter in "ab"]
+        (docs / "busy.md").write_text(versions[0])
+        stop = threading.Event()
+
+        def rewrite() -> None:
+            turn = 0
+            while not stop.is_set():
+                turn += 1
+                with open(docs / "busy.md", "w") as file:
+                    file.write(versions[turn % 2])
+                stop.wait(0.03 if turn % 3 else 0.0)
+
+        writer = threading.Thread(target=rewrite)
+        writer.start()
+        try:
+            for number in range(times(6, 200)):
+                ran = context("build", "--sources", docs, "--cache", tmp_path / f"c{number}")
+                if ran.code == 0:
+                    result = open_cache(tmp_path / f"c{number}").resolve("x", 10**9)
+                    assert {d.content for d in result.documents if d.id == "busy.md"} <= set(versions)
+                else:
+                    assert ran.code == 6
+                    assert "changed while" in ran.err
+                    assert not (tmp_path / f"c{number}").exists()
+        finally:
+            stop.set()
+            writer.join()
+
+    def test_a_disk_that_cannot_be_read_is_an_io_error(
+        self, sources: Path, cache: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(os, "read", fail)
+        for argv in (
+            ("build", "--sources", sources, "--cache", tmp_path / "c"),
+            ("resolve", "--cache", cache, "--query", "guide", "--budget", 4000),
+            ("verify", "--cache", cache),
+        ):
+            ran = call(*argv)
+            assert ran.code == 6
+            assert "Input/output error" in ran.err
+            assert "check the disk" in ran.err
+        assert not (tmp_path / "c").exists()
+
+    def test_a_path_that_is_not_utf_8_is_named(self, tmp_path: Path, call: Call) -> None:
+        (tmp_path / "docs").mkdir()
+        with open(os.fsencode(tmp_path) + b"/docs/bad\xff.md", "w"):
+            pass
+        ran = call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c")
+        assert ran.code == 5
+        assert "bad\udcff.md" in ran.err
+        assert os.listdir(tmp_path) == ["docs"]
+
+    def test_a_files_name_cannot_forge_a_line_or_draw_on_the_terminal(self, tmp_path: Path, call: Call) -> None:
+        write_files(tmp_path / "docs", {"a\nreason: all is well\x1b[31m.md": b"\xff"})
+        ran = call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c")
+        assert len(ran.err.splitlines()) == 2
+        assert "\x1b" not in ran.err
+        assert "a\\x0areason: all is well\\x1b[31m.md" in ran.err
+
+    def test_a_file_of_proc_is_refused_with_a_reason(self, tmp_path: Path, call: Call) -> None:
+        (tmp_path / "docs").mkdir()
+        (tmp_path / "docs" / "version.md").symlink_to("/proc/version")
+        ran = call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c")
+        assert ran.code == 6
+        assert "move it out of the sources" in ran.err
+
+
+class TestKilled:
+    @pytest.mark.parametrize("exchange", ["exchange", "no-exchange"])
+    def test_killed_on_and_on_the_next_build_always_succeeds(
+        self, exchange: str, sources: Path, tmp_path: Path, call: Call
+    ) -> None:
+        """Each build is killed one step later than the last, on whatever the last one left."""
+        target = tmp_path / "c"
+        assert call("build", "--sources", sources, "--cache", target).code == 0
+        argv = ["build", "--sources", str(sources), "--cache", str(target), "--force"]
+        for step in range(1, 1000, times(2, 1)):
+            killed: list[str | Path] = [sys.executable, KILLER, exchange, str(step), *argv]
+            done = subprocess.run(killed, capture_output=True, timeout=60, check=False)
+            if done.returncode == 0:
+                break
+            ran = call(*argv)
+            assert ran.code == 0, (step, ran.err)
+            assert call("verify", "--cache", target).code == 0
+            assert beside(target) == []
+        else:
+            pytest.fail("the build never ran to its end")
+
+    @pytest.mark.parametrize("force", [False, True])
+    def test_killed_at_any_step_it_leaves_the_old_cache_or_the_new(
+        self, force: bool, sources: Path, tmp_path: Path, call: Call
+    ) -> None:
+        target = tmp_path / "c"
+        write_files(tmp_path / "old", {"old.md": "old"})
+        if force:
+            assert call("build", "--sources", tmp_path / "old", "--cache", target).code == 0
+        outcomes = set()
+        for step in range(1, 1000, times(3, 1)):
+            argv = ["build", "--sources", str(sources), "--cache", str(target), *(["--force"] if force else [])]
+            done = subprocess.run(
+                [sys.executable, KILLER, "exchange", str(step), *argv], capture_output=True, timeout=60, check=False
+            )
+            if not os.path.lexists(target):
+                outcomes.add("nothing")
+                assert not force
+            else:
+                assert call("verify", "--cache", target).code == 0
+                outcomes.add("old" if ids(target) == ["old.md"] else "new")
+                if ids(target) != ["old.md"]:  # start over from the old state, whatever the killed build left beside it
+                    shutil.rmtree(target)
+                    if force:
+                        assert call("build", "--sources", tmp_path / "old", "--cache", target).code == 0
+            if done.returncode == 0:
+                break
+            assert done.returncode == -signal.SIGKILL
+        else:
+            pytest.fail("the build never ran to its end")
+        assert outcomes == ({"old", "new"} if force else {"nothing", "new"})
+        assert call("build", "--sources", sources, "--cache", target, "--force").code == 0
+        assert beside(target) == []
+
+    def test_killed_at_a_random_moment(self, tmp_path: Path, call: Call) -> None:
+        docs = write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 50 for n in range(300)})
+        target = tmp_path / "c"
+        assert call("build", "--sources", docs, "--cache", target).code == 0
+        chance = random.Random(20240607)
+        for _ in range(times(8, 300)):
+            process = subprocess.Popen(
+                [COMMAND, "build", "--sources", docs, "--cache", target, "--force"], stderr=subprocess.PIPE
+            )
+            time.sleep(chance.uniform(0.02, 0.5))
+            process.kill()
+            process.communicate()
+            assert call("verify", "--cache", target).code == 0
+        assert call("build", "--sources", docs, "--cache", target, "--force").code == 0
+        assert beside(target) == []
+
+    @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    def test_a_polite_end_cleans_up(self, how: signal.Signals, tmp_path: Path) -> None:
+        docs = write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 50 for n in range(3000)})
+        target = tmp_path / "c"
+        process = subprocess.Popen([COMMAND, "build", "--sources", docs, "--cache", target], stderr=subprocess.PIPE)
+        while not beside(target):
+            assert process.poll() is None
+        process.send_signal(how)
+        process.communicate(timeout=60)
+        assert process.returncode == 128 + how
+        assert os.listdir(tmp_path) == ["docs"]
+
+    def test_a_hangup_that_is_ignored_stays_ignored(self, tmp_path: Path) -> None:
+        docs = write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 50 for n in range(3000)})
+        target = tmp_path / "c"
+        argv: list[str | Path] = ["nohup", COMMAND, "build", "--sources", docs, "--cache", target]
+        process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        while not beside(target):
+            assert process.poll() is None
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert len(ids(target)) == 3000
+
+
+class TestTwoOfUs:
+    def test_two_builds_to_one_target_end_in_one_cache_and_clear_errors(self, tmp_path: Path, call: Call) -> None:
+        docs = write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 20 for n in range(200)})
+        target = tmp_path / "c"
+        for turn in range(times(3, 60)):
+            force = ["--force"] if turn else []
+            argv: list[str | Path] = [COMMAND, "build", "--sources", docs, "--cache", target, *force]
+            racers = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+            ends = [(racer.communicate()[1], racer.returncode) for racer in racers]
+            assert {code for _, code in ends} <= {0, 6}
+            assert [code for _, code in ends].count(0) >= 1
+            for err, code in ends:
+                assert code == 0 or "another build is writing" in err or "already there" in err, err
+            assert call("verify", "--cache", target).code == 0
+            assert beside(target) == []
+
+    def test_two_builds_below_one_missing_parent_both_succeed(self, sources: Path, tmp_path: Path) -> None:
+        for turn in range(times(5, 100)):
+            argvs: list[list[str | Path]] = [
+                [COMMAND, "build", "--sources", sources, "--cache", tmp_path / f"new{turn}" / "q" / n] for n in "abc"
+            ]
+            racers = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for argv in argvs]
+            ends = [(racer.communicate()[1], racer.returncode) for racer in racers]
+            assert [code for _, code in ends] == [0, 0, 0], ends
+
+    def test_who_reads_while_the_cache_is_replaced_gets_the_old_answer_or_the_new(
+        self, tmp_path: Path, call: Call
+    ) -> None:
+        target = tmp_path / "c"
+        for name in ("one", "two"):
+            write_files(tmp_path / name, {f"{n}.md": name for n in range(30)})
+        assert call("build", "--sources", tmp_path / "one", "--cache", target).code == 0
+        answers = {open_cache(target).resolve("one", 10).to_json()}
+        stop = threading.Event()
+        failures: list[str] = []
+
+        def rebuild() -> None:
+            turn = 0
+            while not stop.is_set():
+                turn += 1
+                ran = context("build", "--sources", tmp_path / ("one", "two")[turn % 2], "--cache", target, "--force")
+                if ran.code:
+                    failures.append(ran.err)
+
+        builder = threading.Thread(target=rebuild)
+        builder.start()
+        try:
+            for _ in range(times(400, 20000)):
+                answers.add(open_cache(target).resolve("one", 10).to_json())
+        finally:
+            stop.set()
+            builder.join()
+        assert failures == []
+        assert len(answers) == 2
