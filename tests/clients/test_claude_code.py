@@ -1,0 +1,50 @@
+"""Claude Code itself, where it is installed: it reads the entry that `context install` writes, and connects."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from machine import context
+
+CLAUDE = shutil.which("claude")
+
+pytestmark = pytest.mark.skipif(
+    CLAUDE is None, reason="Claude Code is not on this machine (npm: @anthropic-ai/claude-code)"
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project whose owner has approved the server, in a home of its own."""
+    project, home = tmp_path / "project", tmp_path / "home"
+    (tmp_path / "caches").mkdir()
+    project.mkdir()
+    home.mkdir()
+    approved = {"hasTrustDialogAccepted": True, "enabledMcpjsonServers": ["contextfold"]}
+    (home / ".claude.json").write_text(json.dumps({"projects": {str(project): approved}}))
+    return project
+
+
+def mcp_list(project: Path) -> str:
+    """What `claude mcp list` says, with no network to talk to."""
+    assert CLAUDE
+    env = {"PATH": os.environ["PATH"], "HOME": str(project.parent / "home"), "DISABLE_AUTOUPDATER": "1"}
+    env |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1"}
+    argv = [CLAUDE, "mcp", "list"]
+    alone = ["unshare", "--net", *argv] if os.geteuid() == 0 else argv
+    done = subprocess.run(alone, cwd=project, env=env, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
+
+
+def test_it_connects_to_what_install_wrote_and_forgets_it_after_uninstall(project: Path) -> None:
+    assert context("install", "claude-code", "--cache-root", project.parent / "caches", cwd=project).code == 0
+    assert "contextfold: " in mcp_list(project)
+    assert "Connected" in mcp_list(project)
+    assert context("uninstall", "claude-code", cwd=project).code == 0
+    assert "contextfold" not in mcp_list(project)
