@@ -1,6 +1,6 @@
 """argv to a command and its values, by the table of commands. Knows words, not what a command does with them.
 
-Written by hand because the standard parser and what it imports cost every call as much as a small resolve; the table
+Written by hand because the standard parser and what it imports would be a quarter of a small resolve's time; the table
 keeps it to what this command line needs. A value may begin with a dash: a query often does.
 """
 
