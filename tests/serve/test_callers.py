@@ -13,8 +13,21 @@ from pathlib import Path
 import pytest
 
 from machine import COMMAND, Call, write_files
-from serve.test_stdio import ALIVE, PARSE_ERROR, PING, RESOLVE, resident_mb
-from serve.wire import INITIALIZE, Server, call, environment, error_code_of, is_running, request, text_of
+from serve.wire import (
+    ALIVE,
+    INITIALIZE,
+    PARSE_ERROR,
+    PING,
+    RESOLVE,
+    Server,
+    call,
+    environment,
+    error_code_of,
+    is_running,
+    request,
+    resident_mb,
+    text_of,
+)
 
 
 class TestTimeouts:

@@ -12,8 +12,7 @@ from typing import Any
 
 from jsonrpc_rules import due_answers, faults_in
 from machine import times
-from serve.test_stdio import RESOLVE
-from serve.wire import INITIALIZE, MODERN_META, Server, call, modern, request
+from serve.wire import INITIALIZE, MODERN_META, RESOLVE, Server, call, modern, request
 
 MESSAGES = times(4_000, 120_000)
 BATCH = 200

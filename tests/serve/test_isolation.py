@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from machine import COMMAND, ROOT
-from serve.test_stdio import RESOLVE
-from serve.wire import INITIALIZE, after_handshake, call, environment, request
+from serve.wire import INITIALIZE, RESOLVE, after_handshake, call, environment, request
 
 QUESTIONS = (
     request("tools/list"),

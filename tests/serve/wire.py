@@ -38,6 +38,16 @@ def modern(method: str, params: dict[str, object] | None = None, request_id: obj
     return request(method, {**(params or {}), "_meta": MODERN_META}, request_id)
 
 
+PARSE_ERROR = {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "Parse error"}}
+PING = request("ping", request_id="alive")
+ALIVE = {"jsonrpc": "2.0", "id": "alive", "result": {}}
+RESOLVE = {"cache": "docs", "query": "guide", "budget": 4000}
+
+
+def protocol_error(code: int, message: str, request_id: object = 1) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
+
+
 def environment(root: Path, **more: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "CONTEXT_CACHE_ROOT": str(root), **more}
 
@@ -136,3 +146,8 @@ class Server:
     def freeze_worker(self) -> None:
         for worker in self.workers():
             os.kill(worker, signal.SIGSTOP)
+
+
+def resident_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024

@@ -1,0 +1,28 @@
+"""Projects to be wired up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.wiring import FILES, Project
+from machine import Call
+
+
+@pytest.fixture
+def caches(tmp_path: Path) -> Path:
+    (tmp_path / "caches").mkdir()
+    return tmp_path / "caches"
+
+
+@pytest.fixture(params=sorted(FILES))
+def project(request: pytest.FixtureRequest, tmp_path: Path, call: Call, caches: Path) -> Project:
+    (tmp_path / "project").mkdir()
+    return Project(tmp_path / "project", request.param, call, caches)
+
+
+@pytest.fixture
+def vscode(tmp_path: Path, call: Call, caches: Path) -> Project:
+    (tmp_path / "project").mkdir()
+    return Project(tmp_path / "project", "vscode", call, caches)

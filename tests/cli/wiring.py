@@ -1,0 +1,63 @@
+"""A project with a host's configuration in it, and reading that in another way than the product does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from machine import COMMAND, Call, Ran
+
+FILES = {"claude-code": ".mcp.json", "cursor": ".cursor/mcp.json", "vscode": ".vscode/mcp.json"}
+KEYS = {"claude-code": "mcpServers", "claude-desktop": "mcpServers", "cursor": "mcpServers", "vscode": "servers"}
+STRING_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
+STRING_OR_LAST_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])')
+
+
+def entry(host: str, caches: Path) -> dict[str, object]:
+    transport = {"type": "stdio"} if host in ("claude-code", "vscode") else {}
+    args = ["serve", "--stdio", "--cache-root", str(caches)]
+    return {**transport, "command": str(COMMAND), "args": args}
+
+
+def plain_json(text: str) -> Any:
+    """The value of a JSON text with comments, read in another way than the product reads it."""
+    bare = STRING_OR_COMMENT.sub(lambda m: m[0] if m[0][0] == '"' else " ", text.removeprefix("\ufeff"))
+    return json.loads(STRING_OR_LAST_COMMA.sub(lambda m: m[0] if m[0][0] == '"' else "", bare))
+
+
+def comments_of(text: str) -> list[str]:
+    return [found for found in STRING_OR_COMMENT.findall(text) if found[0] == "/"]
+
+
+class Project:
+    """A folder with a host's file in it, and the two commands that change it."""
+
+    def __init__(self, folder: Path, host: str, call: Call, caches: Path) -> None:
+        self.folder, self.host, self._call, self.caches = folder, host, call, caches
+        self.file = folder / FILES[host]
+
+    def write(self, text: str) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.write_bytes(text.encode())
+
+    def text(self) -> str:
+        return self.file.read_bytes().decode()
+
+    def install(self, *argv: object) -> Ran:
+        return self._call("install", self.host, "--project", self.folder, "--cache-root", self.caches, *argv)
+
+    def uninstall(self, *argv: object) -> Ran:
+        return self._call("uninstall", self.host, "--project", self.folder, *argv)
+
+    def everything(self) -> dict[str, bytes | None]:
+        paths = sorted(self.folder.rglob("*"))
+        return {str(path.relative_to(self.folder)): path.read_bytes() if path.is_file() else None for path in paths}
+
+
+def umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
