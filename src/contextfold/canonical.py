@@ -20,8 +20,18 @@ INDENT = "  "
 INTEGER_DIGITS = 20
 BEYOND_64_BITS = 1 << 64
 
-# What the encoder takes. A plain float is left out on purpose: the only fraction in the contract is a Float32.
-Encodable = str | int | Float32 | Mapping[str, "Encodable"] | Sequence["Encodable"]
+
+class Hundredths(float):
+    """A ratio told to two decimals."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{self:.2f}"
+
+
+# What the encoder takes. A plain float is left out on purpose: how many digits it has must be somebody's decision.
+Encodable = str | int | Float32 | Hundredths | None | Mapping[str, "Encodable"] | Sequence["Encodable"]
 
 
 class Malformed(ValueError):
@@ -51,8 +61,10 @@ def _write(value: Encodable, put: Callable[[str], None], newline: str) -> None:
         put(quote(value))
     elif isinstance(value, bool):
         put("true" if value else "false")
-    elif isinstance(value, Float32 | int):
+    elif isinstance(value, Float32 | int | Hundredths):
         put(repr(value))
+    elif value is None:
+        put("null")
     elif isinstance(value, Mapping):
         _write_members(value, put, newline)
     else:

@@ -7,11 +7,28 @@
     ├── QueryInvalid     invalid_query    the query is not text
     ├── BudgetInvalid    invalid_budget   the budget is not a whole number in range
     ├── StorageFailed    io_error         the system could not read or write; retrying may help
-    └── InternalError    internal_error   a bug of ours
+    ├── InternalError    internal_error   a bug of ours
+    └── FoldError                         folding; each carries its own message, and data for programs
+        ├── ArgumentInvalid       invalid_argument      a field of the call breaks its rule
+        ├── BranchNotFound        branch_not_found      no such branch in this session
+        ├── BranchStateInvalid    invalid_branch_state  not while the branch is folded or discarded
+        ├── ContextLimitExceeded  context_limit         the hard limit, where one is set
+        ├── LimitReached          limit_reached         depth, branches per session, calls per second
+        ├── StoreUnavailable      store_unavailable     the state store does not answer; retrying may help
+        ├── StoreInvalid          store_invalid         the state store cannot be used as it is
+        └── ScrubFailed           scrub_failed          secrets could not be looked for, so nothing was kept
 
-`code` and `message` are frozen by the error schema v0 and say nothing of paths; `reason` is for a person at a terminal
-and may. This module knows neither exit numbers nor wires: `contextfold.failures` maps codes to each edge.
+`code` and `message` of those before FoldError are frozen by the error schema v0 and say nothing of paths; `reason` is for
+a person at a terminal and may. This module knows neither exit numbers nor wires: `contextfold.failures` maps codes to each edge.
 """
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from contextfold.canonical import Encodable
 
 
 class ContextError(Exception):
@@ -57,3 +74,74 @@ class StorageFailed(ContextError):
 class InternalError(ContextError):
     code = "internal_error"
     message = "Internal error"
+
+
+class FoldError(ContextError):
+    """A failure of folding: the message says what and the data tells programs, without paths, stacks or secrets."""
+
+    def __init__(self, message: str, data: Mapping[str, Encodable] | None = None, *, reason: str = "") -> None:
+        super().__init__(reason or message)
+        self.message = message
+        self.data: Mapping[str, Encodable] = data or {}
+
+
+class ArgumentInvalid(FoldError):
+    code = "invalid_argument"
+
+    def __init__(self, field: str, rule: str) -> None:
+        super().__init__(f"{field} {rule}", {"field": field})
+
+
+class BranchNotFound(FoldError):
+    code = "branch_not_found"
+
+    def __init__(self, branch_id: str, session_id: str | None) -> None:
+        super().__init__(f"Branch not found: {branch_id}", {"branch_id": branch_id, "session_id": session_id})
+
+
+class BranchStateInvalid(FoldError):
+    code = "invalid_branch_state"
+
+
+class ContextLimitExceeded(FoldError):
+    code = "context_limit"
+
+    def __init__(self, tokens: int, limit: int) -> None:
+        super().__init__(
+            f"Context limit exceeded: {tokens}/{limit} tokens",
+            {
+                "current_tokens": tokens,
+                "context_limit": limit,
+                "suggestion": "Fold current branch before continuing",
+                "kind": "context_limit",
+            },
+        )
+
+
+class LimitReached(FoldError):
+    code = "limit_reached"
+
+    def __init__(self, limit: str, value: int, what_to_do: str) -> None:
+        words = limit.replace("_", " ")
+        super().__init__(f"Limit reached: {words} is {value}; {what_to_do}", {"limit": limit, "value": value})
+
+
+class StoreUnavailable(FoldError):
+    code = "store_unavailable"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("State store is unavailable", {"retry": True}, reason=reason)
+
+
+class StoreInvalid(FoldError):
+    code = "store_invalid"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("State store cannot be used", reason=reason)
+
+
+class ScrubFailed(FoldError):
+    code = "scrub_failed"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("Secrets could not be scrubbed, so nothing was kept", {"retry": False}, reason=reason)

@@ -13,6 +13,14 @@ EXIT_CODES: dict[str, int] = {
     "cache_invalid": 5,
     "io_error": 6,
     "internal_error": 7,
+    "invalid_argument": EXIT_USAGE,
+    "branch_not_found": 8,
+    "invalid_branch_state": 8,
+    "context_limit": 8,
+    "limit_reached": 8,
+    "store_unavailable": 6,
+    "store_invalid": 5,
+    "scrub_failed": 7,
 }
 
 INVALID_PARAMS = -32602
@@ -25,4 +33,24 @@ JSON_RPC_CODES: dict[str, int] = {
     "cache_invalid": INVALID_PARAMS,
     "io_error": INTERNAL_ERROR,
     "internal_error": INTERNAL_ERROR,
+    "invalid_argument": INVALID_PARAMS,
+    "branch_not_found": INVALID_PARAMS,
+    "invalid_branch_state": -32003,
+    "context_limit": -32001,
+    "limit_reached": -32004,
+    "store_unavailable": INTERNAL_ERROR,
+    "store_invalid": INTERNAL_ERROR,
+    "scrub_failed": INTERNAL_ERROR,
+}
+
+HTTP_STATUSES: dict[str, int] = {
+    "invalid_argument": 400,
+    "branch_not_found": 404,
+    "invalid_branch_state": 409,
+    "context_limit": 409,
+    "limit_reached": 429,
+    "store_unavailable": 503,
+    "store_invalid": 503,
+    "scrub_failed": 500,
+    "internal_error": 500,
 }

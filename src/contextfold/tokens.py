@@ -1,8 +1,29 @@
 """How many tokens a text counts for. Pure arithmetic; knows no tokenizer and no file."""
 
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Counter = Callable[[str], int]
+
 BYTES_PER_TOKEN = 4
+BYTES_PER_DENSE_TOKEN = 3
 
 
 def tokens_of(byte_count: int) -> int:
     """The v0 estimate: a token for every four UTF-8 bytes, begun ones included."""
     return -(-byte_count // BYTES_PER_TOKEN)
+
+
+def _v0(text: str) -> int:
+    return tokens_of(len(text.encode("utf-8")))
+
+
+def _dense(text: str) -> int:
+    return -(-len(text.encode("utf-8")) // BYTES_PER_DENSE_TOKEN)
+
+
+# What folding may count with, by the name of the setting. `dense` is for code and for scripts that tokenizers cut short.
+COUNTERS: Mapping[str, Counter] = {"v0": _v0, "dense": _dense}

@@ -73,3 +73,8 @@ def run() -> NoReturn:
 def run_stdio_server() -> NoReturn:
     """The `mcp-context-server` script."""
     sys.exit(main(["serve", "--stdio", *sys.argv[1:]]))
+
+
+def run_daemon() -> NoReturn:
+    """The `contextd` script."""
+    sys.exit(main(["serve", *sys.argv[1:]]))

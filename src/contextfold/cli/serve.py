@@ -1,4 +1,4 @@
-"""`context serve`: the engine for agents, over MCP."""
+"""`context serve`: the engine for agents, over MCP; `contextd` is the daemon's own name."""
 
 from __future__ import annotations
 
@@ -7,14 +7,32 @@ from collections.abc import Mapping
 
 from contextfold.cli.parse import UsageError
 from contextfold.failures import EXIT_OK
-from contextfold.settings import settings_from
+from contextfold.settings import daemon_settings_from, settings_from
+
+DAEMON_ONLY = ("host", "port", "token-file", "allow-host")
 
 
 def run(values: Mapping[str, str]) -> int:
-    if "stdio" not in values:
-        raise UsageError("say how to serve: --stdio is what there is; see `context serve --help`")
-    settings = settings_from(os.environ, values.get("cache-root"))
-    from contextfold.serve.stdio import serve
+    if "stdio" in values:
+        if given := [f"--{name}" for name in DAEMON_ONLY if name in values]:
+            raise UsageError(f"{given[0]} is for the daemon and means nothing with --stdio; leave one of them out")
+        from contextfold.serve.stdio import serve
 
-    serve(settings)
+        serve(settings_from(os.environ, values))
+        return EXIT_OK
+    settings = daemon_settings_from(os.environ, values)
+    from contextfold.app import serve_daemon
+
+    serve_daemon(settings, _tell)
     return EXIT_OK
+
+
+def _tell(url: str) -> None:
+    """For who started it, and for a program that asked for any free port."""
+    from contextfold.cli.render import say
+    from contextfold.errors import StorageFailed
+
+    try:
+        say(f"contextfold listens on {url}/mcp\n")
+    except StorageFailed:
+        pass  # nobody reads it; the log has it too

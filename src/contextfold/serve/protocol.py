@@ -8,6 +8,8 @@ A line goes in; out comes an answer, nothing (a notification), or a call that so
 
 from __future__ import annotations
 
+import json
+
 from contextfold import __version__
 from contextfold.errors import InternalError
 from contextfold.failures import INVALID_PARAMS, JSON_RPC_CODES
@@ -21,11 +23,13 @@ from contextfold.serve.jsonrpc import (
     parse,
     result_line,
 )
+from contextfold.serve.tools import Refusal, instructions, listing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from contextfold.serve.fold_tools import FoldTool
     from contextfold.serve.tools import Answer, Tool
 
     Members = dict[str, object]
@@ -40,15 +44,15 @@ UNSUPPORTED_VERSION = -32022  # as the modern era defines it
 
 SERVER_INFO = {"name": "contextfold", "version": __version__}
 CAPABILITIES: Mapping[str, object] = {"tools": {}}
-READ_ONLY = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 NOT_CACHEABLE = {"ttlMs": 0, "cacheScope": "private"}
 
 
 class Call(Record):
     """A tool to be run for a request."""
 
-    tool: Tool
+    tool: Tool | FoldTool
     arguments: Mapping[str, object]
+    meta: Mapping[str, object]
     request_id: str | int | None
     modern: bool
 
@@ -56,15 +60,11 @@ class Call(Record):
 class Session:
     """One client's conversation with a set of tools."""
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
+    def __init__(self, tools: Sequence[Tool | FoldTool]) -> None:
         self._tools = {tool.name: tool for tool in tools}
-        self._listing = [_listed(tool) for tool in tools]
+        self._listing = [listing(tool) for tool in tools]
+        self._instructions = instructions(tools)
         self._initialized = False
-
-    @property
-    def instructions(self) -> str:
-        uses = "; ".join(f"{tool.name}: {tool.purpose}" for tool in self._tools.values())
-        return f"Whole documents for a question and a token budget, from caches built beforehand. Tools: {uses}."
 
     def receive(self, line: bytes) -> bytes | Call | None:
         """The answer to a line, the call it asks for, or None where none is due."""
@@ -78,10 +78,16 @@ class Session:
         except Exception:  # a bug of ours must cost one answer, not the session
             return error_line(RpcError(JSON_RPC_CODES[InternalError.code], InternalError.message, request_id))
 
-    def finish(self, call: Call, answer: Answer) -> bytes:
+    def finish(self, call: Call, answer: Answer | Refusal) -> bytes:
         """The line that carries a tool's answer back."""
+        if isinstance(answer, Refusal):
+            return error_line(RpcError(answer.code, answer.message, call.request_id, data=json.loads(answer.data)))
         result: Members = {"content": [{"type": "text", "text": answer.text}], "isError": answer.is_error}
-        return result_line(call.request_id, _modern(result) if call.modern else result)
+        if call.modern:
+            result = _modern(result)
+        if answer.meta:
+            result["_meta"] = {**_members(result.get("_meta")), **answer.meta}
+        return result_line(call.request_id, result)
 
     def _answer(self, request: Request) -> bytes | Call:
         try:
@@ -110,7 +116,7 @@ class Session:
                 "protocolVersion": wanted if wanted in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1],
                 "capabilities": CAPABILITIES,
                 "serverInfo": SERVER_INFO,
-                "instructions": self.instructions,
+                "instructions": self._instructions,
             },
         )
 
@@ -127,7 +133,7 @@ class Session:
                 return result_line(request.id, {})
             case "server/discover" if modern:
                 about: Members = {"supportedVersions": MODERN_VERSIONS, "capabilities": CAPABILITIES}
-                about |= {"instructions": self.instructions, **NOT_CACHEABLE}
+                about |= {"instructions": self._instructions, **NOT_CACHEABLE}
                 return result_line(request.id, _modern(about))
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
 
@@ -138,15 +144,19 @@ class Session:
         tool = self._tools.get(name)
         if tool is None:
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
-        if arguments.keys() - tool.properties.keys():
+        if tool.schema.get("additionalProperties") is False and arguments.keys() - _members(tool.schema["properties"]):
             raise RpcError(INVALID_PARAMS, "Invalid params")
-        return Call(tool, arguments, request.id, modern)
+        return Call(tool, arguments, _members(params.get("_meta")), request.id, modern)
 
 
 def _object(params: object) -> Mapping[str, object]:
     if not isinstance(params, dict):
         raise RpcError(INVALID_PARAMS, "Invalid params")
     return params
+
+
+def _members(value: object) -> Members:
+    return value if isinstance(value, dict) else {}
 
 
 def _is_modern(params: object) -> bool:
@@ -168,12 +178,3 @@ def _check_envelope(meta: Mapping[str, object]) -> None:
 
 def _modern(result: Members) -> Members:
     return result | {"resultType": "complete", "_meta": {META_SERVER: SERVER_INFO}}
-
-
-def _listed(tool: Tool) -> Members:
-    return {
-        "name": tool.name,
-        "description": tool.description,
-        "inputSchema": tool.schema,
-        "annotations": READ_ONLY,
-    }

@@ -13,9 +13,10 @@ import signal
 import sys
 
 from contextfold.errors import InternalError, StorageFailed
+from contextfold.failures import JSON_RPC_CODES
 from contextfold.serve.jsonrpc import INTEGER_DIGITS, LINE_MAX_BYTES, PARSE_ERROR, RpcError, error_line
 from contextfold.serve.protocol import Call, Session
-from contextfold.serve.tools import RESOLVE_TOOLS, Answer, failure
+from contextfold.serve.tools import RESOLVE_TOOLS, Answer, Refusal, Tool, failure
 from contextfold.serve.tools import call as run_tool
 from contextfold.serve.worker import Worker
 from contextfold.streams import READABLE, WRITABLE, wait, write_all
@@ -24,15 +25,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from contextfold.app import FoldDesk
     from contextfold.resolve.root import CacheRoot
+    from contextfold.serve.fold_tools import FoldTool
     from contextfold.settings import Settings
 
 CHUNK_BYTES = 1 << 16
 LOG_LINE_BYTES = 512  # what a pipe takes at once
-REASON_LENGTH_BYTES = 4
+HEAD_LENGTH_BYTES = 4
 STDIN, STDOUT, STDERR = 0, 1, 2
-
-_TOOLS = {tool.name: tool for tool in RESOLVE_TOOLS}
 
 
 class TooLong:
@@ -44,7 +45,7 @@ def serve(settings: Settings) -> None:
     answers = _take_stdout()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever starts us may ignore it, and that would be inherited
     sys.set_int_max_str_digits(INTEGER_DIGITS)  # likewise a variable of the environment
-    session = Session(RESOLVE_TOOLS)
+    session = Session(_tools(settings))
     worker = Worker(_Desk(settings).respond, close_in_worker=(STDIN, answers))
     try:
         for line in lines(STDIN):
@@ -61,6 +62,15 @@ def serve(settings: Settings) -> None:
         worker.stop()
 
 
+def _tools(settings: Settings) -> list[Tool | FoldTool]:
+    tools: list[Tool | FoldTool] = list(RESOLVE_TOOLS) if "resolve" in settings.tools else []
+    if "fold" in settings.tools:
+        from contextfold.serve.fold_tools import FOLD_TOOLS
+
+        tools += FOLD_TOOLS
+    return tools
+
+
 def _answer(line: bytes | TooLong, session: Session, worker: Worker, settings: Settings) -> bytes | None:
     if isinstance(line, TooLong):
         return error_line(RpcError(PARSE_ERROR, "Parse error"))
@@ -72,15 +82,22 @@ def _answer(line: bytes | TooLong, session: Session, worker: Worker, settings: S
     return answer
 
 
-def _run(call: Call, worker: Worker, settings: Settings) -> Answer:
+def _run(call: Call, worker: Worker, settings: Settings) -> Answer | Refusal:
+    answer: Answer | Refusal
     try:
-        request = json.dumps([call.tool.name, call.arguments]).encode("ascii")
+        request = json.dumps([call.tool.name, call.arguments, call.meta]).encode("ascii")
         answer = _opened(worker.ask(request, settings.tool_timeout_s))
     except Exception as problem:  # no answer in time, or a bug of ours: either costs one call
-        answer = failure(InternalError(f"{type(problem).__name__}: {problem}"))
+        answer = _failed(call, InternalError(f"{type(problem).__name__}: {problem}"))
     if answer.reason:
         log(f"{call.tool.name}: {answer.reason}")
     return answer
+
+
+def _failed(call: Call, problem: InternalError) -> Answer | Refusal:
+    if isinstance(call.tool, Tool):
+        return failure(problem)
+    return Refusal(JSON_RPC_CODES[problem.code], problem.message, "null", problem.reason, "")
 
 
 class _Desk:
@@ -89,26 +106,39 @@ class _Desk:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._root: CacheRoot | None = None
+        self._fold: FoldDesk | None = None
 
     def respond(self, request: bytes) -> bytes:
+        name, arguments, meta = json.loads(request)
+        tool = next(tool for tool in _tools(self._settings) if tool.name == name)
+        if isinstance(tool, Tool):
+            return _sealed(run_tool(tool, self._opened_root(), arguments))
+        if self._fold is None:
+            from contextfold.app import FoldDesk
+
+            assert self._settings.fold is not None
+            self._fold = FoldDesk(self._settings.fold)
+        return _sealed(self._fold.call(tool, arguments, meta))
+
+    def _opened_root(self) -> CacheRoot:
         if self._root is None:
             from contextfold.resolve.root import CacheRoot
 
             self._root = CacheRoot(self._settings.cache_root)
-        name, arguments = json.loads(request)
-        return _sealed(run_tool(_TOOLS[name], self._root, arguments))
+        return self._root
 
 
-def _sealed(answer: Answer) -> bytes:
-    reason = answer.reason.encode("utf-8", "surrogateescape")
-    flag = b"\1" if answer.is_error else b"\0"
-    return flag + len(reason).to_bytes(REASON_LENGTH_BYTES, "little") + reason + answer.text.encode()
+def _sealed(answer: Answer | Refusal) -> bytes:
+    """An answer as bytes: what is small as JSON, then its text as it is."""
+    text, rest = (answer.text, answer[1:]) if isinstance(answer, Answer) else ("", tuple(answer))
+    head = json.dumps(rest).encode("ascii")
+    return len(head).to_bytes(HEAD_LENGTH_BYTES, "little") + head + text.encode()
 
 
-def _opened(sealed: bytes) -> Answer:
-    text_at = 1 + REASON_LENGTH_BYTES + int.from_bytes(sealed[1 : 1 + REASON_LENGTH_BYTES], "little")
-    reason = sealed[1 + REASON_LENGTH_BYTES : text_at].decode("utf-8", "surrogateescape")
-    return Answer(sealed[text_at:].decode(), sealed[0] == 1, reason)
+def _opened(sealed: bytes) -> Answer | Refusal:
+    text_at = HEAD_LENGTH_BYTES + int.from_bytes(sealed[:HEAD_LENGTH_BYTES], "little")
+    rest = json.loads(sealed[HEAD_LENGTH_BYTES:text_at])
+    return Refusal(*rest) if len(rest) == len(Refusal._fields) else Answer(sealed[text_at:].decode(), *rest)
 
 
 def lines(descriptor: int) -> Iterator[bytes | TooLong]:

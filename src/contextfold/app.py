@@ -1,0 +1,146 @@
+"""The composition root: settings in, services out. The one module that names the concrete store and scrubber."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from contextfold.errors import FoldError
+from contextfold.fold.accounting import Thresholds
+from contextfold.fold.events import BranchFolded
+from contextfold.fold.service import Caller, FoldService, Noted, Policy
+from contextfold.fold.session import Limits
+from contextfold.scrub.rules import RulesInvalid
+from contextfold.scrub.scrubber import Scrubber
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.serve.fold_tools import FOLD_TOOLS, FoldTool, caller_from, refused
+from contextfold.serve.fold_tools import call as run_fold_tool
+from contextfold.serve.tools import RESOLVE_TOOLS, Answer, Refusal, Tool
+from contextfold.settings import DaemonSettings, FoldSettings, SettingsError
+from contextfold.stores.sqlite import SqliteStore
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextfold.serve.guard import Guard
+    from contextfold.serve.metrics import Metrics
+    from contextfold.serve.tokens import TokenFile
+
+LOCAL_OWNER = "local"
+Result = TypeVar("Result")
+
+
+def policy_of(settings: FoldSettings) -> Policy:
+    return Policy(
+        Limits(
+            settings.context_limit,
+            settings.hard_limit,
+            settings.branch_depth,
+            settings.branches_per_session,
+        ),
+        Thresholds(settings.warn_medium_percent, settings.warn_high_percent),
+        settings.token_counter,
+        settings.session_idle_secs,
+        settings.archive_days,
+        settings.summary_days,
+    )
+
+
+def scrubber_of(settings: FoldSettings) -> Scrubber:
+    path = settings.scrub_allowlist
+    if not path:
+        return standard_scrubber()
+    try:
+        with open(path, encoding="utf-8") as file:
+            return standard_scrubber(file.read())
+    except (OSError, UnicodeDecodeError) as problem:
+        raise SettingsError(f"cannot read the allowlist {path}: {problem}") from None
+    except RulesInvalid as problem:
+        raise SettingsError(f"the allowlist {path}: {problem}") from None
+
+
+def fold_service(settings: FoldSettings, note: Callable[[Noted], None] = lambda _noted: None) -> FoldService:
+    scrubber = scrubber_of(settings)
+    return FoldService(SqliteStore.open(settings.store), scrubber, policy_of(settings), note=note)
+
+
+class FoldDesk:
+    """Folding for a process that does one thing at a time: a stdio server's worker, a command."""
+
+    def __init__(self, settings: FoldSettings) -> None:
+        self._runner = asyncio.Runner()
+        self.service = fold_service(settings)
+
+    def call(self, tool: FoldTool, arguments: Mapping[str, object], meta: Mapping[str, object]) -> Answer | Refusal:
+        return self.run(self._call(tool, arguments, meta))
+
+    def run(self, work: Awaitable[Result]) -> Result:
+        async def working() -> Result:
+            return await work
+
+        return self._runner.run(working())
+
+    def close(self) -> None:
+        self.run(self.service.store.close())
+        self._runner.close()
+
+    async def _call(
+        self, tool: FoldTool, arguments: Mapping[str, object], meta: Mapping[str, object]
+    ) -> Answer | Refusal:
+        try:
+            caller = caller_from(LOCAL_OWNER, meta)
+        except FoldError as problem:
+            return await refused(problem, self.service, Caller(LOCAL_OWNER), {})
+        return await run_fold_tool(tool, self.service, caller, arguments)
+
+
+def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) -> None:
+    """Listen and answer until a signal."""
+    from contextfold.serve.daemon import check_may_listen, run
+    from contextfold.serve.logs import log, take_over
+    from contextfold.serve.tokens import TokenFile
+
+    check_may_listen(settings.host, bool(settings.token_file))
+    # Read before anything listens: a daemon whose tokens cannot be read must not start.
+    path = settings.token_file
+    tokens = TokenFile(path, lambda text: log("tokens", "warning", text=text)) if path else None
+    take_over()
+    run(lambda: _guarded(settings, tokens), host=settings.host, port=settings.port, on_listening=on_listening)
+
+
+def _guarded(settings: DaemonSettings, tokens: TokenFile | None) -> Guard:
+    from contextfold.serve.guard import Limits as EdgeLimits
+    from contextfold.serve.http import StatingGuard, routes_of
+    from contextfold.serve.limits import Buckets, HostRule, RateLimit
+    from contextfold.serve.mcp import Services
+    from contextfold.serve.metrics import Metrics
+    from contextfold.serve.resolvers import Resolvers
+
+    toolsets: dict[str, tuple[Tool, ...] | tuple[FoldTool, ...]] = {"resolve": RESOLVE_TOOLS, "fold": FOLD_TOOLS}
+    tools = [tool for name in settings.server.tools for tool in toolsets[name]]
+    metrics = Metrics(tool.name for tool in tools)
+    fold = fold_service(settings.fold, lambda noted: _count(noted, metrics))
+    buckets = Buckets(RateLimit(settings.rate_per_second, settings.rate_burst))
+    services = Services(fold, Resolvers(settings.server), buckets, metrics)
+    guard = StatingGuard(
+        routes_of(tools, services, body_max_bytes=settings.body_max_bytes),
+        hosts=HostRule(settings.host, settings.allow_hosts),
+        metrics=metrics,
+        buckets=buckets,
+        tokens=tokens,
+        limits=EdgeLimits(in_flight=settings.requests_max, body_bytes=settings.body_max_bytes),
+    )
+    guard.no_state = fold.no_state
+    return guard
+
+
+def _count(noted: Noted, metrics: Metrics) -> None:
+    for rule in noted.rules:
+        metrics.redacted(rule)
+    for _ in range(noted.conflicts):
+        metrics.store_conflict()
+    if noted.events:
+        metrics.store_commit()
+    for event in noted.events:
+        if isinstance(event, BranchFolded):
+            metrics.folded(event.tokens_folded, event.tokens_folded - event.summary_tokens)

@@ -1,0 +1,1 @@
+"""Session → branches → folded context."""

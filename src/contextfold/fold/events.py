@@ -1,0 +1,140 @@
+"""What can happen in a session, as small frozen values, and their stored form. Knows no state and no rule.
+
+A log of these is all a session is. `n` counts from 1 within the session; `at` is UTC as `2025-01-17T10:30:00Z`, which
+sorts as text. Texts are scrubbed before they get here. An operation's text is not part of its event but of the archive
+(`fold.archive`): events stay small however much was read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import ClassVar, Literal
+
+from contextfold.canonical import Encodable, decode, encode
+
+Source = Literal["proxy", "hook", "reported"]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStarted:
+    kind: ClassVar[str] = "session.started"
+    n: int
+    at: str
+    session_id: str
+    project_path: str
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BranchCreated:
+    kind: ClassVar[str] = "branch.created"
+    n: int
+    at: str
+    branch_id: str
+    parent_id: str | None
+    description: str
+    prompt: str
+    tokens: int  # of the prompt
+    redactions: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperationCompleted:
+    kind: ClassVar[str] = "operation.completed"
+    n: int
+    at: str
+    branch_id: str | None  # None is the main thread
+    type: str
+    tokens: int
+    source: str
+    failed: bool
+    redactions: int
+
+
+@dataclass(frozen=True, slots=True)
+class BranchFolded:
+    kind: ClassVar[str] = "branch.folded"
+    n: int
+    at: str
+    branch_id: str
+    summary: str
+    summary_tokens: int
+    tokens_folded: int
+    redactions: int  # in the summary
+    forced: bool  # an enclosing branch was folded while this one was open
+
+
+@dataclass(frozen=True, slots=True)
+class BranchDiscarded:
+    kind: ClassVar[str] = "branch.discarded"
+    n: int
+    at: str
+    branch_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRolledBack:
+    kind: ClassVar[str] = "session.rolled_back"
+    n: int
+    at: str
+    branch_id: str
+    restore_state: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SessionExpired:
+    kind: ClassVar[str] = "session.expired"
+    n: int
+    at: str
+    session_id: str
+
+
+Event = (
+    SessionStarted
+    | BranchCreated
+    | OperationCompleted
+    | BranchFolded
+    | BranchDiscarded
+    | SessionRolledBack
+    | SessionExpired
+)
+
+_KINDS: dict[str, type[Event]] = {
+    kind.kind: kind
+    for kind in (
+        SessionStarted,
+        BranchCreated,
+        OperationCompleted,
+        BranchFolded,
+        BranchDiscarded,
+        SessionRolledBack,
+        SessionExpired,
+    )
+}
+_MEMBERS = {name: tuple(field.name for field in fields(kind)) for name, kind in _KINDS.items()}
+
+
+class EventUnknown(ValueError):
+    """A stored event that this version cannot read."""
+
+
+def members(event: Event) -> dict[str, Encodable]:
+    """The event as people and programs read it, its kind first."""
+    return {"event": event.kind, **asdict(event)}
+
+
+def to_json(event: Event) -> str:
+    return encode(members(event))
+
+
+def from_json(text: str | bytes) -> Event:
+    """The event in its stored form; members this version does not know are ignored."""
+    raw = text.encode() if isinstance(text, str) else text
+    stored = decode(raw)
+    if not isinstance(stored, dict) or stored.get("event") not in _KINDS:
+        raise EventUnknown(f"an event of a kind this version does not know: {str(stored)[:60]}")
+    kind = stored["event"]
+    try:
+        return _KINDS[kind](**{name: stored[name] for name in _MEMBERS[kind]})
+    except KeyError as problem:
+        raise EventUnknown(f"an event {kind} without {problem}") from problem

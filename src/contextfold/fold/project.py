@@ -1,0 +1,52 @@
+"""Where work belongs: a project by its path, a session by its name. Lexical only: the daemon may be elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from contextfold.errors import ArgumentInvalid
+
+PATH_LENGTH_MAX = 4_096
+NAME_LENGTH_MAX = 200
+HASH_LENGTH = 16
+
+_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def normalised(path: str) -> str:
+    """An absolute path without `.`, `..`, doubled or trailing separators: POSIX, Windows drive or share."""
+    if len(path) > PATH_LENGTH_MAX or _CONTROL.search(path):
+        raise ArgumentInvalid("project_path", f"must have no control characters and at most {PATH_LENGTH_MAX}")
+    if path.startswith("/"):
+        return "/" + "/".join(_steps(path.split("/")))
+    if _DRIVE.match(path):
+        return path[0].upper() + ":\\" + "\\".join(_steps(re.split(r"[\\/]", path[3:])))
+    if path.startswith("\\\\"):
+        return "\\\\" + "\\".join(_steps(re.split(r"[\\/]", path)))
+    raise ArgumentInvalid("project_path", "must be absolute, like /home/me/project")
+
+
+def project_hash(normalised_path: str) -> str:
+    return hashed(normalised_path)[:HASH_LENGTH]
+
+
+def hashed(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def check_session_name(name: str) -> str:
+    if not 1 <= len(name) <= NAME_LENGTH_MAX or _CONTROL.search(name) or not name.strip():
+        raise ArgumentInvalid("session", f"must be a name of 1 to {NAME_LENGTH_MAX} characters, none of them control")
+    return name
+
+
+def _steps(pieces: list[str]) -> list[str]:
+    steps: list[str] = []
+    for piece in pieces:
+        if piece == ".." and steps:
+            steps.pop()
+        elif piece not in ("", ".", ".."):
+            steps.append(piece)
+    return steps

@@ -1,0 +1,194 @@
+"""What may be asked, checked field by field and turned into inner types at once. Raw arguments stop here.
+
+Each error names the field and its rule. An argument nobody knows is an error too: a misspelt `branch_id` would
+otherwise fold another branch than the one that was meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from contextfold.errors import ArgumentInvalid
+from contextfold.fold.project import normalised
+
+DESCRIPTION_LENGTH_MAX = 200
+PROMPT_LENGTH_MAX = 10_000
+MESSAGE_LENGTH_MAX = 50_000
+BRANCH_ID_LENGTH_MAX = 200
+TYPE_LENGTH_MAX = 64
+TOKENS_MAX = 1_000_000_000
+EXPAND_BUDGET = 2_000
+EXPAND_BUDGET_MIN = 200
+EXPAND_BUDGET_MAX = 100_000
+OPERATION_ID_LENGTH_MAX = 200
+
+Arguments = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRequest:
+    project_path: str
+    description: str
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnRequest:
+    project_path: str
+    message: str
+    branch_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LookRequest:
+    project_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackRequest:
+    project_path: str
+    branch_id: str
+    restore_state: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRequest:
+    project_path: str
+    type: str
+    content: str
+    tokens: int | None  # counted from the content if None
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandRequest:
+    project_path: str
+    branch_id: str
+    budget_tokens: int
+    after_n: int  # the cursor: entries after this one, and
+    offset: int  # so many characters into the next
+
+
+def branch_request(arguments: Arguments) -> BranchRequest:
+    fields = _Fields(arguments, "description", "prompt", "project_path")
+    return BranchRequest(
+        description=fields.text("description", length_max=DESCRIPTION_LENGTH_MAX, may_be_blank=False),
+        prompt=fields.text("prompt", length_max=PROMPT_LENGTH_MAX, may_be_blank=False),
+        project_path=fields.project_path(),
+    )
+
+
+def return_request(arguments: Arguments) -> ReturnRequest:
+    fields = _Fields(arguments, "message", "project_path", "branch_id")
+    return ReturnRequest(
+        message=fields.text("message", length_max=MESSAGE_LENGTH_MAX),
+        project_path=fields.project_path(),
+        branch_id=fields.text("branch_id", length_max=BRANCH_ID_LENGTH_MAX) if fields.has("branch_id") else None,
+    )
+
+
+def look_request(arguments: Arguments) -> LookRequest:
+    return LookRequest(_Fields(arguments, "project_path").project_path())
+
+
+def rollback_request(arguments: Arguments) -> RollbackRequest:
+    fields = _Fields(arguments, "project_path", "branch_id", "restore_state")
+    return RollbackRequest(
+        project_path=fields.project_path(),
+        branch_id=fields.text("branch_id", length_max=BRANCH_ID_LENGTH_MAX),
+        restore_state=fields.flag("restore_state", default=True),
+    )
+
+
+def record_request(arguments: Arguments) -> RecordRequest:
+    fields = _Fields(arguments, "project_path", "type", "content", "tokens", "failed")
+    if not fields.has("content") and not fields.has("tokens"):
+        raise ArgumentInvalid("content", "or tokens must be given")
+    return RecordRequest(
+        project_path=fields.project_path(),
+        type=fields.text("type", length_max=TYPE_LENGTH_MAX, may_be_blank=False),
+        content=fields.text("content") if fields.has("content") else "",
+        tokens=fields.number("tokens", 0, TOKENS_MAX) if fields.has("tokens") else None,
+        failed=fields.flag("failed", default=False),
+    )
+
+
+def expand_request(arguments: Arguments) -> ExpandRequest:
+    fields = _Fields(arguments, "project_path", "branch_id", "budget", "cursor")
+    after_n, offset = _position(fields.text("cursor", length_max=64)) if fields.has("cursor") else (0, 0)
+    has_budget = fields.has("budget")
+    return ExpandRequest(
+        project_path=fields.project_path(),
+        branch_id=fields.text("branch_id", length_max=BRANCH_ID_LENGTH_MAX),
+        budget_tokens=fields.number("budget", EXPAND_BUDGET_MIN, EXPAND_BUDGET_MAX) if has_budget else EXPAND_BUDGET,
+        after_n=after_n,
+        offset=offset,
+    )
+
+
+def check_operation_id(operation_id: object) -> str:
+    if not isinstance(operation_id, str) or not 1 <= len(operation_id) <= OPERATION_ID_LENGTH_MAX:
+        raise ArgumentInvalid("operation_id", f"must be a string of 1 to {OPERATION_ID_LENGTH_MAX} characters")
+    return _unicode("operation_id", operation_id)
+
+
+def cursor_of(after_n: int, offset: int) -> str:
+    return f"{after_n}.{offset}"
+
+
+def _position(cursor: str) -> tuple[int, int]:
+    if not re.fullmatch(r"\d{1,15}\.\d{1,15}", cursor, re.ASCII):
+        raise ArgumentInvalid("cursor", "must be the next_cursor of an earlier answer")
+    after_n, offset = cursor.split(".")
+    return int(after_n), int(offset)
+
+
+def _unicode(field: str, text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ArgumentInvalid(field, "must be text; it holds half of a surrogate pair") from None
+    return text
+
+
+class _Fields:
+    def __init__(self, arguments: Arguments, *known: str) -> None:
+        if unknown := sorted(arguments.keys() - set(known)):
+            allowed = ", ".join(known)
+            # The name is not repeated: it is the caller's text, and might be anything.
+            field = unknown[0] if re.fullmatch(r"[A-Za-z_]{1,32}", unknown[0]) else "argument"
+            raise ArgumentInvalid(field, f"is not an argument of this tool; it takes {allowed}")
+        self._arguments = arguments
+
+    def has(self, field: str) -> bool:
+        """Models write null for what they leave out."""
+        return self._arguments.get(field) is not None
+
+    def text(self, field: str, *, length_max: int | None = None, may_be_blank: bool = True) -> str:
+        value = self._arguments.get(field)
+        if not isinstance(value, str):
+            raise ArgumentInvalid(field, "must be a string" if self.has(field) else "is required")
+        if not may_be_blank and not value.strip():
+            raise ArgumentInvalid(field, "must not be empty")
+        if length_max is not None and len(value) > length_max:
+            raise ArgumentInvalid(field, f"must have at most {length_max} characters, not {len(value)}")
+        return _unicode(field, value)
+
+    def flag(self, field: str, *, default: bool) -> bool:
+        value = self._arguments.get(field, default)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise ArgumentInvalid(field, "must be true or false")
+        return value
+
+    def number(self, field: str, least: int, most: int) -> int:
+        value = self._arguments[field]
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ArgumentInvalid(field, f"must be a whole number from {least} to {most}")
+        return value
+
+    def project_path(self) -> str:
+        return normalised(self.text("project_path"))

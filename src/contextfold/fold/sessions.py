@@ -1,0 +1,203 @@
+"""Load, decide, commit: how a verb becomes a fact, over any store. Knows no verb, no text and no wire.
+
+A session's state is kept between calls, and the store checks it when something is committed on it: whoever was slower
+reads what was missed and decides again. An answer that says no, and one that only looks, is never given from a state
+that might be old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from contextfold.canonical import encode
+from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
+from contextfold.fold.answers import Shape, state_told
+from contextfold.fold.archive import entries_of
+from contextfold.fold.events import BranchFolded, Event, EventUnknown
+from contextfold.fold.session import EMPTY, Beginning, Limits, LogBroken, State, apply, begin, replay
+from contextfold.fold.store import Commit, Known, Operation, Receipt, SessionKey, StaleRevision, Store, Summary
+
+TRIES_MAX = 16  # each lost race means that somebody else got on
+WEIGHT_KEPT_MAX = 200_000  # sessions and branches whose state is held in memory; the rest is read when needed
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    key: SessionKey
+    beginning: Beginning
+    begins: bool  # whether this may begin a session; else there must be one
+    operation: Operation
+    may_be_repeated: bool  # the caller chose the operation's id, so it may have been here before
+    decide: Callable[[State, str], list[Event]]
+    tell: Callable[[State, Sequence[Event], State], Shape]
+    operation_text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An answer, and the session's state after it, both as JSON."""
+
+    answer: str
+    state: str
+    events: Sequence[Event] = ()
+    conflicts: int = 0
+
+
+@dataclass(slots=True)
+class _Kept:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    state: State = EMPTY
+    users: int = 0
+
+    @property
+    def weight(self) -> int:
+        return 1 + len(self.state.branches)
+
+
+class Sessions:
+    def __init__(self, store: Store, limits: Limits, idle_s: int, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._limits = limits
+        self._idle = timedelta(seconds=idle_s)
+        self._clock = clock
+        self._kept: OrderedDict[SessionKey, _Kept] = OrderedDict()
+        self._weight = 0
+
+    async def look(self, key: SessionKey) -> State:
+        """The session as it is now; the empty one if there is none."""
+        async with self._session(key) as kept:
+            state = await self._refresh(key, kept)
+            return EMPTY if self._is_idle(state) else state
+
+    async def change(self, change: Change) -> Outcome:
+        async with self._session(change.key) as kept:
+            if change.may_be_repeated and (done := await self._store.receipt(change.key, change.operation.id)):
+                return _again(done, change.operation)
+            # What is kept is tried first; whoever it is too old for, or would refuse, looks again.
+            if kept.state.revision and (outcome := await self._attempt(change, kept, 0, is_fresh=False)):
+                return outcome
+            for conflicts in range(TRIES_MAX):
+                await self._refresh(change.key, kept)
+                if outcome := await self._attempt(change, kept, conflicts, is_fresh=True):
+                    return outcome
+        raise StoreUnavailable(f"lost {TRIES_MAX} races for one session in a row")
+
+    async def _attempt(self, change: Change, kept: _Kept, conflicts: int, *, is_fresh: bool) -> Outcome | None:
+        """Decide on what is kept and commit it; None if that was too old."""
+        if self._is_idle(kept.state):
+            if not is_fresh:
+                return None
+            await self._store.expire(self._idle_since(), _text(self._clock()))
+            kept.state = EMPTY
+        before = kept.state
+        at = max(_text(self._clock()), before.last_at)  # a clock that jumps back must not reorder the log
+        try:
+            events = _decided(change, before, at)
+        except FoldError:
+            if is_fresh:
+                raise
+            return None
+        after = replay(events, before)
+        commit = self._commit(change, before, events, after)
+        try:
+            receipt = await self._store.commit(commit)
+        except StaleRevision:
+            return None
+        if (receipt.answer, receipt.fingerprint) != (commit.answer, change.operation.fingerprint):
+            return _again(receipt, change.operation)  # another call with this id was first
+        kept.state = after
+        return Outcome(receipt.answer, receipt.state, events, conflicts)
+
+    def _commit(self, change: Change, before: State, events: Sequence[Event], after: State) -> Commit:
+        assert after.session_id is not None
+        return Commit(
+            change.key,
+            after.session_id,
+            before.revision,
+            events,
+            change.operation,
+            encode(change.tell(before, events, after)),
+            encode(state_told(after, self._limits)),
+            entries_of(before, events, change.operation_text),
+            [_summary(change, after, event) for event in events if isinstance(event, BranchFolded)],
+        )
+
+    async def _refresh(self, key: SessionKey, kept: _Kept) -> State:
+        """Bring what is kept up to what the store has."""
+        state = kept.state
+        known = Known(state.session_id, state.revision) if state.session_id else None
+        try:
+            log = await self._store.load(key, known)
+            if log is None:
+                kept.state = EMPTY
+            else:
+                kept.state = replay(log.events, state if log.session_id == state.session_id else EMPTY)
+        except (LogBroken, EventUnknown) as problem:
+            raise StoreInvalid(f"{problem}; was it written by a newer version?") from problem
+        return kept.state
+
+    def _is_idle(self, state: State) -> bool:
+        return bool(state.revision) and state.last_at <= self._idle_since()
+
+    def _idle_since(self) -> str:
+        return _text(self._clock() - self._idle)
+
+    @asynccontextmanager
+    async def _session(self, key: SessionKey) -> AsyncIterator[_Kept]:
+        """One call at a time for a session: in turn they never conflict, side by side they would."""
+        kept = self._kept.setdefault(key, _Kept())
+        self._kept.move_to_end(key)
+        kept.users += 1
+        self._weight -= kept.weight if kept.users == 1 and kept.state.revision else 0
+        try:
+            async with kept.lock:
+                yield kept
+        finally:
+            kept.users -= 1
+            self._weight += kept.weight if kept.users == 0 and kept.state.revision else 0
+            self._forget_some(key, kept)
+
+    def _forget_some(self, key: SessionKey, kept: _Kept) -> None:
+        if not kept.users and not kept.state.revision:
+            del self._kept[key]  # nothing is known of it, so nothing is lost
+        while self._weight > WEIGHT_KEPT_MAX:
+            oldest = next((key for key, held in self._kept.items() if not held.users), None)
+            if oldest is None:
+                return
+            self._weight -= self._kept.pop(oldest).weight
+
+
+def _decided(change: Change, before: State, at: str) -> list[Event]:
+    if before.revision or not change.begins:
+        return change.decide(before, at)
+    started = begin(change.beginning, at)
+    return [started, *change.decide(apply(before, started), at)]
+
+
+def _again(done: Receipt, operation: Operation) -> Outcome:
+    if done.fingerprint != operation.fingerprint:
+        raise ArgumentInvalid("operation_id", "was used for another call already; use a new one for each call")
+    return Outcome(done.answer, done.state)
+
+
+def _summary(change: Change, after: State, event: BranchFolded) -> Summary:
+    assert after.session_id is not None
+    return Summary(
+        change.key.project_hash,
+        change.beginning.project_path,
+        after.session_id,
+        event.branch_id,
+        after.branches[event.branch_id].description,
+        event.summary,
+        event.tokens_folded,
+        event.at,
+    )
+
+
+def _text(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

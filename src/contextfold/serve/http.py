@@ -1,0 +1,163 @@
+"""The daemon's routes: MCP, operations, discovery, health, metrics; and the state header around MCP.
+
+Who may come in is decided before (`serve.guard`), what a call does behind (`serve.mcp`, `fold.service`). Knows HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from contextfold.canonical import Malformed, decode, encode
+from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
+from contextfold.failures import HTTP_STATUSES, JSON_RPC_CODES
+from contextfold.serve.fold_tools import FoldTool, record
+from contextfold.serve.guard import Guard, Message, Receive, Scope, Send
+from contextfold.serve.logs import log, place_of
+from contextfold.serve.mcp import TOLD, McpEndpoint, Services, Told, caller_of
+from contextfold.serve.tools import Tool, listing
+
+MCP_PATH = "/mcp"
+STATE_HEADER = b"x-context-state"
+TIDY_EVERY_S = 60.0
+READY_TIMEOUT_S = 2.0
+JSON = "application/json"
+
+
+def routes_of(tools: Sequence[Tool | FoldTool], services: Services, *, body_max_bytes: int) -> Starlette:
+    """The application behind the guard."""
+    endpoint = McpEndpoint(tools, services, body_max_bytes=body_max_bytes)
+    pages = _Pages(tools, services)
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        async with endpoint.manager.run():
+            tidying = asyncio.create_task(_tidy(services))
+            try:
+                yield
+            finally:
+                tidying.cancel()
+                with suppress(asyncio.CancelledError):
+                    await tidying
+                await services.resolvers.close()
+                await services.fold.store.close()
+
+    routes = [
+        Route(MCP_PATH, endpoint=StreamableHTTPASGIApp(endpoint.manager), methods=["POST"]),
+        Route(MCP_PATH, endpoint=pages.no_stream, methods=["GET", "DELETE"]),
+        Route(f"{MCP_PATH}/tools/list", endpoint=pages.tools, methods=["GET"]),
+        Route("/v1/operations", endpoint=pages.operations, methods=["POST"]),
+        Route("/healthz", endpoint=pages.healthz, methods=["GET"]),
+        Route("/readyz", endpoint=pages.readyz, methods=["GET"]),
+        Route("/metrics", endpoint=pages.metrics, methods=["GET"]),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: _not_found, 405: _wrong_method})
+
+
+class StatingGuard(Guard):
+    """A guard that puts `X-Context-State` on every response to an MCP path, its own refusals included."""
+
+    no_state = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not _is_mcp(scope["path"]):
+            await super().__call__(scope, receive, send)
+            return
+        told = Told(self.no_state)
+
+        async def send_with_state(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                # Ids and figures only, so this is ASCII and one line.
+                header = (STATE_HEADER, told.state.encode("ascii"))
+                message = {**message, "headers": [*message.get("headers", ()), header]}
+            await send(message)
+
+        await super().__call__({**scope, TOLD: told}, receive, send_with_state)
+
+
+class _Pages:
+    def __init__(self, tools: Sequence[Tool | FoldTool], services: Services) -> None:
+        self._services = services
+        discovered = [{key: told for key, told in listing(tool).items() if key != "annotations"} for tool in tools]
+        self._discovery = encode({"tools": discovered})
+
+    async def tools(self, _request: Request) -> Response:
+        return Response(self._discovery, media_type=JSON)
+
+    async def operations(self, request: Request) -> Response:
+        """What an agent loop of one's own has done; the body is what `context_record` takes."""
+        try:
+            arguments = decode(await request.body())
+            if not isinstance(arguments, dict):
+                raise ArgumentInvalid("body", "must be a JSON object")
+            outcome = await record(self._services.fold, caller_of(request), arguments)
+        except Malformed as problem:
+            return self._refused(ArgumentInvalid("body", str(problem)))
+        except FoldError as problem:
+            return self._refused(problem)
+        return Response(outcome.answer, media_type=JSON)
+
+    def _refused(self, problem: FoldError) -> Response:
+        message, data = self._services.fold.told_safely(problem)
+        log("operation.refused", "warning", code=problem.code)
+        body = encode({"error": {"code": JSON_RPC_CODES[problem.code], "message": message, "data": data}})
+        return Response(body, status_code=HTTP_STATUSES[problem.code], media_type=JSON)
+
+    async def healthz(self, _request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(self, _request: Request) -> Response:
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                await self._services.fold.store.check()
+        except (FoldError, TimeoutError):
+            return PlainTextResponse(f"{StoreUnavailable.code}: the state store does not take commits\n", 503)
+        return PlainTextResponse("ready\n")
+
+    async def metrics(self, _request: Request) -> Response:
+        with suppress(FoldError):
+            self._services.metrics.sessions_open(await self._services.fold.store.count())
+        page, content_type = self._services.metrics.render()
+        return Response(page, headers={"content-type": content_type})
+
+    async def no_stream(self, _request: Request) -> Response:
+        return _error(405, "method_not_allowed", "This server has no stream and keeps no session: POST to it.", "POST")
+
+
+async def _tidy(services: Services) -> None:
+    """End idle sessions and forget what is too old, now and then, for as long as the daemon runs."""
+    while True:
+        try:
+            ended = await services.fold.tidy()
+            if ended:
+                log("sessions.ended", count=ended)
+        except Exception as problem:  # the next turn may do better; the calls that come meanwhile say so themselves
+            log("tidy.failed", "error", exception=type(problem).__name__, raised_at=place_of(problem))
+        await asyncio.sleep(TIDY_EVERY_S)
+
+
+def _is_mcp(path: str) -> bool:
+    return path == MCP_PATH or path.startswith(f"{MCP_PATH}/")
+
+
+async def _not_found(_request: Request, _problem: Exception) -> Response:
+    return _error(404, "not_found", "There is nothing here; MCP is at /mcp, operations go to /v1/operations.")
+
+
+async def _wrong_method(_request: Request, problem: Any) -> Response:
+    allowed = (getattr(problem, "headers", None) or {}).get("Allow", "")
+    return _error(405, "method_not_allowed", f"Use {allowed or 'another method'} here.", allowed)
+
+
+def _error(status: int, code: str, message: str, allow: str = "") -> Response:
+    headers = {"allow": allow} if allow else None
+    body = encode({"error": {"code": code, "message": message}}) + "\n"
+    return Response(body, status_code=status, media_type=JSON, headers=headers)

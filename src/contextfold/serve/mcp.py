@@ -1,0 +1,150 @@
+"""MCP over Streamable HTTP by the official SDK's low-level server: stateless, JSON answers, every protocol version.
+
+Any daemon can answer any call, for nothing of a conversation is kept. What a call learns about its session goes into
+the exchange's `Told`, for the header that every MCP response carries. Knows the SDK; knows tools only by their tables.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent
+from mcp_types import Tool as ListedTool
+from starlette.requests import Request
+
+from contextfold import __version__
+from contextfold.errors import ArgumentInvalid, FoldError, LimitReached
+from contextfold.failures import INVALID_PARAMS, JSON_RPC_CODES
+from contextfold.fold.service import Caller, FoldService
+from contextfold.record import Record
+from contextfold.serve.fold_tools import FoldTool, caller_from, refused
+from contextfold.serve.fold_tools import call as run_fold_tool
+from contextfold.serve.guard import OWNER
+from contextfold.serve.limits import Buckets
+from contextfold.serve.logs import log
+from contextfold.serve.metrics import UNKNOWN_TOOL, Metrics
+from contextfold.serve.resolvers import Resolvers
+from contextfold.serve.tools import Answer, Refusal, Tool, instructions, listing
+
+SESSION_HEADER = "x-context-session"
+OPERATION_HEADER = "idempotency-key"
+TOLD = "contextfold.told"  # in the scope: what the header will say
+
+_NO_META: Mapping[str, object] = {}
+
+
+class Told:
+    """What the response's header says of the session; a call that knows better changes it."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+
+
+class Services(Record):
+    fold: FoldService
+    resolvers: Resolvers
+    buckets: Buckets
+    metrics: Metrics
+    clock: Callable[[], float] = time.monotonic
+
+
+class McpEndpoint:
+    def __init__(self, tools: Sequence[Tool | FoldTool], services: Services, *, body_max_bytes: int) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        self._services = services
+        self._listing = ListToolsResult(tools=[ListedTool.model_validate(listing(tool)) for tool in tools])
+        server: Server[Any] = Server(
+            "contextfold",
+            version=__version__,
+            instructions=instructions(tools),
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+            get_tool_input_schema=lambda name: self._tools[name].schema if name in self._tools else None,
+        )
+        self.manager = StreamableHTTPSessionManager(
+            server, json_response=True, stateless=True, max_request_body_size=body_max_bytes
+        )
+
+    async def _list(
+        self, context: ServerRequestContext[Any], _params: PaginatedRequestParams | None
+    ) -> ListToolsResult:
+        self._check_rate(_request(context))
+        return self._listing
+
+    async def _call(self, context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
+        request = _request(context)
+        self._check_rate(request)
+        started_s = self._services.clock()
+        tool = self._tools.get(params.name)
+        if tool is None:
+            self._services.metrics.tool_call(UNKNOWN_TOOL, "unknown_tool", 0.0)
+            raise MCPError(INVALID_PARAMS, "Unknown tool; tools/list has those there are")
+        answer = await self._answer(tool, request, params)
+        outcome = (answer.reason.partition(":")[0] or "error") if _failed(answer) else "ok"
+        self._services.metrics.tool_call(tool.name, outcome, self._services.clock() - started_s)
+        if answer.reason:
+            log("tool.failed", "warning", tool=tool.name, reason=answer.reason)
+        if answer.state:
+            request.scope[TOLD].state = answer.state
+        if isinstance(answer, Refusal):
+            raise MCPError(answer.code, answer.message, json.loads(answer.data))
+        return CallToolResult(
+            content=[TextContent(type="text", text=answer.text)],
+            is_error=answer.is_error,
+            _meta=answer.meta or None,
+        )
+
+    async def _answer(self, tool: Tool | FoldTool, request: Request, params: CallToolRequestParams) -> Answer | Refusal:
+        arguments = params.arguments or {}
+        if isinstance(tool, Tool):
+            return await self._services.resolvers.call(tool.name, arguments)
+        fold = self._services.fold
+        try:
+            caller = caller_of(request, params.meta or _NO_META)
+        except FoldError as problem:
+            return await refused(problem, fold, Caller(request.scope[OWNER]), {})
+        return await run_fold_tool(tool, fold, caller, arguments)
+
+    def _check_rate(self, request: Request) -> None:
+        wait_s = self._services.buckets.take(request.scope[OWNER], self._services.clock())
+        if wait_s:
+            self._services.metrics.refusal("rate_limited")
+            limit = LimitReached(
+                "calls_per_second", int(self._services.buckets.limit.per_second), "wait, then call again"
+            )
+            raise MCPError(JSON_RPC_CODES[limit.code], limit.message, dict(limit.data))
+
+
+def caller_of(request: Request, meta: Mapping[str, object] = _NO_META) -> Caller:
+    return caller_from(
+        request.scope[OWNER],
+        meta,
+        session=_header(request, SESSION_HEADER),
+        operation_id=_header(request, OPERATION_HEADER),
+    )
+
+
+def _header(request: Request, name: str) -> str | None:
+    value = request.headers.get(name)
+    try:
+        return None if value is None else value.encode("latin-1").decode("utf-8")
+    except UnicodeDecodeError:
+        raise ArgumentInvalid(name, "must be UTF-8") from None
+
+
+def _request(context: ServerRequestContext[Any]) -> Request:
+    assert isinstance(context.request, Request)
+    return context.request
+
+
+def _failed(answer: Answer | Refusal) -> bool:
+    return isinstance(answer, Refusal) or answer.is_error

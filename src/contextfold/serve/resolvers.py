@@ -1,0 +1,104 @@
+"""The resolve tools for the daemon: a few stdio servers of our own, each asked one thing at a time.
+
+They are the very servers a host would start, so the text is the same on every transport, a stuck call ends by their
+time-out, and a long resolve takes no time from those who fold. Knows lines and processes, not what a tool does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+
+from contextfold.errors import InternalError
+from contextfold.failures import INVALID_PARAMS
+from contextfold.serve.jsonrpc import LINE_MAX_BYTES
+from contextfold.serve.protocol import META_CAPABILITIES, META_VERSION, MODERN_VERSIONS
+from contextfold.serve.tools import Answer, Refusal, failure
+from contextfold.settings import CACHE_ROOT, TOOL_TIMEOUT, Settings
+
+SERVERS = 2
+OVERTIME_S = 5.0  # beyond the server's own time-out, after which it is ended
+ANSWER_MAX_BYTES = 1 << 28
+ENVELOPE = {META_VERSION: MODERN_VERSIONS[-1], META_CAPABILITIES: {}}
+
+
+class Resolvers:
+    def __init__(self, settings: Settings, servers: int = SERVERS) -> None:
+        self._idle: asyncio.LifoQueue[_Server] = asyncio.LifoQueue()  # the last one used has most in memory
+        self._servers = [_Server(settings) for _ in range(servers)]
+        for server in reversed(self._servers):
+            self._idle.put_nowait(server)
+
+    async def call(self, tool: str, arguments: Mapping[str, object]) -> Answer | Refusal:
+        server = await self._idle.get()
+        try:
+            return await server.call(tool, arguments)
+        finally:
+            self._idle.put_nowait(server)
+
+    async def close(self) -> None:
+        for server in self._servers:
+            await server.stop()
+
+
+class _Server:
+    def __init__(self, settings: Settings) -> None:
+        self._environment = os.environ | {
+            CACHE_ROOT: os.fsdecode(settings.cache_root),
+            TOOL_TIMEOUT: str(settings.tool_timeout_s),
+        }
+        self._timeout_s = settings.tool_timeout_s + OVERTIME_S
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def call(self, tool: str, arguments: Mapping[str, object]) -> Answer | Refusal:
+        params = {"name": tool, "arguments": arguments, "_meta": ENVELOPE}
+        request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode() + b"\n"
+        if len(request) > LINE_MAX_BYTES:
+            return Refusal(INVALID_PARAMS, "Invalid params: the arguments are too long", "null", "too long", "")
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return _read(await self._ask(request))
+        except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as problem:
+            await self.stop()
+            return failure(InternalError(type(problem).__name__))
+        except asyncio.CancelledError:  # the answer that is still to come would be taken for the next one's
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _ask(self, request: bytes) -> bytes:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "contextfold", "serve", "--stdio"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,  # its lines may quote what was asked; the answer holds the code
+                env=self._environment,
+                limit=ANSWER_MAX_BYTES,
+            )
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(request)
+        await self._process.stdin.drain()
+        return await self._process.stdout.readuntil(b"\n")
+
+
+def _read(line: bytes) -> Answer | Refusal:
+    message = json.loads(line)
+    if "error" in message:
+        error = message["error"]
+        return Refusal(error["code"], error["message"], json.dumps(error.get("data")), error["message"], "")
+    result = message["result"]
+    text: str = result["content"][0]["text"]
+    reason = json.loads(text)["error"]["code"] if result["isError"] else ""
+    return Answer(text, result["isError"], reason)

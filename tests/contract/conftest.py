@@ -1,0 +1,37 @@
+"""The daemon and the transports that the contract suites share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from contract.transports import InProcess, OverHttp, Stdio, Transport
+from daemon import LEGACY, MODERN, Daemon
+
+
+@pytest.fixture(scope="session")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    running = Daemon(tmp_path_factory.mktemp("daemon"))
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture(params=["in process", "stdio", f"http {LEGACY}", f"http {MODERN}"], scope="session")
+def transport(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transport]:
+    made: Transport
+    match request.param.split():
+        case ["in", "process"]:
+            made = InProcess()
+        case ["stdio"]:
+            made = Stdio(tmp_path_factory.mktemp("stdio"))
+        case [_, era]:
+            made = OverHttp(request.getfixturevalue("daemon").port, era)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def project(request: pytest.FixtureRequest) -> str:
+    """A project of this test's own, so that tests can share a daemon."""
+    return f"/projects/{request.node.nodeid}"

@@ -1,0 +1,407 @@
+"""What the folding tools do, over every transport."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from contract.transports import COUNTER, STATE, Refused, Transport, named, numbered
+
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+BRANCH = re.compile(r"br_[0-9a-f]{16}")
+
+
+def branch(transport: Transport, project: str, prompt: str = "Look it up.", description: str = "Look") -> Any:
+    return transport.call("context_branch", description=description, prompt=prompt, project_path=project)
+
+
+def fold(transport: Transport, project: str, message: str = "Found it.", **more: Any) -> Any:
+    return transport.call("context_return", message=message, project_path=project, **more)
+
+
+def record(transport: Transport, project: str, **more: Any) -> Any:
+    return transport.call("context_record", project_path=project, type="tool_call", **more)
+
+
+def refused(transport: Transport, tool: str, **arguments: Any) -> Refused:
+    with pytest.raises(Refused) as problem:
+        transport.call(tool, **arguments)
+    return problem.value
+
+
+class TestTheSeedsWorkedExample:
+    def test_from_the_first_branch_to_the_fold(self, transport: Transport, project: str) -> None:
+        record(transport, project, tokens=5000)
+        begun = branch(transport, project, prompt="x" * 800)
+        assert list(begun) == [
+            "branch_id", "session_id", "parent_branch_id", "created_at", "branch_depth", "context_state",
+        ]  # fmt: skip
+        assert BRANCH.fullmatch(begun["branch_id"])
+        assert begun["session_id"].startswith("sess_")
+        assert TIME.fullmatch(begun["created_at"])
+        assert (begun["parent_branch_id"], begun["branch_depth"]) == (None, 1)
+        assert list(begun["context_state"].items()) == [
+            ("active_branch_id", begun["branch_id"]),
+            ("branch_depth", 1),
+            ("total_tokens", 5200),
+            ("main_thread_tokens", 5000),
+            ("current_branch_tokens", 200),
+        ]
+        for _ in range(11):
+            record(transport, project, content="y" * 2800)
+        record(transport, project, content="z" * 2400)
+        done = fold(transport, project, message="s" * 800)
+        assert list(done) == [
+            "folded_at", "branch_id", "parent_branch_id", "summary", "context_state", "context_health",
+        ]  # fmt: skip
+        assert TIME.fullmatch(done["folded_at"])
+        assert list(done["summary"].items()) == [
+            ("tokens_folded", 8500),
+            ("tokens_saved", 8300),
+            ("operations_count", 12),
+            ("secrets_scrubbed", 0),
+            ("summary_redacted", False),
+        ]
+        assert list(done["context_state"].items()) == [
+            ("active_branch_id", None),
+            ("branch_depth", 0),
+            ("total_tokens", 5200),
+            ("main_thread_tokens", 5200),
+            ("current_branch_tokens", 0),
+        ]
+        assert done["context_health"] == {"warning": "none", "main_thread_usage": 0.16}
+        assert transport.result["_meta"][STATE] == {
+            "session_id": begun["session_id"],
+            "active_branch_id": None,
+            "branch_depth": 0,
+            "total_tokens": 5200,
+            "folded_tokens": 8500,
+            "context_usage": 0.16,
+        }
+        assert list(transport.result["_meta"][STATE]) == [
+            "session_id", "active_branch_id", "branch_depth", "total_tokens", "folded_tokens", "context_usage",
+        ]  # fmt: skip
+        assert transport.result["_meta"][COUNTER] == "v0"
+
+
+class TestLooking:
+    def test_a_project_nobody_worked_on_has_an_empty_session(self, transport: Transport, project: str) -> None:
+        assert transport.call("context_branch_status", project_path=project) == {
+            "session_id": None,
+            "active_branch_id": None,
+            "branch_depth": 0,
+            "branch_path": ["main"],
+            "token_breakdown": {"main_thread": 0, "total": 0, "folded_total": 0},
+            "context_limit": 32_768,
+            "usage_percent": 0,
+        }
+        assert transport.call("context_list_branches", project_path=project) == {
+            "branches": [],
+            "total_branches": 0,
+            "active_branches": 0,
+            "folded_branches": 0,
+        }
+
+    def test_status_shows_the_path_and_what_each_part_of_it_holds(self, transport: Transport, project: str) -> None:
+        record(transport, project, tokens=5000)
+        outer = branch(transport, project, prompt="a" * 8_000)["branch_id"]
+        inner = branch(transport, project, prompt="b" * 4800)["branch_id"]
+        told = transport.call("context_branch_status", project_path=project)
+        assert list(told) == [
+            "session_id", "active_branch_id", "branch_depth", "branch_path", "token_breakdown", "context_limit",
+            "usage_percent",
+        ]  # fmt: skip
+        assert told["branch_path"] == ["main", outer, inner]
+        assert list(told["token_breakdown"].items()) == [
+            ("main_thread", 5000), (outer, 2000), (inner, 1200), ("total", 8200), ("folded_total", 0),
+        ]  # fmt: skip
+        assert (told["branch_depth"], told["active_branch_id"], told["usage_percent"]) == (2, inner, 25)
+
+    def test_the_list_tells_when_each_branch_was_closed_and_how(self, transport: Transport, project: str) -> None:
+        first = branch(transport, project, description="Search logs")["branch_id"]
+        fold(transport, project)
+        second = branch(transport, project)["branch_id"]
+        third = branch(transport, project)["branch_id"]
+        transport.call("context_rollback", project_path=project, branch_id=second)
+        told = transport.call("context_list_branches", project_path=project)
+        assert [list(listed) for listed in told["branches"]] == [
+            ["id", "description", "status", "tokens", "created_at", "folded_at"],
+            ["id", "description", "status", "tokens", "created_at"],
+            ["id", "description", "status", "tokens", "created_at", "discarded_at"],
+        ]
+        assert [(listed["id"], listed["status"]) for listed in told["branches"]] == [
+            (first, "folded"), (second, "active"), (third, "discarded"),
+        ]  # fmt: skip
+        assert told["branches"][0]["description"] == "Search logs"
+        assert list(told.items())[1:] == [("total_branches", 3), ("active_branches", 1), ("folded_branches", 1)]
+
+
+class TestReturning:
+    def test_a_branch_above_the_active_one_takes_its_descendants_along(self, transport: Transport, project: str) -> None:
+        outer = branch(transport, project)["branch_id"]
+        branch(transport, project)
+        branch(transport, project)
+        done = fold(transport, project, branch_id=outer)
+        assert (done["branch_id"], done["context_state"]["active_branch_id"]) == (outer, None)
+        told = transport.call("context_list_branches", project_path=project)
+        assert [listed["status"] for listed in told["branches"]] == ["folded"] * 3
+
+    def test_an_empty_message_and_a_null_branch_id_are_fine(self, transport: Transport, project: str) -> None:
+        begun = branch(transport, project)["branch_id"]
+        assert fold(transport, project, message="", branch_id=None)["branch_id"] == begun
+
+    def test_failures_in_the_branch_are_part_of_its_health(self, transport: Transport, project: str) -> None:
+        branch(transport, project)
+        record(transport, project, content="no", failed=True)
+        record(transport, project, content="yes")
+        assert fold(transport, project)["context_health"]["failure_rate"] == 0.5
+
+    def test_a_full_main_thread_is_a_warning_with_a_suggestion(self, transport: Transport, project: str) -> None:
+        assert record(transport, project, tokens=16_384)["context_health"]["warning"] == "none"
+        assert record(transport, project, tokens=1)["context_health"]["warning"] == "medium"
+        told = record(transport, project, tokens=7_000)["context_health"]
+        assert list(told) == ["warning", "main_thread_usage", "suggestion"]
+        assert told["warning"] == "high"
+
+
+class TestRollingBack:
+    def test_back_to_a_folded_branch_and_to_its_beginning(self, transport: Transport, project: str) -> None:
+        record(transport, project, tokens=1000)
+        target = branch(transport, project, prompt="a" * 400)["branch_id"]
+        record(transport, project, tokens=300)
+        fold(transport, project, message="b" * 40)
+        later = branch(transport, project, prompt="c" * 800)["branch_id"]
+        told = transport.call("context_rollback", project_path=project, branch_id=target)
+        assert list(told.items()) == [
+            ("rolled_back_to", target),
+            ("branches_discarded", [later]),
+            ("tokens_recovered", 110),  # 1000 + 10 + 200 before, 1000 + 100 after
+            ("context_state", {"active_branch_id": target, "branch_depth": 1, "total_tokens": 1100}),
+        ]
+        assert list(told["context_state"]) == ["active_branch_id", "branch_depth", "total_tokens"]
+
+    def test_what_is_gained_is_never_told_as_negative(self, transport: Transport, project: str) -> None:
+        target = branch(transport, project, prompt="a" * 4000)["branch_id"]
+        fold(transport, project, message="x")
+        assert transport.call("context_rollback", project_path=project, branch_id=target)["tokens_recovered"] == 0
+
+    def test_only_later_branches_go_if_the_state_is_not_restored(self, transport: Transport, project: str) -> None:
+        target = branch(transport, project, prompt="a" * 400)["branch_id"]
+        record(transport, project, tokens=300)
+        branch(transport, project, prompt="c" * 800)
+        told = transport.call("context_rollback", project_path=project, branch_id=target, restore_state=False)
+        assert told["tokens_recovered"] == 200
+        assert told["context_state"]["total_tokens"] == 400
+
+
+class TestRecording:
+    def test_it_goes_to_the_active_branch_with_its_source(self, transport: Transport, project: str) -> None:
+        told = record(transport, project, content="12345678")
+        assert (told["branch_id"], told["tokens"], told["source"], told["counter"]) == (None, 2, "reported", "v0")
+        begun = branch(transport, project)["branch_id"]
+        assert record(transport, project, tokens=7)["branch_id"] == begun
+
+    def test_tokens_known_better_go_before_those_of_the_text(self, transport: Transport, project: str) -> None:
+        assert record(transport, project, content="12345678", tokens=5)["tokens"] == 5
+
+
+class TestExpanding:
+    def test_a_folded_branch_comes_back_entry_by_entry(self, transport: Transport, project: str) -> None:
+        begun = branch(transport, project, prompt="Find the cause.")["branch_id"]
+        record(transport, project, content="grep output", failed=True)
+        branch(transport, project, prompt="Deeper.")
+        child = fold(transport, project, message="Nothing below.")["branch_id"]
+        fold(transport, project, message="The cause is X.")
+        told = transport.call("context_expand", project_path=project, branch_id=begun)
+        assert list(told) == ["branch_id", "entries", "tokens", "next_cursor"]
+        assert [(entry["kind"], entry["text"]) for entry in told["entries"]] == [
+            ("prompt", "Find the cause."),
+            ("operation", "grep output"),
+            ("child", "Nothing below."),
+            ("summary", "The cause is X."),
+        ]
+        operation, folded_child = told["entries"][1:3]
+        assert (operation["type"], operation["source"], operation["failed"]) == ("tool_call", "reported", True)
+        assert folded_child["branch_id"] == child
+        assert told["next_cursor"] is None
+
+    def test_pages_keep_within_the_budget_and_lose_nothing(self, transport: Transport, project: str) -> None:
+        texts = [f"{number} " + "é\n\"" * 700 for number in range(3)]
+        begun = branch(transport, project, prompt="Go.")["branch_id"]
+        for text in texts:
+            record(transport, project, content=text)
+        fold(transport, project, message="Done.")
+        cursor, whole, pages = None, {}, 0
+        while True:
+            told = transport.call("context_expand", project_path=project, branch_id=begun, budget=600, cursor=cursor)
+            answer = transport.result["content"][0]["text"]
+            assert -(-len(answer.encode()) // 4) <= 600
+            for entry in told["entries"]:
+                whole[entry["n"]] = whole.get(entry["n"], "") + entry["text"]
+            pages += 1
+            cursor = told["next_cursor"]
+            if cursor is None:
+                break
+        assert list(whole.values()) == ["Go.", *texts, "Done."]
+        assert pages > 3
+
+    def test_what_a_rollback_undid_is_there_and_marked(self, transport: Transport, project: str) -> None:
+        begun = branch(transport, project)["branch_id"]
+        record(transport, project, content="undone")
+        transport.call("context_rollback", project_path=project, branch_id=begun)
+        record(transport, project, content="kept")
+        fold(transport, project)
+        told = transport.call("context_expand", project_path=project, branch_id=begun)
+        assert [(entry["kind"], entry.get("undone")) for entry in told["entries"]] == [
+            ("prompt", None), ("operation", True), ("rollback", None), ("operation", None), ("summary", None),
+        ]  # fmt: skip
+
+    def test_a_branch_nobody_has_is_not_found(self, transport: Transport, project: str) -> None:
+        problem = refused(transport, "context_expand", project_path=project, branch_id="br_x")
+        assert (problem.code, problem.message) == (-32602, "Branch not found: br_x")
+
+
+class TestSessions:
+    def test_a_name_has_a_session_of_its_own(self, transport: Transport, project: str) -> None:
+        branch(transport, project)
+        other = transport.call("context_branch_status", named("review"), project_path=project)
+        assert other["session_id"] is None
+        begun = transport.call("context_branch", named("review"), description="d", prompt="p", project_path=project)
+        told = transport.call("context_branch_status", project_path=project)
+        assert told["session_id"] != begun["session_id"]
+        assert told["active_branch_id"] != begun["branch_id"]
+        again = transport.call("context_branch_status", named("review"), project_path=project)
+        assert again["session_id"] == begun["session_id"]
+
+    @pytest.mark.parametrize("tail", ["/", "//", "/.", "/x/..", "/./x/../"])
+    def test_a_project_is_its_path_however_it_is_written(self, transport: Transport, project: str, tail: str) -> None:
+        begun = branch(transport, project)
+        assert transport.call("context_branch_status", project_path=project + tail)["session_id"] == begun["session_id"]
+
+    def test_another_projects_branch_is_not_found(self, transport: Transport, project: str) -> None:
+        begun = branch(transport, project)["branch_id"]
+        branch(transport, f"{project}/other")
+        problem = refused(transport, "context_return", message="m", project_path=f"{project}/other", branch_id=begun)
+        assert problem.message == f"Branch not found: {begun}"
+
+
+class TestRepeating:
+    def test_a_call_sent_again_is_answered_once(self, transport: Transport, project: str) -> None:
+        call = {"description": "d", "prompt": "p", "project_path": project}
+        first = transport.call("context_branch", numbered("op-1"), **call)
+        state = transport.result["_meta"][STATE]
+        record(transport, project, tokens=10)
+        again = transport.call("context_branch", numbered("op-1"), **call)
+        assert (again, transport.result["_meta"][STATE]) == (first, state)
+        assert transport.call("context_list_branches", project_path=project)["total_branches"] == 1
+
+    def test_an_id_used_for_something_else_is_refused(self, transport: Transport, project: str) -> None:
+        transport.call("context_record", numbered("op-1"), project_path=project, type="t", tokens=1)
+        with pytest.raises(Refused) as problem:
+            transport.call("context_record", numbered("op-1"), project_path=project, type="t", tokens=2)
+        assert (problem.value.code, problem.value.data) == (-32602, {"field": "operation_id"})
+
+
+class TestRefusals:
+    def test_a_branch_nobody_has(self, transport: Transport, project: str) -> None:
+        session_id = branch(transport, project)["session_id"]
+        for tool, more in (("context_return", {"message": "m"}), ("context_rollback", {})):
+            problem = refused(transport, tool, project_path=project, branch_id="br_xyz", **more)
+            assert (problem.code, problem.message) == (-32602, "Branch not found: br_xyz")
+            assert problem.data == {"branch_id": "br_xyz", "session_id": session_id}
+
+    def test_a_branch_that_is_folded_already(self, transport: Transport, project: str) -> None:
+        begun = branch(transport, project)["branch_id"]
+        fold(transport, project)
+        problem = refused(transport, "context_return", message="m", project_path=project, branch_id=begun)
+        assert (problem.code, problem.message) == (-32003, "Cannot fold branch: branch is not active")
+        assert problem.data == {"branch_id": begun, "current_status": "folded"}
+
+    def test_no_branch_at_all(self, transport: Transport, project: str) -> None:
+        problem = refused(transport, "context_return", message="m", project_path=project)
+        assert (problem.code, problem.message) == (-32003, "Cannot fold branch: branch is not active")
+        assert problem.data == {"branch_id": None, "current_status": None}
+
+    def test_a_discarded_branch_as_a_target(self, transport: Transport, project: str) -> None:
+        first = branch(transport, project)["branch_id"]
+        second = branch(transport, project)["branch_id"]
+        transport.call("context_rollback", project_path=project, branch_id=first)
+        problem = refused(transport, "context_rollback", project_path=project, branch_id=second)
+        assert (problem.code, problem.message) == (-32003, "Cannot roll back: branch is discarded")
+
+    def test_too_deep(self, transport: Transport, project: str) -> None:
+        for _ in range(8):
+            branch(transport, project)
+        problem = refused(transport, "context_branch", description="d", prompt="p", project_path=project)
+        assert problem.code == -32004
+        assert problem.data == {"limit": "branch_depth", "value": 8}
+        assert "8" in problem.message
+
+    @pytest.mark.parametrize(
+        ("tool", "field", "arguments"),
+        [
+            ("context_branch", "description", {"description": ""}),
+            ("context_branch", "description", {"description": "x" * 201}),
+            ("context_branch", "description", {"description": None}),
+            ("context_branch", "description", {"description": 7}),
+            ("context_branch", "prompt", {"prompt": " \n"}),
+            ("context_branch", "prompt", {"prompt": "x" * 10_001}),
+            ("context_branch", "project_path", {"project_path": "relative/path"}),
+            ("context_branch", "project_path", {"project_path": ""}),
+            ("context_branch", "project_path", {"project_path": "/a\x00b"}),
+            ("context_branch", "project_path", {"project_path": ["/a"]}),
+            ("context_branch", "branchId", {"branchId": "br_x"}),
+            ("context_return", "message", {"message": "x" * 50_001}),
+            ("context_return", "branch_id", {"branch_id": 5}),
+            ("context_rollback", "branch_id", {}),
+            ("context_rollback", "restore_state", {"branch_id": "br_x", "restore_state": "yes"}),
+            ("context_record", "content", {}),
+            ("context_record", "type", {"tokens": 1, "type": ""}),
+            ("context_record", "tokens", {"tokens": -1}),
+            ("context_record", "tokens", {"tokens": True}),
+            ("context_record", "tokens", {"tokens": 1.5}),
+            ("context_record", "tokens", {"tokens": 10**12}),
+            ("context_record", "failed", {"tokens": 1, "failed": 1}),
+            ("context_expand", "budget", {"branch_id": "br_x", "budget": 10}),
+            ("context_expand", "cursor", {"branch_id": "br_x", "cursor": "3"}),
+            ("context_branch_status", "project_path", {"project_path": None}),
+        ],
+    )
+    def test_a_bad_argument_is_named_with_its_rule(
+        self, transport: Transport, project: str, tool: str, field: str, arguments: dict[str, Any]
+    ) -> None:
+        good: dict[str, dict[str, Any]] = {
+            "context_branch": {"description": "d", "prompt": "p"},
+            "context_return": {"message": "m"},
+            "context_record": {"type": "t"},
+        }
+        problem = refused(transport, tool, **{"project_path": project, **good.get(tool, {}), **arguments})
+        assert problem.code == -32602
+        assert problem.message.startswith(f"{field} ")
+        assert problem.data == {"field": field}
+        assert transport.call("context_branch_status", project_path=project)["session_id"] is None
+
+    def test_half_a_surrogate_pair_is_refused(self, transport: Transport, project: str) -> None:
+        """By us, or before by a parser that takes it for no JSON."""
+        problem = refused(transport, "context_branch", description="d", prompt="\ud800", project_path=project)
+        assert problem.code in (-32602, -32700)
+
+    def test_a_description_of_200_characters_is_not_too_long(self, transport: Transport, project: str) -> None:
+        assert branch(transport, project, description="é" * 200)
+
+    def test_secrets_are_redacted_counted_and_never_echoed(self, transport: Transport, project: str) -> None:
+        secret = "gh" + "p_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
+        branch(transport, project, description=f"try {secret}", prompt=f"use {secret}")
+        told = record(transport, project, content=f"token {secret} and {secret}")
+        assert told["secrets_scrubbed"] == 2
+        done = fold(transport, project, message=f"it was {secret}")
+        assert (done["summary"]["secrets_scrubbed"], done["summary"]["summary_redacted"]) == (5, True)
+        listed = transport.call("context_list_branches", project_path=project)
+        assert re.fullmatch(r"try \[REDACTED:[a-z0-9-]+:.{0,4}\]", listed["branches"][0]["description"])
+        shown = transport.call("context_expand", project_path=project, branch_id=done["branch_id"])
+        assert secret not in json.dumps([listed, shown])
+        problem = refused(transport, "context_return", message="m", project_path=project, branch_id=secret)
+        assert secret not in json.dumps([problem.message, problem.data])

@@ -1,0 +1,103 @@
+"""Every way to call a tool, behind one interface: what the behaviour suite runs over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from contextfold.fold.service import FoldService, Policy
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.serve.fold_tools import FOLD_TOOLS, META_OPERATION, META_SESSION, caller_from
+from contextfold.serve.fold_tools import call as run_fold_tool
+from contextfold.serve.tools import Refusal
+from contextfold.stores.memory import MemoryStore
+from daemon import Daemon, HttpAgent, Refused
+from machine import COMMAND
+
+STATE, COUNTER = "contextfold/state", "contextfold/counter"
+
+
+class Transport(Protocol):
+    result: Any  # of the last call that was answered: content and `_meta`
+
+    def call(self, tool: str, _meta: Mapping[str, Any] | None = None, **arguments: Any) -> Any:
+        """The answer's text, as JSON; Refused if it is an error."""
+
+    def close(self) -> None: ...
+
+
+class InProcess:
+    """The tools without a wire, over the store that is its own reference."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self._runner = asyncio.Runner()
+        self._service = FoldService(MemoryStore(), standard_scrubber(), policy)
+        self._tools = {tool.name: tool for tool in FOLD_TOOLS}
+
+    def call(self, tool: str, _meta: Mapping[str, Any] | None = None, **arguments: Any) -> Any:
+        caller = caller_from("local", _meta or {})
+        answer = self._runner.run(run_fold_tool(self._tools[tool], self._service, caller, arguments))
+        if isinstance(answer, Refusal):
+            raise Refused({"code": answer.code, "message": answer.message, "data": json.loads(answer.data)})
+        self.result = {"content": [{"type": "text", "text": answer.text}], "_meta": answer.meta}
+        return json.loads(answer.text)
+
+    def close(self) -> None:
+        self._runner.close()
+
+
+class Stdio:
+    """`context serve --stdio --tools resolve,fold`, in the handshake era."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        argv: list[str | Path] = [COMMAND, "serve", "--stdio", "--tools", "resolve,fold", "--store", folder / "state.db"]
+        env = os.environ | {"CONTEXT_CACHE_ROOT": str(folder)}
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+        self.rpc("initialize", {"protocolVersion": "2025-11-25"})
+
+    def rpc(self, method: str, params: Mapping[str, Any]) -> Any:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode() + b"\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        if "error" in answer:
+            raise Refused(answer["error"])
+        return answer["result"]
+
+    def call(self, tool: str, _meta: Mapping[str, Any] | None = None, **arguments: Any) -> Any:
+        self.result = self.rpc(
+            "tools/call", {"name": tool, "arguments": arguments, **({"_meta": _meta} if _meta else {})}
+        )
+        return json.loads(self.result["content"][0]["text"])
+
+    def close(self) -> None:
+        self._process.communicate(timeout=60)
+
+
+class OverHttp(HttpAgent):
+    """The daemon, in one of the protocol's eras; the header must say what `_meta` says."""
+
+    def call(
+        self, tool: str, _meta: Mapping[str, Any] | None = None, _headers: Mapping[str, str] | None = None, **arguments: Any
+    ) -> Any:
+        answer = super().call(tool, _meta, _headers, **arguments)
+        assert self.state == self.result["_meta"][STATE]
+        return answer
+
+
+def named(session: str) -> dict[str, str]:
+    return {META_SESSION: session}
+
+
+def numbered(operation_id: str) -> dict[str, str]:
+    return {META_OPERATION: operation_id}
+
+
+__all__ = ["COUNTER", "STATE", "Daemon", "InProcess", "OverHttp", "Refused", "Stdio", "Transport", "named", "numbered"]

@@ -1,0 +1,92 @@
+"""Random histories of a session for property tests: verbs in any order, those that are refused included."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+
+from contextfold.errors import FoldError
+from contextfold.fold import session
+from contextfold.fold.events import Event
+from contextfold.fold.session import EMPTY, Beginning, Limits, State, apply, replay
+
+LIMITS = Limits(context_tokens=1_000, depth=3, branches=12)
+
+
+class Step(NamedTuple):
+    verb: str
+    pick: int  # which branch, of those there are
+    tokens: int
+    flag: bool
+
+
+STEPS = st.builds(
+    Step,
+    st.sampled_from(["branch", "branch", "record", "record", "fold", "fold_one", "rollback"]),
+    st.integers(0, 11),
+    st.integers(0, 400),
+    st.booleans(),
+)
+HISTORIES = st.lists(STEPS, max_size=40)
+
+
+def moment(n: int) -> str:
+    return f"2025-01-17T10:{n // 60 % 60:02}:{n % 60:02}Z"
+
+
+def started() -> list[Event]:
+    return [session.begin(Beginning("sess_1", "/p", None), moment(0))]
+
+
+def decide(state: State, step: Step, number: int) -> list[Event]:
+    """The events a step leads to; FoldError if it is refused."""
+    at = moment(number)
+    picked = list(state.branches)[step.pick % len(state.branches)] if state.branches else "br_none"
+    match step.verb:
+        case "branch":
+            return session.branch(
+                state,
+                LIMITS,
+                at,
+                branch_id=f"br_{number}",
+                description="d",
+                prompt="p",
+                tokens=step.tokens,
+                redactions=step.flag,
+            )
+        case "record":
+            return session.record(
+                state, at, type="t", tokens=step.tokens, source="hook", failed=step.flag, redactions=step.pick
+            )
+        case "rollback":
+            return session.rollback(state, at, branch_id=picked, restore_state=step.flag)
+        case _:
+            target = picked if step.verb == "fold_one" else None
+            return session.fold(
+                state, at, branch_id=target, summary="s", summary_tokens=step.tokens, redactions=step.pick
+            )
+
+
+def played(steps: list[Step]) -> list[Event]:
+    """The log a history leaves."""
+    log = started()
+    state = replay(log)
+    for number, step in enumerate(steps, 1):
+        try:
+            events = decide(state, step, number)
+        except FoldError:
+            continue
+        log += events
+        state = replay(events, state)
+    return log
+
+
+def states(log: list[Event]) -> list[State]:
+    """The state after each event."""
+    seen = []
+    state = EMPTY
+    for event in log:
+        state = apply(state, event)
+        seen.append(state)
+    return seen
