@@ -183,9 +183,10 @@ class TestUsage:
         overview = call("--help")
         assert overview.code == 0
         for command in COMMANDS:
-            page = call(command.name, "--help")
+            words = command.name.split()
+            page = call(*words, "--help")
             assert page.code == 0
-            assert call("help", command.name) == page
+            assert call("help", *words) == page
             assert f"  {command.name}" in overview.out.decode()
             for option in command.options:
                 assert option.name in page.out.decode()

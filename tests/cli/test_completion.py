@@ -13,6 +13,9 @@ from contextfold.cli.commands import COMMANDS
 from machine import Call
 
 
+FIRST_WORDS = {command.name.split()[0] for command in COMMANDS}
+
+
 def bash_completes(script: str, cwd: Path, *words: str) -> set[str]:
     listed = " ".join(f"'{word}'" for word in words)
     ask = (
@@ -25,7 +28,7 @@ def bash_completes(script: str, cwd: Path, *words: str) -> set[str]:
 def test_bash_completes_commands_options_choices_and_folders(call: Call, tmp_path: Path) -> None:
     script = call("completion", "bash").out.decode()
     (tmp_path / "folder").mkdir()
-    assert bash_completes(script, tmp_path, "context", "") == {c.name for c in COMMANDS} | {"--help", "--version"}
+    assert bash_completes(script, tmp_path, "context", "") == FIRST_WORDS | {"--help", "--version"}
     assert bash_completes(script, tmp_path, "context", "re") == {"resolve"}
     assert bash_completes(script, tmp_path, "context", "resolve", "--") == {
         "--cache",
@@ -37,13 +40,15 @@ def test_bash_completes_commands_options_choices_and_folders(call: Call, tmp_pat
     assert bash_completes(script, tmp_path, "context", "resolve", "--format", "") == {"json", "pretty"}
     assert bash_completes(script, tmp_path, "context", "build", "--sources", "fo") == {"folder"}
     assert bash_completes(script, tmp_path, "context", "completion", "z") == {"zsh"}
+    assert bash_completes(script, tmp_path, "context", "fold", "") == {"search"}
+    assert "--project" in bash_completes(script, tmp_path, "context", "fold", "search", "--")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_script_knows_every_command_and_option(shell: str, call: Call) -> None:
     script = call("completion", shell).out.decode()
     for command in COMMANDS:
-        assert command.name in script
+        assert all(word in script for word in command.name.split())
         for option in command.options:
             assert option.key in script
 
@@ -68,4 +73,6 @@ def test_fish_completes_commands_and_choices(call: Call, tmp_path: Path) -> None
 
     assert completes("context re") == {"resolve"}
     assert completes("context resolve --format ") == {"json", "pretty"}
+    assert completes("context fold ") == {"search"}
+    assert completes("context fold search --pro") == {"--project"}
     assert completes("context install ") >= {"claude-code", "claude-desktop", "cursor", "vscode"}

@@ -26,19 +26,27 @@ class Command(Record):
     examples: tuple[str, ...]
     options: tuple[Option, ...] = ()
     argument: Option | None = None
+    has_settings: bool = False  # that its help lists
+
+    @property
+    def group(self) -> str:
+        """The first word of a name that has two."""
+        return self.name.partition(" ")[0] if " " in self.name else ""
 
 
 DESCRIPTION = (
-    "Keep an agent's context small, relevant and explainable: compile a folder of documents once,",
-    "then ask for those that answer a question and fit a token budget.",
+    "Keep an agent's context small, relevant and explainable: compile a folder of documents once, then ask",
+    "for those that answer a question and fit a token budget; and let an agent branch into a subtask and",
+    "fold it back to a summary.",
 )
 FIRST_STEPS = (
     "  context build --sources docs --cache docs.cache",
     '  context resolve --cache docs.cache --query "deploy to production" --budget 4000 --format pretty',
+    "  context serve",
 )
 EXIT_CODES = (
     "  0 ok   1 usage   2 invalid query   3 invalid budget   4 cache missing",
-    "  5 cache or source invalid   6 I/O   7 internal",
+    "  5 cache, source or store invalid   6 I/O   7 internal   8 not possible in this session",
 )
 
 CACHE = Option("--cache", "the cache folder", "DIR", required=True, takes_folder=True)
@@ -52,6 +60,9 @@ HOST = Option(
 PROJECT = Option("--project", "the project's folder, the current one if not given", "DIR", takes_folder=True)
 USER = Option("--user", "the file for all projects (cursor)")
 DRY_RUN = Option("--dry-run", "print the difference and change nothing")
+
+STORE = Option("--store", "the file that holds the folding state", "FILE")
+CONFIG = Option("--config", "a TOML file of settings", "FILE")
 
 COMMANDS = (
     Command(
@@ -107,17 +118,68 @@ COMMANDS = (
     ),
     Command(
         "serve",
-        "let agents ask, over MCP",
+        "let agents fold and ask, over MCP",
         (
-            "Serve the caches below a folder to an agent over MCP on stdin and stdout. An agent's host starts",
-            "this; `mcp-context-server` is the same. CONTEXT_CACHE_ROOT names the folder where --cache-root",
-            "does not, and CONTEXT_TOOL_TIMEOUT_SECS (30) is how long a call may take.",
+            "Without --stdio: the daemon. It listens on http://localhost:9090/mcp, lets agents branch into a",
+            "subtask and fold it back to a summary, and answers from the caches below a folder. `contextd` is",
+            "the same.",
+            "With --stdio: one agent's server on stdin and stdout, which its host starts; `mcp-context-server`",
+            "is the same. Every setting below can be a variable, or a line of the TOML file that --config names.",
         ),
-        ("context serve --stdio --cache-root caches",),
         (
-            Option("--stdio", "speak on stdin and stdout"),
+            "context serve",
+            "context serve --port 9100 --cache-root caches",
+            "context serve --host 0.0.0.0 --token-file tokens --allow-host ctx.example.org",
+            "context serve --stdio --cache-root caches",
+        ),
+        (
+            Option("--stdio", "speak on stdin and stdout instead of HTTP"),
+            Option("--host", "the address to listen on, 127.0.0.1 if not given", "ADDRESS"),
+            Option("--port", "the port to listen on, 9090 if not given; 0 takes a free one", "N"),
             Option("--cache-root", "the folder that holds the caches", "DIR", takes_folder=True),
+            STORE,
+            Option("--tools", "resolve, fold or resolve,fold", "LIST"),
+            Option("--token-file", "who may call; needed to listen beyond this machine", "FILE"),
+            Option("--allow-host", "further names clients may call this machine by, with commas", "NAMES"),
+            CONFIG,
         ),
+        has_settings=True,
+    ),
+    Command(
+        "token",
+        "make a token that lets somebody use the daemon",
+        (
+            "Make a bearer token for an owner, print it, and add its hash to the file that `context serve` is",
+            "given. The token itself is kept nowhere, so it is shown this once. A running daemon takes the file's",
+            "new state at once: a new line lets somebody in, a removed line shuts them out.",
+        ),
+        (
+            "context token alice --token-file tokens",
+            "context token build-robot --token-file /etc/contextfold/tokens > robot.token",
+        ),
+        (Option("--token-file", "the file of owners and hashes, made if it is not there", "FILE", required=True),),
+        argument=Option("owner", "whose sessions the token opens: letters, digits and . _ @ -", "OWNER", required=True),
+    ),
+    Command(
+        "fold search",
+        "find what folded branches came to",
+        (
+            "Search the summaries of folded branches, the best first. Every word must be there, in any case; the last",
+            "may be the beginning of one. Works on the store's own file, whether or not the daemon runs.",
+        ),
+        (
+            'context fold search "auth error"',
+            "context fold search timeout --project ~/work/app --json",
+        ),
+        (
+            Option("--project", "only this project's", "DIR", takes_folder=True),
+            Option("--limit", "how many at most, 20 if not given", "N"),
+            Option("--owner", "whose summaries, where the daemon has tokens; local if not given", "OWNER"),
+            Option("--json", "for programs"),
+            STORE,
+            CONFIG,
+        ),
+        argument=Option("query", "the words to look for", "QUERY", required=True),
     ),
     Command(
         "install",

@@ -22,9 +22,12 @@ _context() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} command=${{COMP_WORDS[1]}}
     COMPREPLY=()
     if [ "$COMP_CWORD" -eq 1 ]; then
-        COMPREPLY=($(compgen -W "{_words(*_command_names(), *GLOBAL_OPTIONS)}" -- "$word"))
+        COMPREPLY=($(compgen -W "{_words(*_first_words(), *GLOBAL_OPTIONS)}" -- "$word"))
         return
     fi
+    case "$command" in
+{_lines(_bash_groups())}
+    esac
     case "$before" in
 {_lines(_bash_values())}
     esac
@@ -44,8 +47,14 @@ def _bash_values() -> Iterator[str]:
             yield f'        {option.name}) COMPREPLY=($(compgen -W "{_words(*option.choices)}" -- "$word")); return ;;'
 
 
+def _bash_groups() -> Iterator[str]:
+    for group, words in _groups().items():
+        yield f'        {group}) command="$command ${{COMP_WORDS[2]}}"'
+        yield f'            [ "$COMP_CWORD" -eq 2 ] && COMPREPLY=($(compgen -W "{_words(*words)}" -- "$word")) && return ;;'
+
+
 def _bash_options(command: Command) -> str:
-    return f'        {command.name}) COMPREPLY=($(compgen -W "{_words(*_completions(command))}" -- "$word")) ;;'
+    return f'        "{command.name}") COMPREPLY=($(compgen -W "{_words(*_completions(command))}" -- "$word")) ;;'
 
 
 def zsh() -> str:
@@ -53,17 +62,27 @@ def zsh() -> str:
 #compdef context
 _context() {{
     if (( CURRENT == 2 )); then
-        local -a commands=({" ".join(_quoted(f"{command.name}:{command.summary}") for command in COMMANDS)})
+        local -a commands=({" ".join(_quoted(f"{name}:{summary}") for name, summary in _first_words().items())})
         _describe command commands
         compadd -- {_words(*GLOBAL_OPTIONS)}
         return
     fi
-    case "${{words[2]}}" in
-{_lines(f"        {command.name}) _arguments {_zsh_specs(command)} ;;" for command in COMMANDS)}
+    local command="${{words[2]}}"
+    case "$command" in
+{_lines(_zsh_groups())}
+    esac
+    case "$command" in
+{_lines(f'        "{command.name}") _arguments {_zsh_specs(command)} ;;' for command in COMMANDS)}
     esac
 }}
 if [ "$funcstack[1]" = _context ]; then _context "$@"; else compdef _context context; fi
 """
+
+
+def _zsh_groups() -> Iterator[str]:
+    for group, words in _groups().items():
+        offered = f"(( CURRENT == 3 )) && {{ compadd -- {_words(*words)}; return; }}"
+        yield f'        {group}) {offered}; command="$command ${{words[3]}}" ;;'
 
 
 def _zsh_specs(command: Command) -> str:
@@ -73,7 +92,7 @@ def _zsh_specs(command: Command) -> str:
             f"{option.name}[{option.help}]" + (f":{option.metavar}:{_zsh_action(option)}" if option.metavar else "")
         )
     if command.argument:
-        specs.append(f"2:{command.argument.metavar}:{_zsh_action(command.argument)}")
+        specs.append(f"{1 + len(command.name.split())}:{command.argument.metavar}:{_zsh_action(command.argument)}")
     return " ".join(_quoted(spec) for spec in specs)
 
 
@@ -90,9 +109,13 @@ def fish() -> str:
 def _fish_lines() -> Iterator[str]:
     yield "complete -c context -f"
     yield "complete -c context -n __fish_use_subcommand -l version -d 'show the version'"
+    for name, summary in _first_words().items():
+        yield f"complete -c context -n __fish_use_subcommand -a {name} -d {_quoted(summary)}"
+    for group, words in _groups().items():
+        only = f"__fish_seen_subcommand_from {group}; and not __fish_seen_subcommand_from {_words(*words)}"
+        yield f"complete -c context -n '{only}' -xa '{_words(*words)}'"
     for command in COMMANDS:
-        yield f"complete -c context -n __fish_use_subcommand -a {command.name} -d {_quoted(command.summary)}"
-        seen = f"-n '__fish_seen_subcommand_from {command.name}'"
+        seen = f"-n '{'; and '.join(f'__fish_seen_subcommand_from {word}' for word in command.name.split())}'"
         for option in command.options:
             values = "-xa '(__fish_complete_directories)'" if option.takes_folder else "-x" if option.metavar else ""
             if option.choices:
@@ -102,8 +125,17 @@ def _fish_lines() -> Iterator[str]:
             yield f"complete -c context {seen} -xa '{_words(*command.argument.choices)}'"
 
 
-def _command_names() -> list[str]:
-    return [command.name for command in COMMANDS]
+def _first_words() -> dict[str, str]:
+    """What may follow `context`, each with what it is for; of a group, what its first command is for."""
+    return {command.group or command.name: command.summary for command in reversed(COMMANDS)}
+
+
+def _groups() -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for command in COMMANDS:
+        if command.group:
+            groups.setdefault(command.group, []).append(command.name.partition(" ")[2])
+    return groups
 
 
 def _completions(command: Command) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from contextfold.cli.commands import COMMANDS, DESCRIPTION, EXIT_CODES, FIRST_STEPS, Command, Option
 
-COLUMN = 20
+COLUMN = 22
 WIDTH = 100
 
 
@@ -27,12 +27,35 @@ def _overview() -> Iterator[str]:
 
 def _page(command: Command) -> Iterator[str]:
     argument = [command.argument] if command.argument else []
-    yield " ".join(["usage: context", command.name, *(_usage_of(option) for option in (*argument, *command.options))])
+    yield from _wrapped(
+        f"usage: context {command.name}", [_usage_of(option) for option in (*argument, *command.options)]
+    )
     yield from ("", *command.description)
     if command.options or argument:
         yield from ("", "options:")
         yield from _rows((_flag(option), _explained(option)) for option in (*argument, *command.options))
+    if command.has_settings:
+        yield from ("", "settings, by the name in the file and the variable:", *_settings())
     yield from ("", "examples:", *(f"  {line}" for line in command.examples), "", "exit codes:", *EXIT_CODES)
+
+
+def _settings() -> Iterator[str]:
+    from contextfold.settings import SETTINGS
+
+    for setting in SETTINGS.values():
+        default = f" ({setting.default})" if setting.default else ""
+        yield f"  {setting.name.replace('-', '_')}, {setting.variable}"
+        yield f"      {setting.help}{default}"
+
+
+def _wrapped(line: str, parts: Iterable[str]) -> Iterator[str]:
+    """Parts behind a beginning, none of them broken, on as many lines as it takes."""
+    for part in parts:
+        if len(line) + 1 + len(part) > WIDTH:
+            yield line
+            line = " " * len("usage:")
+        line += f" {part}"
+    yield line
 
 
 def _flag(option: Option) -> str:

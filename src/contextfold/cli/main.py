@@ -52,7 +52,8 @@ def _execute(invocation: Invocation) -> int:
 
         say(help_text(invocation.command))
     else:
-        code: int = import_module(f"contextfold.cli.{invocation.command.name}").run(invocation.values)
+        module = invocation.command.name.replace(" ", "_")
+        code: int = import_module(f"contextfold.cli.{module}").run(invocation.values)
         return code
     return EXIT_OK
 

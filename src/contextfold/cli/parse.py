@@ -32,10 +32,10 @@ def parse(argv: Sequence[str]) -> Invocation:
         raise UsageError("no command given; see `context --help`")
     first, *words = argv
     if first in HELP_WORDS or first == "help":
-        return Invocation(_command(words[0]) if words else None, {}, "help")
+        return Invocation(_command(words)[0] if words else None, {}, "help")
     if first == "--version":
         return Invocation(None, {}, "version")
-    command = _command(first)
+    command, words = _command(argv)
     values: dict[str, str] = {}
     for option, value in _given(command, words):
         if option is HELP:
@@ -68,13 +68,19 @@ def _given(command: Command, words: Sequence[str]) -> Iterator[tuple[Option, str
             yield option, ""
 
 
-def _command(name: str) -> Command:
+def _command(argv: Sequence[str]) -> tuple[Command, list[str]]:
+    """The command that the first words name, and the words after."""
+    name = argv[0]
+    in_group = {command.name.partition(" ")[2]: command for command in COMMANDS if command.group == name}
+    if in_group:
+        if len(argv) > 1 and argv[1] in in_group:
+            return in_group[argv[1]], list(argv[2:])
+        raise UsageError(f"`context {name}` is followed by {' or '.join(in_group)}; see `context --help`")
     for command in COMMANDS:
         if command.name == name:
-            return command
-    raise UsageError(
-        f"there is no command {name!r}{_nearest(name, [command.name for command in COMMANDS])}; see `context --help`"
-    )
+            return command, list(argv[1:])
+    known = [command.group or command.name for command in COMMANDS]
+    raise UsageError(f"there is no command {name!r}{_nearest(name, known)}; see `context --help`")
 
 
 def _positional(command: Command, word: str) -> Option:
