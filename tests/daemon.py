@@ -46,13 +46,15 @@ class Daemon:
         self.folder = folder
         self.store = folder / "state" / "state.db"
         self.log = folder / "daemon.log"
-        self._argv = [str(COMMAND), "serve", "--port", "0", "--store", str(self.store), *argv]
+        self._argv = [str(COMMAND), "serve", "--store", str(self.store), *argv]
+        self.port = 0  # a free one at first, and the same one ever after
         self._env = {**os.environ, "XDG_DATA_HOME": str(folder / "data"), **(env or {})}
         self.start()
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self._argv, stdout=subprocess.PIPE, stderr=log, env=self._env)
+            argv = [*self._argv, "--port", str(self.port)]
+            self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, env=self._env)
         assert self.process.stdout
         line = self.process.stdout.readline().decode()
         assert line.startswith("contextfold listens on "), self.log.read_text()[-2000:]

@@ -140,7 +140,9 @@ class TestLooking:
 
 
 class TestReturning:
-    def test_a_branch_above_the_active_one_takes_its_descendants_along(self, transport: Transport, project: str) -> None:
+    def test_a_branch_above_the_active_one_takes_its_descendants_along(
+        self, transport: Transport, project: str
+    ) -> None:
         outer = branch(transport, project)["branch_id"]
         branch(transport, project)
         branch(transport, project)
@@ -229,7 +231,7 @@ class TestExpanding:
         assert told["next_cursor"] is None
 
     def test_pages_keep_within_the_budget_and_lose_nothing(self, transport: Transport, project: str) -> None:
-        texts = [f"{number} " + "é\n\"" * 700 for number in range(3)]
+        texts = [f"{number} " + 'é\n"' * 700 for number in range(3)]
         begun = branch(transport, project, prompt="Go.")["branch_id"]
         for text in texts:
             record(transport, project, content=text)

@@ -56,7 +56,15 @@ class Stdio:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        argv: list[str | Path] = [COMMAND, "serve", "--stdio", "--tools", "resolve,fold", "--store", folder / "state.db"]
+        argv: list[str | Path] = [
+            COMMAND,
+            "serve",
+            "--stdio",
+            "--tools",
+            "resolve,fold",
+            "--store",
+            folder / "state.db",
+        ]
         env = os.environ | {"CONTEXT_CACHE_ROOT": str(folder)}
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         self.rpc("initialize", {"protocolVersion": "2025-11-25"})
@@ -64,7 +72,9 @@ class Stdio:
     def rpc(self, method: str, params: Mapping[str, Any]) -> Any:
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode() + b"\n")
+        self._process.stdin.write(
+            json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode() + b"\n"
+        )
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline())
         if "error" in answer:
@@ -85,7 +95,11 @@ class OverHttp(HttpAgent):
     """The daemon, in one of the protocol's eras; the header must say what `_meta` says."""
 
     def call(
-        self, tool: str, _meta: Mapping[str, Any] | None = None, _headers: Mapping[str, str] | None = None, **arguments: Any
+        self,
+        tool: str,
+        _meta: Mapping[str, Any] | None = None,
+        _headers: Mapping[str, str] | None = None,
+        **arguments: Any,
     ) -> Any:
         answer = super().call(tool, _meta, _headers, **arguments)
         assert self.state == self.result["_meta"][STATE]

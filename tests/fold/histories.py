@@ -28,7 +28,7 @@ STEPS = st.builds(
     st.integers(0, 400),
     st.booleans(),
 )
-HISTORIES = st.lists(STEPS, max_size=40)
+HISTORIES = st.lists(STEPS, min_size=15, max_size=60)  # short ones hardly ever come back to where they were
 
 
 def moment(n: int) -> str:

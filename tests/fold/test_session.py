@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
 from contextfold.fold import answers, session
@@ -23,6 +23,7 @@ from contextfold.fold.events import (
 )
 from contextfold.fold.session import EMPTY, Limits, LogBroken, State, apply, replay
 from fold.histories import HISTORIES, LIMITS, Step, decide, played, started, states
+from machine import times
 
 AT = "2025-01-17T10:30:00Z"
 
@@ -233,6 +234,7 @@ class TestRollingBack:
             session.rollback(state, AT, branch_id="br_b", restore_state=True)
         assert refused.value.data == {"branch_id": "br_b", "current_status": "discarded"}
 
+    @settings(max_examples=times(200, 10_000))
     @given(HISTORIES)
     def test_restoring_is_what_the_log_gives_up_to_the_branchs_beginning(self, steps: list[Step]) -> None:
         log = played(steps)

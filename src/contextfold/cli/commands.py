@@ -124,7 +124,7 @@ COMMANDS = (
             "subtask and fold it back to a summary, and answers from the caches below a folder. `contextd` is",
             "the same.",
             "With --stdio: one agent's server on stdin and stdout, which its host starts; `mcp-context-server`",
-            "is the same. Every setting below can be a variable, or a line of the TOML file that --config names.",
+            "is the same. Each setting below can be a variable, or a line of the TOML file that --config names.",
         ),
         (
             "context serve",
@@ -164,8 +164,8 @@ COMMANDS = (
         "fold search",
         "find what folded branches came to",
         (
-            "Search the summaries of folded branches, the best first. Every word must be there, in any case; the last",
-            "may be the beginning of one. Works on the store's own file, whether or not the daemon runs.",
+            "Search the summaries of folded branches, the best first. Every word must be there, in any case;",
+            "the last may be the beginning of one. Works on the store's own file, whether or not the daemon runs.",
         ),
         (
             'context fold search "auth error"',

@@ -50,7 +50,8 @@ def _bash_values() -> Iterator[str]:
 def _bash_groups() -> Iterator[str]:
     for group, words in _groups().items():
         yield f'        {group}) command="$command ${{COMP_WORDS[2]}}"'
-        yield f'            [ "$COMP_CWORD" -eq 2 ] && COMPREPLY=($(compgen -W "{_words(*words)}" -- "$word")) && return ;;'
+        offered = f'COMPREPLY=($(compgen -W "{_words(*words)}" -- "$word"))'
+        yield f'            [ "$COMP_CWORD" -eq 2 ] && {offered} && return ;;'
 
 
 def _bash_options(command: Command) -> str:

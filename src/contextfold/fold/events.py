@@ -7,7 +7,7 @@ sorts as text. Texts are scrubbed before they get here. An operation's text is n
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
 from contextfold.canonical import Encodable, decode, encode
@@ -120,7 +120,7 @@ class EventUnknown(ValueError):
 
 def members(event: Event) -> dict[str, Encodable]:
     """The event as people and programs read it, its kind first."""
-    return {"event": event.kind, **asdict(event)}
+    return {"event": event.kind, **{name: getattr(event, name) for name in _MEMBERS[event.kind]}}
 
 
 def to_json(event: Event) -> str:

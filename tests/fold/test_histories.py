@@ -1,0 +1,248 @@
+"""Random histories of calls, retries, lost answers, restarts and a second daemon, against a model that copies.
+
+The model is the specification written a second time and slowly: at each branch it copies all it knows, and a rollback
+puts the copy back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from contextfold.errors import FoldError, StoreUnavailable
+from contextfold.fold.events import Event
+from contextfold.fold.project import project_hash
+from contextfold.fold.requests import branch_request, look_request, record_request, return_request, rollback_request
+from contextfold.fold.service import Caller, FoldService, Policy
+from contextfold.fold.session import Limits, replay
+from contextfold.fold.sessions import Outcome
+from contextfold.fold.store import Commit, Receipt, SessionKey, Store
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.stores.memory import MemoryStore
+from contextfold.stores.sqlite import SqliteStore
+from machine import times
+
+PROJECT = "/work/app"
+LIMITS = Limits(context_tokens=2_000, depth=4, branches=15)
+KEY = SessionKey("local", project_hash(PROJECT), "")
+SCRUBBER = standard_scrubber()
+
+
+class Faulty:
+    """A store whose commits fail when told to: before they happened, or after, when only the answer is lost."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.fault = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def commit(self, commit: Commit) -> Receipt:
+        fault, self.fault = self.fault, ""
+        if fault == "before":
+            raise StoreUnavailable("cut before")
+        receipt = await self._store.commit(commit)
+        if fault == "after":
+            raise StoreUnavailable("cut after")
+        return receipt
+
+
+class Model:
+    """Main tokens, branches in order, the open path: nothing shared, everything copied."""
+
+    def __init__(self) -> None:
+        self.main = 0
+        self.branches: dict[str, dict[str, Any]] = {}
+        self.path: list[str] = []
+        self.copies: dict[str, tuple[int, dict[str, dict[str, Any]], list[str]]] = {}
+
+    def branch(self, branch_id: str, tokens: int) -> None:
+        parent = self.path[-1] if self.path else None
+        self.branches[branch_id] = {"status": "active", "tokens": tokens, "parent": parent}
+        self.path.append(branch_id)
+        self.copies[branch_id] = copy.deepcopy((self.main, self.branches, self.path))
+
+    def record(self, tokens: int) -> None:
+        if self.path:
+            self.branches[self.path[-1]]["tokens"] += tokens
+        else:
+            self.main += tokens
+
+    def fold(self, branch_id: str, tokens: int) -> None:
+        while self.path.pop() != branch_id:
+            pass
+        for known, branch in self.branches.items():
+            if branch["status"] == "active" and known not in self.path:
+                branch["status"] = "folded"
+        parent = self.branches[branch_id]["parent"]
+        if parent is None:
+            self.main += tokens
+        else:
+            self.branches[parent]["tokens"] += tokens
+
+    def rollback(self, branch_id: str, *, restore: bool) -> None:
+        main, branches, path = copy.deepcopy(self.copies[branch_id])
+        later = [known for known in self.branches if known not in branches]
+        if restore:
+            discarded = {known: self.branches[known] for known in later}
+            self.main, self.branches = main, branches | discarded
+        self.path = path
+        for known in later:
+            self.branches[known]["status"] = "discarded"
+        for known in path:
+            self.branches[known]["status"] = "active"
+
+    @property
+    def total(self) -> int:
+        return self.main + sum(self.branches[known]["tokens"] for known in self.path)
+
+
+class Histories(RuleBasedStateMachine):
+    """Two daemons on one store; each call goes to either."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.folder = Path(tempfile.mkdtemp(prefix="contextfold-histories-"))
+        self.model = Model()
+        self.calls = 0
+        self.services: list[FoldService] = []
+
+    @initialize(sqlite=st.booleans())
+    def begin(self, sqlite: bool) -> None:
+        self.is_sqlite = sqlite
+        self.open()
+
+    def open(self) -> None:
+        self.store = Faulty(SqliteStore.open(self.folder / "state.db") if self.is_sqlite else MemoryStore())
+        self.services = [self.service(), self.service()]
+
+    def service(self) -> FoldService:
+        return FoldService(self.store, SCRUBBER, Policy(LIMITS), new_id=self.new_id)
+
+    def new_id(self, prefix: str) -> str:
+        self.calls += 1
+        return f"{prefix}_{self.calls}"
+
+    def ask(self, tool: str, request: Any, which: int, fault: str, again: bool) -> Outcome | None:
+        """Call until it is answered, as a client with an operation id would; None if it is refused."""
+        service = self.services[which]
+        caller = Caller("local", operation_id=self.new_id("call"))
+        more = ("reported",) if tool == "record" else ()
+        self.store.fault = fault
+        outcomes = []
+        for _ in range(2 + again):
+            try:
+                outcomes.append(self.runner.run(getattr(service, tool)(caller, request, *more)))
+            except StoreUnavailable:
+                service = self.services[1 - which]
+                continue
+            except FoldError:
+                self.store.fault = ""
+                return None
+            if not again:
+                break
+        assert len({outcome.answer for outcome in outcomes}) == 1
+        return outcomes[0]
+
+    faults = st.sampled_from(["", "", "before", "after"])
+    tokens = st.integers(0, 900)
+
+    @rule(which=st.integers(0, 1), fault=faults, again=st.booleans(), size=st.integers(1, 400))
+    def branch(self, which: int, fault: str, again: bool, size: int) -> None:
+        request = branch_request({"description": "d", "prompt": "p" * size, "project_path": PROJECT})
+        outcome = self.ask("branch", request, which, fault, again)
+        is_possible = len(self.model.path) < LIMITS.depth and len(self.model.branches) < LIMITS.branches
+        assert (outcome is not None) == is_possible
+        if outcome:
+            self.model.branch(json.loads(outcome.answer)["branch_id"], -(-size // 4))
+
+    @rule(which=st.integers(0, 1), fault=faults, again=st.booleans(), tokens=tokens)
+    def record(self, which: int, fault: str, again: bool, tokens: int) -> None:
+        request = record_request({"type": "t", "tokens": tokens, "project_path": PROJECT})
+        assert self.ask("record", request, which, fault, again)
+        self.model.record(tokens)
+
+    @rule(which=st.integers(0, 1), fault=faults, again=st.booleans(), size=st.integers(0, 300), pick=st.integers(0, 9))
+    def fold(self, which: int, fault: str, again: bool, size: int, pick: int) -> None:
+        known = list(self.model.branches)
+        target = known[pick] if pick < len(known) else None
+        request = return_request({"message": "m" * size, "project_path": PROJECT, "branch_id": target})
+        outcome = self.ask("fold", request, which, fault, again)
+        expected = target or (self.model.path[-1] if self.model.path else None)
+        assert (outcome is not None) == (expected in self.model.path)
+        if outcome and expected:
+            self.model.fold(expected, -(-size // 4))
+
+    @precondition(lambda self: self.model.branches)
+    @rule(which=st.integers(0, 1), fault=faults, again=st.booleans(), pick=st.integers(0, 14), restore=st.booleans())
+    def rollback(self, which: int, fault: str, again: bool, pick: int, restore: bool) -> None:
+        known = list(self.model.branches)
+        target = known[pick % len(known)]
+        request = rollback_request({"project_path": PROJECT, "branch_id": target, "restore_state": restore})
+        outcome = self.ask("rollback", request, which, fault, again)
+        assert (outcome is not None) == (self.model.branches[target]["status"] != "discarded")
+        if outcome:
+            before = self.model.total
+            self.model.rollback(target, restore=restore)
+            assert json.loads(outcome.answer)["tokens_recovered"] == max(0, before - self.model.total)
+
+    @rule()
+    def restart(self) -> None:
+        """Everything that was only in memory is gone."""
+        if self.is_sqlite:
+            self.runner.run(self.store.close())
+            self.open()
+        else:
+            self.services = [self.service(), self.service()]
+
+    @invariant()
+    def both_daemons_tell_what_the_model_holds(self) -> None:
+        for service in self.services:
+            caller, request = Caller("local"), look_request({"project_path": PROJECT})
+            told = json.loads(self.runner.run(service.status(caller, request)).answer)
+            assert told["branch_path"] == ["main", *self.model.path]
+            assert told["token_breakdown"]["main_thread"] == self.model.main
+            assert told["token_breakdown"]["total"] == self.model.total
+            listed = json.loads(self.runner.run(service.list_branches(caller, request)).answer)["branches"]
+            assert [(one["id"], one["status"], one["tokens"]) for one in listed] == [
+                (known, branch["status"], branch["tokens"]) for known, branch in self.model.branches.items()
+            ]
+
+    @invariant()
+    def the_log_is_whole_and_gives_the_state(self) -> None:
+        if not self.services:
+            return
+        log = self.runner.run(self.store.load(KEY))
+        events: Sequence[Event] = log.events if log else []
+        assert [event.n for event in events] == list(range(1, len(events) + 1))
+        state = replay(events)
+        assert state.path == tuple(self.model.path)
+        assert state.main.tokens == self.model.main
+
+    def teardown(self) -> None:
+        if self.services:
+            self.runner.run(self.store.close())
+        self.runner.close()
+        shutil.rmtree(self.folder)
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(
+    max_examples=times(60, 1000),
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=times(1, 0) == 1,
+    suppress_health_check=list(HealthCheck),
+)

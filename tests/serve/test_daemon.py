@@ -1,0 +1,573 @@
+"""The daemon's process, met over real sockets: what it refuses, what it logs, and how it ends.
+
+Run as a program, this file is the daemon that the tests talk to: the real edge around a small application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+
+from contextfold.serve import daemon
+from contextfold.serve.daemon import check_may_listen, listen
+from contextfold.serve.guard import OWNER, Guard, Limits, Receive, Scope, Send
+from contextfold.serve.limits import Buckets, HostRule, RateLimit
+from contextfold.serve.logs import log, take_over
+from contextfold.serve.metrics import Metrics
+from contextfold.serve.tokens import TokenFile, add
+from contextfold.settings import SettingsError
+
+WAIT_S = 60.0
+MANY = RateLimit(1000, 1000)
+
+
+# The application inside the daemon. It tells the test on stdout what happens, and is told on stdin to go on.
+
+
+def tell(line: str) -> None:
+    os.write(1, line.encode() + b"\n")
+
+
+class Application:
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._go_on = asyncio.Event()
+        self.metrics = Metrics(["known"])
+
+    @asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        if "fails" in self._settings:
+            raise SettingsError(self._settings["fails"])
+        asyncio.get_running_loop().add_reader(0, self._hear)
+        tell("opened")
+        yield
+        tell("closed")
+
+    def _hear(self) -> None:
+        if not os.read(0, 100):
+            asyncio.get_running_loop().remove_reader(0)
+        self._go_on.set()
+
+    async def healthz(self, _: Request) -> Response:
+        return JSONResponse({"ok": True}, headers={"Server": "told", "Cache-Control": "public"})
+
+    async def echo(self, request: Request) -> Response:
+        body = await request.body()
+        return JSONResponse(
+            {"bytes": len(body), "owner": request.scope[OWNER], "authorization": "authorization" in request.headers}
+        )
+
+    async def slow(self, _: Request) -> Response:
+        tell("begun")
+        await self._go_on.wait()
+        return JSONResponse({"finished": True})
+
+    async def boom(self, request: Request) -> Response:
+        raise ValueError(f"{request.url} {await request.body()!r}")
+
+    async def events(self, _: Request) -> Response:
+        async def endless() -> AsyncIterator[str]:
+            yield "data: 1\n\n"
+            tell("begun")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                tell("stream ended")
+
+        return StreamingResponse(endless(), media_type="text/event-stream")
+
+    async def deaf(self, _: Scope, __: Receive, send: Send) -> None:
+        """A stream that does not listen for a client's end."""
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
+        tell("begun")
+        await asyncio.Event().wait()
+
+    async def big(self, _: Request) -> Response:
+        async def chunks() -> AsyncIterator[bytes]:
+            for _ in range(1000):
+                yield b"x" * 1_000_000
+
+        tell("begun")
+        return StreamingResponse(chunks(), media_type="application/octet-stream")
+
+    async def page(self, _: Request) -> Response:
+        content, kind = self.metrics.render()
+        return Response(content, headers={"content-type": kind})
+
+    def guarded(self) -> Guard:
+        routes: list[Route | Mount] = [
+            Route("/healthz", self.healthz),
+            Route("/echo/{name}", self.echo, methods=["GET", "POST"]),
+            Route("/slow", self.slow),
+            Route("/boom", self.boom, methods=["POST"]),
+            Route("/events", self.events),
+            Route("/big", self.big),
+            Route("/metrics", self.page),
+            Mount("/deaf", self.deaf),
+        ]
+        path = self._settings.get("tokens")
+        return Guard(
+            Starlette(routes=routes, lifespan=self.lifespan),
+            hosts=HostRule(self._settings["host"]),
+            metrics=self.metrics,
+            buckets=Buckets(MANY),
+            tokens=TokenFile(path, lambda text: log("tokens", "error", problem=text)) if path else None,
+            limits=Limits(**self._settings.get("limits", {})),
+        )
+
+
+def serve(settings: dict[str, Any]) -> None:
+    take_over()
+    for name, value in settings.get("constants", {}).items():
+        assert hasattr(daemon, name)
+        setattr(daemon, name, value)
+    try:
+        daemon.run(
+            lambda: Application(settings).guarded(), host=settings["host"], port=settings["port"], on_listening=tell
+        )
+    except SettingsError as problem:
+        sys.exit(str(problem))
+
+
+# The test's side.
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def error(self) -> str:
+        """The code of a refusal, once its shape is right."""
+        assert self.headers["content-type"] == "application/json"
+        error = json.loads(self.body)["error"]
+        assert error.keys() == {"code", "message"}
+        assert error["message"].endswith(".")
+        return str(error["code"])
+
+
+class Daemon:
+    def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> None:
+        settings |= {"host": host, "port": port}
+        self._log = folder / "stderr"
+        with self._log.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, __file__, json.dumps(settings)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                bufsize=0,
+                env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)},
+            )
+        self._heard = b""
+
+    def start(self) -> Daemon:
+        assert self.hear() == "opened"
+        self.url = self.hear()
+        self.port = int(self.url.rpartition(":")[2])
+        return self
+
+    def hear(self) -> str:
+        """The next line it says; empty when it has ended."""
+        assert self.process.stdout
+        while b"\n" not in self._heard:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self.process.stdout, selectors.EVENT_READ)
+                assert selector.select(WAIT_S), "it says nothing"
+            chunk = os.read(self.process.stdout.fileno(), 4096)
+            if not chunk:
+                return ""
+            self._heard += chunk
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line.decode()
+
+    def say_go_on(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(b"\n")
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), WAIT_S)
+
+    def ask(self, method: str, path: str, body: bytes | Iterator[bytes] | None = None, **headers: str) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
+        try:
+            connection.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
+            return read(connection.getresponse())
+        finally:
+            connection.close()
+
+    def raw(self, request: bytes) -> Answer:
+        with self.connect() as client:
+            client.sendall(request)
+            return answer_on(client)
+
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._log.read_text(encoding="utf-8").splitlines()]
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(WAIT_S)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream
+            stream.close()
+
+
+def read(response: http.client.HTTPResponse) -> Answer:
+    return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+
+
+def answer_on(client: socket.socket) -> Answer:
+    response = http.client.HTTPResponse(client)
+    try:
+        response.begin()
+        return read(response)
+    finally:
+        response.close()
+
+
+def begin(running: Daemon, path: str, method: str = "GET") -> socket.socket:
+    """A request that is being answered."""
+    client = running.connect()
+    client.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    assert running.hear() == "begun"
+    return client
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def running(tmp_path: Path, stack: ExitStack) -> Daemon:
+    return started(stack, tmp_path)
+
+
+def started(stack: ExitStack, folder: Path, **settings: Any) -> Daemon:
+    made = Daemon(folder, **settings)
+    stack.callback(made.close)
+    return made.start()
+
+
+class TestWhatComesIn:
+    def test_every_answer_is_private_and_names_no_server(self, running: Daemon) -> None:
+        answers = [
+            running.ask("GET", "/healthz"),
+            running.ask("GET", "/nowhere"),
+            running.ask("POST", "/boom"),
+            running.ask("GET", "/healthz", Host="evil.example"),
+            running.raw(b"nonsense\r\n\r\n"),
+        ]
+        assert [answer.status for answer in answers] == [200, 404, 500, 421, 400]
+        for answer in answers:
+            assert answer.headers["cache-control"] == "no-store"
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["referrer-policy"] == "no-referrer"
+            assert "server" not in answer.headers
+
+    def test_a_host_that_is_not_ours_is_refused_on_every_path(self, running: Daemon) -> None:
+        for path in ("/healthz", "/echo/x", "/nowhere"):
+            assert running.ask("GET", path, Host="evil.example").error == "host_not_allowed"
+        assert running.ask("GET", "/echo/x", Host="LocalHost:1").status == 200
+
+    def test_two_hosts_or_none_are_refused(self, running: Daemon) -> None:
+        two = running.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n")
+        assert (two.status, two.error) == (400, "bad_request")
+        assert running.raw(b"GET /healthz HTTP/1.0\r\n\r\n").error == "host_not_allowed"
+
+    def test_a_page_from_elsewhere_is_refused(self, running: Daemon) -> None:
+        for origin in ("null", "https://evil.example", "http://localhost.evil.example"):
+            assert running.ask("POST", "/echo/x", b"", Origin=origin).error == "origin_not_allowed"
+        assert running.ask("POST", "/echo/x", b"", Origin="http://localhost:3000").status == 200
+
+    def test_a_body_is_refused_by_the_length_it_claims_and_by_the_length_it_has(
+        self, tmp_path: Path, stack: ExitStack
+    ) -> None:
+        running = started(stack, tmp_path, limits={"body_bytes": 100_000})
+        claimed = running.raw(b"POST /echo/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100001\r\n\r\n")
+        assert (claimed.status, claimed.error) == (413, "body_too_large")
+        chunked = running.ask("POST", "/echo/x", iter([b"x" * 60_000, b"x" * 60_000]))
+        assert (chunked.status, chunked.error) == (413, "body_too_large")
+        whole = running.ask("POST", "/echo/x", iter([b"x" * 50_000, b"x" * 50_000]))
+        assert json.loads(whole.body)["bytes"] == 100_000
+
+    def test_a_body_that_does_not_arrive_costs_its_own_request_alone(self, tmp_path: Path, stack: ExitStack) -> None:
+        running = started(stack, tmp_path, limits={"body_timeout_s": 0.2})
+        with running.connect() as client:
+            client.sendall(b"POST /echo/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nab")
+            assert running.ask("GET", "/healthz").status == 200
+            late = answer_on(client)
+            assert (late.status, late.error) == (408, "body_timeout")
+            assert client.recv(1) == b""
+
+    def test_a_head_that_does_not_arrive_ends_its_connection(self, tmp_path: Path, stack: ExitStack) -> None:
+        running = started(stack, tmp_path, constants={"HEAD_TIMEOUT_S": 0.2})
+        with running.connect() as silent, running.connect() as slow, running.connect() as second:
+            slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: local")
+            second.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert answer_on(second).status == 200
+            second.sendall(b"GET /hea")
+            for client in (silent, slow, second):
+                assert ended(client)
+
+    def test_a_refused_body_is_not_read_for_ever(self, tmp_path: Path, stack: ExitStack) -> None:
+        running = started(stack, tmp_path, limits={"body_bytes": 10}, constants={"HEAD_TIMEOUT_S": 0.2})
+        with running.connect() as client:
+            client.sendall(b"POST /echo/x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+            client.sendall(b"b\r\nhello world\r\n")
+            assert answer_on(client).status == 413
+            with pytest.raises((ConnectionResetError, BrokenPipeError)):
+                send_for_ever(client, b"b\r\nhello world\r\n" * 1000)
+
+    def test_an_answer_that_nobody_reads_is_given_up(self, tmp_path: Path, stack: ExitStack) -> None:
+        running = started(stack, tmp_path, constants={"STALLED_S": 0.2})
+        with begin(running, "/big"):
+            assert running.stop() == 0
+        assert running.hear() == "closed"
+        assert "daemon.requests_cut" not in {line["event"] for line in running.log()}
+
+    def test_more_requests_at_once_than_there_is_room_for_are_told_to_come_back(
+        self, tmp_path: Path, stack: ExitStack
+    ) -> None:
+        running = started(stack, tmp_path, limits={"in_flight": 1})
+        with begin(running, "/slow") as client:
+            refused = running.ask("GET", "/healthz")
+            assert (refused.status, refused.error, refused.headers["retry-after"]) == (503, "busy", "1")
+            running.say_go_on()
+            assert answer_on(client).status == 200
+        assert running.ask("GET", "/healthz").status == 200
+
+    def test_open_streams_leave_room_for_requests_and_have_a_bound_of_their_own(
+        self, tmp_path: Path, stack: ExitStack
+    ) -> None:
+        running = started(stack, tmp_path, limits={"in_flight": 1, "streams": 1})
+        with begin(running, "/events"):
+            assert running.ask("GET", "/healthz").status == 200
+            refused = running.ask("GET", "/events")
+            assert (refused.status, refused.error) == (503, "busy")
+
+    def test_more_connections_than_there_is_room_for_are_closed(self, tmp_path: Path, stack: ExitStack) -> None:
+        running = started(stack, tmp_path, constants={"CONNECTIONS_MAX": 1})
+        with running.connect() as first, running.connect() as second:
+            assert answer_on(second).error == "busy"
+            first.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert answer_on(first).status == 200
+
+    def test_a_token_gives_the_owner_and_goes_no_further(self, tmp_path: Path, stack: ExitStack) -> None:
+        file = tmp_path / "tokens"
+        token = add(str(file), "alice")
+        running = started(stack, tmp_path, tokens=str(file))
+        answer = running.ask("GET", "/echo/x", Authorization=f"Bearer {token}")
+        assert json.loads(answer.body) == {"bytes": 0, "owner": "alice", "authorization": False}
+        for given in ({}, {"Authorization": "Bearer no"}, {"Authorization": f"Basic {token}"}):
+            refused = running.ask("GET", "/echo/x", None, **given)
+            assert (refused.status, refused.error) == (401, "unauthorized")
+            assert refused.headers["www-authenticate"] == "Bearer"
+        assert running.ask("GET", "/healthz").status == 200
+        file.write_text("")
+        assert running.ask("GET", "/echo/x", Authorization=f"Bearer {token}").status == 401
+
+    def test_a_websocket_gets_an_ordinary_answer(self, running: Daemon) -> None:
+        answer = running.ask("GET", "/events/x", Connection="Upgrade", Upgrade="websocket", Sec_WebSocket_Key="x")
+        assert answer.status == 404
+
+    def test_an_answer_streams_while_it_is_made(self, running: Daemon) -> None:
+        with begin(running, "/events") as client:
+            response = http.client.HTTPResponse(client)
+            response.begin()
+            assert response.readline() == b"data: 1\n"
+            response.close()
+        assert running.hear() == "stream ended"  # because the client went away
+
+
+def send_for_ever(client: socket.socket, content: bytes) -> None:
+    while True:
+        client.sendall(content)
+
+
+def ended(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+class TestTheLog:
+    def test_nothing_a_caller_sends_is_logged_or_counted(self, tmp_path: Path, stack: ExitStack) -> None:
+        file = tmp_path / "tokens"
+        token = add(str(file), "alice")
+        running = started(stack, tmp_path, tokens=str(file))
+        authorization: dict[str, Any] = {"Authorization": f"Bearer {token}"}
+        running.ask("POST", "/echo/hush-path?hush-query=1", b"hush-body", X_Hush="hush-header", **authorization)
+        running.ask("POST", "/boom?hush-query=1", b"hush-body", **authorization)
+        running.ask("GET", "/nowhere/hush-path", **authorization)
+        running.ask("GET", "/hush-path", Authorization="Bearer hush-token")
+        running.ask("GET", "/hush-path", Host="hush.example", Origin="https://hush.example")
+        running.ask("HUSH", "/echo/x", **authorization)
+        running.raw(b"GET /hush-path\r\nhush-header\r\n\r\n")
+        page = running.ask("GET", "/metrics", **authorization).body.decode()
+        assert running.stop() == 0
+        logged = json.dumps(running.log())
+        for text in (logged, page):
+            assert "hush" not in text.lower()
+            assert token not in text
+            assert "alice" not in text
+        assert 'contextfold_http_requests_total{method="POST",route="/echo/{name}",status="200"} 1.0' in page
+        assert 'contextfold_http_refusals_total{reason="unauthorized"} 1.0' in page
+
+    def test_there_is_a_line_for_each_request_and_for_each_turn_of_the_daemon(self, running: Daemon) -> None:
+        running.ask("POST", "/echo/x", b"")
+        running.ask("POST", "/boom")
+        assert running.stop() == 0
+        events = [line["event"] for line in running.log()]
+        assert events == [
+            "daemon.listening",
+            "http.request",
+            "http.failed",
+            "http.request",
+            "daemon.stopping",
+            "daemon.stopped",
+        ]
+        request, failed = running.log()[1:3]
+        assert request.items() >= {"method": "POST", "route": "/echo/{name}", "status": 200, "level": "info"}.items()
+        assert failed["exception"] == "ValueError"
+        assert failed["raised_at"].startswith("serve/test_daemon.py:")
+
+    def test_an_exception_becomes_json_that_says_nothing_of_it(self, running: Daemon) -> None:
+        answer = running.ask("POST", "/boom", b"hush")
+        assert (answer.status, answer.error) == (500, "internal_error")
+        assert b"hush" not in answer.body
+
+
+class TestTheEnd:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_a_signal_ends_it_well_and_the_store_is_closed(self, running: Daemon, number: int) -> None:
+        assert running.stop(number) == 0
+        assert running.hear() == "closed"
+
+    def test_what_was_taken_is_finished_and_nothing_new_is_taken(self, running: Daemon) -> None:
+        with begin(running, "/slow") as client, running.connect() as idle:
+            running.process.send_signal(signal.SIGTERM)
+            assert ended(idle)
+            with pytest.raises(ConnectionRefusedError):
+                running.connect()
+            running.say_go_on()
+            answer = answer_on(client)
+            assert (answer.status, json.loads(answer.body)) == (200, {"finished": True})
+        assert running.hear() == "closed"
+        assert running.process.wait(WAIT_S) == 0
+
+    def test_a_request_that_does_not_end_is_told_so_when_the_time_is_over(
+        self, tmp_path: Path, stack: ExitStack
+    ) -> None:
+        running = started(stack, tmp_path, constants={"GRACE_S": 0.2})
+        with begin(running, "/slow") as client:
+            assert running.stop() == 0
+            assert (answer := answer_on(client)).error == "stopping"
+            assert answer.status == 503
+        assert running.hear() == "closed"
+
+    @pytest.mark.parametrize("path", ["/events", "/deaf/"])
+    def test_an_open_stream_gets_a_proper_end_and_holds_nothing_up(
+        self, tmp_path: Path, stack: ExitStack, path: str
+    ) -> None:
+        running = started(stack, tmp_path, constants={"GRACE_S": 10 * WAIT_S})
+        with begin(running, path) as client:
+            assert running.stop() == 0
+            answer = answer_on(client)  # fails where the last chunk is missing
+            assert (answer.status, answer.body) == (200, b"data: 1\n\n")
+
+    def test_a_second_signal_ends_it_at_once(self, running: Daemon) -> None:
+        with begin(running, "/slow"), running.connect() as idle:
+            running.process.send_signal(signal.SIGTERM)
+            assert ended(idle)  # so the first has been taken
+            assert running.stop(signal.SIGINT) == -signal.SIGINT
+
+
+class TestTheAddress:
+    def test_an_address_in_use_is_told_before_the_application_is_made(
+        self, running: Daemon, tmp_path: Path, stack: ExitStack
+    ) -> None:
+        (tmp_path / "second").mkdir()
+        second = Daemon(tmp_path / "second", port=running.port)
+        stack.callback(second.close)
+        assert second.hear() == ""
+        assert second.process.wait(WAIT_S) == 1
+        told = (tmp_path / "second" / "stderr").read_text()
+        assert told == (
+            f"127.0.0.1:{running.port} is in use, perhaps by another daemon: stop that one, or give another --port\n"
+        )
+
+    def test_an_application_that_cannot_start_says_why_in_its_own_words(self, tmp_path: Path, stack: ExitStack) -> None:
+        failing = Daemon(tmp_path, fails="the store is newer than this program; install the newest")
+        stack.callback(failing.close)
+        assert failing.hear() == ""
+        assert failing.process.wait(WAIT_S) == 1
+        *logged, told = (tmp_path / "stderr").read_text().splitlines()
+        assert told == "the store is newer than this program; install the newest"
+        assert "newer" not in "".join(logged)
+
+    def test_localhost_is_both_of_its_addresses_on_one_port(self) -> None:
+        sockets = listen("localhost", 0)
+        try:
+            addresses = [bound.getsockname()[:2] for bound in sockets]
+            assert addresses[0][0] == "127.0.0.1"
+            assert {host for host, _ in addresses} <= {"127.0.0.1", "::1"}
+            assert len({port for _, port in addresses}) == 1
+            assert {bound.proto for bound in sockets} == {socket.IPPROTO_TCP}  # else asyncio leaves Nagle's delay on
+        finally:
+            for bound in sockets:
+                bound.close()
+
+    @pytest.mark.parametrize(
+        ("host", "port", "told"),
+        [
+            ("no-such-host.invalid", 0, "no address is known for no-such-host.invalid"),
+            ("192.0.2.1", 0, "this machine has no address 192.0.2.1"),
+            ("127.0.0.1", 65536, "--port is a number from 0 to 65535"),
+            ("a" * 70, 0, "no address is known for"),
+        ],
+    )
+    def test_an_address_that_cannot_be_had_is_one_line(self, host: str, port: int, told: str) -> None:
+        with pytest.raises(SettingsError, match=told) as problem:
+            listen(host, port)
+        assert "\n" not in str(problem.value)
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost", "LOCALHOST"])
+    def test_this_machine_needs_no_tokens(self, host: str) -> None:
+        check_may_listen(host, has_tokens=False)
+
+    @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "127.0.0.1.example.org", ""])
+    def test_other_machines_need_tokens(self, host: str) -> None:
+        with pytest.raises(SettingsError, match="give --token-file FILE"):
+            check_may_listen(host, has_tokens=False)
+        check_may_listen(host, has_tokens=True)
+
+
+if __name__ == "__main__":
+    serve(json.loads(sys.argv[1]))

@@ -1,0 +1,370 @@
+"""The guard around an application: who passes, in which order, and what each side gets to see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contextfold.serve.guard import LOCAL_OWNER, OWNER, Guard, Limits, Message, Receive, Scope, Send
+from contextfold.serve.limits import Buckets, HostRule, RateLimit
+from contextfold.serve.metrics import Metrics
+from contextfold.serve.tokens import TokenFile, add
+
+WAIT_S = 30.0
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Seen:
+    """An application that answers at once and remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scopes.append(scope)
+        self.bodies.append((await receive())["body"])
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"Server", b"x"), (b"x-own", b"1")]})
+        await send({"type": "http.response.body", "body": b"fine"})
+
+
+class Client:
+    """The server's side of one request, as ASGI has it."""
+
+    def __init__(
+        self,
+        *chunks: bytes,
+        method: str = "GET",
+        path: str = "/x",
+        headers: Iterable[tuple[str, str]] = (("host", "localhost"),),
+    ) -> None:
+        encoded = [(name.encode(), value.encode()) for name, value in headers]
+        self.scope: Scope = {"type": "http", "method": method, "path": path, "headers": encoded}
+        self.gone = asyncio.Event()
+        self.sent: list[Message] = []
+        self._chunks = [*chunks] or [b""]
+
+    async def receive(self) -> Message:
+        if self._chunks:
+            return {"type": "http.request", "body": self._chunks.pop(0), "more_body": bool(self._chunks)}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    async def call(self, guard: Guard) -> Client:
+        async with asyncio.timeout(WAIT_S):
+            await guard(self.scope, self.receive, self.send)
+        return self
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {name.decode().lower(): value.decode() for name, value in self.sent[0]["headers"]}
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message["body"] for message in self.sent[1:])
+
+    @property
+    def error(self) -> tuple[int, str]:
+        assert self.headers["content-type"] == "application/json"
+        assert int(self.headers["content-length"]) == len(self.body)
+        assert "more_body" not in self.sent[-1] or not self.sent[-1]["more_body"]
+        return self.status, json.loads(self.body)["error"]["code"]
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def guarded(app: App, *, rate: RateLimit | None = None, **more: Any) -> Guard:
+    buckets = Buckets(rate or RateLimit(1000, 1000))
+    return Guard(app, hosts=HostRule("127.0.0.1"), metrics=Metrics([]), buckets=buckets, **more)
+
+
+def host(name: str = "localhost", *more: tuple[str, str]) -> list[tuple[str, str]]:
+    return [("host", name), *more]
+
+
+def tokens_of(folder: Path, *owners: str) -> tuple[TokenFile, list[str]]:
+    made = [add(str(folder / "tokens"), owner) for owner in owners]
+    return TokenFile(str(folder / "tokens"), print), made
+
+
+def run(scenario: Awaitable[None]) -> None:
+    async def main() -> None:
+        await scenario
+
+    asyncio.run(main())
+
+
+def test_an_application_gets_the_whole_body_and_the_local_owner() -> None:
+    async def scenario() -> None:
+        seen = Seen()
+        client = await Client(b"ab", b"", b"c", method="POST").call(guarded(seen))
+        assert (client.status, client.body, seen.bodies) == (200, b"fine", [b"abc"])
+        assert seen.scopes[0][OWNER] == LOCAL_OWNER
+        assert client.headers == {
+            "x-own": "1",
+            "x-content-type-options": "nosniff",
+            "cache-control": "no-store",
+            "referrer-policy": "no-referrer",
+        }
+
+    run(scenario())
+
+
+def test_without_tokens_an_authorization_is_ignored_and_kept_from_the_application() -> None:
+    async def scenario() -> None:
+        seen = Seen()
+        client = Client(headers=host("localhost", ("authorization", "Bearer x"), ("x-kept", "1")))
+        assert (await client.call(guarded(seen))).status == 200
+        assert seen.scopes[0]["headers"] == [(b"host", b"localhost"), (b"x-kept", b"1")]
+        assert client.scope["headers"] != seen.scopes[0]["headers"]
+
+    run(scenario())
+
+
+def test_each_token_is_its_owner_and_every_other_authorization_gets_one_and_the_same_answer(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        tokens, (alice, bob) = tokens_of(tmp_path, "alice", "bob")
+        seen = Seen()
+        guard = guarded(seen, tokens=tokens)
+        for scheme, token in (("Bearer", alice), ("bearer", bob), ("BEARER ", alice)):
+            client = Client(headers=host("localhost", ("authorization", f"{scheme} {token}")))
+            assert (await client.call(guard)).status == 200
+        assert [scope[OWNER] for scope in seen.scopes] == ["alice", "bob", "alice"]
+        refused = [
+            await Client(path=path, headers=host("localhost", *(("authorization", value) for value in values))).call(
+                guard
+            )
+            for path in ("/x", "/", "/mcp", "/healthz/", "/healthz/../x", "//healthz")
+            for values in (
+                [],
+                [""],
+                ["Bearer"],
+                ["Bearer x"],
+                [f"Basic {alice}"],
+                [alice],
+                [f"Bearer {alice} {alice}"],
+                [f"Bearer {alice}", f"Bearer {alice}"],
+                [f"Bearer {alice},"],
+            )
+        ]
+        assert {client.error for client in refused} == {(401, "unauthorized")}
+        assert {client.headers["www-authenticate"] for client in refused} == {"Bearer"}
+        assert len({client.body for client in refused}) == 1
+        assert len(seen.scopes) == 3
+
+    run(scenario())
+
+
+def test_whoever_watches_the_daemon_needs_no_token_but_a_right_host(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        tokens, _ = tokens_of(tmp_path, "alice")
+        guard = guarded(Seen(), tokens=tokens)
+        for path in ("/healthz", "/readyz"):
+            assert (await Client(path=path).call(guard)).status == 200
+            assert (await Client(path=path, headers=host("evil.example")).call(guard)).error[0] == 421
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("headers", "refused"),
+    [
+        ([], (421, "host_not_allowed")),
+        ([("host", "localhost"), ("host", "localhost")], (421, "host_not_allowed")),
+        ([("host", "localhost"), ("HOST", "evil.example")], (421, "host_not_allowed")),
+        (host("evil.example", ("origin", "http://localhost")), (421, "host_not_allowed")),
+        (host("localhost", ("origin", "null")), (403, "origin_not_allowed")),
+        (host("localhost", ("origin", "http://localhost"), ("origin", "null")), (403, "origin_not_allowed")),
+        (host("localhost", ("origin", "")), (403, "origin_not_allowed")),
+    ],
+)
+def test_a_request_that_a_web_page_may_have_sent_is_refused(
+    headers: list[tuple[str, str]], refused: tuple[int, str]
+) -> None:
+    async def scenario() -> None:
+        seen = Seen()
+        assert (await Client(headers=headers).call(guarded(seen))).error == refused
+        assert not seen.scopes
+
+    run(scenario())
+
+
+def test_an_owner_who_calls_too_often_is_told_when_to_come_back() -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        guard = guarded(Seen(), rate=RateLimit(0.4, 2), clock=clock)
+        assert [(await Client().call(guard)).status for _ in range(3)] == [200, 200, 429]
+        refused = await Client().call(guard)
+        assert refused.error == (429, "rate_limited")
+        assert refused.headers["retry-after"] == "3"
+        for method, path in (("POST", "/mcp"), ("GET", "/healthz"), ("GET", "/readyz")):
+            assert (await Client(method=method, path=path).call(guard)).status == 200
+        assert (await Client(path="/mcp").call(guard)).status == 429
+        clock.now_s += 3
+        assert (await Client().call(guard)).status == 200
+
+    run(scenario())
+
+
+def test_a_body_over_the_limit_never_reaches_the_application() -> None:
+    async def scenario() -> None:
+        seen = Seen()
+        guard = guarded(seen, limits=Limits(body_bytes=10))
+        assert (await Client(b"x" * 10).call(guard)).status == 200
+        for chunks, length in (((b"x" * 11,), None), ((b"x" * 6, b"x" * 6), None), ((), "11"), ((), "9" * 5000)):
+            headers = host("localhost", *([("content-length", length)] if length else []))
+            assert (await Client(*chunks, headers=headers).call(guard)).error == (413, "body_too_large")
+        assert len(seen.scopes) == 1
+        assert guard.buffered_bytes == 0
+
+    run(scenario())
+
+
+def test_all_bodies_together_are_bounded() -> None:
+    async def scenario() -> None:
+        entered, leave = asyncio.Event(), asyncio.Event()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            entered.set()
+            await leave.wait()
+            await Seen()(scope, receive, send)
+
+        guard = guarded(app, limits=Limits(buffered_bytes=10))
+        first = asyncio.create_task(Client(b"x" * 6).call(guard))
+        await entered.wait()
+        assert (await Client(b"x" * 6).call(guard)).error == (503, "busy")
+        leave.set()
+        assert (await first).status == 200
+        assert (await Client(b"x" * 6).call(guard)).status == 200
+        assert guard.buffered_bytes == guard.in_flight == 0
+
+    run(scenario())
+
+
+def test_after_the_body_an_application_hears_of_the_clients_end_and_not_before() -> None:
+    async def scenario() -> None:
+        waiting = asyncio.Event()
+        heard: list[str] = []
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            heard.append((await receive())["type"])
+            listening = asyncio.ensure_future(receive())
+            await asyncio.sleep(0)
+            assert not listening.done()
+            waiting.set()
+            heard.append((await listening)["type"])
+
+        client = Client(b"abc")
+        guard = guarded(app)
+        call = asyncio.create_task(client.call(guard))
+        await waiting.wait()
+        assert not call.done()
+        client.gone.set()
+        await call
+        assert heard == ["http.request", "http.disconnect"]
+        assert client.sent == []
+        assert guard.in_flight == 0
+
+    run(scenario())
+
+
+def test_a_client_that_leaves_before_its_body_is_here_is_forgotten(capfd: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> None:
+        seen, client = Seen(), Client()
+        client._chunks = []
+        client.gone.set()
+        guard = guarded(seen)
+        await client.call(guard)
+        assert (client.sent, seen.scopes, guard.in_flight) == ([], [], 0)
+
+    run(scenario())
+    (line,) = capfd.readouterr().err.splitlines()
+    assert json.loads(line)["status"] == 499
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_exception_is_answered_once_and_never_in_its_own_words(
+    begun: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise ValueError("hush")
+
+    async def scenario() -> None:
+        client = await Client().call(guarded(app))
+        if begun:  # the server sees that it is not complete, and cuts the connection
+            assert [message["type"] for message in client.sent] == ["http.response.start"]
+        else:
+            assert client.error == (500, "internal_error")
+
+    run(scenario())
+    written = capfd.readouterr().err
+    assert "hush" not in written
+    failed = json.loads(written.splitlines()[0])
+    assert (failed["event"], failed["exception"]) == ("http.failed", "ValueError")
+
+
+def test_an_application_that_does_not_answer_is_a_bug() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        pass
+
+    async def scenario() -> None:
+        assert (await Client().call(guarded(app))).error == (500, "internal_error")
+
+    run(scenario())
+
+
+def test_a_refusal_to_one_who_waits_before_sending_closes_the_connection() -> None:
+    async def scenario() -> None:
+        client = Client(headers=host("localhost", ("expect", "100-continue"), ("content-length", "99999999999")))
+        await client.call(guarded(Seen()))
+        assert client.error == (413, "body_too_large")
+        assert client.headers["connection"] == "close"
+
+    run(scenario())
+
+
+def test_a_websocket_is_closed() -> None:
+    async def scenario() -> None:
+        client = Client()
+        client.scope["type"] = "websocket"
+        await client.call(guarded(Seen()))
+        assert client.sent == [{"type": "websocket.close", "code": 1008}]
+
+    run(scenario())
+
+
+def test_a_stream_that_begins_while_the_daemon_stops_is_ended() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        assert (await receive())["type"] == "http.disconnect"
+
+    async def scenario() -> None:
+        guard = guarded(app)
+        await guard.end_streams()
+        client = await Client().call(guard)
+        assert client.status == 200
+        assert client.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+        assert guard.streams == guard.in_flight == 0
+
+    run(scenario())

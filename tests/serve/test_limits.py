@@ -1,0 +1,150 @@
+"""How often an owner may call, and which hosts and origins are ours."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextfold.serve.limits import Buckets, HostRule, RateLimit, is_loopback
+from contextfold.settings import SettingsError
+
+
+def test_a_burst_passes_and_then_calls_pass_at_the_rate() -> None:
+    buckets = Buckets(RateLimit(per_second=2, burst=3))
+    assert [buckets.take("a", 100.0) for _ in range(4)] == [0, 0, 0, 0.5]
+    assert buckets.take("a", 100.25) == 0.25
+    assert buckets.take("a", 100.5) == 0
+    assert buckets.take("a", 100.5) == 0.5
+
+
+def test_one_owner_does_not_use_up_anothers_calls() -> None:
+    buckets = Buckets(RateLimit(1, 1))
+    assert buckets.take("a", 0.0) == 0
+    assert buckets.take("a", 0.0) > 0
+    assert buckets.take("b", 0.0) == 0
+
+
+def test_a_clock_that_goes_back_gives_nothing_away() -> None:
+    buckets = Buckets(RateLimit(1, 1))
+    assert buckets.take("a", 10.0) == 0
+    assert buckets.take("a", 5.0) == 1
+    assert buckets.take("a", 10.5) == 0.5
+
+
+def test_whoever_has_not_called_longest_is_forgotten_first() -> None:
+    buckets = Buckets(RateLimit(1, 1), owners_max=2)
+    for owner in ("a", "b", "a", "c"):
+        buckets.take(owner, 0.0)
+    assert len(buckets) == 2
+    assert buckets.take("a", 0.0) > 0
+    assert buckets.take("b", 0.0) == 0  # forgotten
+
+
+@pytest.mark.parametrize("limit", [RateLimit(0, 1), RateLimit(1, 0), RateLimit(-1, 1)])
+def test_a_limit_that_lets_nothing_through_is_a_mistake(limit: RateLimit) -> None:
+    with pytest.raises(ValueError, match="lets something through"):
+        Buckets(limit)
+
+
+@given(st.lists(st.floats(0, 5), min_size=1, max_size=60), st.floats(0.1, 20), st.integers(1, 10))
+def test_no_more_calls_pass_than_the_burst_and_the_rate_allow(gaps: list[float], rate: float, burst: int) -> None:
+    buckets, now_s, passed = Buckets(RateLimit(rate, burst)), 0.0, 0
+    for gap in gaps:
+        now_s += gap
+        wait_s = buckets.take("a", now_s)
+        passed += wait_s == 0
+        assert 0 <= wait_s <= 1 / rate + 1e-9
+        assert passed <= burst + rate * (now_s - gaps[0]) + 1e-6
+
+
+@pytest.mark.parametrize("value", ["localhost", "LocalHost:9090", "127.0.0.1", "127.0.0.1:1", "[::1]", "[0:0::1]:80"])
+def test_this_machine_is_ours_by_its_names_on_any_port(value: str) -> None:
+    assert HostRule("127.0.0.1").host_of(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        ":80",
+        "evil.example",
+        "localhost.evil.example",
+        "localhost.",
+        "localhost:80:80",
+        "localhost:",
+        "user@localhost",
+        "localhost/",
+        "127.0.0.1.evil.example",
+        "127.1",
+        "2130706433",
+        "0x7f.0.0.1",
+        "192.0.2.1",
+        "::1",
+        "[::1",
+        "[::2]",
+        "localhost localhost",
+        "localhost,evil.example",
+        "a" * 300,
+        "löcalhost",
+    ],
+)
+def test_no_other_host_is_ours(value: str) -> None:
+    assert HostRule("127.0.0.1").host_of(value) is None
+
+
+def test_names_that_were_given_are_ours_too() -> None:
+    rule = HostRule("0.0.0.0", ["Ctx.example.org", "2001:db8::1"])
+    assert rule.host_of("ctx.EXAMPLE.org:443") == "ctx.example.org"
+    assert rule.host_of("[2001:DB8:0::1]") == "[2001:db8::1]"
+    assert rule.host_of("other.example.org") is None
+
+
+def test_beyond_this_machine_any_address_will_do_but_no_name() -> None:
+    rule = HostRule("0.0.0.0")
+    assert rule.host_of("192.0.2.7:9090") == "192.0.2.7"
+    assert rule.host_of("[2001:db8::7]") == "[2001:db8::7]"
+    assert rule.host_of("evil.example") is None
+    assert HostRule("127.0.0.1").host_of("192.0.2.7") is None
+
+
+@pytest.mark.parametrize("name", ["", "https://example.org", "a b", "*.example.org", "[::z]"])
+def test_a_name_that_is_none_is_refused_when_it_is_given(name: str) -> None:
+    with pytest.raises(SettingsError, match="is no host's name"):
+        HostRule("127.0.0.1", [name])
+
+
+@pytest.mark.parametrize("value", ["http://localhost", "https://LOCALHOST:3000", "http://127.0.0.1", "http://[::1]:5"])
+def test_pages_of_this_machine_may_call(value: str) -> None:
+    assert HostRule("127.0.0.1").is_origin(value, "localhost")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "null",
+        "",
+        "localhost",
+        "https://evil.example",
+        "http://localhost.evil.example",
+        "http://localhost@evil.example",
+        "http://evil.example#localhost",
+        "file://localhost",
+        "chrome-extension://localhost",
+        "http://localhost/path",
+        "http://localhost http://evil.example",
+    ],
+)
+def test_no_other_page_may_call(value: str) -> None:
+    assert not HostRule("127.0.0.1").is_origin(value, "localhost")
+
+
+def test_a_page_at_an_address_may_call_that_address_alone() -> None:
+    rule = HostRule("0.0.0.0")
+    assert rule.is_origin("http://192.0.2.7:9090", "192.0.2.7")
+    assert not rule.is_origin("http://198.51.100.1", "192.0.2.7")
+
+
+def test_only_addresses_that_cannot_be_reached_from_elsewhere_are_loopback() -> None:
+    assert all(map(is_loopback, ["localhost", "127.0.0.1", "127.255.0.1", "::1", "[::1]"]))
+    assert not any(map(is_loopback, ["0.0.0.0", "::", "", "localhost.example", "128.0.0.1", "::ffff:8.8.8.8"]))

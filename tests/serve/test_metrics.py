@@ -1,0 +1,81 @@
+"""The figures that Prometheus reads."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from contextfold import __version__
+from contextfold.serve.metrics import RULES_MAX, Metrics
+
+
+def figures(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    """Each sample by its name and its labels' values in order."""
+    content, kind = metrics.render()
+    assert kind.startswith("text/plain")
+    return {
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
+        for family in text_string_to_metric_families(content.decode())
+        for sample in family.samples
+    }
+
+
+def test_every_figure_is_there_under_its_name() -> None:
+    metrics = Metrics(["context_branch"])
+    metrics.request("/mcp", "POST", 200)
+    metrics.request_took("/mcp", 0.2)
+    metrics.refusal("busy")
+    metrics.tool_call("context_branch", "ok", 0.002)
+    metrics.folded(8500, 8300)
+    metrics.redacted("github-pat", 2)
+    metrics.store_commit()
+    metrics.store_conflict()
+    metrics.store_error()
+    metrics.sessions_open(7)
+    metrics.in_flight.inc()
+    seen = figures(metrics)
+    expected: dict[tuple[str, ...], float] = {
+        ("contextfold_build_info", __version__): 1,
+        ("contextfold_http_requests_total", "POST", "/mcp", "200"): 1,
+        ("contextfold_http_request_duration_seconds_sum", "/mcp"): 0.2,
+        ("contextfold_http_request_duration_seconds_bucket", "0.1", "/mcp"): 0,
+        ("contextfold_http_request_duration_seconds_bucket", "0.25", "/mcp"): 1,
+        ("contextfold_http_requests_in_flight",): 1,
+        ("contextfold_http_streams_open",): 0,
+        ("contextfold_http_refusals_total", "busy"): 1,
+        ("contextfold_tool_calls_total", "ok", "context_branch"): 1,
+        ("contextfold_tool_duration_seconds_count", "context_branch"): 1,
+        ("contextfold_tokens_folded_total",): 8500,
+        ("contextfold_tokens_saved",): 8300,
+        ("contextfold_redactions_total", "github-pat"): 2,
+        ("contextfold_store_operations_total", "commit"): 1,
+        ("contextfold_store_operations_total", "conflict"): 1,
+        ("contextfold_store_operations_total", "error"): 1,
+        ("contextfold_sessions_open",): 7,
+    }
+    assert expected.items() <= seen.items()
+    assert not [name for name, *_ in seen if name.endswith("_created")]
+
+
+def test_a_fold_that_saves_nothing_is_counted_honestly() -> None:
+    metrics = Metrics([])
+    metrics.folded(100, 40)
+    metrics.folded(10, -50)
+    assert figures(metrics)[("contextfold_tokens_saved",)] == -10
+
+
+def test_a_caller_cannot_make_series() -> None:
+    metrics = Metrics(["context_branch"])
+    for number in range(RULES_MAX + 50):
+        metrics.tool_call(f"guess{number}", "error", 0)
+        metrics.request("/mcp", f"METHOD{number}", 405)
+        metrics.redacted(f"rule{number}")
+    seen = figures(metrics)
+    assert seen[("contextfold_tool_calls_total", "error", "unknown")] == RULES_MAX + 50
+    assert seen[("contextfold_http_requests_total", "other", "/mcp", "405")] == RULES_MAX + 50
+    assert seen[("contextfold_redactions_total", "other")] == 50
+
+
+def test_two_daemons_in_one_process_count_apart() -> None:
+    first, second = Metrics([]), Metrics([])
+    first.store_commit()
+    assert ("contextfold_store_operations_total", "commit") not in figures(second)
