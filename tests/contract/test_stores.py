@@ -306,7 +306,9 @@ def test_a_watch_that_is_busy_with_many_writers_misses_nothing(run: Run) -> None
                 await store.commit(commit_of(key, revision, session_id=f"sess_{writer}"))
 
         async with watching(store, "local", await store.cursor()) as watch:
-            seen, *_ = await asyncio.gather(take(watch, writers * each), *map(write, range(writers)))
+            watched = asyncio.ensure_future(take(watch, writers * each))
+            await asyncio.gather(*map(write, range(writers)))
+            seen = await watched
         assert len(set(numbers(seen))) == writers * each
         for writer in range(writers):
             mine = [each.event.n for each in seen if each.session_id == f"sess_{writer}"]

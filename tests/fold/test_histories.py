@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from contextfold.errors import FoldError, StoreUnavailable
 from contextfold.fold.events import Event
-from contextfold.fold.project import project_hash
+from contextfold.fold.project import project_at
 from contextfold.fold.requests import branch_request, look_request, record_request, return_request, rollback_request
 from contextfold.fold.service import Caller, FoldService, Policy
 from contextfold.fold.session import Limits, replay
@@ -34,7 +34,7 @@ from machine import times
 
 PROJECT = "/work/app"
 LIMITS = Limits(context_tokens=2_000, depth=4, branches=15)
-KEY = SessionKey("local", project_hash(PROJECT), "")
+KEY = SessionKey("local", project_at(PROJECT).hash, "")
 SCRUBBER = standard_scrubber()
 
 

@@ -28,10 +28,11 @@ def run(values: Mapping[str, str]) -> int:
 
         raise StoreInvalid(f"there is no store at {settings.store}; `context serve` makes one, --store names another")
     from contextfold.app import LOCAL_OWNER, FoldDesk
+    from contextfold.fold.project import project_at
 
     desk = FoldDesk(settings)
     try:
-        project = os.path.abspath(values["project"]) if "project" in values else None
+        project = project_at(os.path.abspath(values["project"])) if "project" in values else None
         found = desk.run(
             desk.service.search(values.get("owner", LOCAL_OWNER), values["query"], project, limit=int(limit))
         )

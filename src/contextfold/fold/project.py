@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
 
 from contextfold.errors import ArgumentInvalid
 
 PATH_LENGTH_MAX = 4_096
 NAME_LENGTH_MAX = 200
 HASH_LENGTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    path: str  # normalised: what tells projects apart
+    given: str  # as it was sent: what is looked through for secrets, since normalising may hide what makes one
+
+    @property
+    def hash(self) -> str:
+        return hashed(self.path)[:HASH_LENGTH]
+
 
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -28,8 +40,8 @@ def normalised(path: str) -> str:
     raise ArgumentInvalid("project_path", "must be absolute, like /home/me/project")
 
 
-def project_hash(normalised_path: str) -> str:
-    return hashed(normalised_path)[:HASH_LENGTH]
+def project_at(path: str) -> Project:
+    return Project(normalised(path), path)
 
 
 def hashed(text: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from contextfold.errors import ArgumentInvalid
-from contextfold.fold.project import normalised
+from contextfold.fold.project import Project, project_at
 
 DESCRIPTION_LENGTH_MAX = 200
 PROMPT_LENGTH_MAX = 10_000
@@ -29,33 +29,33 @@ Arguments = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class BranchRequest:
-    project_path: str
+    project: Project
     description: str
     prompt: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnRequest:
-    project_path: str
+    project: Project
     message: str
     branch_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class LookRequest:
-    project_path: str
+    project: Project
 
 
 @dataclass(frozen=True, slots=True)
 class RollbackRequest:
-    project_path: str
+    project: Project
     branch_id: str
     restore_state: bool
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRequest:
-    project_path: str
+    project: Project
     type: str
     content: str
     tokens: int | None  # counted from the content if None
@@ -64,7 +64,7 @@ class RecordRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExpandRequest:
-    project_path: str
+    project: Project
     branch_id: str
     budget_tokens: int
     after_n: int  # the cursor: entries after this one, and
@@ -76,7 +76,7 @@ def branch_request(arguments: Arguments) -> BranchRequest:
     return BranchRequest(
         description=fields.text("description", length_max=DESCRIPTION_LENGTH_MAX, may_be_blank=False),
         prompt=fields.text("prompt", length_max=PROMPT_LENGTH_MAX, may_be_blank=False),
-        project_path=fields.project_path(),
+        project=fields.project(),
     )
 
 
@@ -84,19 +84,19 @@ def return_request(arguments: Arguments) -> ReturnRequest:
     fields = _Fields(arguments, "message", "project_path", "branch_id")
     return ReturnRequest(
         message=fields.text("message", length_max=MESSAGE_LENGTH_MAX),
-        project_path=fields.project_path(),
+        project=fields.project(),
         branch_id=fields.text("branch_id", length_max=BRANCH_ID_LENGTH_MAX) if fields.has("branch_id") else None,
     )
 
 
 def look_request(arguments: Arguments) -> LookRequest:
-    return LookRequest(_Fields(arguments, "project_path").project_path())
+    return LookRequest(_Fields(arguments, "project_path").project())
 
 
 def rollback_request(arguments: Arguments) -> RollbackRequest:
     fields = _Fields(arguments, "project_path", "branch_id", "restore_state")
     return RollbackRequest(
-        project_path=fields.project_path(),
+        project=fields.project(),
         branch_id=fields.text("branch_id", length_max=BRANCH_ID_LENGTH_MAX),
         restore_state=fields.flag("restore_state", default=True),
     )
@@ -107,7 +107,7 @@ def record_request(arguments: Arguments) -> RecordRequest:
     if not fields.has("content") and not fields.has("tokens"):
         raise ArgumentInvalid("content", "or tokens must be given")
     return RecordRequest(
-        project_path=fields.project_path(),
+        project=fields.project(),
         type=fields.text("type", length_max=TYPE_LENGTH_MAX, may_be_blank=False),
         content=fields.text("content") if fields.has("content") else "",
         tokens=fields.number("tokens", 0, TOKENS_MAX) if fields.has("tokens") else None,
@@ -120,7 +120,7 @@ def expand_request(arguments: Arguments) -> ExpandRequest:
     after_n, offset = _position(fields.text("cursor", length_max=64)) if fields.has("cursor") else (0, 0)
     has_budget = fields.has("budget")
     return ExpandRequest(
-        project_path=fields.project_path(),
+        project=fields.project(),
         branch_id=fields.text("branch_id", length_max=BRANCH_ID_LENGTH_MAX),
         budget_tokens=fields.number("budget", EXPAND_BUDGET_MIN, EXPAND_BUDGET_MAX) if has_budget else EXPAND_BUDGET,
         after_n=after_n,
@@ -190,5 +190,5 @@ class _Fields:
             raise ArgumentInvalid(field, f"must be a whole number from {least} to {most}")
         return value
 
-    def project_path(self) -> str:
-        return normalised(self.text("project_path"))
+    def project(self) -> Project:
+        return project_at(self.text("project_path"))

@@ -21,7 +21,7 @@ from contextfold.fold.answers import Shape
 from contextfold.fold.archive import mark_undone
 from contextfold.fold.events import BranchFolded, Event, OperationCompleted
 from contextfold.fold.paging import Page
-from contextfold.fold.project import check_session_name, hashed, project_hash
+from contextfold.fold.project import Project, check_session_name, hashed, normalised
 from contextfold.fold.requests import (
     BranchRequest,
     ExpandRequest,
@@ -131,7 +131,7 @@ class FoldService:
             return answers.branched(after.branches[branch_id], after)
 
         asked = ["branch", description.text, prompt.text]
-        return await self._change(caller, request.project_path, asked, decide, tell, begins=True)
+        return await self._change(caller, request.project, asked, decide, tell, begins=True)
 
     async def fold(self, caller: Caller, request: ReturnRequest) -> Outcome:
         (summary,) = await self._scrub(request.message)
@@ -152,7 +152,7 @@ class FoldService:
             return answers.folded(event, after, self._health(after, after.branches[event.branch_id]))
 
         asked = ["return", summary.text, request.branch_id or ""]
-        return await self._change(caller, request.project_path, asked, decide, tell)
+        return await self._change(caller, request.project, asked, decide, tell)
 
     async def record(self, caller: Caller, request: RecordRequest, source: str) -> Outcome:
         kind, content = await self._scrub(request.type, request.content)
@@ -177,7 +177,7 @@ class FoldService:
 
         asked = ["record", kind.text, content.text, str(tokens), str(request.failed), source]
         return await self._change(
-            caller, request.project_path, asked, decide, tell, begins=True, operation_text=content.text
+            caller, request.project, asked, decide, tell, begins=True, operation_text=content.text
         )
 
     async def rollback(self, caller: Caller, request: RollbackRequest) -> Outcome:
@@ -188,20 +188,20 @@ class FoldService:
             return answers.rolled_back(request.branch_id, before, events, after)
 
         asked = ["rollback", request.branch_id, str(request.restore_state)]
-        return await self._change(caller, request.project_path, asked, decide, tell)
+        return await self._change(caller, request.project, asked, decide, tell)
 
     async def status(self, caller: Caller, request: LookRequest) -> Outcome:
-        state = await self._sessions.look(_key(caller, request.project_path))
+        state = await self._sessions.look(_key(caller, request.project))
         return self._looked(answers.status(state, self.policy.limits), state)
 
     async def list_branches(self, caller: Caller, request: LookRequest) -> Outcome:
-        state = await self._sessions.look(_key(caller, request.project_path))
+        state = await self._sessions.look(_key(caller, request.project))
         return self._looked(answers.listed(state), state)
 
     async def expand(self, caller: Caller, request: ExpandRequest) -> Outcome:
         """A branch's trajectory from the archive, as much of it as the budget holds."""
-        state = await self._sessions.look(_key(caller, request.project_path))
-        where = (caller.owner, project_hash(request.project_path), request.branch_id)
+        state = await self._sessions.look(_key(caller, request.project))
+        where = (caller.owner, request.project.hash, request.branch_id)
         page = Page(request.branch_id, request.budget_tokens, self._count)
         after_n, offset = request.after_n, request.offset
         while True:
@@ -217,10 +217,9 @@ class FoldService:
                 return self._looked(page.answer(None), state)
 
     async def search(
-        self, owner: str, query: str, project_path: str | None, limit: int = SEARCH_LIMIT
+        self, owner: str, query: str, project: Project | None, limit: int = SEARCH_LIMIT
     ) -> list[Summary]:
-        project = project_hash(project_path) if project_path is not None else None
-        return list(await self.store.search(owner, query, project, limit))
+        return list(await self.store.search(owner, query, project.hash if project else None, limit))
 
     async def tidy(self) -> int:
         """End idle sessions and forget what is past its retention; the number of sessions that ended."""
@@ -240,10 +239,10 @@ class FoldService:
         """The state told where there is no session."""
         return encode(answers.state_told(EMPTY, self.policy.limits))
 
-    async def state_after_failure(self, caller: Caller, project_path: str) -> str:
+    async def state_after_failure(self, caller: Caller, project: Project) -> str:
         """The session's state, or the empty one if even that cannot be had."""
         try:
-            state = await self._sessions.look(_key(caller, project_path))
+            state = await self._sessions.look(_key(caller, project))
         except ContextError:
             return self.no_state
         return encode(answers.state_told(state, self.policy.limits))
@@ -264,7 +263,7 @@ class FoldService:
     async def _change(
         self,
         caller: Caller,
-        project_path: str,
+        project: Project,
         asked: list[str],
         decide: Callable[[State, str], list[Event]],
         tell: Callable[[State, Sequence[Event], State], Shape],
@@ -272,11 +271,12 @@ class FoldService:
         begins: bool = False,
         operation_text: str = "",
     ) -> Outcome:
-        path, name = await self._scrub(project_path, caller.session_name or "")
+        given, name = await self._scrub(project.given, caller.session_name or "")
+        (path,) = await self._scrub(normalised(given.text))
         may_be_repeated = caller.operation_id is not None
         operation_id = check_operation_id(caller.operation_id) if may_be_repeated else self._new_id("op")
         change = Change(
-            _key(caller, project_path),
+            _key(caller, project),
             Beginning(self._new_id("sess"), path.text, name.text or None),
             begins,
             Operation(hashed(operation_id), hashed(encode(asked))),
@@ -308,7 +308,7 @@ class FoldService:
         return scrubbed
 
 
-def _key(caller: Caller, project_path: str) -> SessionKey:
+def _key(caller: Caller, project: Project) -> SessionKey:
     name = caller.session_name
     name_hash = "" if name is None else hashed(check_session_name(name))
-    return SessionKey(caller.owner, project_hash(project_path), name_hash)
+    return SessionKey(caller.owner, project.hash, name_hash)

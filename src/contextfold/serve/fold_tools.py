@@ -227,8 +227,8 @@ async def _state(service: FoldService, caller: Caller, arguments: Arguments) -> 
     from contextfold.fold.requests import look_request
 
     try:
-        path = look_request({"project_path": arguments.get("project_path")}).project_path
-        return await service.state_after_failure(caller, path)
+        project = look_request({"project_path": arguments.get("project_path")}).project
+        return await service.state_after_failure(caller, project)
     except (ContextError, OSError):
         return service.no_state
 

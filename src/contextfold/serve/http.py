@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -51,7 +50,7 @@ def routes_of(tools: Sequence[Tool | FoldTool], services: Services, *, body_max_
                 await services.fold.store.close()
 
     routes = [
-        Route(MCP_PATH, endpoint=StreamableHTTPASGIApp(endpoint.manager), methods=["POST"]),
+        Route(MCP_PATH, endpoint=endpoint, methods=["POST"]),
         Route(MCP_PATH, endpoint=pages.no_stream, methods=["GET", "DELETE"]),
         Route(f"{MCP_PATH}/tools/list", endpoint=pages.tools, methods=["GET"]),
         Route("/v1/operations", endpoint=pages.operations, methods=["POST"]),

@@ -26,7 +26,7 @@ from contextfold.fold.service import Caller, FoldService
 from contextfold.record import Record
 from contextfold.serve.fold_tools import FoldTool, caller_from, refused
 from contextfold.serve.fold_tools import call as run_fold_tool
-from contextfold.serve.guard import OWNER
+from contextfold.serve.guard import OWNER, Message, Receive, Scope, Send
 from contextfold.serve.limits import Buckets
 from contextfold.serve.logs import log
 from contextfold.serve.metrics import UNKNOWN_TOOL, Metrics
@@ -43,10 +43,11 @@ _NO_META: Mapping[str, object] = {}
 class Told:
     """What the response's header says of the session; a call that knows better changes it."""
 
-    __slots__ = ("state",)
+    __slots__ = ("by_us", "state")
 
     def __init__(self, state: str) -> None:
         self.state = state
+        self.by_us = False  # whether the answer is ours, and not the SDK's own
 
 
 class Services(Record):
@@ -74,14 +75,48 @@ class McpEndpoint:
             server, json_response=True, stateless=True, max_request_body_size=body_max_bytes
         )
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one exchange. What the SDK itself says of a message it refuses quotes it, so that is told plainly."""
+        begun: Message = {}
+
+        async def send_plainly(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = message
+                return
+            if begun:
+                if not scope[TOLD].by_us and b'"error"' in message.get("body", b""):
+                    message = {**message, "body": self._plain(message["body"])}
+                    length = (b"content-length", str(len(message["body"])).encode())
+                    others = [header for header in begun["headers"] if header[0] != b"content-length"]
+                    begun = {**begun, "headers": [*others, length]}
+                await send(begun)
+                begun = {}
+            await send(message)
+
+        await self.manager.handle_request(scope, receive, send_plainly)
+
+    def _plain(self, body: bytes) -> bytes:
+        """An error of the SDK's without what was sent: it puts the input into its messages, and cut off at that."""
+        try:
+            answer = json.loads(body)
+            error = answer["error"]
+        except (ValueError, KeyError, TypeError):
+            return body
+        error["message"] = error["message"].partition(": ")[0]
+        error.pop("data", None)
+        return json.dumps(answer, separators=(",", ":")).encode()
+
     async def _list(
         self, context: ServerRequestContext[Any], _params: PaginatedRequestParams | None
     ) -> ListToolsResult:
+        _request(context).scope[TOLD].by_us = True
         self._check_rate(_request(context))
         return self._listing
 
     async def _call(self, context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
         request = _request(context)
+        request.scope[TOLD].by_us = True
         self._check_rate(request)
         started_s = self._services.clock()
         tool = self._tools.get(params.name)

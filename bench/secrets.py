@@ -1,0 +1,147 @@
+"""The scrubber's figures: how fast it is, what it misses and what it takes by mistake on the labelled set."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from bench.figures import Figure, in_turns, show, tell
+from bench.labelled_secrets import Labelled, Source, negatives, positives
+from contextfold.scrub.rules import Rule, rules_from
+from contextfold.scrub.scrubber import Scrubber
+from contextfold.scrub.standard import standard_scrubber
+
+SEEDS = range(20)
+SEEN = 6  # as many characters in a row of what follows the preview are a leak
+PREVIEW = 4
+SMALL, HOSTILE, LARGE = 2_048, 24_000, 1_000_000
+MISSED_LIMIT = 0.05
+MISTAKEN_LIMIT = 0.05
+# Each with room for a busy machine: measured were 0.01, 0.19, 0.03, 0.05 and 1.0.
+PLAIN_LIMIT, RICH_LIMIT, LARGE_LIMIT, HOSTILE_LIMIT, DOUBLED_LIMIT = 0.05, 0.6, 0.25, 0.6, 1.8
+
+PROSE = "The fold keeps what the branch found and drops how it was found; the summary goes back to the main thread. "
+HOSTILE_UNITS = (
+    'password="',
+    "password=\"a' password='b\" ",
+    "mysql -p ",
+    "curl -",
+    "A_TOKEN=",
+    "http://u:",
+    "base64/base64/base64/0+\n",
+)
+
+
+class PlainScanner:
+    """The yardstick: the same rules under Python's `re`, every one of them on every text."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.patterns = [re.compile(rule.pattern.encode()) for rule in rules]
+
+    def scan(self, text: str) -> int:
+        raw = text.encode()
+        return sum(1 for pattern in self.patterns for _ in pattern.finditer(raw))
+
+
+def our_rules() -> tuple[Rule, ...]:
+    return rules_from(files("contextfold.scrub").joinpath("rules.toml").read_text(encoding="utf-8"))
+
+
+def filled(unit: str, size: int) -> str:
+    return (unit * (size // len(unit) + 1))[:size]
+
+
+def keyword_rich(rules: Sequence[Rule]) -> str:
+    """Text in which many rules have to run and next to nothing is found."""
+    words = sorted({keyword for rule in rules for keyword in rule.keywords})
+    Source(1).random.shuffle(words)
+    return filled(" and ".join(words), SMALL)
+
+
+def source_code(size: int) -> str:
+    folder = Path(re.__file__).parent.parent  # the standard library, which every machine has
+    text = "".join(path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob("*.py")))
+    return text[:size]
+
+
+def us(seconds: float) -> str:
+    return f"{seconds * 1e6:,.0f} µs" if seconds < 0.001 else f"{seconds * 1e3:,.1f} ms"
+
+
+def speed(name: str, turns: int, ours: Callable[[], object], theirs: Callable[[], object], limit: float) -> Figure:
+    ours()
+    mine, plain = (statistics.median(taken) for taken in in_turns(turns, ours, theirs))
+    return Figure(name, us(mine), f"the rules under re, no prefilter {us(plain)}", mine / plain, limit)
+
+
+def doubled(scrubber: Scrubber, unit: str, turns: int) -> float:
+    """What the second half of a hostile text costs beside the first: 1 when time is linear."""
+    half, whole = filled(unit, HOSTILE // 2), filled(unit, HOSTILE)
+    short, long = in_turns(turns, lambda: scrubber.scrub(half), lambda: scrubber.scrub(whole))
+    return min(long) / min(short) - 1
+
+
+def speed_figures(scrubber: Scrubber, turns: int) -> list[Figure]:
+    rules = our_rules()
+    yardstick = PlainScanner(rules)
+    texts = (
+        ("plain text, 2 KB", filled(PROSE, SMALL), 3 * turns, PLAIN_LIMIT),
+        ("keyword-rich text, 2 KB", keyword_rich(rules), 3 * turns, RICH_LIMIT),
+        ("source code, 1 MB", source_code(LARGE), max(1, turns // 4), LARGE_LIMIT),
+    )
+    figures = [
+        speed(name, count, lambda t=text: scrubber.scrub(t), lambda t=text: yardstick.scan(t), limit)  # type: ignore[misc]
+        for name, text, count, limit in texts
+    ]
+    hostile = [filled(unit, HOSTILE) for unit in HOSTILE_UNITS]
+    figures.append(
+        speed(
+            f"{len(hostile)} hostile texts, 24 KB each",
+            max(1, turns // 4),
+            lambda: [scrubber.scrub(text) for text in hostile],
+            lambda: [yardstick.scan(text) for text in hostile],
+            HOSTILE_LIMIT,
+        )
+    )
+    growth = {unit: doubled(scrubber, unit, turns) for unit in HOSTILE_UNITS}
+    steepest = max(growth.values())
+    figures.append(
+        Figure("the steepest: its second half", f"{steepest:.2f} ×", "its first half", steepest, DOUBLED_LIMIT)
+    )
+    return figures
+
+
+def leaks(scrubber: Scrubber, labelled: Labelled) -> bool:
+    """Whether more of the secret than its preview is still to be read."""
+    scrubbed, rest = scrubber.scrub(labelled.text).text, labelled.secret[PREVIEW:]
+    return any(rest[at : at + SEEN] in scrubbed for at in range(max(1, len(rest) - SEEN + 1)))
+
+
+def share(name: str, wrong: Counter[str], total: int, limit: float) -> Figure:
+    count = sum(wrong.values())
+    return Figure(name, f"{count} of {total:,}", f"{limit:.0%} of them", count / total, limit)
+
+
+def told(what: str, wrong: Counter[str], each: int) -> None:
+    kinds = ", ".join(f"{kind} {count}/{each}" for kind, count in wrong.most_common())
+    print(f"  {what}: {kinds or 'none'}")
+
+
+def main(turns: int = 9) -> bool:
+    tell("secrets")
+    scrubber = standard_scrubber()
+    figures = speed_figures(scrubber, turns)
+    with_secret = [labelled for seed in SEEDS for labelled in positives(seed)]
+    without = [labelled for seed in SEEDS for labelled in negatives(seed)]
+    missed = Counter(labelled.kind for labelled in with_secret if leaks(scrubber, labelled))
+    mistaken = Counter(labelled.kind for labelled in without if scrubber.scrub(labelled.text).redactions)
+    figures.append(share("secrets missed", missed, len(with_secret), MISSED_LIMIT))
+    figures.append(share("texts redacted by mistake", mistaken, len(without), MISTAKEN_LIMIT))
+    held = show("secrets", figures)
+    told("missed", missed, len(SEEDS))
+    told("by mistake", mistaken, len(SEEDS))
+    return held

@@ -1,0 +1,296 @@
+"""The SQLite state file: its tables, how an older one is brought up to date, and which files are refused.
+
+Owns the file as such: where it lies, who may read it, what format it has. Knows of sessions no more than their tables.
+A file that is refused is looked at read-only and left as it was: it may be the only copy of somebody's work.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from contextfold.errors import StoreInvalid, StoreUnavailable
+
+APPLICATION_ID: Final = 0x63786664  # "cxfd", in the file's header: what makes it ours
+BUSY_TIMEOUT_S: Final = 5.0  # how long another process may hold the file
+CHECK_MOST_BYTES: Final = 128 * 1024 * 1024  # a look at every page of that takes about 0.1 s; a start waits for it
+FOLDER_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+WAL_KEEPS_BYTES: Final = 64 * 1024 * 1024
+WAL_TRIES: Final = 100
+WAL_PAUSE_S: Final = 0.05
+
+_HEADER_BYTES: Final = 100
+_MAGIC: Final = b"SQLite format 3\x00"
+_STATEMENT_AT_FAULT: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")  # and not the disk or a lock
+_START_ANEW: Final = "move it away (with its -wal and -shm, if there are any) to start anew, or name another file"
+
+Migration = Sequence[str]  # statements; the first migration makes the tables, each later one changes them
+
+# A session's row outlives the session: its archive and its summaries hang on it, and so does the last event. Stages:
+# 0 live, 1 ended, 2 its log and receipts are gone but for session.expired, 3 that too. Whose a thing is, is said in
+# this one place, so every way to it leads past the owner.
+MIGRATIONS: Final[Sequence[Migration]] = (
+    (
+        """CREATE TABLE sessions (
+            id INTEGER PRIMARY KEY,
+            owner TEXT NOT NULL,
+            project_hash TEXT NOT NULL,
+            name_hash TEXT NOT NULL,
+            session_id TEXT NOT NULL,
+            revision INTEGER NOT NULL,
+            last_at TEXT NOT NULL,
+            stage INTEGER NOT NULL DEFAULT 0,
+            ended_at TEXT
+        )""",
+        "CREATE UNIQUE INDEX session_live ON sessions (owner, project_hash, name_hash) WHERE stage = 0",
+        "CREATE INDEX session_age ON sessions (stage, last_at)",
+        # AUTOINCREMENT: a number is never given twice, even after the last event is deleted, so cursors stay good.
+        """CREATE TABLE events (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            session INTEGER NOT NULL,
+            n INTEGER NOT NULL,
+            body TEXT NOT NULL
+        )""",
+        "CREATE UNIQUE INDEX event_of_session ON events (session, n)",
+        """CREATE TABLE operations (
+            session INTEGER NOT NULL,
+            operation BLOB NOT NULL,
+            fingerprint TEXT NOT NULL,
+            answer TEXT NOT NULL,
+            state TEXT NOT NULL
+        )""",
+        "CREATE UNIQUE INDEX operation_of_session ON operations (session, operation)",
+        # The text comes last: it may be megabytes, and what stands before it is then read without it.
+        """CREATE TABLE archive (
+            id INTEGER PRIMARY KEY,
+            session INTEGER NOT NULL,
+            branch_id TEXT,
+            n INTEGER NOT NULL,
+            at TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            tokens INTEGER NOT NULL,
+            type TEXT NOT NULL,
+            source TEXT NOT NULL,
+            failed INTEGER NOT NULL,
+            child_id TEXT,
+            undone_from INTEGER,
+            text TEXT NOT NULL
+        )""",
+        "CREATE INDEX archive_of_branch ON archive (branch_id, n) WHERE branch_id IS NOT NULL",
+        "CREATE INDEX archive_of_session ON archive (session)",
+        """CREATE TABLE summaries (
+            id INTEGER PRIMARY KEY,
+            session INTEGER NOT NULL,
+            branch_id TEXT NOT NULL,
+            project_path TEXT NOT NULL,
+            tokens_folded INTEGER NOT NULL,
+            folded_at TEXT NOT NULL,
+            description TEXT NOT NULL,
+            summary TEXT NOT NULL
+        )""",
+        "CREATE UNIQUE INDEX summary_of_branch ON summaries (session, branch_id)",
+        """CREATE VIRTUAL TABLE summary_words USING fts5 (
+            description, summary, content='summaries', content_rowid='id', tokenize='unicode61 remove_diacritics 2'
+        )""",
+        """CREATE TRIGGER summary_added AFTER INSERT ON summaries BEGIN
+            INSERT INTO summary_words (rowid, description, summary) VALUES (new.id, new.description, new.summary);
+        END""",
+        """CREATE TRIGGER summary_removed AFTER DELETE ON summaries BEGIN
+            INSERT INTO summary_words (summary_words, rowid, description, summary)
+            VALUES ('delete', old.id, old.description, old.summary);
+        END""",
+        """CREATE TRIGGER summary_replaced AFTER UPDATE ON summaries BEGIN
+            INSERT INTO summary_words (summary_words, rowid, description, summary)
+            VALUES ('delete', old.id, old.description, old.summary);
+            INSERT INTO summary_words (rowid, description, summary) VALUES (new.id, new.description, new.summary);
+        END""",
+    ),
+)
+
+
+def open_for_writing(
+    path: Path, *, migrations: Sequence[Migration] = MIGRATIONS, busy_timeout_s: float = BUSY_TIMEOUT_S
+) -> sqlite3.Connection:
+    """The file, made or brought up to date if need be; StoreInvalid if it is none of ours, or not usable as it is."""
+    _make_place(path)
+    _look(path, len(migrations), busy_timeout_s)
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = _connect(path, busy_timeout_s)
+        _migrate(connection, path, migrations)
+        _begin_wal(connection)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_KEEPS_BYTES}")
+    except BaseException as problem:
+        if connection is not None:
+            connection.close()
+        if isinstance(problem, sqlite3.Error):
+            raise _refusal(path, problem) from problem
+        raise
+    return connection
+
+
+def open_for_reading(path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
+    """A connection beside the writer's: in WAL mode it neither waits for a commit nor holds one up."""
+    connection = _connect(path, busy_timeout_s)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _connect(path: Path, busy_timeout_s: float, *, read_only: bool = False) -> sqlite3.Connection:
+    address = f"file:{quote(os.fsencode(path))}?mode={'ro' if read_only else 'rw'}"
+    return sqlite3.connect(
+        address,
+        uri=True,
+        timeout=busy_timeout_s,
+        isolation_level=None,  # transactions begin and end where we say so
+        check_same_thread=False,  # opened and closed by one thread, used by another in between
+    )
+
+
+# ---- before SQLite touches it
+
+
+def _make_place(path: Path) -> None:
+    """An empty file of our own where there is none yet. The -wal and -shm beside it get its mode from SQLite."""
+    try:
+        missing = [folder for folder in path.parents if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(FOLDER_MODE, exist_ok=True)
+        if path.is_dir():
+            raise StoreInvalid(f"{path} is a folder: name a file for the state")
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE))
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise StoreInvalid(f"{path} is not a regular file: name a file for the state")
+    except OSError as problem:
+        said = problem.strerror or str(problem)
+        raise StoreInvalid(
+            f"{path} cannot be opened for writing: {said}. Check its folder and who owns it"
+        ) from problem
+
+
+def _look(path: Path, newest: int, busy_timeout_s: float) -> None:
+    """Refuse what is not ours before SQLite opens it to write; an empty file is one that is still to be made."""
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    if not header:
+        return
+    if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
+        raise StoreInvalid(f"{path} is not a SQLite file, so not a state of contextfold: {_START_ANEW}")
+    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        raise StoreInvalid(f"{path} is a SQLite file of another program: {_START_ANEW}")
+    _refuse_newer(path, int.from_bytes(header[60:64], "big"), newest)
+    if _is_unfinished(path):
+        return
+    try:
+        connection = _connect(path, busy_timeout_s, read_only=True)
+        try:
+            _refuse_newer(path, version_of(connection), newest)  # the header may still lie in the -wal
+            _refuse_damaged(connection, path)
+        finally:
+            connection.close()
+    except sqlite3.Error as problem:
+        raise _refusal(path, problem) from problem
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Whoever made the file was killed while doing so. Only opening it for writing can undo that."""
+    try:
+        return os.stat(f"{path}-journal").st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def _refuse_newer(path: Path, version: int, newest: int) -> None:
+    if version > newest:
+        raise StoreInvalid(
+            f"{path} was written by a newer contextfold: its format is {version}, and this version knows formats up to"
+            f" {newest}. Upgrade contextfold, or {_START_ANEW}"
+        )
+
+
+def _refuse_damaged(connection: sqlite3.Connection, path: Path) -> None:
+    """Every page of a file of usual size; of a larger one only what is read anyway, or a start would take minutes.
+
+    Damage this does not reach is met at run time, where the call that meets it fails.
+    """
+    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if path.stat().st_size <= CHECK_MOST_BYTES:
+        found = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if found != ("ok",):
+            raise StoreInvalid(f"{path} is damaged ({found[0]}): put a backup in its place, or {_START_ANEW}")
+
+
+def _refusal(path: Path, problem: sqlite3.Error) -> StoreInvalid | StoreUnavailable:
+    """Damage and missing rights stay; a lock or a full disk passes."""
+    if isinstance(problem, sqlite3.OperationalError):
+        name = getattr(problem, "sqlite_errorname", "") or ""
+        if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
+            return StoreInvalid(f"{path} cannot be opened for writing: {problem}. Check its folder and who owns it")
+        return StoreUnavailable(f"{path}: {problem} ({name})")
+    return StoreInvalid(f"{path} is damaged ({problem}): put a backup in its place, or {_START_ANEW}")
+
+
+# ---- making it, and bringing it up to date
+
+
+def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
+    """All that is missing, in one transaction: a failure leaves the file as it was.
+
+    A new file is made the same way, before it goes to WAL mode: from its first commit on, the file itself says whose it
+    is, and a maker that is killed leaves a journal that takes it back to empty.
+    """
+    if version_of(connection) == len(migrations):
+        return
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        version = version_of(connection)  # somebody else may have done it while we waited
+        _refuse_newer(path, version, len(migrations))
+        for number, statements in enumerate(migrations[version:], version + 1):
+            _run(connection, path, number, statements)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(migrations)}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _run(connection: sqlite3.Connection, path: Path, number: int, statements: Migration) -> None:
+    try:
+        for statement in statements:
+            connection.execute(statement)
+    except sqlite3.Error as problem:
+        if not (getattr(problem, "sqlite_errorname", "") or "").startswith(_STATEMENT_AT_FAULT):
+            raise
+        raise StoreInvalid(
+            f"{path} could not be brought to format {number} ({problem}) and is as it was:"
+            f" report this, or {_START_ANEW}"
+        ) from problem
+
+
+def _begin_wal(connection: sqlite3.Connection) -> None:
+    """Changing the mode takes the file for oneself, and SQLite does not wait for that by itself."""
+    for attempt in range(WAL_TRIES):
+        try:
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        except sqlite3.OperationalError:
+            if attempt == WAL_TRIES - 1:
+                raise
+        else:
+            if mode == "wal":
+                return
+        time.sleep(WAL_PAUSE_S)
+    raise StoreInvalid("the state file lies where SQLite cannot keep a write-ahead log: name a file on a local disk")

@@ -1,0 +1,229 @@
+"""The threads SQLite is used from: one writer that commits for many at once, and a few readers beside it.
+
+A commit costs one flush to disk, however much is in it. So whatever waits when the writer is free goes into one
+transaction, and nobody is answered before that transaction is on disk. Knows connections and functions to call with
+them, nothing of what those do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from contextfold.errors import StoreUnavailable
+
+BATCH_MOST: Final = 256  # pieces of work in one transaction
+WRITES_WAITING: Final = 4096
+READERS: Final = 3
+READS_WAITING: Final = 4096
+ANSWER_TIMEOUT_S: Final = 30.0  # several times what another process may hold the file
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+
+def unavailable(problem: sqlite3.Error) -> StoreUnavailable:
+    name = getattr(problem, "sqlite_errorname", None) or type(problem).__name__
+    return StoreUnavailable(f"SQLite: {problem} ({name})")
+
+
+async def _answer(future: asyncio.Future[T]) -> T:
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return await future
+    except TimeoutError:
+        raise StoreUnavailable(f"SQLite did not answer within {ANSWER_TIMEOUT_S:.0f} s") from None
+
+
+@dataclass(slots=True, eq=False)
+class _Job(Generic[T]):
+    work: Work[T]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[T]
+    result: T | None = None
+    problem: Exception | None = None
+
+    def deliver(self) -> None:
+        if self.future.done():  # whoever asked has given up
+            return
+        if self.problem is not None:
+            self.future.set_exception(self.problem)
+        else:
+            self.future.set_result(self.result)  # type: ignore[arg-type]  # None only where T is None
+
+
+class Writer:
+    """Runs work in transactions, in the order it came. The connection is its own from here on."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        *,
+        guard: Callable[[sqlite3.Connection], None],
+        committed: Callable[[], None],
+    ) -> None:
+        """`guard` speaks up in a transaction that must not be made; `committed` is told, in the writer's thread."""
+        self._connection = connection
+        self._guard = guard
+        self._committed = committed
+        self._jobs: deque[_Job[object]] = deque()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="contextfold-writer", daemon=True)
+        self._thread.start()
+
+    async def write(self, work: Work[T]) -> T:
+        """What the work returned, once that is on disk. Work that raises before it changed anything fails alone."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        job: _Job[T] = _Job(work, loop, future)
+        with self._changed:
+            if self._stopping:
+                raise StoreUnavailable("the store is closed")
+            if len(self._jobs) >= WRITES_WAITING:
+                raise StoreUnavailable(f"{WRITES_WAITING} commits wait already")
+            self._jobs.append(job)  # type: ignore[arg-type]  # the queue does not care what each returns
+            self._changed.notify()
+        return await _answer(future)
+
+    def stop(self, timeout_s: float) -> None:
+        """Finish what was taken, then let go of the file. Called from any thread but its own."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            while jobs := self._take():
+                self._perform(jobs)
+                _deliver(jobs)
+                self._committed()
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error:  # the log is as good as the file; whoever opens it next goes on from there
+            pass
+        finally:
+            self._connection.close()
+
+    def _take(self) -> list[_Job[object]]:
+        with self._changed:
+            while not self._jobs and not self._stopping:
+                self._changed.wait()
+            return [self._jobs.popleft() for _ in range(min(BATCH_MOST, len(self._jobs)))]
+
+    def _perform(self, jobs: list[_Job[object]]) -> None:
+        """One transaction for all; if that breaks, one for each, so that what broke it fails alone."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._guard(self._connection)
+        except (sqlite3.Error, StoreUnavailable) as problem:
+            self._roll_back()
+            _fail(jobs, problem)
+            return
+        try:
+            for job in jobs:
+                self._try(job)
+            self._connection.execute("COMMIT")
+        except Exception as problem:  # whatever it was, it must reach who asked, not end this thread
+            self._roll_back()
+            if len(jobs) == 1:
+                _fail(jobs, problem)
+            else:
+                for job in jobs:
+                    self._perform([job])
+
+    def _try(self, job: _Job[object]) -> None:
+        """A refusal before the first change leaves the transaction good for the others."""
+        before = self._connection.total_changes
+        job.result = job.problem = None
+        try:
+            job.result = job.work(self._connection)
+        except Exception as problem:
+            broken = isinstance(problem, sqlite3.Error) or not self._connection.in_transaction
+            if broken or self._connection.total_changes != before:
+                raise
+            job.problem = problem
+
+    def _roll_back(self) -> None:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:  # SQLite has rolled back by itself, or will when the next BEGIN fails
+            pass
+
+
+def _fail(jobs: list[_Job[object]], problem: Exception) -> None:
+    for job in jobs:
+        job.problem = unavailable(problem) if isinstance(problem, sqlite3.Error) else problem
+
+
+def _deliver(jobs: list[_Job[object]]) -> None:
+    """Wake each event loop once, however many of its tasks are answered."""
+    for loop in {job.loop for job in jobs}:
+        mine = [job for job in jobs if job.loop is loop]
+        try:
+            loop.call_soon_threadsafe(_deliver_all, mine)
+        except RuntimeError:  # that loop is gone, and with it everybody who could want to know
+            pass
+
+
+def _deliver_all(jobs: list[_Job[object]]) -> None:
+    for job in jobs:
+        job.deliver()
+
+
+class Readers:
+    """A few threads with a connection each."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._connect = connect
+        self._executor = concurrent.futures.ThreadPoolExecutor(READERS, thread_name_prefix="contextfold-reader")
+        self._own = threading.local()
+        self._lock = threading.Lock()
+        self._connections: list[sqlite3.Connection] = []
+        self._pending: set[concurrent.futures.Future[object]] = set()
+        self._stopping = False
+
+    async def read(self, ask: Work[T]) -> T:
+        with self._lock:
+            if self._stopping:
+                raise StoreUnavailable("the store is closed")
+            if len(self._pending) >= READS_WAITING:
+                raise StoreUnavailable(f"{READS_WAITING} reads wait already")
+            asked = self._executor.submit(self._ask, ask)
+            self._pending.add(asked)  # type: ignore[arg-type]  # as above
+        asked.add_done_callback(self._forget)
+        return await _answer(asyncio.wrap_future(asked))
+
+    def stop(self, timeout_s: float) -> None:
+        with self._lock:
+            self._stopping = True
+            pending = set(self._pending)
+        _, late = concurrent.futures.wait(pending, timeout_s)
+        if late:
+            for connection in list(self._connections):
+                connection.interrupt()
+        self._executor.shutdown(wait=not late, cancel_futures=True)
+        for connection in self._connections:
+            connection.close()
+
+    def _forget(self, asked: concurrent.futures.Future[T]) -> None:
+        with self._lock:
+            self._pending.discard(asked)
+
+    def _ask(self, ask: Work[T]) -> T:
+        try:
+            connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
+            if connection is None:
+                connection = self._own.connection = self._connect()
+                with self._lock:
+                    self._connections.append(connection)
+            return ask(connection)
+        except sqlite3.Error as problem:
+            raise unavailable(problem) from problem

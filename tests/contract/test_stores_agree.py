@@ -1,0 +1,128 @@
+"""A random history of calls has the same outcome on every store as on the one in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextfold.fold.archive import Entry
+from contextfold.fold.store import Known, StaleRevision, Store
+from contextfold.stores.memory import MemoryStore
+from contextfold.stores.sqlite import SqliteStore
+from contract.sessions import commit_of, key_of, summary_of, take, watching
+
+STEPS_MOST = 40
+HOURS = [f"2026-01-{day:02}T{hour:02}:00:00Z" for day in (1, 2, 3) for hour in (0, 8, 16)]
+KEYS = [
+    key_of(project, owner=owner, name=name) for owner in ("ann", "bob") for project, name in (("p", ""), ("q", "n"))
+]
+BRANCHES = ["br_1", "br_2"]
+WORDS = ["alpha", "beta", "alphabet", "Beta-gamma"]
+
+Step = tuple[Any, ...]  # what to do, and with what
+
+keys = st.sampled_from(KEYS)
+hours = st.sampled_from(HOURS)
+texts = st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join)
+
+steps = st.one_of(
+    st.tuples(
+        st.just("commit"),
+        keys,
+        st.integers(-1, 1),  # how far off its revision is
+        st.integers(1, 3),
+        st.one_of(st.none(), st.sampled_from(["op 1", "op 2"])),
+        hours,
+        st.sampled_from(BRANCHES),
+        texts,
+    ),
+    st.tuples(st.just("load"), keys, st.integers(0, 4)),
+    st.tuples(st.just("receipt"), keys, st.sampled_from(["op 1", "op 2"])),
+    st.tuples(st.just("search"), keys, texts),
+    st.tuples(st.just("trajectory"), keys, st.sampled_from(BRANCHES), st.integers(0, 3), st.integers(0, 3)),
+    st.tuples(st.just("expire"), hours, hours),
+    st.tuples(st.just("retain"), hours, hours),
+)
+
+
+async def _commit(store: Store, number: int, step: Step) -> object:
+    _, key, off, events, operation_id, at, branch_id, text = step
+    log = await store.load(key)
+    revision = len(log.events) if log else 0
+    session_id = log.session_id if log else f"sess_{number}"
+    expected = max(0, revision + off)
+    entry = Entry(branch_id, expected + 1, at, "rollback" if "beta" in text else "prompt", text, undone_from=number)
+    summary = summary_of(key, branch_id, text, session_id=session_id, at=at)
+    commit = commit_of(
+        key,
+        expected,
+        session_id=session_id,
+        operation_id=operation_id or f"op of {number}",
+        at=at,
+        events=events,
+        entries=[entry],
+        summaries=[summary],
+    )
+    try:
+        return await store.commit(commit)
+    except StaleRevision:
+        return "stale"
+
+
+async def _do(store: Store, number: int, step: Step) -> object:
+    told: object = None
+    match step:
+        case ("commit", *_):
+            told = await _commit(store, number, step)
+        case ("load", key, revision):
+            log = await store.load(key)
+            rest = await store.load(key, Known(log.session_id, revision)) if log else None
+            told = log and rest and (log.session_id, list(log.events), list(rest.events))
+        case ("receipt", key, operation_id):
+            told = await store.receipt(key, operation_id)
+        case ("search", key, text):
+            found = await store.search(key.owner, text, key.project_hash, 100)
+            told = sorted(map(repr, found))  # how well each fits is for every store to say
+        case ("trajectory", key, branch_id, after_n, limit):
+            part = await store.trajectory(key.owner, key.project_hash, branch_id, after_n=after_n, limit=limit)
+            told = part and ([entry.n for entry in part.entries], sorted(part.rollbacks))
+        case ("expire", idle_since, at):
+            told = await store.expire(idle_since, at), await store.count()
+        case ("retain", archive_since, summaries_since):
+            await store.retain(archive_since, summaries_since)
+    return told
+
+
+async def _watched(store: Store, owner: str) -> list[object]:
+    """Everything a watcher from the beginning sees, up to a last event made for the purpose."""
+    last = key_of("the last", owner=owner)
+    await store.commit(commit_of(last, session_id="sess_last"))
+    seen: list[object] = []
+    async with watching(store, owner, "0") as watch:
+        for _ in range(STEPS_MOST * 4):
+            (each,) = await take(watch, 1)
+            seen.append((each.key, each.session_id, each.event))
+            if each.key == last:
+                break
+    return seen
+
+
+async def _outcomes(store: Store, history: Sequence[Step]) -> list[object]:
+    try:
+        told = [await _do(store, number, step) for number, step in enumerate(history)]
+        return [*told, await _watched(store, "ann"), await _watched(store, "bob")]
+    finally:
+        await store.close()
+
+
+@given(st.lists(steps, max_size=STEPS_MOST))
+def test_sqlite_and_memory_agree_on_any_history(history: list[Step]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        kept = asyncio.run(_outcomes(SqliteStore.open(Path(folder) / "state.db"), history))
+    assert kept == asyncio.run(_outcomes(MemoryStore(), history))

@@ -1,0 +1,84 @@
+"""Rules and allowlists are read strictly: what cannot work is refused, with where and what to do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from contextfold.scrub.rules import Allowlist, Rule, RulesInvalid, allowlist_from, rules_from
+
+GOOD = """
+[[rule]]
+id = "one"
+description = "first"
+keywords = ["on"]
+pattern = 'on(e)'
+group = 1
+entropy = 2
+words = true
+"""
+
+
+def changed(old: str, new: str) -> str:
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+def test_rules_are_read_in_their_order() -> None:
+    second = '[[rule]]\nid = "two"\ndescription = "d"\nkeywords = ["tw"]\npattern = "two"\n'
+    assert rules_from(GOOD + second) == (
+        Rule("one", "first", ("on",), "on(e)", 1, 2, True),
+        Rule("two", "d", ("tw",), "two", 0, None, False),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[rule", "the rules are not TOML"),
+        ("", "the rules hold no rule: write at least one [[rule]] table"),
+        ("rule = 3", "the rules hold no rule"),
+        ("rule = [3]", "rule number 1 is no table: write it as [[rule]]"),
+        ("[rules]\n" + GOOD, "unknown table 'rules': every rule stands under [[rule]]"),
+        (changed("words = true", "word = true"), "rule 'one' has the unknown key 'word': use id, description"),
+        (changed('description = "first"', ""), "rule 'one' lacks 'description': add it"),
+        (changed('id = "one"', ""), "rule number 1 lacks 'id': add it"),
+        (changed('id = "one"', "id = 1"), "rule number 1 has a id that is not a string"),
+        (changed('id = "one"', 'id = "One"'), "cannot stand in a redaction: use a-z, 0-9 and single dashes"),
+        (changed('["on"]', "[]"), "rule 'one' needs keywords that are strings"),
+        (changed('["on"]', "[1]"), "rule 'one' needs keywords that are strings"),
+        (changed('["on"]', '"on"'), "rule 'one' has a keywords that is not an array"),
+        (changed('["on"]', '["o"]'), "rule 'one' has the keyword 'o': use at least 2 characters"),
+        (changed("'on(e)'", "'on(e'"), "rule 'one' has a pattern RE2 cannot use (missing ): on(e): rewrite it"),
+        (changed("'on(e)'", "'(?=on)(e)'"), "rule 'one' has a pattern RE2 cannot use"),
+        (changed("'on(e)'", "'(e)*'"), "rule 'one' has a pattern that matches an empty text"),
+        (changed("group = 1", "group = 2"), "rule 'one' has group 2, but its pattern has 1"),
+        (changed("group = 1", "group = true"), "rule 'one' has a group that is not a whole number"),
+        (changed("entropy = 2", "entropy = -1"), "rule 'one' has a negative entropy"),
+        (changed("entropy = 2", 'entropy = "2"'), "rule 'one' has a entropy that is not a number"),
+        (GOOD + GOOD, "rule 'one' stands twice: give one of them another id"),
+    ],
+)
+def test_rules_that_cannot_work_are_refused_by_name_with_what_to_do(text: str, said: str) -> None:
+    with pytest.raises(RulesInvalid, match=re.escape(said)):
+        rules_from(text)
+
+
+def test_an_allowlist_has_values_patterns_and_rules() -> None:
+    text = "# comment\n\n  a value with spaces \r\nre: ab+c\nrule: one\n#not a value\nrule:two"
+    assert allowlist_from(text) == Allowlist(frozenset({"a value with spaces"}), ("ab+c",), frozenset({"one", "two"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("fine\nre:", "allowlist line 2: 're:' needs a pattern after it"),
+        ("# c\n\nre:a(b", "allowlist line 3: RE2 cannot use this pattern (missing ): a(b): rewrite it"),
+        ("rule:", "allowlist line 1: 'rule:' needs the id of a rule after it"),
+        ("rule:Not An Id", "allowlist line 1: 'rule:' needs the id of a rule after it"),
+    ],
+)
+def test_an_allowlist_line_that_cannot_work_is_refused_by_number(text: str, said: str) -> None:
+    with pytest.raises(RulesInvalid, match=re.escape(said)):
+        allowlist_from(text)

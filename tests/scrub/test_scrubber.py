@@ -1,0 +1,269 @@
+"""Scrubbing takes out secrets and nothing else, shows at most four characters of each, and twice is once."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contextfold.scrub import scrubber as module
+from contextfold.scrub.rules import Allowlist, Rule, RulesInvalid, allowlist_from
+from contextfold.scrub.scrubber import Scrubber
+from contextfold.scrub.standard import standard_scrubber
+from known_secrets import known_secrets
+from machine import times
+
+MARKER = re.compile(r"\[REDACTED:([a-z0-9-]+):([A-Za-z0-9_-]{0,4})\]")
+SIMPLE = Rule("simple", "a letter and digits", ("sec",), r"sec[0-9]{4,}")
+LOOSE = Rule("loose", "what follows a name", ("name=",), r"name=([^\s;]+)", group=1, entropy=1.0, words=True)
+
+
+def simple(*rules: Rule, allowlist: str = "") -> Scrubber:
+    return Scrubber(rules or (SIMPLE, LOOSE), allowlist_from(allowlist))
+
+
+@cache
+def standard() -> Scrubber:
+    return standard_scrubber()
+
+
+SECRET_TEXTS = st.integers(0, 30).flatmap(lambda seed: st.sampled_from([known.text for known in known_secrets(seed)]))
+SECRET_VALUES = st.integers(0, 30).flatmap(lambda seed: st.sampled_from([known.value for known in known_secrets(seed)]))
+MARKERS = st.sampled_from(
+    [
+        "[REDACTED:json-web-token:eyJh]",
+        "[REDACTED:password-plain:]",
+        "[REDACTED:unknown:abcd]",
+        "[REDACTED:json-web-token:abcde]",
+        "[REDACTED:",
+        "[REDACTED]",
+        ":abcd]",
+    ]
+)
+GLUE = st.sampled_from(
+    [
+        "",
+        " ",
+        "\n",
+        '"',
+        "'",
+        "\\n",
+        "=",
+        ": ",
+        "password=",
+        'token="',
+        '\\"secret\\":\\"',
+        "é",
+        "😀",
+        "\ud800",
+        "://u:",
+        "@",
+    ]
+)
+MIXTURES = st.lists(SECRET_TEXTS | SECRET_VALUES | MARKERS | GLUE | st.text(max_size=8), max_size=14).map("".join)
+
+
+@given(text=MIXTURES)
+@settings(max_examples=times(150, 20_000))
+def test_scrubbing_twice_is_scrubbing_once(text: str) -> None:
+    once = standard().scrub(text)
+    assert standard().scrub(once.text) == (once.text, 0, ())
+
+
+@given(text=MIXTURES)
+@settings(max_examples=times(100, 10_000))
+def test_what_is_not_redacted_stays_as_it_was_and_in_order(text: str) -> None:
+    scrubbed = standard().scrub(text)
+    at = 0
+    for kept in MARKER.split(scrubbed.text)[::3]:
+        at = text.find(kept, at)
+        assert at >= 0
+        at += len(kept)
+    assert (scrubbed.text == text) == (scrubbed.redactions == 0) == (scrubbed.rules == ())
+
+
+@given(text=st.text(), count=st.integers(1, 5))
+def test_each_secret_is_counted_and_replaced_where_it_stood(text: str, count: int) -> None:
+    parts = [text.replace("sec", "").replace("name=", "").replace("[", "")] * (count + 1)
+    scrubbed = simple().scrub(" sec12345678 ".join(parts))
+    assert scrubbed == (" [REDACTED:simple:se] ".join(parts), count, ("simple",))
+
+
+def test_a_text_without_secrets_is_given_back_as_it_is() -> None:
+    text = "nothing to see, in any word of it"
+    assert standard().scrub(text).text is text
+
+
+@pytest.mark.parametrize(
+    ("secret", "preview"),
+    [
+        ("abcdefghijklmnopqrst", "abcd"),
+        ("abcdefghijklmnop", "abcd"),
+        ("abcdefghijkl", "abc"),
+        ("abcdefgh", "ab"),
+        ("abcd", "a"),
+        ("abc", ""),
+        ("ab!defghijklmnopq", "ab"),
+        ("éabcdefghijklmnop", ""),
+        ("a_-dEfghijklmnopq", "a_-d"),
+        ("éééé", ""),
+    ],
+)
+def test_a_preview_shows_at_most_four_plain_characters_and_a_quarter(secret: str, preview: str) -> None:
+    assert simple().scrub(f"name={secret};").text == f"name=[REDACTED:loose:{preview}];"
+
+
+def test_parts_of_one_secret_show_no_more_than_its_first_four_characters() -> None:
+    """The second half is found only once the first is gone; it must not add a preview of its own."""
+    first = Rule("first", "", ("aa",), "aa[0-9]{8}")
+    second = Rule("second", "", ("bb",), r"\bbb[0-9]{8}")
+    assert simple(first, second).scrub("aa12345678bb12345678").text == "[REDACTED:first:aa][REDACTED:second:]"
+
+
+def test_secrets_that_overlap_or_touch_become_one_named_by_the_earlier_rule() -> None:
+    inner = Rule("inner", "", ("key",), "key[0-9]+")
+    assert simple(inner, LOOSE).scrub("name=abckey123xyz;").text == "name=[REDACTED:inner:abc];"
+    assert simple(LOOSE, inner).scrub("name=abckey123xyz;").text == "name=[REDACTED:loose:abc];"
+    assert simple().scrub("sec1234name=abcdefgh").redactions == 2
+    assert simple(SIMPLE, Rule("tail", "", ("zz",), "zz+")).scrub("sec1234zzz") == (
+        "[REDACTED:simple:se]",
+        1,
+        ("simple",),
+    )
+
+
+def test_rules_are_told_in_order_of_appearance() -> None:
+    assert simple().scrub("name=abcdefgh; sec1234; name=ijklmnop;").rules == ("loose", "simple")
+
+
+def test_our_own_redactions_are_left_alone() -> None:
+    for text in (
+        "name=[REDACTED:simple:sec1];",
+        "sec [REDACTED:loose:]",
+        "[REDACTED:simple:sec1][REDACTED:simple:sec1]",
+    ):
+        assert simple().scrub(text) == (text, 0, ())
+
+
+def test_what_only_looks_like_a_redaction_shelters_nothing() -> None:
+    assert simple().scrub("[REDACTED:simple:sec12345]").text == "[REDACTED:simple:[REDACTED:simple:se]]"
+    assert simple().scrub("[REDACTED:nosuch:sec12345678]").text == "[REDACTED:nosuch:[REDACTED:simple:se]]"
+    assert simple().scrub("name=[REDACTED:nosuch:abcd];").text == "name=[REDACTED:loose:];"
+    assert simple().scrub("name=[REDACTED:simple:sec1]hidden42;").text == "name=[REDACTED:loose:];"
+    assert simple().scrub("sec[REDACTED:simple:sec1]sec12345678").text == "sec[REDACTED:simple:sec1][REDACTED:simple:]"
+
+
+def test_a_rule_that_is_turned_off_still_owns_its_redactions() -> None:
+    assert simple(allowlist="rule:simple").scrub("name=[REDACTED:simple:sec1]").redactions == 0
+
+
+def test_a_text_that_uncovers_a_secret_at_every_pass_is_redacted_whole() -> None:
+    chained = Rule("chained", "", ("kk",), r"\bkk[0-9]{3}")
+    few, many = (simple(chained).scrub("kk123" * count) for count in (module.PASSES - 1, module.PASSES + 1))
+    assert few.redactions == module.PASSES - 1
+    assert many == ("[REDACTED:chained:]", 1, ("chained",))
+
+
+def test_half_a_surrogate_pair_is_kept() -> None:
+    assert simple().scrub("\ud83d sec12345678 \ude00").text == "\ud83d [REDACTED:simple:se] \ude00"
+    assert simple().scrub("\ud83d\ude00").text == "\ud83d\ude00"
+    assert simple().scrub("name=\ud83dabcdefghi;").text == "name=[REDACTED:loose:];"
+
+
+def test_a_match_that_cuts_through_a_character_takes_it_whole() -> None:
+    cutting = Rule("cutting", "", ("cut",), r"cut.{3}")
+    assert simple(cutting).scrub("cut😀!").text == "[REDACTED:cutting:c]!"
+
+
+def test_an_allowed_value_stays_and_others_do_not() -> None:
+    scrubber = simple(allowlist="# ours\nsec1234\n\nre:sec99[0-9]+\n")
+    assert scrubber.scrub("sec1234 sec12345 sec9901 sec9902x").text == "sec1234 [REDACTED:simple:se] sec9901 sec9902x"
+
+
+def test_an_allowed_pattern_must_match_the_whole_value() -> None:
+    assert simple(allowlist="re:sec99").scrub("sec9901").redactions == 1
+
+
+def test_a_rule_can_be_turned_off() -> None:
+    assert simple(allowlist="rule:loose").scrub("name=abcdefgh; sec1234").rules == ("simple",)
+
+
+def test_turning_off_what_is_no_rule_is_refused() -> None:
+    with pytest.raises(RulesInvalid, match="'nosuch', which is no rule"):
+        simple(allowlist="rule:nosuch")
+
+
+def test_no_rules_find_nothing() -> None:
+    assert Scrubber((), Allowlist()).scrub("sec1234").redactions == 0
+
+
+@pytest.mark.parametrize("value", ["Tr0ub4dor.and3", "correct horse battery", "pä55wört-ünd-mehr"])
+def test_a_password_is_found_in_every_depth_of_json(value: str) -> None:
+    text: object = {"user": "ann", "password": value, "port": 5432}
+    for _ in range(3):
+        text = json.dumps(text, ensure_ascii=False)
+        scrubbed = standard().scrub(str(text)).text
+        assert value not in scrubbed
+        assert "ann" in scrubbed
+        assert "5432" in scrubbed
+
+
+def test_a_secret_is_found_at_the_start_at_the_end_beside_another_and_across_lines() -> None:
+    known = {secret.kind: secret.value for secret in known_secrets(5)}
+    one, other = known["github personal token"], known["stripe live key"]
+    for text in (
+        one,
+        f"{one}.",
+        f"x {one}",
+        f"{one}{other}",
+        f"{one},{other}",
+        f"{one}\n{other}",
+        f"é{one}é",
+        f"😀{one}",
+    ):
+        scrubbed = standard().scrub(text).text
+        assert one[4:] not in scrubbed
+        assert other[8:] not in scrubbed
+
+
+def steps(text: str) -> int:
+    """How often the interpreter moves on while it scrubs: RE2 is linear by itself, our loops must be too."""
+    count = 0
+
+    def trace(_frame: object, _event: str, _argument: object) -> object:
+        nonlocal count
+        count += 1
+        return trace
+
+    sys.settrace(trace)  # type: ignore[arg-type]
+    try:
+        standard().scrub(text)
+    finally:
+        sys.settrace(None)
+    return count
+
+
+HOSTILE = [
+    'password="',
+    "token=",
+    "password=\"a' password='b\" ",
+    "-----BEGIN PRIVATE" + " KEY-----",
+    "ey" + "Jaaaaaaaaa.",
+    "[REDACTED:json-web-token:ab]",
+    "[REDACTED:json-web-token:abcde]",
+    "mysql -p ",
+    "http://u:",
+    "A_TOKEN=",
+    "password=password=secret=token=abcd1234",
+]
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+def test_twice_the_text_takes_about_twice_the_steps(unit: str) -> None:
+    half, whole = (steps((unit * size)[:size]) for size in (6_000, 12_000))
+    assert whole < 2.5 * half + 2_000

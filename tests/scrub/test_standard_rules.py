@@ -1,0 +1,226 @@
+"""Our own rules find what they are for and leave alone what only looks like it."""
+
+from __future__ import annotations
+
+import random
+import re
+from functools import cache
+from importlib.resources import files
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextfold.scrub.rules import Allowlist, Rule, rules_from
+from contextfold.scrub.scrubber import Scrubber
+from contextfold.scrub.standard import standard_scrubber
+from known_secrets import KnownSecret, known_secrets
+from machine import times
+
+RULES = rules_from(files("contextfold.scrub").joinpath("rules.toml").read_text(encoding="utf-8"))
+SEEN = 8  # as many characters in a row of a secret are a leak; a preview has four
+
+KEYWORD_BESIDE = {"jwk-private-part", "discord-bot-token"}  # their keyword is no part of what they match
+
+
+@cache
+def scrubber() -> Scrubber:
+    return standard_scrubber()
+
+
+class Sampler:
+    """Texts that a pattern matches, drawn at random from its syntax tree."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def text(self, pattern: str) -> str:
+        flags = re.IGNORECASE if "(?i)" in pattern else 0
+        parser = __import__("re._parser", fromlist=["parse"])  # the standard library's own, which has no public name
+        return self.sequence(parser.parse(pattern.replace("(?i)", "").replace("(?m)", ""), flags))
+
+    def sequence(self, tree: object) -> str:
+        return "".join(self.piece(str(kind), argument) for kind, argument in tree)  # type: ignore[attr-defined]
+
+    def piece(self, kind: str, argument: object) -> str:  # noqa: PLR0911 - one line for each kind of node
+        if kind == "LITERAL":
+            return chr(argument)  # type: ignore[arg-type]
+        if kind == "NOT_LITERAL":
+            return self.random.choice([c for c in "aB3dE5gH7k" if ord(c) != argument])
+        if kind == "IN":
+            return self.random.choice(self.members(argument))
+        if kind == "BRANCH":
+            return self.sequence(self.random.choice(argument[1]))  # type: ignore[index]
+        if kind == "SUBPATTERN":
+            return self.sequence(argument[-1])  # type: ignore[index]
+        if kind in ("MAX_REPEAT", "MIN_REPEAT"):
+            return self.repeated(*argument)  # type: ignore[misc]
+        assert kind == "AT", kind
+        return ""
+
+    def repeated(self, low: int, high: int, inner: object) -> str:
+        return "".join(self.sequence(inner) for _ in range(self.random.randint(low, min(high, low + 12))))
+
+    def members(self, items: object) -> str:
+        """Characters of a class; of a negated one those that secrets are made of."""
+        chosen = ""
+        for kind, argument in items:  # type: ignore[attr-defined]
+            if str(kind) == "NEGATE":
+                return "".join(c for c in "aB3dE5gH7kM9pQ2" if re.match(self.as_class(items), c))
+            if str(kind) == "LITERAL":
+                chosen += chr(argument)
+            elif str(kind) == "RANGE":
+                chosen += "".join(map(chr, range(argument[0], min(argument[1], 126) + 1)))
+            else:
+                chosen += {"CATEGORY_SPACE": " ", "CATEGORY_WORD": "abcdefgh_", "CATEGORY_DIGIT": "0123456789"}[
+                    str(argument)
+                ]
+        return chosen
+
+    def as_class(self, items: object) -> str:
+        refused = "".join(re.escape(chr(argument)) for kind, argument in items if str(kind) == "LITERAL")  # type: ignore[attr-defined]
+        return f"[^{refused}]" if refused else "."
+
+
+def sample(rule: Rule, seed: int) -> str:
+    return Sampler(seed).text(rule.pattern)
+
+
+def alone(rule: Rule) -> Scrubber:
+    return Scrubber([rule], Allowlist())
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_every_rule_finds_what_its_pattern_describes(rule: Rule) -> None:
+    samples = [sample(rule, seed) for seed in range(times(20, 400))]
+    beside = "".join(rule.keywords) if rule.id in KEYWORD_BESIDE else "before"
+    found = [alone(rule).scrub(f"{beside} {text} after").redactions for text in samples]
+    assert sum(map(bool, found)) >= len(found) * 0.2, samples[0]  # a sample may be too plain to look random
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_no_rule_finds_anything_once_its_keywords_are_spoilt(rule: Rule) -> None:
+    spoil = re.compile("|".join(map(re.escape, rule.keywords)), re.IGNORECASE)
+    for seed in range(times(20, 400)):
+        text = spoil.sub("·", sample(rule, seed))
+        assert alone(rule).scrub(text).redactions == 0, text
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.entropy], ids=lambda rule: rule.id)
+def test_no_loosely_described_value_is_taken_when_it_is_one_letter_repeated(rule: Rule) -> None:
+    for seed in range(times(10, 200)):
+        text = sample(rule, seed)
+        taken = alone(rule).scrub(text).text
+        if "[REDACTED:" not in taken:
+            continue
+        before, _, rest = taken.partition("[REDACTED:")
+        after = rest.partition("]")[2]
+        secret = text[len(before) : len(text) - len(after)]
+        prefix = re.match(r"(?:[A-Za-z0-9]{1,7}[-_.])*", secret)
+        assert prefix
+        plain = before + prefix[0] + "x" * (len(secret) - prefix.end()) + after
+        assert alone(rule).scrub(plain).redactions == 0, plain
+
+
+def pieces(value: str) -> list[str]:
+    """What is left of a value when its preview is known, in pieces long enough to be a leak."""
+    body = value[9:] if len(value) > 24 else value[4:]
+    return [body[at : at + SEEN] for at in range(max(1, len(body) - SEEN + 1))]
+
+
+@pytest.mark.parametrize("seed", range(times(10, 300)))
+def test_no_known_secret_is_seen_again(seed: int) -> None:
+    for known in known_secrets(seed):
+        scrubbed = scrubber().scrub(known.text)
+        assert scrubbed.redactions >= 1, known
+        assert known.value not in scrubbed.text, known
+        assert not [piece for piece in pieces(known.value) if piece in scrubbed.text], known
+
+
+def test_there_are_known_secrets_of_many_kinds() -> None:
+    kinds = [known.kind for known in known_secrets(0)]
+    assert len(set(kinds)) == len(kinds) >= 60
+    assert all(known.value.split("\n")[0] in known.text for known in known_secrets(0) if "\\" not in known.text)
+
+
+def test_known_secrets_depend_on_the_seed_alone() -> None:
+    assert known_secrets(3) == known_secrets(3)
+    assert not {known.value for known in known_secrets(3)} & {known.value for known in known_secrets(4)}
+
+
+KNOWN = st.integers(0, 50).flatmap(lambda seed: st.sampled_from(known_secrets(seed)))
+
+
+@given(known=KNOWN, before=st.text("ab \n\"'é😀:={", max_size=12), after=st.text("ab \n\"'é😀,;}", max_size=12))
+def test_a_secret_is_found_whatever_stands_around_its_line(known: KnownSecret, before: str, after: str) -> None:
+    text = f"{before}\n{known.text}\n{after}"
+    assert known.value not in scrubber().scrub(text).text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token: str",
+        'password=os.environ["X"]',
+        "secret_name = app",
+        "PASSWORD=${PASSWORD}",
+        "TOKEN=<your-token>",
+        "API_KEY=xxxxxxxxxxxxxxxx",
+        "password: [REDACTED]",
+        "def login(user: str, password: str) -> None:",
+        "password = getpass.getpass()",
+        "commit 0f3c9d1e5b7a2468ace013579bdf02468ace1357",
+        "id 123e4567-e89b-12d3-a456-426614174000",
+        "/etc/ssl/private/server.pem",
+        "max_tokens=4096",
+        "the token expired and the password is required",
+        "key=lambda item: item.name, secret=settings.secret_key",
+        "https://example.com:8080/a/b?page=2&sort=key",
+        "git@github.com:team/app.git",
+        "Basic authentication is deprecated",
+        "risk-assessment-of-the-whole-project-in-detail",
+        '{"type": "password", "name": "password", "required": true}',
+        "sha256:" + "0123456789abcdef" * 4,
+        "client_secret: process.env.CLIENT_SECRET,",
+        '<input type="password" name="password" autocomplete="current-password">',
+    ],
+)
+def test_ordinary_text_stays(text: str) -> None:
+    assert scrubber().scrub(text) == (text, 0, ())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "@dmin2024x",
+        "$ecret123",
+        "/slash4All",
+        "Abc(1xyz9",
+        "P4ss[word]9",
+        "in.the.dark7",
+        "{half9",
+        "my1horse",
+        "x" * 4 + "9Yz",
+    ],
+)
+def test_a_quoted_password_may_begin_or_go_on_like_code(value: str) -> None:
+    assert value[4:] not in scrubber().scrub(f'{{"user": "ann", "password": "{value}"}}').text
+
+
+@pytest.mark.parametrize(
+    ("prefix", "alphabet", "length"),
+    [
+        ("AK" + "IA", "ABCDEFGH2345", 12),
+        ("gh" + "p_", "abcdEFGH1234", 20),
+        ("gl" + "pat-", "abcdEFGH1234", 10),
+        ("sk" + "_live_", "abcdEFGH1234", 8),
+        ("np" + "m_", "abcdEFGH1234", 20),
+        ("AI" + "za", "abcdEFGH1234", 20),
+        ("hv" + "s.", "abcdEFGH1234", 10),
+        ("ey" + "J", "abcdEFGH1234", 40),
+    ],
+)
+def test_a_key_much_too_short_for_its_form_stays(prefix: str, alphabet: str, length: int) -> None:
+    drawn = random.Random(7)
+    text = "see " + prefix + "".join(drawn.choice(alphabet) for _ in range(length)) + " there"
+    assert scrubber().scrub(text).redactions == 0

@@ -1,0 +1,245 @@
+"""Dozens of secrets through every way in; then none of them anywhere: on disk, in logs, answers, metrics or events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from contextfold.fold.events import to_json
+from contextfold.stores.sqlite import SqliteStore
+from daemon import LEGACY, MODERN, Daemon, Http, HttpAgent, Refused
+from known_secrets import KnownSecret, known_secrets
+from machine import COMMAND, context, times
+
+PROJECT = "/work/leaky"
+KINDS_MIN = 60
+RPC = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+
+
+class Ways:
+    """Every way in, and all that came back by it."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.agents = [HttpAgent(daemon.port, era) for era in (LEGACY, MODERN)]
+        self.told: list[bytes] = []
+
+    def send(self, secret: KnownSecret, number: int) -> None:
+        agent = self.agents[number % 2]
+        self._fold(agent, secret.text)
+        self._misuse(agent, secret.text)
+        self._rpc(agent, secret.text)
+        self._http(secret.text)
+        self._resolve(agent, secret.text)
+
+    def call(self, agent: HttpAgent, tool: str, _meta: Mapping[str, Any] | None = None, **arguments: Any) -> Any:
+        answer = None
+        with suppress(Refused):
+            answer = agent.call(tool, _meta, **arguments)
+        assert agent.last
+        self.told += [agent.last.body, json.dumps(dict(agent.last.headers)).encode()]
+        return answer
+
+    def _fold(self, agent: HttpAgent, text: str) -> None:
+        begun = self.call(
+            agent, "context_branch", description=text[:200], prompt=f"Use this:\n{text}\n", project_path=PROJECT
+        )
+        assert begun
+        assert self.call(agent, "context_record", type="output", content=f"$ cat x\n{text}\n", project_path=PROJECT)
+        assert self.call(agent, "context_record", type="json", content=json.dumps({"out": text}), project_path=PROJECT)
+        self.call(agent, "context_record", type=text[:64], tokens=1, project_path=PROJECT)
+        assert self.call(agent, "context_return", message=f"It said {text}", project_path=PROJECT)
+        for tool, more in (
+            ("context_branch_status", {}),
+            ("context_list_branches", {}),
+            ("context_expand", {"branch_id": begun["branch_id"], "budget": 100_000}),
+            ("context_rollback", {"branch_id": begun["branch_id"], "restore_state": False}),
+        ):
+            assert self.call(agent, tool, project_path=PROJECT, **more)
+        self.call(agent, "context_return", message="", project_path=PROJECT)
+
+    def _misuse(self, agent: HttpAgent, text: str) -> None:
+        """Where no secret belongs, and where it would be echoed or kept if nobody thought of it."""
+        for tool, arguments in (
+            ("context_return", {"message": "m", "branch_id": text}),
+            ("context_rollback", {"branch_id": text}),
+            ("context_expand", {"branch_id": text, "cursor": text}),
+            ("context_branch", {"description": "d", "prompt": "p", text: 1}),
+            ("context_branch", {"description": [text], "prompt": "p"}),
+        ):
+            self.call(agent, tool, project_path=PROJECT, **arguments)
+        for path in (f"/work/{text}", text):
+            self.call(agent, "context_record", project_path=path, type="t", tokens=1)
+        for key in ("contextfold/session", "contextfold/operation_id"):
+            self.call(agent, "context_record", {key: text}, project_path=PROJECT, type="t", tokens=1)
+        if "\n" not in text:
+            self.call(agent, text)
+
+    def _rpc(self, agent: HttpAgent, text: str) -> None:
+        for method, params in (
+            ("tools/call", {"name": "context_branch", "arguments": [text]}),
+            ("tools/call", {"name": 5, "arguments": text}),
+            ("tools/list", {"cursor": {text: text}}),
+            ("initialize", {"protocolVersion": text}),
+        ):
+            with suppress(Refused):
+                agent.rpc(method, params)
+            assert agent.last
+            self.told.append(agent.last.body)
+        http = Http(self.daemon.port)
+        for message in ([text], text, {text: 1}, {"jsonrpc": "2.0", "id": 1, "method": text}, {"jsonrpc": text}):
+            self.told.append(http.ask("POST", "/mcp", json.dumps(message).encode(), RPC).body)
+        http.close()
+
+    def _http(self, text: str) -> None:
+        http = Http(self.daemon.port)
+        body = json.dumps({"project_path": PROJECT, "type": "t", "content": text}).encode()
+        asked: list[tuple[str, str, bytes | None, dict[str, str]]] = [
+            ("POST", "/v1/operations", body, {}),
+            ("POST", "/v1/operations", body[:-3], {}),
+            ("POST", "/mcp", body, RPC),
+            ("POST", "/mcp", text.encode(), RPC),
+            ("GET", f"/{quote(text)}?token={quote(text)}", None, {}),
+            ("GET", f"/mcp/{quote(text)}", None, {}),
+        ]
+        if text.isprintable() and text.isascii():
+            for header in ("x-context-session", "idempotency-key", "authorization", "cookie", "mcp-protocol-version"):
+                asked.append(("POST", "/v1/operations", body, {header: text}))
+                asked.append(("POST", "/mcp", b'{"jsonrpc":"2.0","id":1,"method":"ping"}', {**RPC, header: text}))
+            asked.append(("GET", "/healthz", None, {"origin": text}))
+        for method, path, sent, headers in asked:
+            reply = http.ask(method, path, sent, headers)
+            self.told += [reply.body, json.dumps(dict(reply.headers)).encode()]
+        http.close()
+
+    def _resolve(self, agent: HttpAgent, text: str) -> None:
+        """A selection repeats its query, as the contract of resolve has it, so that answer alone is not looked at."""
+        agent.call("context.resolve", cache="docs", query=text, budget=100)
+        self.call(agent, "context.resolve", cache=text, query="q", budget=100)
+        self.call(agent, "context.inspect_cache", cache=text)
+
+    def close(self) -> None:
+        for agent in self.agents:
+            agent.close()
+
+
+@pytest.fixture(scope="module")
+def secrets() -> list[KnownSecret]:
+    made = [secret for seed in range(times(1, 20)) for secret in known_secrets(seed)]
+    assert len({secret.kind for secret in made}) >= KINDS_MIN
+    return made
+
+
+@pytest.fixture(scope="module")
+def ways(tmp_path_factory: pytest.TempPathFactory, secrets: list[KnownSecret]) -> Iterator[Ways]:
+    folder = tmp_path_factory.mktemp("leak")
+    sources = folder / "sources"
+    sources.mkdir()
+    (sources / "a.md").write_text("Nothing.\n")
+    (folder / "caches").mkdir()
+    assert context("build", "--sources", sources, "--cache", folder / "caches" / "docs").code == 0
+    env = {"CONTEXT_BRANCHES_PER_SESSION": "100000"}
+    daemon = Daemon(folder, "--cache-root", str(folder / "caches"), env=env)
+    ways = Ways(daemon)
+    for number, secret in enumerate(secrets):
+        ways.send(secret, number)
+    yield ways
+    ways.close()
+    daemon.stop()
+
+
+def leaked(secrets: list[KnownSecret], *told: bytes) -> set[str]:
+    """The kinds of which a value is found, as it is or as JSON would write it."""
+    everything = b"\n".join(told)
+    return {
+        secret.kind
+        for secret in secrets
+        if any(
+            form.encode() in everything
+            for form in {secret.value, json.dumps(secret.value)[1:-1], quote(secret.value), quote(secret.value, "")}
+        )
+    }
+
+
+def test_no_answer_and_no_header_tells_one(ways: Ways, secrets: list[KnownSecret]) -> None:
+    assert len(ways.told) > 20 * len(secrets)
+    assert leaked(secrets, *ways.told) == set()
+
+
+def test_the_test_would_find_one(secrets: list[KnownSecret]) -> None:
+    assert leaked(secrets, json.dumps({"x": secrets[0].text}).encode()) == {secrets[0].kind}
+
+
+def test_no_log_line_tells_one(ways: Ways, secrets: list[KnownSecret]) -> None:
+    log = ways.daemon.log.read_bytes()
+    assert all(json.loads(line) for line in log.splitlines())
+    assert len(log.splitlines()) > len(secrets)
+    assert leaked(secrets, log) == set()
+
+
+def test_no_metric_tells_one(ways: Ways, secrets: list[KnownSecret]) -> None:
+    page = ways.agents[0].http.ask("GET", "/metrics").body
+    assert b"contextfold_redactions_total{" in page
+    assert leaked(secrets, page) == set()
+
+
+def test_no_file_holds_one(ways: Ways, secrets: list[KnownSecret]) -> None:
+    files = [path for path in ways.daemon.folder.rglob("*") if path.is_file()]
+    assert any(path.name == "state.db" for path in files)
+    assert b"REDACTED" in b"".join(path.read_bytes() for path in ways.daemon.store.parent.iterdir())
+    assert leaked(secrets, *(path.read_bytes() for path in files)) == set()
+
+
+def test_no_event_tells_a_watcher_one(ways: Ways, secrets: list[KnownSecret]) -> None:
+    async def watched() -> list[bytes]:
+        store = SqliteStore.open(ways.daemon.store)
+        told = []
+        try:
+            watching = store.watch("local", "0")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None) as patience:
+                    while True:
+                        patience.reschedule(asyncio.get_running_loop().time() + 1)
+                        told.append(to_json((await anext(watching)).event).encode())
+        finally:
+            await store.close()
+        return told
+
+    events = asyncio.run(watched())
+    assert len(events) > 5 * len(secrets)
+    assert leaked(secrets, *events) == set()
+
+
+def test_the_search_command_tells_none(ways: Ways, secrets: list[KnownSecret]) -> None:
+    ran = context("fold", "search", "REDACTED", "--limit", "1000", "--store", str(ways.daemon.store), "--json")
+    assert len(json.loads(ran.out)["summaries"]) >= min(1000, len(secrets) // 2)
+    assert leaked(secrets, ran.out, ran.err.encode()) == set()
+
+
+def test_the_stdio_server_keeps_and_tells_none_either(tmp_path: Path, secrets: list[KnownSecret]) -> None:
+    lines = [{"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": LEGACY}}]
+    for number, secret in enumerate(secrets[: times(80, 2000)]):
+        for tool, arguments in (
+            ("context_branch", {"description": secret.text[:200], "prompt": secret.text}),
+            ("context_record", {"type": "t", "content": secret.text}),
+            ("context_return", {"message": secret.text}),
+            ("context_return", {"message": "m", "branch_id": secret.text}),
+        ):
+            params = {"name": tool, "arguments": {"project_path": PROJECT, **arguments}}
+            lines.append({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
+    argv: list[str | Path] = [COMMAND, "serve", "--stdio", "--tools", "fold", "--store", tmp_path / "state.db"]
+    sent = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    done = subprocess.run(argv, input=sent, capture_output=True, env=dict(os.environ), check=True, timeout=300)
+    files = [path.read_bytes() for path in tmp_path.iterdir()]
+    assert b"REDACTED" in b"".join(files)
+    assert leaked(secrets, done.stdout, done.stderr, *files) == set()
+
