@@ -1,0 +1,490 @@
+"""What only a file on a disk can show: that it lasts, who else uses it, and when it is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.fold.archive import Entry
+from contextfold.stores import schema, sqlite_rows
+from contextfold.stores.sqlite import SqliteStore
+from contract.sessions import NOON, begin, commit_of, key_of, numbers, summary_of, take, watching
+from machine import ROOT, SOURCE, times
+
+HERE = Path(__file__).parent
+KEY = key_of()
+OLD_FILE = HERE / "format-1.db.gz"
+TASKS = 8  # of worker.py
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "state.db"
+
+
+def run(path: Path, act: Callable[[SqliteStore], Awaitable[None]], *, busy_timeout_s: float = 5.0) -> None:
+    async def whole() -> None:
+        store = SqliteStore.open(path, busy_timeout_s=busy_timeout_s, poll_s=0.02)
+        try:
+            await act(store)
+        finally:
+            await store.close()
+
+    asyncio.run(whole())
+
+
+def fill(path: Path, sessions: int = 3) -> None:
+    run(path, lambda store: begin(store, *(key_of(f"p{number}") for number in range(sessions))))
+
+
+def count(path: Path) -> int:
+    counted: list[int] = []
+
+    async def act(store: SqliteStore) -> None:
+        counted.append(await store.count())
+
+    run(path, act)
+    return counted[0]
+
+
+def worker(path: Path, project: str, turns: int) -> subprocess.Popen[str]:
+    """A process of its own that commits; what it was acknowledged comes out of its stdout."""
+    environment = {**os.environ, "PYTHONPATH": f"{SOURCE}:{ROOT / 'tests'}", "PYTHONDONTWRITEBYTECODE": "1"}
+    argv = [sys.executable, str(HERE / "worker.py"), str(path), project, str(turns)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def operations(path: Path, project: str) -> dict[str, int]:
+    """How many events each task's session of a project holds."""
+    held: dict[str, int] = {}
+
+    async def act(store: SqliteStore) -> None:
+        for task in range(TASKS):
+            log = await store.load(key_of(project, name=f"{task}"))
+            assert log is None or [event.n for event in log.events] == list(range(1, len(log.events) + 1))
+            held[f"{task}"] = len(log.events) if log else 0
+
+    run(path, act)
+    return held
+
+
+# ---- it lasts
+
+
+def test_what_was_committed_is_there_after_a_restart(path: Path) -> None:
+    fill(path)
+    assert count(path) == 3
+    assert sorted(os.listdir(path.parent)) == ["state.db"]  # closed properly, the log is carried over
+
+
+def test_a_process_killed_in_the_middle_loses_nothing_it_acknowledged(path: Path) -> None:
+    for turn in range(times(2, 40)):
+        project = f"p{turn}"
+        process = worker(path, project, 10_000)
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(50 + 37 * turn)]
+        process.kill()
+        rest, _ = process.communicate(timeout=60)
+        kept = [line.split()[1] for line in [*lines, *rest.splitlines()] if line.startswith("kept") and "/" in line]
+        held = operations(path, project)
+        for task, number in held.items():
+            acknowledged = [name for name in kept if name.startswith(f"{project}/{task}/")]
+            assert len(acknowledged) <= number <= len(acknowledged) + 1  # one may have been on its way
+
+        async def receipts(store: SqliteStore, names: Sequence[str] = kept) -> None:
+            for name in names:
+                found, task, _ = name.split("/")
+                assert await store.receipt(key_of(found, name=task), name) is not None
+
+        run(path, receipts)
+
+
+def test_two_processes_on_one_file_lose_nothing(path: Path) -> None:
+    turns = times(20, 500)
+    processes = [worker(path, "shared", turns) for _ in range(2)] + [worker(path, "own", turns)]
+    told = [process.communicate(timeout=300)[0].splitlines() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    lines = [line for each in told for line in each]
+    assert {line.split()[0] for line in lines} <= {"kept", "stale"}
+    shared = {line.split()[1] for line in lines if line.startswith("kept shared/")}
+    assert sum(operations(path, "shared").values()) == len(shared)  # the same operation of both is one
+    assert operations(path, "own") == {str(task): turns for task in range(TASKS)}
+
+
+def test_a_watcher_hears_of_another_process(path: Path) -> None:
+    async def act(store: SqliteStore) -> None:
+        async with watching(store, "local", await store.cursor()) as watch:
+            process = worker(path, "elsewhere", 2)
+            seen = await take(watch, TASKS * 2)
+            await asyncio.to_thread(process.communicate, timeout=60)
+        assert len(set(zip([each.key for each in seen], numbers(seen), strict=True))) == TASKS * 2
+
+    run(path, act)
+
+
+# ---- it is refused, and left as it was
+
+
+def make(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def refused(path: Path, match: str) -> None:
+    before = path.read_bytes()
+    with pytest.raises(StoreInvalid, match=match) as told:
+        SqliteStore.open(path)
+    assert path.read_bytes() == before
+    assert str(path) in told.value.reason
+    assert "move it away" in told.value.reason
+    assert told.value.message == "State store cannot be used"
+
+
+@pytest.mark.parametrize("content", [b"hello", b"\0" * 5000, b"SQLite format 3\0 but short", bytes(range(256)) * 40])
+def test_a_file_of_something_else_is_refused(path: Path, content: bytes) -> None:
+    make(path, content)
+    refused(path, "is not a SQLite file")
+
+
+def test_a_database_of_another_program_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE sessions (id)")
+    other.close()
+    refused(path, "of another program")
+
+
+def test_a_newer_file_is_refused(path: Path) -> None:
+    fill(path)
+    newer = sqlite3.connect(path)
+    newer.execute("PRAGMA user_version = 99")
+    newer.close()
+    refused(path, r"newer contextfold: its format is 99.*Upgrade contextfold")
+
+
+def test_a_newer_file_is_refused_while_its_header_is_still_in_the_log(path: Path) -> None:
+    fill(path)
+    newer = sqlite3.connect(path)
+    newer.execute("PRAGMA wal_autocheckpoint = 0")
+    newer.execute("PRAGMA user_version = 99")
+    try:
+        assert path.read_bytes()[60:64] == b"\0\0\0\1"
+        refused(path, "newer contextfold")
+    finally:
+        newer.close()
+
+
+def test_a_damaged_file_is_refused(path: Path) -> None:
+    fill(path, 200)
+    whole = path.read_bytes()
+    make(path, whole[: len(whole) // 2])
+    refused(path, "is damaged")
+    make(path, whole[:4096] + os.urandom(len(whole) - 4096))
+    refused(path, "is damaged")
+    make(path, whole)
+    assert count(path) == 200
+
+
+def test_a_page_that_goes_bad_while_in_use_is_not_a_crash(path: Path) -> None:
+    fill(path, 50)
+    whole = path.read_bytes()
+
+    async def act(store: SqliteStore) -> None:
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(os.urandom(len(whole) - 4096))
+        loads = (store.load(key_of(f"p{number}")) for number in range(50))
+        told = await asyncio.gather(*loads, return_exceptions=True)
+        problems = [each for each in told if isinstance(each, BaseException)]
+        assert {type(problem) for problem in problems} == {StoreUnavailable}
+        path.write_bytes(whole)
+
+    run(path, act)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreInvalid, match="is a folder"):
+        SqliteStore.open(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StoreInvalid, match="not a regular file"):
+        SqliteStore.open(tmp_path / "pipe")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreInvalid, match="cannot be opened for writing"):
+        SqliteStore.open(tmp_path / "file" / "below.db")
+
+
+def test_a_file_that_may_not_be_written_is_refused(path: Path) -> None:
+    fill(path)
+    code = f"from contextfold.stores.sqlite import SqliteStore\nSqliteStore.open({str(path)!r})"
+    for folder in [path.parent, *path.parents]:
+        if str(folder) not in ("/", "/tmp"):
+            folder.chmod(0o755)
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c"]
+    if subprocess.run([*nobody, "pass"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("the interpreter lies where nobody may not read it")
+    environment = {"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
+    for mode in (0o444, 0o666):  # first the file, then only its folder may not be written
+        path.chmod(mode)
+        done = subprocess.run([*nobody, code], capture_output=True, text=True, check=False, env=environment)
+        assert f"StoreInvalid: {path} cannot be opened for writing" in done.stderr
+
+
+# ---- older formats
+
+
+def test_a_file_of_format_1_opens_with_all_it_holds(path: Path) -> None:
+    make(path, gzip.decompress(OLD_FILE.read_bytes()))
+
+    async def act(store: SqliteStore) -> None:
+        log = await store.load(KEY)
+        assert log is not None
+        assert len(log.events) == 2
+        assert [found.branch_id for found in await store.search("local", "outcome", None, 10)] == ["br_1"]
+        told = await store.trajectory("local", "p1", "br_1", limit=10)
+        assert told is not None
+        assert [entry.text for entry in told.entries] == ["Look into it."]
+        await store.commit(commit_of(KEY, 2))
+
+    run(path, act)
+
+
+def test_an_older_file_is_brought_up_to_date_step_by_step(path: Path) -> None:
+    fill(path)
+    later = [
+        *schema.MIGRATIONS,
+        ["ALTER TABLE sessions ADD COLUMN colour TEXT", "UPDATE sessions SET colour = 'red'"],
+        ["CREATE TABLE colours AS SELECT colour, count(*) AS sessions FROM sessions GROUP BY colour"],
+    ]
+
+    async def reopen() -> int:
+        store = SqliteStore.open(path, migrations=later)
+        await store.commit(commit_of(key_of("new")))
+        counted = await store.count()
+        await store.close()
+        return counted
+
+    assert asyncio.run(reopen()) == 4
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT * FROM colours").fetchall() == [("red", 3)]
+    assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+    connection.close()
+    refused(path, "its format is 3")
+
+
+@pytest.mark.parametrize("broken", ["this is not SQL", "INSERT INTO colours VALUES (NULL)", "DROP TABLE absent"])
+def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, broken: str) -> None:
+    fill(path)
+    before = path.read_bytes()
+    later = [*schema.MIGRATIONS, ["CREATE TABLE colours (name TEXT NOT NULL)"], ["DROP TABLE archive", broken]]
+    with pytest.raises(StoreInvalid, match=r"could not be brought to format 3 .* as it was"):
+        SqliteStore.open(path, migrations=later)
+    assert path.read_bytes() == before
+    assert count(path) == 3
+
+
+def test_a_store_notices_that_its_file_was_changed_by_a_newer_version(path: Path) -> None:
+    async def act(store: SqliteStore) -> None:
+        await begin(store, KEY)
+        newer = SqliteStore.open(path, migrations=[*schema.MIGRATIONS, ["CREATE TABLE later (x)"]])
+        await newer.close()
+        with pytest.raises(StoreUnavailable, match="another format"):
+            await store.commit(commit_of(KEY, 1))
+
+    run(path, act)
+
+
+# ---- whose it is, and where
+
+
+def test_only_its_user_may_read_the_file(path: Path) -> None:
+    async def act(store: SqliteStore) -> None:
+        await begin(store, KEY)
+        modes = {entry.name: entry.stat().st_mode & 0o777 for entry in path.parent.iterdir()}
+        assert modes == {"state.db": 0o600, "state.db-wal": 0o600, "state.db-shm": 0o600}
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+
+    old = os.umask(0)
+    try:
+        run(path, act)
+    finally:
+        os.umask(old)
+
+
+def test_a_link_leads_to_the_file_and_strange_names_are_names(tmp_path: Path) -> None:
+    target = tmp_path / "a ?mode=memory#%20 é.db"
+    link = tmp_path / "link.db"
+    link.symlink_to(target)
+    fill(link)
+    assert count(target) == 3
+
+
+def test_a_file_taken_away_while_in_use_takes_no_more_commits(path: Path) -> None:
+    async def act(store: SqliteStore) -> None:
+        await begin(store, KEY)
+        os.rename(path, path.with_name("moved.db"))
+        for use in (store.check(), store.commit(commit_of(KEY, 1))):
+            with pytest.raises(StoreUnavailable, match="moved or deleted"):
+                await use
+
+    run(path, act)
+
+
+# ---- faults that pass
+
+
+@pytest.fixture
+def lock(path: Path) -> Iterator[sqlite3.Connection]:
+    fill(path)
+    other = sqlite3.connect(path, isolation_level=None)
+    yield other
+    other.close()
+
+
+def test_a_file_that_another_process_holds_is_unavailable_until_it_lets_go(
+    path: Path, lock: sqlite3.Connection
+) -> None:
+    async def act(store: SqliteStore) -> None:
+        lock.execute("BEGIN IMMEDIATE")
+        for use in (store.check(), store.commit(commit_of(KEY)), store.expire(NOON, NOON)):
+            with pytest.raises(StoreUnavailable, match="locked"):
+                await use
+        assert await store.load(key_of("p0")) is not None  # who only reads does not wait
+        lock.execute("ROLLBACK")
+        await store.check()
+        await store.commit(commit_of(KEY))
+
+    run(path, act, busy_timeout_s=0.05)
+
+
+async def _fill_up(store: SqliteStore, text: str) -> int:
+    """Commit until the store says that it cannot; how often it could."""
+    for revision in range(1, 100):
+        try:
+            entry = Entry("br_1", revision + 1, NOON, "operation", text)
+            await store.commit(commit_of(KEY, revision, entries=[entry]))
+        except StoreUnavailable:
+            return revision - 1
+    return 99
+
+
+def test_a_full_disk_fails_the_commit_and_nothing_else(path: Path) -> None:
+    """The limit on a file's size stands in for a disk: writing beyond it fails in the same place."""
+    text = "x" * 400_000
+
+    async def act(store: SqliteStore) -> None:
+        await begin(store, KEY)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, hard))
+        try:
+            kept = await _fill_up(store, text)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert 0 < kept < 99
+        log = await store.load(KEY)
+        assert log is not None
+        assert len(log.events) == kept + 1
+        await store.commit(commit_of(KEY, kept + 1))
+        told_of = await store.trajectory("local", "p1", "br_1", limit=100)
+        assert told_of is not None
+        assert len(told_of.entries) == kept
+
+    run(path, act)
+
+
+def test_a_commit_that_breaks_fails_alone(path: Path) -> None:
+    async def act(store: SqliteStore) -> None:
+        good = [store.commit(commit_of(key_of(f"p{number}"))) for number in range(20)]
+        half = Entry("br_1", 1, NOON, "operation", "half of a pair: \ud800")  # breaks after other rows are written
+        bad = [store.commit(commit_of(key_of(f"bad {number}"), entries=[half])) for number in range(3)]
+        told = await asyncio.gather(*good[:10], *bad, *good[10:], return_exceptions=True)
+        assert [type(each) for each in told if isinstance(each, Exception)] == [UnicodeEncodeError] * 3
+        assert await store.count() == 20
+
+    run(path, act)
+
+
+# ---- many at once
+
+
+def test_commits_that_wait_together_share_a_transaction(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statements: list[str] = []
+    opened = schema.open_for_writing
+
+    def traced(*args: object, **named: object) -> sqlite3.Connection:
+        connection = opened(*args, **named)  # type: ignore[arg-type]
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    monkeypatch.setattr(schema, "open_for_writing", traced)
+
+    async def act(store: SqliteStore) -> None:
+        await asyncio.gather(*(begin(store, key_of(f"p{number}")) for number in range(200)))
+        assert await store.count() == 200
+
+    run(path, act)
+    assert 1 <= statements.count("COMMIT") <= 20
+
+
+def test_reads_do_not_wait_for_a_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    advance = sqlite_rows._advance
+
+    def held(*args: object) -> int:
+        made = advance(*args)  # type: ignore[arg-type]
+        reached.set()
+        assert go_on.wait(60)
+        return made
+
+    async def act(store: SqliteStore) -> None:
+        await begin(store, KEY)
+        monkeypatch.setattr(sqlite_rows, "_advance", held)
+        writing = asyncio.ensure_future(store.commit(commit_of(KEY, 1)))
+        assert await asyncio.to_thread(reached.wait, 60)
+        log = await store.load(KEY)
+        assert log is not None
+        assert len(log.events) == 1
+        assert await store.count() == 1
+        go_on.set()
+        await writing
+
+    run(path, act)
+
+
+def test_too_many_waiting_commits_are_told_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("contextfold.stores.sqlite_threads.WRITES_WAITING", 10)
+
+    async def act(store: SqliteStore) -> None:
+        asked = (store.commit(commit_of(key_of(f"p{number}"))) for number in range(1000))
+        told = await asyncio.gather(*asked, return_exceptions=True)
+        refusals = [each for each in told if isinstance(each, StoreUnavailable)]
+        assert refusals
+        assert await store.count() == len(told) - len(refusals)
+
+    run(path, act)
+
+
+def test_nothing_is_left_of_a_session_whose_time_is_over(path: Path) -> None:
+    async def act(store: SqliteStore) -> None:
+        entry = Entry("br_1", 1, NOON, "prompt", "text")
+        await store.commit(commit_of(KEY, entries=[entry], summaries=[summary_of(KEY, "br_1", "outcome")], events=9))
+        for moment in ("2026-01-02T12:00:00Z", "2026-01-03T12:00:00Z", "2026-01-04T12:00:00Z"):
+            await store.expire(moment, moment)
+        await store.retain("2026-02-01T00:00:00Z", "2026-02-01T00:00:00Z")
+
+    run(path, act)
+    connection = sqlite3.connect(path)
+    for table in ("sessions", "events", "operations", "archive", "summaries", "summary_words"):
+        assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
+    connection.execute("INSERT INTO summary_words (summary_words) VALUES ('integrity-check')")
+    connection.close()
