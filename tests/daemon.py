@@ -116,7 +116,12 @@ class HttpAgent:
                 "io.modelcontextprotocol/protocolVersion": MODERN,
                 "io.modelcontextprotocol/clientCapabilities": {},
             }
-        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, **({"_meta": meta} if meta else {})}}
+        message = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": method,
+            "params": {**params, **({"_meta": meta} if meta else {})},
+        }
         self.last = self.http.ask("POST", "/mcp", json.dumps(message).encode(), {**sent, **(headers or {})})
         answer = self.last.json
         if "error" in answer:
@@ -124,7 +129,11 @@ class HttpAgent:
         return answer["result"]
 
     def call(
-        self, tool: str, _meta: Mapping[str, Any] | None = None, _headers: Mapping[str, str] | None = None, **arguments: Any
+        self,
+        tool: str,
+        _meta: Mapping[str, Any] | None = None,
+        _headers: Mapping[str, str] | None = None,
+        **arguments: Any,
     ) -> Any:
         params = {"name": tool, "arguments": arguments, **({"_meta": _meta} if _meta else {})}
         self.result = self.rpc("tools/call", params, _headers)

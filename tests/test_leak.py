@@ -242,4 +242,3 @@ def test_the_stdio_server_keeps_and_tells_none_either(tmp_path: Path, secrets: l
     files = [path.read_bytes() for path in tmp_path.iterdir()]
     assert b"REDACTED" in b"".join(files)
     assert leaked(secrets, done.stdout, done.stderr, *files) == set()
-

@@ -14,9 +14,10 @@ from contextfold.fold.session import Limits
 from contextfold.scrub.rules import RulesInvalid
 from contextfold.scrub.scrubber import Scrubber
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.serve.fold_tools import FOLD_TOOLS, FoldTool, caller_from, refused
+from contextfold.serve.fold_tools import FOLD_TOOLS, caller_from, refused
 from contextfold.serve.fold_tools import call as run_fold_tool
-from contextfold.serve.tools import RESOLVE_TOOLS, Answer, Refusal, Tool
+from contextfold.serve.resolve_tools import RESOLVE_TOOLS
+from contextfold.serve.tools import Answer, FoldTool, Refusal
 from contextfold.settings import DaemonSettings, FoldSettings, SettingsError
 from contextfold.stores.sqlite import SqliteStore
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from contextfold.serve.guard import Guard
     from contextfold.serve.metrics import Metrics
     from contextfold.serve.tokens import TokenFile
+    from contextfold.serve.tools import Tool
 
 LOCAL_OWNER = "local"
 Result = TypeVar("Result")
@@ -116,7 +118,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None) -> Guard:
     from contextfold.serve.metrics import Metrics
     from contextfold.serve.resolvers import Resolvers
 
-    toolsets: dict[str, tuple[Tool, ...] | tuple[FoldTool, ...]] = {"resolve": RESOLVE_TOOLS, "fold": FOLD_TOOLS}
+    toolsets: dict[str, tuple[Tool, ...]] = {"resolve": RESOLVE_TOOLS, "fold": FOLD_TOOLS}
     tools = [tool for name in settings.server.tools for tool in toolsets[name]]
     metrics = Metrics(tool.name for tool in tools)
     fold = fold_service(settings.fold, lambda noted: _count(noted, metrics))

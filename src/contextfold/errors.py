@@ -18,8 +18,9 @@
         ├── StoreInvalid          store_invalid         the state store cannot be used as it is
         └── ScrubFailed           scrub_failed          secrets could not be looked for, so nothing was kept
 
-`code` and `message` of those before FoldError are frozen by the error schema v0 and say nothing of paths; `reason` is for
-a person at a terminal and may. This module knows neither exit numbers nor wires: `contextfold.failures` maps codes to each edge.
+`code` and `message` of those before FoldError are frozen by the error schema v0 and say nothing of paths; `reason` is
+for a person at a terminal and may. This module knows neither exit numbers nor wires: `contextfold.failures` maps codes
+to each edge.
 """
 
 from __future__ import annotations

@@ -25,5 +25,5 @@ def _dense(text: str) -> int:
     return -(-len(text.encode("utf-8")) // BYTES_PER_DENSE_TOKEN)
 
 
-# What folding may count with, by the name of the setting. `dense` is for code and for scripts that tokenizers cut short.
+# What folding may count with, by the setting's name. `dense` is for code and for scripts that tokenizers cut short.
 COUNTERS: Mapping[str, Counter] = {"v0": _v0, "dense": _dense}

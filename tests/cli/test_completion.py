@@ -12,7 +12,6 @@ import pytest
 from contextfold.cli.commands import COMMANDS
 from machine import Call
 
-
 FIRST_WORDS = {command.name.split()[0] for command in COMMANDS}
 
 

@@ -1,14 +1,17 @@
-"""A folder of caches for clients to ask about."""
+"""A folder of caches for clients to ask about, and the daemons they ask."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from clients.servers import Endpoint, Server, serving
+from daemon import Daemon
 from machine import context, write_files
 
-pytest.register_assert_rewrite("clients.contract")
+pytest.register_assert_rewrite("clients.contract", "clients.folding")
 
 DOCUMENTS = {
     "deployment.md": "Deployment deployment deployment guide.",
@@ -31,3 +34,39 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "broken" / "index.json").write_text("damaged")
     (root / "empty").mkdir()
     return root
+
+
+@pytest.fixture(scope="session")
+def daemon(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """A daemon as it comes, open to this machine."""
+    running = Daemon(tmp_path_factory.mktemp("daemon"), "--cache-root", str(shelf))
+    yield Endpoint(f"{running.url}/mcp")
+    assert running.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def guarded_daemon(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """A daemon that wants a token, and lets no context grow beyond 100 tokens and one branch."""
+    folder = tmp_path_factory.mktemp("guarded")
+    made = context("token", "ann", "--token-file", folder / "tokens")
+    assert made.code == 0, made.err
+    settings = {"CONTEXT_HARD_LIMIT": "on", "CONTEXT_LIMIT_TOKENS": "100", "CONTEXT_BRANCH_DEPTH": "1"}
+    argv = ("--cache-root", str(shelf), "--token-file", str(folder / "tokens"))
+    running = Daemon(folder, *argv, env=settings)
+    yield Endpoint(f"{running.url}/mcp", {"Authorization": f"Bearer {made.out.decode().strip()}"})
+    assert running.stop() == 0
+
+
+@pytest.fixture(params=["stdio", "http"])
+def server(request: pytest.FixtureRequest, shelf: Path) -> Server:
+    """Either; the suites have one of their own."""
+    if request.param == "stdio":
+        return serving(shelf)
+    daemon: Endpoint = request.getfixturevalue("daemon")
+    return daemon
+
+
+@pytest.fixture
+def project(request: pytest.FixtureRequest) -> str:
+    """A project of this test's own, so that tests can share a daemon."""
+    return f"/projects/{request.node.nodeid}"

@@ -1,16 +1,19 @@
-"""What every MCP client must see of the server, whoever wrote the client. The test files bring the clients.
+"""What every MCP client must see of the server, whoever wrote the client and over whichever transport.
 
-A client is a function: a server and operations in, one outcome for each operation out, in the client's own words.
+A client is a function: a server and operations in, one outcome for each operation out, in the client's own words. The
+test files bring the clients; `OverStdio` here and `OverHttp` in `folding.py` bring the server.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import pytest
+
+from clients.servers import Command, Server, serving, with_a_frozen_worker
 from contextfold import __version__
 from machine import COMMAND, context
 
@@ -19,6 +22,7 @@ MODERN = "2026-07-28"
 
 RESOLVE, LIST_CACHES, INSPECT_CACHE = "context.resolve", "context.list_caches", "context.inspect_cache"
 INVALID_PARAMS, METHOD_NOT_FOUND = -32602, -32601
+OURS = "contextfold/"  # how our keys in `_meta` begin
 
 _CACHE = {"type": "string", "description": "Path or identifier of a built context cache"}
 SCHEMAS = {
@@ -84,16 +88,10 @@ MORE_WRONG: tuple[Wrong, ...] = (
 )
 
 
-class Server(NamedTuple):
-    """A server as a client's configuration names it."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = {}
-
-
 class Call(NamedTuple):
     tool: str
     arguments: Mapping[str, object]
+    timeout_ms: int | None = None  # None: as long as the client waits by itself
 
 
 class ListTools(NamedTuple):
@@ -116,13 +114,15 @@ Operation = Call | ListTools | About | Request
 class Answered(NamedTuple):
     text: str
     is_error: bool
+    meta: Mapping[str, Any] = {}  # what is ours of it
 
 
 class Refused(NamedTuple):
-    """A protocol error, as the client tells it."""
+    """A protocol error, or a failure to connect, as the client tells it."""
 
     code: int | str
     message: str
+    data: Any = None
 
 
 class Told(NamedTuple):
@@ -143,25 +143,25 @@ class Client(Protocol):
     def calls_per_connection(self) -> int:
         """How many calls can be shown on one connection."""
 
+    @property
+    def tells_numbers(self) -> bool:
+        """Whether it shows the number and data of a protocol error, or the message alone."""
+
+    @property
+    def unauthorized(self) -> int | str:
+        """The code it gives to not being let in."""
+
     def __call__(self, server: Server, *operations: Operation, together: bool = False) -> list[Outcome]: ...
-
-
-def serving(root: Path) -> Server:
-    return Server((str(COMMAND), "serve", "--stdio", "--cache-root", str(root)))
-
-
-def with_a_frozen_worker(root: Path) -> Server:
-    settings = {"CONTEXT_CACHE_ROOT": str(root), "CONTEXT_TOOL_TIMEOUT_SECS": "1"}
-    return Server((sys.executable, str(Path(__file__).with_name("frozen_server.py"))), settings)
 
 
 def outcome(result: Any) -> Outcome:
     """What a client printed as JSON."""
     match result:
-        case {"refused": {"code": code, "message": message}}:
-            return Refused(code, message)
-        case {"content": [{"type": "text", "text": text}], "isError": is_error}:
-            return Answered(text, is_error)
+        case {"refused": {"code": code, "message": message, **more}}:
+            return Refused(code, message, more.get("data"))
+        case {"content": [{"type": "text", "text": text}], "isError": is_error, **more}:
+            meta: Any = more.get("_meta", {})
+            return Answered(text, is_error, {key: meta[key] for key in meta if key.startswith(OURS)})
     return Told(result)
 
 
@@ -177,8 +177,8 @@ def as_the_command_says(shelf: Path, question: Mapping[str, object]) -> Answered
     return Answered(ran.out.decode(), is_error=False)
 
 
-def assert_typed(client: Client, shelf: Path, wrong: Sequence[Wrong]) -> None:
-    outcomes = client(serving(shelf), *(Call(tool, arguments) for _, tool, arguments in wrong))
+def assert_typed(client: Client, server: Server, wrong: Sequence[Wrong]) -> None:
+    outcomes = client(server, *(Call(tool, arguments) for _, tool, arguments in wrong))
     assert outcomes == [typed(code) for code, _, _ in wrong]
 
 
@@ -190,33 +190,26 @@ def assert_refused(refused: Outcome, code: int, message: str) -> None:
 
 
 class EveryClient:
-    def test_it_agrees_on_a_version_and_reads_what_the_server_is_for(self, client: Client, shelf: Path) -> None:
-        [told] = client(serving(shelf), About())
+    def test_it_agrees_on_a_version_and_reads_what_the_server_is_for(self, client: Client, server: Server) -> None:
+        [told] = client(server, About())
         assert isinstance(told, Told)
         assert told.value["version"] == client.version
         assert told.value["serverInfo"] == {"name": "contextfold", "version": __version__}
         assert all(name in told.value["instructions"] for name in SCHEMAS)
 
-    def test_it_lists_three_tools_in_order_that_take_nothing_unknown(self, client: Client, shelf: Path) -> None:
-        [told] = client(serving(shelf), ListTools())
-        assert isinstance(told, Told)
-        tools = told.value["tools"]
-        assert [(tool["name"], tool["inputSchema"]) for tool in tools] == list(SCHEMAS.items())
-        assert all(tool["description"] and tool["annotations"]["readOnlyHint"] for tool in tools)
-
-    def test_resolve_gives_the_bytes_of_the_command(self, client: Client, shelf: Path) -> None:
-        answers = client(serving(shelf), *(Call(RESOLVE, question) for question in QUESTIONS))
+    def test_resolve_gives_the_bytes_of_the_command(self, client: Client, server: Server, shelf: Path) -> None:
+        answers = client(server, *(Call(RESOLVE, question) for question in QUESTIONS))
         assert answers == [as_the_command_says(shelf, question) for question in QUESTIONS]
 
-    def test_list_caches_names_every_folder(self, client: Client, shelf: Path) -> None:
-        [answer] = client(serving(shelf), Call(LIST_CACHES, {}))
+    def test_list_caches_names_every_folder(self, client: Client, server: Server) -> None:
+        [answer] = client(server, Call(LIST_CACHES, {}))
         listed = [("big", True), ("broken", True), ("docs", True), ("empty", False)]
         caches = [{"path": path, "has_manifest": has_manifest} for path, has_manifest in listed]
         assert answer == Answered(json.dumps({"caches": caches}, separators=(",", ":")), is_error=False)
 
-    def test_inspect_cache_tells_what_a_cache_is(self, client: Client, shelf: Path) -> None:
+    def test_inspect_cache_tells_what_a_cache_is(self, client: Client, server: Server) -> None:
         names = ("docs", "broken", "empty")
-        answers = client(serving(shelf), *(Call(INSPECT_CACHE, {"cache": name}) for name in names))
+        answers = client(server, *(Call(INSPECT_CACHE, {"cache": name}) for name in names))
         for name, answer in zip(names, answers, strict=True):
             assert isinstance(answer, Answered)
             assert not answer.is_error
@@ -226,8 +219,73 @@ class EveryClient:
             assert known["valid"] is (name == "docs")
             assert known["document_count"] == (0 if name == "empty" else 3)
 
-    def test_a_call_that_cannot_be_answered_is_an_error_with_its_code(self, client: Client, shelf: Path) -> None:
-        assert_typed(client, shelf, WRONG)
+    def test_a_call_that_cannot_be_answered_is_an_error_with_its_code(self, client: Client, server: Server) -> None:
+        assert_typed(client, server, WRONG)
+
+
+class EveryLastingClient(EveryClient):
+    """Clients that keep a connection, send what they are given, and show JSON-RPC errors with their codes."""
+
+    unknown_tool: str
+    unknown_method: str
+
+    def test_resolve_gives_the_bytes_of_the_command_for_odd_questions(
+        self, client: Client, server: Server, shelf: Path
+    ) -> None:
+        answers = client(server, *(Call(RESOLVE, question) for question in MORE_QUESTIONS))
+        assert answers == [as_the_command_says(shelf, question) for question in MORE_QUESTIONS]
+
+    def test_every_bad_argument_is_an_error_with_its_code(self, client: Client, server: Server) -> None:
+        assert_typed(client, server, MORE_WRONG)
+
+    def test_an_unknown_tool_is_refused(self, client: Client, server: Server, shelf: Path) -> None:
+        refused, answer = client(server, Call("context.nothing", {}), Call(RESOLVE, GUIDE))
+        assert_refused(refused, INVALID_PARAMS, self.unknown_tool)
+        assert answer == as_the_command_says(shelf, GUIDE)
+
+    def test_an_argument_the_schema_does_not_name_is_refused(self, client: Client, server: Server) -> None:
+        calls = (
+            Call(RESOLVE, GUIDE | {"limit": 1}),
+            Call(LIST_CACHES, {"cache": "docs"}),
+            Call(INSPECT_CACHE, {"cache": "docs", "query": "guide"}),
+        )
+        for refused in client(server, *calls):
+            assert_refused(refused, INVALID_PARAMS, "Invalid params")
+
+    def test_an_unknown_method_is_refused(self, client: Client, server: Server) -> None:
+        [refused] = client(server, Request("context/unknown"))
+        assert_refused(refused, METHOD_NOT_FOUND, self.unknown_method)
+
+    def test_calls_sent_at_once_each_get_their_own_answer(self, client: Client, server: Server) -> None:
+        calls = [Call(RESOLVE, GUIDE | {"query": f"guide {number}", "budget": number}) for number in range(40)]
+        answers = client(server, *calls, together=True)
+        assert len(answers) == len(calls)
+        for number, answer in enumerate(answers):
+            assert isinstance(answer, Answered)
+            selection = json.loads(answer.text)["selection"]
+            assert (selection["query"], selection["budget"]) == (f"guide {number}", number)
+
+    def test_ping_belongs_to_the_handshake(self, client: Client, server: Server) -> None:
+        [answer] = client(server, Request("ping"))
+        assert isinstance(answer, Told if client.version == HANDSHAKE else Refused)
+
+
+class OverStdio:
+    """A server of the client's own, and what depends on how it was started."""
+
+    unknown_tool = "Unknown tool: context.nothing"
+    unknown_method = "Method not found: context/unknown"
+
+    @pytest.fixture
+    def server(self, shelf: Path) -> Server:
+        return serving(shelf)
+
+    def test_it_lists_three_tools_in_order_that_take_nothing_unknown(self, client: Client, server: Server) -> None:
+        [told] = client(server, ListTools())
+        assert isinstance(told, Told)
+        tools = told.value["tools"]
+        assert [(tool["name"], tool["inputSchema"]) for tool in tools] == list(SCHEMAS.items())
+        assert all(tool["description"] and tool["annotations"]["readOnlyHint"] for tool in tools)
 
     def test_without_a_root_listing_is_an_io_error(self, client: Client, tmp_path: Path) -> None:
         assert client(serving(tmp_path / "nowhere"), Call(LIST_CACHES, {})) == [typed("io_error")]
@@ -238,48 +296,6 @@ class EveryClient:
         assert late == typed("internal_error")
         assert answers == [as_the_command_says(shelf, GUIDE)] * (client.calls_per_connection - 1)
 
-
-class EveryLastingClient(EveryClient):
-    """Clients that keep a connection, send what they are given, and show JSON-RPC errors with their codes."""
-
-    def test_resolve_gives_the_bytes_of_the_command_for_odd_questions(self, client: Client, shelf: Path) -> None:
-        answers = client(serving(shelf), *(Call(RESOLVE, question) for question in MORE_QUESTIONS))
-        assert answers == [as_the_command_says(shelf, question) for question in MORE_QUESTIONS]
-
-    def test_every_bad_argument_is_an_error_with_its_code(self, client: Client, shelf: Path) -> None:
-        assert_typed(client, shelf, MORE_WRONG)
-
-    def test_an_unknown_tool_is_refused(self, client: Client, shelf: Path) -> None:
-        refused, answer = client(serving(shelf), Call("context.nothing", {}), Call(RESOLVE, GUIDE))
-        assert_refused(refused, INVALID_PARAMS, "Unknown tool: context.nothing")
-        assert answer == as_the_command_says(shelf, GUIDE)
-
-    def test_an_argument_the_schema_does_not_name_is_refused(self, client: Client, shelf: Path) -> None:
-        calls = (
-            Call(RESOLVE, GUIDE | {"limit": 1}),
-            Call(LIST_CACHES, {"cache": "docs"}),
-            Call(INSPECT_CACHE, {"cache": "docs", "query": "guide"}),
-        )
-        for refused in client(serving(shelf), *calls):
-            assert_refused(refused, INVALID_PARAMS, "Invalid params")
-
-    def test_an_unknown_method_is_refused(self, client: Client, shelf: Path) -> None:
-        [refused] = client(serving(shelf), Request("context/unknown"))
-        assert_refused(refused, METHOD_NOT_FOUND, "Method not found: context/unknown")
-
-    def test_calls_sent_at_once_each_get_their_own_answer(self, client: Client, shelf: Path) -> None:
-        calls = [Call(RESOLVE, GUIDE | {"query": f"guide {number}", "budget": number}) for number in range(40)]
-        answers = client(serving(shelf), *calls, together=True)
-        assert len(answers) == len(calls)
-        for number, answer in enumerate(answers):
-            assert isinstance(answer, Answered)
-            selection = json.loads(answer.text)["selection"]
-            assert (selection["query"], selection["budget"]) == (f"guide {number}", number)
-
     def test_the_server_may_be_set_up_by_its_environment_alone(self, client: Client, shelf: Path) -> None:
-        server = Server((str(COMMAND.with_name("mcp-context-server")),), {"CONTEXT_CACHE_ROOT": str(shelf)})
+        server = Command((str(COMMAND.with_name("mcp-context-server")),), {"CONTEXT_CACHE_ROOT": str(shelf)})
         assert client(server, Call(RESOLVE, GUIDE)) == [as_the_command_says(shelf, GUIDE)]
-
-    def test_ping_belongs_to_the_handshake(self, client: Client, shelf: Path) -> None:
-        [answer] = client(serving(shelf), Request("ping"))
-        assert isinstance(answer, Told if client.version == HANDSHAKE else Refused)

@@ -1,16 +1,22 @@
-// Talks to a server through a client: operations come as JSON on stdin, what the client made of each goes to stdout.
-import { text } from "node:stream/consumers";
+// Talks to servers through a client: each line of stdin is a plan, and what the client made of it is a line of stdout.
+import { createInterface } from "node:readline";
+
+// An HTTP failure is known by its status, whatever else the client calls it.
+const refusal = ({ status, code, message, data }) => ({ refused: { code: status ?? code, message, data } });
 
 export async function converse(connect) {
-  const [mode, command, ...args] = process.argv.slice(2);
-  const { env, together, operations } = JSON.parse(await text(process.stdin));
-  const refusal = ({ code, message }) => ({ refused: { code, message } });
+  for await (const line of createInterface({ input: process.stdin })) {
+    const outcomes = await follow(connect, JSON.parse(line));
+    process.stdout.write(`${JSON.stringify(outcomes)}\n`);
+  }
+}
+
+async function follow(connect, { mode, server, together, operations }) {
   let connected;
   try {
-    connected = await connect({ command, args, env }, mode);
+    connected = await connect(server, mode);
   } catch (error) {
-    process.stdout.write(JSON.stringify([refusal(error)]));
-    return;
+    return [refusal(error)];
   }
   const { client, doing } = connected;
   const perform = async ({ do: what, ...operation }) => {
@@ -24,5 +30,5 @@ export async function converse(connect) {
   if (together) outcomes.push(...(await Promise.all(operations.map(perform))));
   else for (const operation of operations) outcomes.push(await perform(operation));
   await client.close();
-  process.stdout.write(JSON.stringify(outcomes));
+  return outcomes;
 }

@@ -20,16 +20,17 @@ from clients.contract import (
     ListTools,
     Operation,
     Outcome,
+    OverStdio,
     Refused,
     Request,
-    Server,
     Told,
     as_the_command_says,
     outcome,
-    serving,
     typed,
 )
+from clients.folding import OverHttp
 from clients.node import HERE, run_node
+from clients.servers import Command, Endpoint, Server, serving
 
 INSPECTOR = str(HERE / "node_modules" / ".bin" / "mcp-inspector")
 TOOL_FAILED = 5  # its exit code for a result with isError
@@ -46,15 +47,16 @@ class Inspector(NamedTuple):
     version: str
     home: Path
     calls_per_connection: int = 1
+    tells_numbers: bool = False
+    unauthorized: str = "auth_required"
 
     def __call__(self, server: Server, *operations: Operation, together: bool = False) -> list[Outcome]:
         assert not together
         return [self._perform(server, operation) for operation in operations]
 
     def run(self, server: Server, *argv: str) -> Ran:
-        settings = [word for name, value in server.env.items() for word in ("-e", f"{name}={value}")]
-        ways = ["--cli", *settings, *server.argv, "--protocol-era", self.era, "--format", "json"]
-        done = run_node(self.home, INSPECTOR, *ways, *argv)
+        ways = ["--protocol-era", self.era, "--format", "json"]
+        done = run_node(self.home, INSPECTOR, "--cli", *_named(server), *ways, *argv)
         errors = [json.loads(line)["error"] for line in done.stderr.splitlines() if line.startswith('{"error":')]
         return Ran(done.returncode, json.loads(done.stdout or "null"), errors)
 
@@ -72,6 +74,15 @@ class Inspector(NamedTuple):
         return outcome(result)
 
 
+def _named(server: Server) -> list[str]:
+    match server:
+        case Command(argv, env):
+            return [*(word for name, value in env.items() for word in ("-e", f"{name}={value}")), *argv]
+        case Endpoint(url, headers):
+            sent = [word for name, value in headers.items() for word in ("--header", f"{name}: {value}")]
+            return [url, "--transport", "http", "--stored-auth-only", *sent]
+
+
 def _written(operation: Operation) -> list[str]:
     match operation:
         case About():
@@ -80,7 +91,8 @@ def _written(operation: Operation) -> list[str]:
             return ["--method", "tools/list", "--strict"]
         case Request(method):
             return ["--method", method]
-        case Call(tool, arguments):
+        case Call(tool, arguments, timeout_ms):
+            assert timeout_ms is None
             return ["--method", "tools/call", "--tool-name", tool, "--tool-args-json", json.dumps(arguments)]
 
 
@@ -92,14 +104,14 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Inspector:
     return Inspector(request.param, ERAS[request.param], tmp_path)
 
 
-def test_left_to_choose_it_takes_the_modern_era(shelf: Path, tmp_path: Path) -> None:
-    [told, answer] = Inspector("auto", MODERN, tmp_path)(serving(shelf), About(), Call(RESOLVE, GUIDE))
+def test_left_to_choose_it_takes_the_modern_era(server: Server, shelf: Path, tmp_path: Path) -> None:
+    [told, answer] = Inspector("auto", MODERN, tmp_path)(server, About(), Call(RESOLVE, GUIDE))
     assert isinstance(told, Told)
     assert told.value["protocolVersion"] == MODERN
     assert answer == as_the_command_says(shelf, GUIDE)
 
 
-class TestInspector(EveryClient):
+class TestInspector(OverStdio, EveryClient):
     def test_what_it_writes_to_a_file_is_what_the_command_prints(
         self, client: Inspector, shelf: Path, tmp_path: Path
     ) -> None:
@@ -124,3 +136,7 @@ class TestInspector(EveryClient):
 
     def test_half_a_surrogate_pair_is_an_invalid_query(self, client: Inspector, shelf: Path) -> None:
         assert client(serving(shelf), Call(RESOLVE, GUIDE | {"query": "\ud800"})) == [typed("invalid_query")]
+
+
+class TestInspectorOverHttp(OverHttp, EveryClient):
+    pass

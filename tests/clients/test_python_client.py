@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+import httpx2
 import pytest
 from mcp import Client as SdkClient
 from mcp import MCPError, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 from mcp.types import EmptyResult
 from mcp.types import Request as SdkRequest
 
@@ -21,11 +25,13 @@ from clients.contract import (
     ListTools,
     Operation,
     Outcome,
+    OverStdio,
     Refused,
     Request,
-    Server,
     outcome,
 )
+from clients.folding import LastingOverHttp
+from clients.servers import Command, Server
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 PATIENCE_S = 60
@@ -35,17 +41,55 @@ class Python(NamedTuple):
     mode: str
     version: str
     calls_per_connection: int = 3
+    tells_numbers: bool = True
+    unauthorized: int = 401
 
     def __call__(self, server: Server, *operations: Operation, together: bool = False) -> list[Outcome]:
         return asyncio.run(asyncio.wait_for(self._converse(server, operations, together), PATIENCE_S))
 
     async def _converse(self, server: Server, operations: tuple[Operation, ...], together: bool) -> list[Outcome]:
+        statuses: list[int] = []
+        try:
+            async with _connected(server, self.mode, statuses) as client:
+                if together:
+                    outcomes = list(await asyncio.gather(*(_perform(client, operation) for operation in operations)))
+                else:
+                    outcomes = [await _perform(client, operation) for operation in operations]
+        except* MCPError as refused:
+            outcomes = [_refused(_first(refused))]
+        if self.unauthorized in statuses:
+            outcomes = [told._replace(code=self.unauthorized) for told in outcomes if isinstance(told, Refused)]
+        return outcomes
+
+
+@asynccontextmanager
+async def _connected(server: Server, mode: str, statuses: list[int]) -> AsyncIterator[SdkClient]:
+    """A client that has agreed on a version, or will. `statuses` gets what HTTP says; the client keeps it to itself."""
+    if isinstance(server, Command):
         command, *args = server.argv
-        parameters = StdioServerParameters(command=command, args=args, env=dict(server.env))
-        async with SdkClient(parameters, mode=self.mode) as client:
-            if together:
-                return list(await asyncio.gather(*(_perform(client, operation) for operation in operations)))
-            return [await _perform(client, operation) for operation in operations]
+        async with SdkClient(
+            StdioServerParameters(command=command, args=args, env=dict(server.env)), mode=mode
+        ) as client:
+            yield client
+        return
+
+    async def note(response: httpx2.Response) -> None:
+        statuses.append(response.status_code)
+
+    async with (
+        httpx2.AsyncClient(headers=dict(server.headers), timeout=PATIENCE_S, event_hooks={"response": [note]}) as http,
+        SdkClient(streamable_http_client(server.url, http_client=http), mode=mode) as client,
+    ):
+        yield client
+
+
+def _refused(error: MCPError) -> Refused:
+    return Refused(error.code, error.message, error.data)
+
+
+def _first(group: BaseExceptionGroup[MCPError]) -> MCPError:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 async def _perform(client: SdkClient, operation: Operation) -> Outcome:
@@ -58,10 +102,11 @@ async def _perform(client: SdkClient, operation: Operation) -> Outcome:
             case Request(method):
                 request = SdkRequest[dict[str, Any] | None, str](method=method, params=None)
                 result = await client.session.send_request(request, EmptyResult)
-            case Call(tool, arguments):
-                result = await client.call_tool(tool, dict(arguments))
+            case Call(tool, arguments, timeout_ms):
+                timeout_s = None if timeout_ms is None else timeout_ms / 1000
+                result = await client.call_tool(tool, dict(arguments), read_timeout_seconds=timeout_s)
     except MCPError as error:
-        return Refused(error.code, error.message)
+        return _refused(error)
     return outcome(result.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
@@ -83,5 +128,9 @@ def client(request: pytest.FixtureRequest) -> Client:
     return Python(request.param, MODES[request.param])
 
 
-class TestPythonClient(EveryLastingClient):
+class TestPythonClient(OverStdio, EveryLastingClient):
+    pass
+
+
+class TestPythonClientOverHttp(LastingOverHttp, EveryLastingClient):
     pass

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from functools import cache
 from typing import NamedTuple
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from clients.contract import (
     GUIDE,
     HANDSHAKE,
+    METHOD_NOT_FOUND,
     MODERN,
     RESOLVE,
     About,
@@ -20,34 +23,47 @@ from clients.contract import (
     ListTools,
     Operation,
     Outcome,
+    OverStdio,
     Refused,
     Request,
-    Server,
+    assert_refused,
     outcome,
-    serving,
     typed,
 )
-from clients.node import run_node
+from clients.folding import LastingOverHttp
+from clients.node import Script
+from clients.servers import Command, Endpoint, Server
 
 UNSUPPORTED_VERSION = -32022
+NOT_FOUND = 404
+
+Scripts = Callable[[str], Script]
 
 
 class TypeScript(NamedTuple):
-    script: str
+    script: Script
     mode: str
     version: str
-    home: Path
     calls_per_connection: int = 3
+    tells_numbers: bool = True
+    unauthorized: int = 401
 
     def __call__(self, server: Server, *operations: Operation, together: bool = False) -> list[Outcome]:
         plan = {
-            "env": dict(server.env),
+            "mode": self.mode,
+            "server": _named(server),
             "together": together,
             "operations": [_written(operation) for operation in operations],
         }
-        done = run_node(self.home, self.script, self.mode, *server.argv, given=json.dumps(plan))
-        assert done.returncode == 0, done.stderr
-        return [outcome(result) for result in json.loads(done.stdout)]
+        return [outcome(result) for result in json.loads(self.script.ask(json.dumps(plan)))]
+
+
+def _named(server: Server) -> dict[str, object]:
+    match server:
+        case Command(argv, env):
+            return {"command": argv[0], "args": argv[1:], "env": dict(env)}
+        case Endpoint(url, headers):
+            return {"url": url, "headers": dict(headers)}
 
 
 def _written(operation: Operation) -> dict[str, object]:
@@ -58,8 +74,9 @@ def _written(operation: Operation) -> dict[str, object]:
             return {"do": "list"}
         case Request(method):
             return {"do": "request", "method": method}
-        case Call(tool, arguments):
-            return {"do": "call", "tool": tool, "arguments": arguments}
+        case Call(tool, arguments, timeout_ms):
+            waiting = {} if timeout_ms is None else {"timeout": timeout_ms}
+            return {"do": "call", "tool": tool, "arguments": arguments, **waiting}
 
 
 CLIENTS = {
@@ -70,17 +87,35 @@ CLIENTS = {
 }
 
 
+@pytest.fixture(scope="session")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
+    """Each is started when first wanted: starting Node costs more than all that a test does with it."""
+    with ExitStack() as running:
+        yield cache(lambda name: running.enter_context(closing(Script(tmp_path_factory.mktemp("node"), name))))
+
+
 @pytest.fixture(params=CLIENTS)
-def client(request: pytest.FixtureRequest, tmp_path: Path) -> Client:
+def client(request: pytest.FixtureRequest, scripts: Scripts) -> Client:
     script, mode, version = CLIENTS[request.param]
-    return TypeScript(script, mode, version, tmp_path)
+    return TypeScript(scripts(script), mode, version)
 
 
-class TestTypeScriptClients(EveryLastingClient):
-    def test_half_a_surrogate_pair_is_an_invalid_query(self, client: Client, shelf: Path) -> None:
-        assert client(serving(shelf), Call(RESOLVE, GUIDE | {"query": "\ud800"})) == [typed("invalid_query")]
+class TestTypeScriptClients(OverStdio, EveryLastingClient):
+    def test_half_a_surrogate_pair_is_an_invalid_query(self, client: Client, server: Server) -> None:
+        assert client(server, Call(RESOLVE, GUIDE | {"query": "\ud800"})) == [typed("invalid_query")]
 
 
-def test_a_client_pinned_to_a_version_to_come_learns_that_it_is_not_spoken(shelf: Path, tmp_path: Path) -> None:
-    [refused] = TypeScript("typescript_v2.mjs", "2027-01-01", "", tmp_path)(serving(shelf), ListTools())
-    assert refused == Refused(UNSUPPORTED_VERSION, "Unsupported protocol version")
+class TestTypeScriptClientsOverHttp(LastingOverHttp, EveryLastingClient):
+    def test_an_unknown_method_is_refused(self, client: Client, server: Server) -> None:
+        """The modern era wants a 404 with it, which v2 takes for HTTP's own and shows as it came."""
+        [refused] = client(server, Request("context/unknown"))
+        if client.version == MODERN:
+            assert isinstance(refused, Refused)
+            assert refused.code == NOT_FOUND
+            refused = outcome({"refused": json.loads(refused.data["text"])["error"]})
+        assert_refused(refused, METHOD_NOT_FOUND, self.unknown_method)
+
+
+def test_a_client_pinned_to_a_version_to_come_learns_that_it_is_not_spoken(server: Server, scripts: Scripts) -> None:
+    [refused] = TypeScript(scripts("typescript_v2.mjs"), "2027-01-01", "")(server, ListTools())
+    assert_refused(refused, UNSUPPORTED_VERSION, "Unsupported protocol version")

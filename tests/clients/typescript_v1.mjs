@@ -1,15 +1,21 @@
 // The TypeScript client of the handshake era.
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
+import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 import { ResultSchema } from "@modelcontextprotocol/sdk/types.js";
 import { converse } from "./converse.mjs";
 
+const transportTo = ({ url, headers, ...command }) =>
+  url ? new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers } }) : new StdioClientTransport(command);
+
 await converse(async (server) => {
   const client = new Client({ name: "typescript-v1", version: "1" });
-  const transport = new StdioClientTransport(server);
+  const transport = transportTo(server);
+  const setProtocolVersion = transport.setProtocolVersion?.bind(transport);
   let version;
   transport.setProtocolVersion = (negotiated) => {
     version = negotiated;
+    setProtocolVersion?.(negotiated);
   };
   await client.connect(transport);
   return {
@@ -17,7 +23,8 @@ await converse(async (server) => {
     doing: {
       about: () => ({ version, serverInfo: client.getServerVersion(), instructions: client.getInstructions() }),
       list: () => client.listTools(),
-      call: ({ tool, arguments: given }) => client.callTool({ name: tool, arguments: given }),
+      call: ({ tool, arguments: given, timeout }) =>
+        client.callTool({ name: tool, arguments: given }, undefined, { timeout }),
       request: ({ method }) => client.request({ method }, ResultSchema),
     },
   };

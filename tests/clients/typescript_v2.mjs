@@ -1,14 +1,17 @@
 // The TypeScript client of both eras: legacy, auto, or pinned to a version.
-import { Client } from "@modelcontextprotocol/client";
+import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
 import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
 import { converse } from "./converse.mjs";
 
 const anything = { "~standard": { version: 1, vendor: "contextfold", validate: (value) => ({ value }) } };
 
+const transportTo = ({ url, headers, ...command }) =>
+  url ? new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers } }) : new StdioClientTransport(command);
+
 await converse(async (server, mode) => {
   const versionNegotiation = { mode: ["legacy", "auto"].includes(mode) ? mode : { pin: mode } };
   const client = new Client({ name: "typescript-v2", version: "2" }, { versionNegotiation });
-  await client.connect(new StdioClientTransport(server));
+  await client.connect(transportTo(server));
   return {
     client,
     doing: {
@@ -18,7 +21,7 @@ await converse(async (server, mode) => {
         instructions: client.getInstructions(),
       }),
       list: () => client.listTools(),
-      call: ({ tool, arguments: given }) => client.callTool({ name: tool, arguments: given }),
+      call: ({ tool, arguments: given, timeout }) => client.callTool({ name: tool, arguments: given }, { timeout }),
       request: ({ method }) => client.request({ method }, anything),
     },
   };

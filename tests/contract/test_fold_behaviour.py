@@ -236,7 +236,8 @@ class TestExpanding:
         for text in texts:
             record(transport, project, content=text)
         fold(transport, project, message="Done.")
-        cursor, whole, pages = None, {}, 0
+        cursor, pages = None, 0
+        whole: dict[int, str] = {}
         while True:
             told = transport.call("context_expand", project_path=project, branch_id=begun, budget=600, cursor=cursor)
             answer = transport.result["content"][0]["text"]

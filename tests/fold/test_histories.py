@@ -105,7 +105,7 @@ class Model:
 
     @property
     def total(self) -> int:
-        return self.main + sum(self.branches[known]["tokens"] for known in self.path)
+        return self.main + sum(int(self.branches[known]["tokens"]) for known in self.path)
 
 
 class Histories(RuleBasedStateMachine):
@@ -141,7 +141,7 @@ class Histories(RuleBasedStateMachine):
         caller = Caller("local", operation_id=self.new_id("call"))
         more = ("reported",) if tool == "record" else ()
         self.store.fault = fault
-        outcomes = []
+        outcomes: list[Outcome] = []
         for _ in range(2 + again):
             try:
                 outcomes.append(self.runner.run(getattr(service, tool)(caller, request, *more)))

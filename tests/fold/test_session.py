@@ -67,7 +67,7 @@ class TestTheSeedsWorkedExamples:
                 "current_branch_tokens": 200,
             },
         }
-        work = [("record", {"tokens": 700}) for _ in range(11)]
+        work: list[tuple[str, dict[str, object]]] = [("record", {"tokens": 700})] * 11
         worked = grown(branched, *work, ("record", {"tokens": 600, "redactions": 2}))
         events = session.fold(worked, AT, branch_id=None, summary="s", summary_tokens=200, redactions=0)
         after = replay(events, worked)
@@ -187,12 +187,12 @@ class TestFolding:
     @pytest.mark.parametrize("branch_id", [None, "br_a"])
     def test_only_an_open_branch_can_be_folded(self, branch_id: str | None) -> None:
         state = grown(FRESH, ("branch", {"branch_id": "br_a"}), ("fold", {}))
-        with pytest.raises(BranchStateInvalid, match="^Cannot fold branch: branch is not active$") as refused:
+        with pytest.raises(BranchStateInvalid, match=r"^Cannot fold branch: branch is not active$") as refused:
             session.fold(state, AT, branch_id=branch_id, summary="", summary_tokens=0, redactions=0)
         assert refused.value.data == {"branch_id": branch_id, "current_status": branch_id and "folded"}
 
     def test_a_branch_nobody_knows_is_not_found(self) -> None:
-        with pytest.raises(BranchNotFound, match="^Branch not found: br_xyz$") as refused:
+        with pytest.raises(BranchNotFound, match=r"^Branch not found: br_xyz$") as refused:
             session.fold(FRESH, AT, branch_id="br_xyz", summary="", summary_tokens=0, redactions=0)
         assert refused.value.data == {"branch_id": "br_xyz", "session_id": "sess_1"}
 
@@ -230,7 +230,7 @@ class TestRollingBack:
             ("branch", {"branch_id": "br_b"}),
             ("rollback", {"branch_id": "br_a"}),
         )
-        with pytest.raises(BranchStateInvalid, match="^Cannot roll back: branch is discarded$") as refused:
+        with pytest.raises(BranchStateInvalid, match=r"^Cannot roll back: branch is discarded$") as refused:
             session.rollback(state, AT, branch_id="br_b", restore_state=True)
         assert refused.value.data == {"branch_id": "br_b", "current_status": "discarded"}
 
@@ -254,9 +254,7 @@ class TestLimits:
     def test_depth(self) -> None:
         state = grown(FRESH, *[("branch", {})] * 8)
         with pytest.raises(LimitReached) as refused:
-            session.branch(
-                state, Limits(), AT, branch_id="br_x", description="d", prompt="p", tokens=0, redactions=0
-            )
+            session.branch(state, Limits(), AT, branch_id="br_x", description="d", prompt="p", tokens=0, redactions=0)
         assert refused.value.data == {"limit": "branch_depth", "value": 8}
         assert "8" in refused.value.message
 
@@ -271,7 +269,7 @@ class TestLimits:
     def test_the_hard_limit_refuses_a_branch_and_never_a_fact(self) -> None:
         full = grown(FRESH, ("record", {"tokens": 34_900}))
         hard = Limits(is_hard=True)
-        with pytest.raises(ContextLimitExceeded, match="^Context limit exceeded: 35000/32768 tokens$") as refused:
+        with pytest.raises(ContextLimitExceeded, match=r"^Context limit exceeded: 35000/32768 tokens$") as refused:
             session.branch(full, hard, AT, branch_id="b", description="d", prompt="p", tokens=100, redactions=0)
         assert refused.value.data == {
             "current_tokens": 35_000,
@@ -340,7 +338,8 @@ class TestTheLog:
                     assert event.tokens_folded == tokens[event.branch_id]
                     tokens[parents[event.branch_id]] += event.summary_tokens
         state = replay(log)
-        assert tokens == {None: state.main.tokens, **{b.id: b.tokens for b in state.branches.values()}}
+        told: dict[str | None, int] = {None: state.main.tokens}
+        assert tokens == told | {branch.id: branch.tokens for branch in state.branches.values()}
 
     @given(HISTORIES)
     def test_a_verb_is_the_same_function_every_time(self, steps: list[Step]) -> None:

@@ -28,9 +28,7 @@ class House(NamedTuple):
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     folder = tmp_path_factory.mktemp("owners")
     tokens = folder / "tokens"
-    alice, bob = (
-        context("token", owner, "--token-file", tokens).out.decode().strip() for owner in ("alice", "bob")
-    )
+    alice, bob = (context("token", owner, "--token-file", tokens).out.decode().strip() for owner in ("alice", "bob"))
     assert alice not in tokens.read_text()
     daemon = Daemon(folder, "--token-file", str(tokens))
     yield House(daemon, alice, bob)
@@ -110,9 +108,7 @@ class TestTheSameProject:
         assert everything(house, project) == before
         bob.close()
 
-    def test_her_session_cannot_be_named_or_guessed(
-        self, house: House, hers: Work, project: str, era: str
-    ) -> None:
+    def test_her_session_cannot_be_named_or_guessed(self, house: House, hers: Work, project: str, era: str) -> None:
         before = everything(house, project)
         for name in (hers.session_id, "alice", "alice/", f"alice.{hers.session_id}", "../alice", "default", "main"):
             bob = house.agent(house.bob, era, x_context_session=name)
@@ -126,7 +122,7 @@ class TestTheSameProject:
 
     def test_her_operation_ids_are_not_his(self, house: House, project: str, era: str) -> None:
         meta = {"contextfold/operation_id": "same"}
-        call = {"description": "d", "prompt": "p", "project_path": project}
+        call: dict[str, Any] = {"description": "d", "prompt": "p", "project_path": project}
         alice, bob = house.agent(house.alice, era), house.agent(house.bob, era)
         first = alice.call("context_branch", meta, **call)
         second = bob.call("context_branch", meta, **call)

@@ -13,7 +13,7 @@ import pytest
 
 from contextfold import __version__
 from contextfold.serve.protocol import Session
-from contextfold.serve.tools import RESOLVE_TOOLS
+from contextfold.serve.resolve_tools import RESOLVE_TOOLS
 from contextfold.settings import settings_from
 from machine import COMMAND, command_of, context, interpreters
 from serve.wire import (
@@ -310,7 +310,7 @@ class TestStartAndEnd:
         assert b"--cache-root" in ran.stderr
 
     def test_a_call_may_take_30_seconds_unless_told_otherwise(self) -> None:
-        assert settings_from({"CONTEXT_CACHE_ROOT": "x"}, None).tool_timeout_s == 30
+        assert settings_from({"CONTEXT_CACHE_ROOT": "x"}, {}).tool_timeout_s == 30
 
     @pytest.mark.parametrize("stdout", ["> /dev/full", ">&-"])
     def test_a_stdout_that_takes_nothing_is_an_io_error(self, stdout: str, root: Path) -> None:
@@ -367,7 +367,7 @@ class TestStartAndEnd:
     def test_what_a_library_prints_does_not_reach_the_answers(self, root: Path, tmp_path: Path) -> None:
         noise = "import os, sys\nprint('stray', flush=True)\nos.write(1, b'raw')\nos.system('echo shouted')\n"
         program = f"""
-from contextfold.serve import tools
+from contextfold.serve import resolve_tools as tools
 real = tools._list_caches
 def noisy(root, arguments):
     exec({noise!r})

@@ -1,4 +1,4 @@
-"""What a session's figures add up to, and how healthy they are. Arithmetic over a state; knows no shape of an answer."""
+"""What a session's figures add up to, and how healthy they are. Arithmetic over a state; knows no answer's shape."""
 
 from __future__ import annotations
 

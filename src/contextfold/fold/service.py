@@ -216,9 +216,7 @@ class FoldService:
             if len(found.entries) < PAGE_ENTRIES:
                 return self._looked(page.answer(None), state)
 
-    async def search(
-        self, owner: str, query: str, project: Project | None, limit: int = SEARCH_LIMIT
-    ) -> list[Summary]:
+    async def search(self, owner: str, query: str, project: Project | None, limit: int = SEARCH_LIMIT) -> list[Summary]:
         return list(await self.store.search(owner, query, project.hash if project else None, limit))
 
     async def tidy(self) -> int:

@@ -108,8 +108,9 @@ class Sessions:
             receipt = await self._store.commit(commit)
         except StaleRevision:
             return None
-        if (receipt.answer, receipt.fingerprint) != (commit.answer, change.operation.fingerprint):
-            return _again(receipt, change.operation)  # another call with this id was first
+        if change.may_be_repeated:  # then another daemon may have been first with it, and told the very same
+            await self._refresh(change.key, kept)
+            return _again(receipt, change.operation)
         kept.state = after
         return Outcome(receipt.answer, receipt.state, events, conflicts)
 
@@ -180,6 +181,7 @@ def _decided(change: Change, before: State, at: str) -> list[Event]:
 
 
 def _again(done: Receipt, operation: Operation) -> Outcome:
+    """What a call was answered with that may have been made before."""
     if done.fingerprint != operation.fingerprint:
         raise ArgumentInvalid("operation_id", "was used for another call already; use a new one for each call")
     return Outcome(done.answer, done.state)

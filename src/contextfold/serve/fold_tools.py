@@ -8,33 +8,22 @@ from __future__ import annotations
 
 from contextfold.errors import ArgumentInvalid, ContextError, FoldError, InternalError
 from contextfold.failures import JSON_RPC_CODES
-from contextfold.record import Record
-from contextfold.serve.tools import Answer, Refusal, hints
+from contextfold.serve.tools import Answer, FoldTool, Refusal, hints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
     from contextfold.canonical import Encodable
     from contextfold.fold.service import Caller, FoldService
     from contextfold.fold.sessions import Outcome
 
     Arguments = Mapping[str, object]
-    Handler = Callable[[FoldService, Caller, Arguments], Awaitable[Outcome]]
 
 META_SESSION = "contextfold/session"  # in a request: the name of the session it is for
 META_OPERATION = "contextfold/operation_id"  # in a request: it may be sent again, and has its effect once
 
 REPORTED = "reported"
-
-
-class FoldTool(Record):
-    name: str
-    purpose: str
-    description: str
-    schema: dict[str, Encodable]
-    handler: Handler
-    hints: dict[str, bool]
 
 
 async def _branch(service: FoldService, caller: Caller, arguments: Arguments) -> Outcome:
@@ -100,8 +89,8 @@ FOLD_TOOLS = (
             prompt=_text("Detailed instruction for branch execution"),
             project_path=_PROJECT,
         ),
-        _branch,
         hints(reads=False),
+        _branch,
     ),
     FoldTool(
         "context_return",
@@ -113,24 +102,24 @@ FOLD_TOOLS = (
             project_path=_PROJECT,
             branch_id=_text("Branch to fold (defaults to current active branch)"),
         ),
-        _return,
         hints(reads=False),
+        _return,
     ),
     FoldTool(
         "context_branch_status",
         "see which branch is active and how full the context is",
         "Get current branch state",
         _schema(["project_path"], project_path=_PROJECT),
-        _status,
         hints(reads=True, repeatable=True),
+        _status,
     ),
     FoldTool(
         "context_list_branches",
         "see every branch of the session and what became of it",
         "List all branches for session",
         _schema(["project_path"], project_path=_PROJECT),
-        _list,
         hints(reads=True, repeatable=True),
+        _list,
     ),
     FoldTool(
         "context_rollback",
@@ -146,8 +135,8 @@ FOLD_TOOLS = (
                 "description": "Undo everything since the branch began (true), or only discard later branches (false)",
             },
         ),
-        _rollback,
         hints(reads=False, destroys=True),
+        _rollback,
     ),
     FoldTool(
         "context_record",
@@ -161,8 +150,8 @@ FOLD_TOOLS = (
             tokens={"type": "integer", "minimum": 0, "description": "Its tokens, if known better than by the text"},
             failed={"type": "boolean", "default": False, "description": "Whether it failed"},
         ),
-        record,
         hints(reads=False),
+        record,
     ),
     FoldTool(
         "context_expand",
@@ -175,8 +164,8 @@ FOLD_TOOLS = (
             budget={"type": "integer", "minimum": 200, "description": "Maximum tokens of the answer (default 2000)"},
             cursor=_text("next_cursor of the page before"),
         ),
-        _expand,
         hints(reads=True, repeatable=True),
+        _expand,
     ),
 )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -18,11 +17,15 @@ from starlette.routing import Route
 from contextfold.canonical import Malformed, decode, encode
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.failures import HTTP_STATUSES, JSON_RPC_CODES
-from contextfold.serve.fold_tools import FoldTool, record
+from contextfold.serve.fold_tools import record
 from contextfold.serve.guard import Guard, Message, Receive, Scope, Send
 from contextfold.serve.logs import log, place_of
 from contextfold.serve.mcp import TOLD, McpEndpoint, Services, Told, caller_of
-from contextfold.serve.tools import Tool, listing
+from contextfold.serve.tools import listing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextfold.serve.tools import Tool
 
 MCP_PATH = "/mcp"
 STATE_HEADER = b"x-context-state"
@@ -31,7 +34,7 @@ READY_TIMEOUT_S = 2.0
 JSON = "application/json"
 
 
-def routes_of(tools: Sequence[Tool | FoldTool], services: Services, *, body_max_bytes: int) -> Starlette:
+def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int) -> Starlette:
     """The application behind the guard."""
     endpoint = McpEndpoint(tools, services, body_max_bytes=body_max_bytes)
     pages = _Pages(tools, services)
@@ -83,7 +86,7 @@ class StatingGuard(Guard):
 
 
 class _Pages:
-    def __init__(self, tools: Sequence[Tool | FoldTool], services: Services) -> None:
+    def __init__(self, tools: Sequence[Tool], services: Services) -> None:
         self._services = services
         discovered = [{key: told for key, told in listing(tool).items() if key != "annotations"} for tool in tools]
         self._discovery = encode({"tools": discovered})
@@ -151,7 +154,7 @@ async def _not_found(_request: Request, _problem: Exception) -> Response:
     return _error(404, "not_found", "There is nothing here; MCP is at /mcp, operations go to /v1/operations.")
 
 
-async def _wrong_method(_request: Request, problem: Any) -> Response:
+async def _wrong_method(_request: Request, problem: Exception) -> Response:
     allowed = (getattr(problem, "headers", None) or {}).get("Allow", "")
     return _error(405, "method_not_allowed", f"Use {allowed or 'another method'} here.", allowed)
 

@@ -24,14 +24,18 @@ from contextfold.errors import ArgumentInvalid, FoldError, LimitReached
 from contextfold.failures import INVALID_PARAMS, JSON_RPC_CODES
 from contextfold.fold.service import Caller, FoldService
 from contextfold.record import Record
-from contextfold.serve.fold_tools import FoldTool, caller_from, refused
 from contextfold.serve.fold_tools import call as run_fold_tool
+from contextfold.serve.fold_tools import caller_from, refused
 from contextfold.serve.guard import OWNER, Message, Receive, Scope, Send
 from contextfold.serve.limits import Buckets
 from contextfold.serve.logs import log
 from contextfold.serve.metrics import UNKNOWN_TOOL, Metrics
 from contextfold.serve.resolvers import Resolvers
-from contextfold.serve.tools import Answer, Refusal, Tool, instructions, listing
+from contextfold.serve.tools import Answer, Refusal, ResolveTool, instructions, listing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextfold.serve.tools import Tool
 
 SESSION_HEADER = "x-context-session"
 OPERATION_HEADER = "idempotency-key"
@@ -59,7 +63,7 @@ class Services(Record):
 
 
 class McpEndpoint:
-    def __init__(self, tools: Sequence[Tool | FoldTool], services: Services, *, body_max_bytes: int) -> None:
+    def __init__(self, tools: Sequence[Tool], services: Services, *, body_max_bytes: int) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._services = services
         self._listing = ListToolsResult(tools=[ListedTool.model_validate(listing(tool)) for tool in tools])
@@ -138,9 +142,9 @@ class McpEndpoint:
             _meta=answer.meta or None,
         )
 
-    async def _answer(self, tool: Tool | FoldTool, request: Request, params: CallToolRequestParams) -> Answer | Refusal:
+    async def _answer(self, tool: Tool, request: Request, params: CallToolRequestParams) -> Answer | Refusal:
         arguments = params.arguments or {}
-        if isinstance(tool, Tool):
+        if isinstance(tool, ResolveTool):
             return await self._services.resolvers.call(tool.name, arguments)
         fold = self._services.fold
         try:

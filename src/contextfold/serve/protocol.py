@@ -29,7 +29,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from contextfold.serve.fold_tools import FoldTool
     from contextfold.serve.tools import Answer, Tool
 
     Members = dict[str, object]
@@ -50,7 +49,7 @@ NOT_CACHEABLE = {"ttlMs": 0, "cacheScope": "private"}
 class Call(Record):
     """A tool to be run for a request."""
 
-    tool: Tool | FoldTool
+    tool: Tool
     arguments: Mapping[str, object]
     meta: Mapping[str, object]
     request_id: str | int | None
@@ -60,7 +59,7 @@ class Call(Record):
 class Session:
     """One client's conversation with a set of tools."""
 
-    def __init__(self, tools: Sequence[Tool | FoldTool]) -> None:
+    def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._listing = [listing(tool) for tool in tools]
         self._instructions = instructions(tools)

@@ -17,7 +17,8 @@ from contextfold.errors import InternalError
 from contextfold.failures import INVALID_PARAMS
 from contextfold.serve.jsonrpc import LINE_MAX_BYTES
 from contextfold.serve.protocol import META_CAPABILITIES, META_VERSION, MODERN_VERSIONS
-from contextfold.serve.tools import Answer, Refusal, failure
+from contextfold.serve.resolve_tools import failure
+from contextfold.serve.tools import Answer, Refusal
 from contextfold.settings import CACHE_ROOT, TOOL_TIMEOUT, Settings
 
 SERVERS = 2

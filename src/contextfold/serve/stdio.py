@@ -16,8 +16,9 @@ from contextfold.errors import InternalError, StorageFailed
 from contextfold.failures import JSON_RPC_CODES
 from contextfold.serve.jsonrpc import INTEGER_DIGITS, LINE_MAX_BYTES, PARSE_ERROR, RpcError, error_line
 from contextfold.serve.protocol import Call, Session
-from contextfold.serve.tools import RESOLVE_TOOLS, Answer, Refusal, Tool, failure
-from contextfold.serve.tools import call as run_tool
+from contextfold.serve.resolve_tools import RESOLVE_TOOLS, failure
+from contextfold.serve.resolve_tools import call as run_tool
+from contextfold.serve.tools import Answer, Refusal, ResolveTool
 from contextfold.serve.worker import Worker
 from contextfold.streams import READABLE, WRITABLE, wait, write_all
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from contextfold.app import FoldDesk
     from contextfold.resolve.root import CacheRoot
-    from contextfold.serve.fold_tools import FoldTool
+    from contextfold.serve.tools import Tool
     from contextfold.settings import Settings
 
 CHUNK_BYTES = 1 << 16
@@ -62,8 +63,8 @@ def serve(settings: Settings) -> None:
         worker.stop()
 
 
-def _tools(settings: Settings) -> list[Tool | FoldTool]:
-    tools: list[Tool | FoldTool] = list(RESOLVE_TOOLS) if "resolve" in settings.tools else []
+def _tools(settings: Settings) -> list[Tool]:
+    tools: list[Tool] = list(RESOLVE_TOOLS) if "resolve" in settings.tools else []
     if "fold" in settings.tools:
         from contextfold.serve.fold_tools import FOLD_TOOLS
 
@@ -95,7 +96,7 @@ def _run(call: Call, worker: Worker, settings: Settings) -> Answer | Refusal:
 
 
 def _failed(call: Call, problem: InternalError) -> Answer | Refusal:
-    if isinstance(call.tool, Tool):
+    if isinstance(call.tool, ResolveTool):
         return failure(problem)
     return Refusal(JSON_RPC_CODES[problem.code], problem.message, "null", problem.reason, "")
 
@@ -111,7 +112,7 @@ class _Desk:
     def respond(self, request: bytes) -> bytes:
         name, arguments, meta = json.loads(request)
         tool = next(tool for tool in _tools(self._settings) if tool.name == name)
-        if isinstance(tool, Tool):
+        if isinstance(tool, ResolveTool):
             return _sealed(run_tool(tool, self._opened_root(), arguments))
         if self._fold is None:
             from contextfold.app import FoldDesk

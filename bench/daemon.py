@@ -1,0 +1,250 @@
+"""The daemon's figures: branch and return for one and many clients, and memory, beside what no daemon can do without.
+
+The yardstick is a bare Starlette handler on the same server, plus a bare SQLite transaction, measured in turns with the
+daemon and by the same clients.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.figures import Figure, show, tell
+from bench.stdio import median, p99
+
+COMMAND = Path(sys.executable).parent / "context"
+CLIENTS = (1, 16)
+ERAS = ("2025-11-25", "2026-07-28")
+LIMIT = 3.0  # times the bare sum
+SESSIONS = 10_000
+MEMORY_LIMIT = 4.0  # times the bare handler's
+TEXT = "x" * 200
+
+BARE = """
+import sys
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+async def answer(request: Request) -> Response:
+    await request.body()
+    return Response(b'{"jsonrpc":"2.0","id":1,"result":{}}', media_type="application/json")
+
+class Telling(uvicorn.Server):
+    async def startup(self, sockets=None):
+        await super().startup(sockets)
+        print(self.servers[0].sockets[0].getsockname()[1], flush=True)
+
+app = Starlette(routes=[Route("/mcp", answer, methods=["POST"])])
+Telling(uvicorn.Config(app, port=0, http="h11", loop="asyncio", log_level="error", access_log=False)).run()
+"""
+
+
+class Server(NamedTuple):
+    process: subprocess.Popen[bytes]
+    port: int
+
+    def memory_mb(self) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.communicate()
+
+
+def bare_server() -> Server:
+    process = subprocess.Popen([sys.executable, "-c", BARE], stdout=subprocess.PIPE)
+    assert process.stdout
+    return Server(process, int(process.stdout.readline()))
+
+
+def daemon(folder: str) -> Server:
+    argv: list[str | Path] = [COMMAND, "serve", "--port", "0", "--store", f"{folder}/state/state.db"]
+    env = os.environ | {"CONTEXT_RATE_PER_SECOND": "1000000", "CONTEXT_RATE_BURST": "1000000"}
+    with open(f"{folder}/log", "ab") as log:
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, env=env)
+    assert process.stdout
+    return Server(process, int(process.stdout.readline().split(b":")[-1].removesuffix(b"/mcp\n")))
+
+
+class Client:
+    """Sends prepared bytes and reads whole answers: as little of the time as can be is the client's."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self, request: bytes) -> bytes:
+        self._socket.sendall(request)
+        received = b""
+        while b"\r\n\r\n" not in received:
+            received += self._socket.recv(65536)
+        head, _, body = received.partition(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+        while len(body) < length:
+            body += self._socket.recv(65536)
+        if not head.startswith(b"HTTP/1.1 200") or b'"error"' in body:
+            raise SystemExit(f"the daemon failed: {head[:40]!r} {body[:300]!r}")
+        return body
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def request(era: str, tool: str, **arguments: object) -> bytes:
+    params: dict[str, object] = {"name": tool, "arguments": arguments}
+    headers = [f"mcp-protocol-version: {era}"]
+    if era == ERAS[-1]:
+        prefix = "io.modelcontextprotocol/"
+        params["_meta"] = {f"{prefix}protocolVersion": era, f"{prefix}clientCapabilities": {}}
+        headers += ["mcp-method: tools/call", f"mcp-name: {tool}"]
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+    head = [
+        "POST /mcp HTTP/1.1",
+        "host: localhost",
+        "content-type: application/json",
+        "accept: application/json, text/event-stream",
+        f"content-length: {len(body)}",
+        *headers,
+    ]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+
+def pair(era: str, project: str) -> tuple[bytes, bytes]:
+    """A branch and a return from it."""
+    branch = request(era, "context_branch", description="Find it", prompt=TEXT, project_path=project)
+    return branch, request(era, "context_return", message=TEXT, project_path=project)
+
+
+class Taken(NamedTuple):
+    seconds: list[float]  # of each call
+    wall_s: float
+
+    @property
+    def per_second(self) -> float:
+        return len(self.seconds) / self.wall_s
+
+
+def together(workers: list[Callable[[list[float]], None]]) -> Taken:
+    """Let workers go at once; each notes its calls."""
+    taken: list[list[float]] = [[] for _ in workers]
+    threads = [threading.Thread(target=work, args=(seconds,)) for work, seconds in zip(workers, taken, strict=True)]
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return Taken([second for seconds in taken for second in seconds], time.perf_counter() - begin)
+
+
+def calling(port: int, requests: tuple[bytes, ...], rounds: int) -> Callable[[list[float]], None]:
+    def work(seconds: list[float]) -> None:
+        client = Client(port)
+        for _ in range(rounds):
+            for sent in requests:
+                begin = time.perf_counter()
+                client.ask(sent)
+                seconds.append(time.perf_counter() - begin)
+        client.close()
+
+    return work
+
+
+def committing(path: str, rounds: int) -> Callable[[list[float]], None]:
+    """A transaction of about what a call keeps: 2 KB of state and an event."""
+
+    def work(seconds: list[float]) -> None:
+        connection = sqlite3.connect(path, isolation_level=None, timeout=60)
+        connection.execute("PRAGMA synchronous = FULL")
+        for number in range(2 * rounds):
+            begin = time.perf_counter()
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT INTO states VALUES (?)", ("s" * 2000,))
+            connection.execute("INSERT INTO events VALUES (?, ?)", (number, "e" * 300))
+            connection.execute("COMMIT")
+            seconds.append(time.perf_counter() - begin)
+        connection.close()
+
+    return work
+
+
+def prepared_database(folder: str) -> str:
+    path = f"{folder}/bare.db"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("CREATE TABLE states (body TEXT)")
+    connection.execute("CREATE TABLE events (n INTEGER, body TEXT)")
+    connection.close()
+    return path
+
+
+def added(blocks: list[Taken]) -> Taken:
+    return Taken([second for block in blocks for second in block.seconds], sum(block.wall_s for block in blocks))
+
+
+def speed_figure(served: Server, bare: Server, database: str, *, era: str, clients: int, turns: int) -> Figure:
+    rounds = max(1, 60 // clients)
+    blocks: list[tuple[Taken, Taken, Taken]] = []
+    for turn in range(turns + 1):
+        projects = [f"/bench/{era}/{clients}/{turn}/{number}" for number in range(clients)]
+        ours = together([calling(served.port, pair(era, project), rounds) for project in projects])
+        handler = together([calling(bare.port, pair(era, project), rounds) for project in projects])
+        commit = together([committing(database, rounds) for _ in projects])
+        blocks.append((ours, handler, commit))
+    ours, handler, commit = (added(list(column)) for column in zip(*blocks[1:], strict=True))  # the first warms up
+    bare_sum = median(handler.seconds) + median(commit.seconds)
+    measured = f"p50 {_ms(median(ours.seconds))}, p99 {_ms(p99(ours.seconds))}, {ours.per_second:,.0f} calls/s"
+    yardstick = f"{_ms(median(handler.seconds))} handler + {_ms(median(commit.seconds))} transaction"
+    name = f"branch + return, {clients} client{'s' if clients > 1 else ''}, {era}"
+    return Figure(name, measured, yardstick, median(ours.seconds) / bare_sum, LIMIT)
+
+
+def memory_figure(served: Server, bare: Server, sessions: int) -> Figure:
+    before = served.memory_mb()
+    client = Client(served.port)
+    for number in range(sessions):
+        client.ask(pair(ERAS[-1], f"/memory/{number}")[0])
+    client.close()
+    after, least = served.memory_mb(), bare.memory_mb()
+    each_kb = (after - before) * 1024 / sessions
+    return Figure(
+        f"memory with {sessions:,} open sessions",
+        f"{after:.0f} MB, {each_kb:.1f} KB a session",
+        f"bare handler {least:.0f} MB",
+        after / least,
+        MEMORY_LIMIT,
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.2f} ms"
+
+
+def main(turns: int = 9, sessions: int = SESSIONS) -> bool:
+    tell("daemon")
+    with tempfile.TemporaryDirectory() as folder:
+        served, bare, database = daemon(folder), bare_server(), prepared_database(folder)
+        try:
+            figures = [
+                speed_figure(served, bare, database, era=era, clients=clients, turns=turns)
+                for clients in CLIENTS
+                for era in ERAS
+            ]
+            figures.append(memory_figure(served, bare, sessions))
+        finally:
+            served.stop()
+            bare.stop()
+    return show("daemon", figures)

@@ -1,0 +1,206 @@
+"""What every MCP client must see of the daemon, over HTTP: all the tools, a branch's whole life, every refusal."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from clients.contract import (
+    GUIDE,
+    RESOLVE,
+    SCHEMAS,
+    Answered,
+    Call,
+    Client,
+    ListTools,
+    Outcome,
+    Refused,
+    Told,
+)
+from clients.servers import Endpoint, Server
+
+STATE, COUNTER = "contextfold/state", "contextfold/counter"
+
+_PROJECT = {"type": "string", "description": "Absolute path to project directory"}
+SEED_SCHEMAS = {
+    "context_branch": {
+        "type": "object",
+        "properties": {
+            "description": {"type": "string", "description": "Brief summary of subtask (max 200 chars)"},
+            "prompt": {"type": "string", "description": "Detailed instruction for branch execution"},
+            "project_path": _PROJECT,
+        },
+        "required": ["description", "prompt", "project_path"],
+    },
+    "context_return": {
+        "type": "object",
+        "properties": {
+            "message": {"type": "string", "description": "Summary of branch outcome"},
+            "project_path": _PROJECT,
+            "branch_id": {"type": "string", "description": "Branch to fold (defaults to current active branch)"},
+        },
+        "required": ["message", "project_path"],
+    },
+}
+FOLD_INPUTS = {  # the names a tool takes, and those that it must be given
+    "context_branch": (["description", "prompt", "project_path"], ["description", "prompt", "project_path"]),
+    "context_return": (["message", "project_path", "branch_id"], ["message", "project_path"]),
+    "context_branch_status": (["project_path"], ["project_path"]),
+    "context_list_branches": (["project_path"], ["project_path"]),
+    "context_rollback": (["project_path", "branch_id", "restore_state"], ["project_path", "branch_id"]),
+    "context_record": (["project_path", "type", "content", "tokens", "failed"], ["project_path", "type"]),
+    "context_expand": (["project_path", "branch_id", "budget", "cursor"], ["project_path", "branch_id"]),
+}
+
+RELATIVE = Refused(-32602, "project_path must be absolute, like /home/me/project", {"field": "project_path"})
+TOO_DEEP = Refused(
+    -32004, "Limit reached: branch depth is 1; return from a branch first", {"limit": "branch_depth", "value": 1}
+)
+NOT_ACTIVE = Refused(-32003, "Cannot fold branch: branch is not active", {"branch_id": None, "current_status": None})
+FULL = Refused(
+    -32001,
+    "Context limit exceeded: 201/100 tokens",
+    {
+        "current_tokens": 201,
+        "context_limit": 100,
+        "suggestion": "Fold current branch before continuing",
+        "kind": "context_limit",
+    },
+)
+
+
+def branch(project: str) -> Call:
+    return Call("context_branch", {"description": "Look", "prompt": "Go.", "project_path": project})
+
+
+def fill(project: str) -> Call:
+    return Call("context_record", {"project_path": project, "type": "tool_call", "tokens": 200})
+
+
+def read(answer: Outcome) -> tuple[Any, Any]:
+    """What a fold tool answered, and the state it told beside."""
+    assert isinstance(answer, Answered), answer
+    assert not answer.is_error
+    assert list(answer.meta) == [STATE, COUNTER]
+    assert answer.meta[COUNTER] == "v0"
+    return json.loads(answer.text), answer.meta[STATE]
+
+
+def assert_same_refusal(client: Client, told: Outcome, expected: Refused) -> None:
+    """In the client's words, which may begin with some of its own."""
+    assert isinstance(told, Refused), told
+    assert told.message.endswith(expected.message)
+    if client.tells_numbers:
+        assert (told.code, told.data) == (expected.code, expected.data)
+
+
+class OverHttp:
+    """The daemon that everybody shares, and what only it can do."""
+
+    unknown_tool = "Unknown tool; tools/list has those there are"
+    unknown_method = "Method not found"
+
+    @pytest.fixture
+    def server(self, daemon: Endpoint) -> Server:
+        return daemon
+
+    def test_it_lists_ten_tools_in_order_with_the_seeds_schemas(self, client: Client, server: Server) -> None:
+        [told] = client(server, ListTools())
+        assert isinstance(told, Told)
+        assert all(tool["description"] and "readOnlyHint" in tool["annotations"] for tool in told.value["tools"])
+        schemas = {tool["name"]: tool["inputSchema"] for tool in told.value["tools"]}
+        assert list(schemas) == [*SCHEMAS, *FOLD_INPUTS]
+        assert schemas == schemas | SCHEMAS | SEED_SCHEMAS
+        for name, (names, required) in FOLD_INPUTS.items():
+            assert (list(schemas[name]["properties"]), schemas[name]["required"]) == (names, required)
+
+    def test_a_branch_is_worked_in_folded_read_again_and_reopened(
+        self, client: Client, server: Server, project: str
+    ) -> None:
+        """Over two connections: it is the project that is remembered, not the caller."""
+        [opened] = client(server, branch(project))
+        begun, state = read(opened)
+        branch_id, session_id = begun["branch_id"], begun["session_id"]
+        assert state == {
+            "session_id": session_id,
+            "active_branch_id": branch_id,
+            "branch_depth": 1,
+            "total_tokens": 1,
+            "folded_tokens": 0,
+            "context_usage": 0,
+        }
+        outcomes = client(
+            server,
+            Call("context_record", {"project_path": project, "type": "tool_call", "content": "é" * 200}),
+            Call("context_branch_status", {"project_path": project}),
+            Call("context_list_branches", {"project_path": project}),
+            Call("context_return", {"project_path": project, "message": "Found"}),
+            Call("context_expand", {"project_path": project, "branch_id": branch_id}),
+            Call("context_rollback", {"project_path": project, "branch_id": branch_id}),
+        )
+        answers, states = zip(*map(read, outcomes), strict=True)
+        recorded, status, listed, folded, expanded, reopened = answers
+        assert (recorded["branch_id"], recorded["tokens"]) == (branch_id, 100)
+        assert status["branch_path"] == ["main", branch_id]
+        assert status["token_breakdown"] == {"main_thread": 0, branch_id: 101, "total": 101, "folded_total": 0}
+        assert [(told["id"], told["status"]) for told in listed["branches"]] == [(branch_id, "active")]
+        assert (folded["summary"]["tokens_folded"], folded["summary"]["tokens_saved"]) == (101, 99)
+        assert [entry["text"] for entry in expanded["entries"]] == ["Go.", "é" * 200, "Found"]
+        assert (reopened["rolled_back_to"], reopened["tokens_recovered"]) == (branch_id, 1)
+        assert {state["session_id"] for state in states} == {session_id}
+        assert [(state["active_branch_id"], state["total_tokens"], state["folded_tokens"]) for state in states] == [
+            (branch_id, 101, 0)
+        ] * 3 + [(None, 2, 101)] * 2 + [(branch_id, 1, 0)]
+
+    def test_every_refusal_says_what_is_wrong_to_whoever_brings_the_token(
+        self, client: Client, guarded_daemon: Endpoint, project: str
+    ) -> None:
+        message = {"project_path": project, "message": "Found"}
+        relative, inactive, opened, unknown, too_deep, filled, full, after = client(
+            guarded_daemon,
+            Call("context_branch_status", {"project_path": "relative"}),
+            Call("context_return", message),
+            branch(project),
+            Call("context_return", message | {"branch_id": "br_x"}),
+            branch(project),
+            fill(f"{project}/full"),
+            branch(f"{project}/full"),
+            Call("context_branch_status", {"project_path": project}),
+        )
+        session_id = read(opened)[0]["session_id"]
+        assert_same_refusal(client, relative, RELATIVE)
+        assert_same_refusal(client, inactive, NOT_ACTIVE)
+        not_found = Refused(-32602, "Branch not found: br_x", {"branch_id": "br_x", "session_id": session_id})
+        assert_same_refusal(client, unknown, not_found)
+        assert_same_refusal(client, too_deep, TOO_DEEP)
+        assert read(filled)[1]["total_tokens"] == 200
+        assert_same_refusal(client, full, FULL)
+        assert read(after)[0]["branch_depth"] == 1
+
+    @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer guessed"}], ids=["no token", "a guess"])
+    def test_nobody_else_is_let_in(self, client: Client, guarded_daemon: Endpoint, headers: dict[str, str]) -> None:
+        [refused] = client(Endpoint(guarded_daemon.url, headers), ListTools())
+        assert isinstance(refused, Refused)
+        assert refused.code == client.unauthorized
+
+
+class LastingOverHttp(OverHttp):
+    """Clients that show the numbers of errors, and may be told how long to wait."""
+
+    def test_a_full_context_is_not_taken_for_a_time_out(
+        self, client: Client, guarded_daemon: Endpoint, project: str
+    ) -> None:
+        """Some clients give their own time-outs the number -32001 too; the data tells which it is.
+
+        Two megabytes never come within a millisecond.
+        """
+        hurried = Call(RESOLVE, GUIDE | {"cache": "big", "query": "page", "budget": 10_000_000}, timeout_ms=1)
+        _, full, late = client(guarded_daemon, fill(project), branch(project), hurried)
+        assert isinstance(full, Refused)
+        assert isinstance(late, Refused)
+        assert full.data["kind"] == "context_limit"
+        assert "kind" not in (late.data or {})
+        assert "timed out" in late.message
+        assert "timed out" not in full.message
