@@ -33,8 +33,9 @@ $(NODE_MODULES): $(CLIENTS)/package-lock.json | $(READY)
 	rm -rf $(VENV)/npm
 	touch $@
 
+# ARGS goes to `context serve`: make serve ARGS='--port 9100'
 serve: $(READY) $(COMPILED)
-	@bash examples/try.sh $(BIN)/context
+	@bash examples/serve.sh $(BIN)/context $(ARGS)
 
 test: setup
 	$(BIN)/python -m pytest -n auto
@@ -51,11 +52,11 @@ bench: setup
 soak: setup
 	CONTEXTFOLD_SOAK=1 $(BIN)/python -m pytest -n auto
 
-# Takes the newest versions that requirements/dev.in allows.
+# Takes the newest versions that pyproject.toml and requirements/dev.in allow.
 lock:
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/python -m pip install --quiet uv
-	$(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade requirements/dev.in -o requirements/dev.lock
+	$(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade pyproject.toml requirements/dev.in -o requirements/dev.lock
 
 clean:
 	rm -rf $(VENV) $(CLIENTS)/node_modules .bench

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,32 +19,48 @@ from bench import tampering as bench_tampering
 
 import contextfold
 from contextfold import errors
-from contextfold.failures import EXIT_CODES, JSON_RPC_CODES
+from contextfold.failures import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
 from machine import GOLDEN, ROOT, SOURCE
 
 MODULES = sorted(SOURCE.rglob("*.py"))
 MODULE_LINES = 450
+FROZEN_MESSAGES = {
+    "cache_missing": "Cache does not exist",
+    "cache_invalid": "Cache exists but is invalid",
+    "invalid_query": "Query is invalid",
+    "invalid_budget": "Budget is invalid",
+    "io_error": "I/O error occurred",
+    "internal_error": "Internal error",
+}
 
 
 def test_every_error_code_has_one_exit_code_and_a_json_rpc_code() -> None:
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "code")]
-    codes = {kind.code for kind in kinds}
-    frozen = {"cache_missing", "cache_invalid", "invalid_query", "invalid_budget", "io_error", "internal_error"}
-    assert codes == frozen == set(EXIT_CODES) == set(JSON_RPC_CODES)
-    assert sorted(EXIT_CODES.values()) == [2, 3, 4, 5, 6, 7]
-    assert {code for code, number in JSON_RPC_CODES.items() if number == -32603} == {"io_error", "internal_error"}
-    assert set(JSON_RPC_CODES.values()) == {-32602, -32603}
+    codes = {kind.code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "code")}
+    assert codes >= FROZEN_MESSAGES.keys()
+    assert codes == set(EXIT_CODES) == set(JSON_RPC_CODES)
+    assert sorted(EXIT_CODES[code] for code in FROZEN_MESSAGES) == [2, 3, 4, 5, 6, 7]
+    assert {JSON_RPC_CODES[code] for code in FROZEN_MESSAGES} == {-32602, -32603}
+    assert {code for code in FROZEN_MESSAGES if JSON_RPC_CODES[code] == -32603} == {"io_error", "internal_error"}
+
+
+def test_every_folding_error_has_an_http_status_and_its_documented_code() -> None:
+    folding = {kind.code for kind in errors.FoldError.__subclasses__()}
+    assert folding | {"internal_error"} == set(HTTP_STATUSES)
+    assert {code: JSON_RPC_CODES[code] for code in folding} == {
+        "invalid_argument": -32602,
+        "branch_not_found": -32602,
+        "context_limit": -32001,
+        "invalid_branch_state": -32003,
+        "limit_reached": -32004,
+        "store_unavailable": -32603,
+        "store_invalid": -32603,
+        "scrub_failed": -32603,
+    }
 
 
 def test_the_frozen_messages_are_these() -> None:
-    assert {kind.code: kind.message for kind in errors.ContextError.__subclasses__()} == {
-        "cache_missing": "Cache does not exist",
-        "cache_invalid": "Cache exists but is invalid",
-        "invalid_query": "Query is invalid",
-        "invalid_budget": "Budget is invalid",
-        "io_error": "I/O error occurred",
-        "internal_error": "Internal error",
-    }
+    kinds = [kind for kind in errors.ContextError.__subclasses__() if kind is not errors.FoldError]
+    assert {kind.code: kind.message for kind in kinds} == FROZEN_MESSAGES
 
 
 def test_the_unicode_tables_are_what_the_tool_writes(tmp_path: Path) -> None:
@@ -73,6 +90,7 @@ def test_the_picture_of_the_house_shows_every_module() -> None:
 def test_every_dependency_says_why_it_is_there() -> None:
     reasons = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
     required = (ROOT / "requirements" / "dev.in").read_text(encoding="utf-8").split()
+    required += tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
     required += json.loads((ROOT / "tests" / "clients" / "package.json").read_text(encoding="utf-8"))["dependencies"]
     for requirement in required:
         name = re.split("[=<>~!]", requirement)[0]

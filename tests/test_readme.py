@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,23 +27,56 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(script: str, cwd: Path) -> str:
+def environment(cwd: Path) -> dict[str, str]:
     installed = "-o .venv/.ready -o .venv/.compiled"  # nothing is installed anew, and never from the folder of a test
-    env = {"PATH": os.environ["PATH"], "HOME": str(cwd), "LANG": "C.UTF-8", "MAKEFLAGS": installed}
-    done = subprocess.run(["bash", "-ec", script], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    return {"PATH": os.environ["PATH"], "HOME": str(cwd), "LANG": "C.UTF-8", "MAKEFLAGS": installed}
+
+
+def run(script: str, cwd: Path) -> str:
+    done = subprocess.run(
+        ["bash", "-ec", script], cwd=cwd, env=environment(cwd), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
+@contextmanager
+def serving(cwd: Path) -> Iterator[None]:
+    """`make serve`, as somebody would leave it running in a terminal."""
+    with (cwd / "serve.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["make", "serve"], cwd=cwd, env=environment(cwd), stdout=subprocess.PIPE, stderr=log, start_new_session=True
+        )
+    assert process.stdout
+    try:
+        told = next((line.decode() for line in iter(process.stdout.readline, b"") if b"listens on" in line), "")
+        assert told == "contextfold listens on http://127.0.0.1:9090/mcp\n", (cwd / "serve.log").read_text()
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGINT)  # Ctrl-C
+        process.wait(timeout=60)
+        process.stdout.close()
+
+
 def test_the_readme_commands_work_as_they_stand(home: Path) -> None:
     scripts = [text for kind, text in BLOCKS if kind == "sh"]
-    printed = "".join(run(text, home) for text in scripts if "make test" not in text)
-    assert printed.count('"id": "runbooks/rollback.md"') == 2  # make serve, and the same by hand
+    assert scripts[0] == "make serve\n"
+    with serving(home):
+        printed = "".join(run(text, home) for text in scripts[1:] if "make test" not in text)
+    (shown,) = (text for kind, text in BLOCKS if kind == "text")
+    assert re.search(re.escape(shown).replace("…", "[0-9a-f]{16}"), printed)
+    assert "Logins fail because tokens expire after one minute." in printed
+    assert printed.count('"id": "runbooks/rollback.md"') == 1
     assert "ok: 5 documents" in printed
 
 
+def test_the_entry_for_claude_code_is_its_documented_one() -> None:
+    (entry,) = (json.loads(text) for kind, text in BLOCKS if kind == "json" and "mcpServers" in text)
+    assert entry == {"mcpServers": {"contextfold": {"type": "http", "url": "http://localhost:9090/mcp"}}}
+
+
 def test_the_answer_shown_is_the_answer_given(home: Path) -> None:
-    (shown,) = (json.loads(text) for kind, text in BLOCKS if kind == "json")
+    (shown,) = (json.loads(text) for kind, text in BLOCKS if kind == "json" and "documents" in text)
     commands = next(text for kind, text in BLOCKS if kind == "sh" and "resolve" in text)
     given = json.loads(run(commands, home))
     for claimed, real in zip(shown["documents"], given["documents"], strict=True):

@@ -22,7 +22,9 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from contextfold.errors import InternalError
+from contextfold.failures import INTERNAL_ERROR as JSON_RPC_INTERNAL_ERROR
 from contextfold.record import Record
+from contextfold.serve.jsonrpc import INVALID_REQUEST
 from contextfold.serve.limits import Buckets, HostRule
 from contextfold.serve.logs import log, place_of
 from contextfold.serve.metrics import METHODS, OTHER, Metrics
@@ -338,13 +340,21 @@ class _Exchange:
             return
         self._started, self._complete, self.status = True, True, refusal.status
         self.refused = refusal.code if refusal.status != INTERNAL_ERROR else ""
-        body = json.dumps({"error": {"code": refusal.code, "message": refusal.message}}).encode() + b"\n"
+        body = json.dumps(self._told(refusal)).encode() + b"\n"
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         headers += refusal.headers
         if _values(self.scope["headers"], b"expect"):  # whether the body still comes is now anybody's guess
             headers.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": refusal.status, "headers": _secured(headers)})
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    def _told(self, refusal: Refusal) -> dict[str, object]:
+        """A refusal as the caller's own kind of error: an MCP client shows its user nothing but JSON-RPC."""
+        if self.scope["path"] != MCP_PATH or self.scope["method"] != "POST":
+            return {"error": {"code": refusal.code, "message": refusal.message}}
+        code = JSON_RPC_INTERNAL_ERROR if refusal.status >= INTERNAL_ERROR else INVALID_REQUEST
+        error = {"code": code, "message": refusal.message, "data": {"kind": refusal.code}}
+        return {"jsonrpc": "2.0", "id": None, "error": error}
 
     async def finish(self) -> None:
         """What is due after the inner application has returned."""

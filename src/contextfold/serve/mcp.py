@@ -7,6 +7,7 @@ the exchange's `Told`, for the header that every MCP response carries. Knows the
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ from contextfold.serve.guard import OWNER, Message, Receive, Scope, Send
 from contextfold.serve.limits import Buckets
 from contextfold.serve.logs import log
 from contextfold.serve.metrics import UNKNOWN_TOOL, Metrics
+from contextfold.serve.protocol import UNSUPPORTED_VERSION
 from contextfold.serve.resolvers import Resolvers
 from contextfold.serve.tools import Answer, Refusal, ResolveTool, instructions, listing
 
@@ -41,6 +43,7 @@ SESSION_HEADER = "x-context-session"
 OPERATION_HEADER = "idempotency-key"
 TOLD = "contextfold.told"  # in the scope: what the header will say
 
+_VERSION = re.compile(r"v?[0-9]{1,4}(?:[.-][0-9]{1,4}){0,3}")
 _NO_META: Mapping[str, object] = {}
 
 
@@ -108,7 +111,9 @@ class McpEndpoint:
         except (ValueError, KeyError, TypeError):
             return body
         error["message"] = error["message"].partition(": ")[0]
-        error.pop("data", None)
+        data = error.pop("data", None)
+        if error.get("code") == UNSUPPORTED_VERSION:  # clients need it to agree on another one
+            error["data"] = _versions(data)
         return json.dumps(answer, separators=(",", ":")).encode()
 
     async def _list(
@@ -178,6 +183,13 @@ def _header(request: Request, name: str) -> str | None:
         return None if value is None else value.encode("latin-1").decode("utf-8")
     except UnicodeDecodeError:
         raise ArgumentInvalid(name, "must be UTF-8") from None
+
+
+def _versions(data: Mapping[str, object]) -> dict[str, object]:
+    """What is spoken, and what was asked for if it looks like a version at all, for it is the caller's text."""
+    requested = data.get("requested")
+    looks_like_one = isinstance(requested, str) and _VERSION.fullmatch(requested)
+    return {"supported": data.get("supported"), **({"requested": requested} if looks_like_one else {})}
 
 
 def _request(context: ServerRequestContext[Any]) -> Request:
