@@ -2,7 +2,7 @@
 
 import sys
 
-from bench import resolve, stdio, tampering
+from bench import daemon, resolve, secrets, stdio, tampering
 
-held = [resolve.main(), stdio.main(), tampering.main()]
+held = [resolve.main(), stdio.main(), tampering.main(), daemon.main(), secrets.main()]
 sys.exit(0 if all(held) else 1)

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 from bench import corpora as bench_corpora
+from bench import daemon as bench_daemon
 from bench import resolve as bench_resolve
+from bench import secrets as bench_secrets
 from bench import stdio as bench_stdio
 from bench import tampering as bench_tampering
 
@@ -116,6 +118,8 @@ def test_the_bench_prints_every_figure_of_the_table(
     bench_stdio.main(sizes, turns=1)
     monkeypatch.setattr(bench_tampering, "HERE", tmp_path)
     assert bench_tampering.main(sizes)
+    bench_daemon.main(turns=1, sessions=50)
+    bench_secrets.main(turns=1)
     printed = capsys.readouterr().out
     rows = [line for line in printed.splitlines() if line.rstrip().endswith((" ok", " TOO SLOW"))]
     for figure in (
@@ -128,6 +132,13 @@ def test_the_bench_prints_every_figure_of_the_table(
         "cold",
         "ping",
         "warm resolve, 5",
+        "branch + return, 1 client, 2025-11-25",
+        "branch + return, 16 clients, 2026-07-28",
+        "memory with 50 open sessions",
+        "2 KB",
+        "1 MB",
+        "missed",
+        "by mistake",
     ):
         assert any(figure in row for row in rows), figure
     assert printed.count("one-shot noticed, warm library noticed, warm stdio noticed") == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,7 @@ def test_a_stale_revision_is_refused_and_leaves_nothing(run: Run) -> None:
             )
             with pytest.raises(StaleRevision):
                 await store.commit(stale)
-            assert await store.receipt(KEY, stale.operation.id) is None
+            assert await store.receipt(KEY, f"late {revision} {session_id}") is None
         log = await store.load(KEY)
         assert log is not None
         assert len(log.events) == 2
@@ -142,6 +143,18 @@ def test_a_session_that_does_not_exist_cannot_be_gone_on_with(run: Run) -> None:
         with pytest.raises(StaleRevision):
             await store.commit(commit_of(KEY, 3))
         assert await store.load(KEY) is None
+
+    run(act)
+
+
+def test_a_commit_that_nobody_can_send_again_leaves_no_receipt(run: Run) -> None:
+    async def act(store: Store) -> None:
+        given = commit_of(KEY)
+        told = await store.commit(replace(given, operation=None))
+        assert (told.answer, told.state) == (given.answer, given.state)
+        assert await store.receipt(KEY, "sess_1/0") is None
+        with pytest.raises(StaleRevision):
+            await store.commit(replace(given, operation=None))
 
     run(act)
 

@@ -271,14 +271,14 @@ class FoldService:
     ) -> Outcome:
         given, name = await self._scrub(project.given, caller.session_name or "")
         (path,) = await self._scrub(normalised(given.text))
-        may_be_repeated = caller.operation_id is not None
-        operation_id = check_operation_id(caller.operation_id) if may_be_repeated else self._new_id("op")
+        operation = None
+        if caller.operation_id is not None:
+            operation = Operation(hashed(check_operation_id(caller.operation_id)), hashed(encode(asked)))
         change = Change(
             _key(caller, project),
             Beginning(self._new_id("sess"), path.text, name.text or None),
             begins,
-            Operation(hashed(operation_id), hashed(encode(asked))),
-            may_be_repeated,
+            operation,
             decide,
             tell,
             operation_text,

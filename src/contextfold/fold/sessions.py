@@ -31,8 +31,7 @@ class Change:
     key: SessionKey
     beginning: Beginning
     begins: bool  # whether this may begin a session; else there must be one
-    operation: Operation
-    may_be_repeated: bool  # the caller chose the operation's id, so it may have been here before
+    operation: Operation | None  # of a call that its sender may send again, and may have sent before
     decide: Callable[[State, str], list[Event]]
     tell: Callable[[State, Sequence[Event], State], Shape]
     operation_text: str = ""
@@ -76,8 +75,9 @@ class Sessions:
 
     async def change(self, change: Change) -> Outcome:
         async with self._session(change.key) as kept:
-            if change.may_be_repeated and (done := await self._store.receipt(change.key, change.operation.id)):
-                return _again(done, change.operation)
+            operation = change.operation
+            if operation is not None and (done := await self._store.receipt(change.key, operation.id)):
+                return _again(done, operation)
             # What is kept is tried first; whoever it is too old for, or would refuse, looks again.
             if kept.state.revision and (outcome := await self._attempt(change, kept, 0, is_fresh=False)):
                 return outcome
@@ -108,7 +108,7 @@ class Sessions:
             receipt = await self._store.commit(commit)
         except StaleRevision:
             return None
-        if change.may_be_repeated:  # then another daemon may have been first with it, and told the very same
+        if change.operation is not None:  # then another daemon may have been first with it, and told the very same
             await self._refresh(change.key, kept)
             return _again(receipt, change.operation)
         kept.state = after

@@ -80,7 +80,7 @@ class Commit:
     session_id: str
     expected_revision: int  # 0 begins a session
     events: Sequence[Event]
-    operation: Operation
+    operation: Operation | None  # None if nobody can send this again: then no receipt is kept
     answer: str
     state: str
     entries: Sequence[Entry] = ()

@@ -76,8 +76,9 @@ class McpEndpoint:
             instructions=instructions(tools),
             on_list_tools=self._list,
             on_call_tool=self._call,
-            get_tool_input_schema=lambda name: self._tools[name].schema if name in self._tools else None,
+            get_tool_input_schema=lambda _name: None,  # no tool of ours takes an argument from a header
         )
+        server.middleware.clear()  # its spans, which nobody asked for, cost every call, and would hold what errors say
         self.manager = StreamableHTTPSessionManager(
             server, json_response=True, stateless=True, max_request_body_size=body_max_bytes
         )

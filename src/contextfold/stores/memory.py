@@ -61,16 +61,18 @@ class MemoryStore:
 
     async def commit(self, commit: Commit) -> Receipt:
         session = self._find(commit.key)
-        if session is not None and commit.operation.id in session.receipts:
-            return session.receipts[commit.operation.id]
+        operation = commit.operation
+        if session is not None and operation is not None and operation.id in session.receipts:
+            return session.receipts[operation.id]
         live = (session.session_id, session.revision) if session else (commit.session_id, 0)
         if live != (commit.session_id, commit.expected_revision):
             raise StaleRevision
         if session is None:
             session = self._live[commit.key] = _Session(commit.key, commit.session_id)
             self._sessions.append(session)
-        receipt = Receipt(commit.operation.fingerprint, commit.answer, commit.state)
-        session.receipts[commit.operation.id] = receipt
+        receipt = Receipt(operation.fingerprint if operation else "", commit.answer, commit.state)
+        if operation is not None:
+            session.receipts[operation.id] = receipt
         session.last_at = max(session.last_at, *(event.at for event in commit.events))
         session.entries += commit.entries
         for summary in commit.summaries:

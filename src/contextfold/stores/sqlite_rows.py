@@ -40,12 +40,12 @@ STEP_ROWS: Final = 256
 
 def committing(commit: Commit) -> Callable[[sqlite3.Connection], Receipt]:
     """The commit as work. Its rows are made here, so that the file is held no longer than writing takes."""
-    receipt = Receipt(commit.operation.fingerprint, commit.answer, commit.state)
+    receipt = Receipt(commit.operation.fingerprint if commit.operation else "", commit.answer, commit.state)
     last_at = max(event.at for event in commit.events)
     events = [(event.n, to_json(event)) for event in commit.events]
     entries = [_entry_row(entry) for entry in commit.entries]
     summaries = [_summary_row(summary) for summary in commit.summaries]
-    operation = _digest(commit.operation.id)
+    operation = _digest(commit.operation.id) if commit.operation else None
 
     def work(connection: sqlite3.Connection) -> Receipt:
         found = _find(connection, commit.key, operation)
@@ -58,10 +58,11 @@ def committing(commit: Commit) -> Callable[[sqlite3.Connection], Receipt]:
         connection.executemany(
             "INSERT INTO events (session, n, body) VALUES (?, ?, ?)", [(session, *row) for row in events]
         )
-        connection.execute(
-            "INSERT INTO operations (session, operation, fingerprint, answer, state) VALUES (?, ?, ?, ?, ?)",
-            (session, operation, receipt.fingerprint, receipt.answer, receipt.state),
-        )
+        if operation is not None:
+            connection.execute(
+                "INSERT INTO operations (session, operation, fingerprint, answer, state) VALUES (?, ?, ?, ?, ?)",
+                (session, operation, receipt.fingerprint, receipt.answer, receipt.state),
+            )
         if entries:
             connection.executemany(_INSERT_ENTRY, [(session, *row) for row in entries])
         if summaries:
@@ -79,7 +80,7 @@ class _Found:
     receipt: Receipt | None
 
 
-def _find(connection: sqlite3.Connection, key: SessionKey, operation: bytes) -> _Found | None:
+def _find(connection: sqlite3.Connection, key: SessionKey, operation: bytes | None) -> _Found | None:
     row = connection.execute(
         "SELECT s.id, s.session_id, s.revision, o.fingerprint, o.answer, o.state FROM sessions s"
         " LEFT JOIN operations o ON o.session = s.id AND o.operation = ?"
