@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp import Client
+from mcp_types import TextContent
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://localhost:9090/mcp"
 PROJECT = str(Path.cwd())
@@ -23,7 +24,9 @@ async def main() -> None:
 
         async def call(tool: str, **arguments: Any) -> Any:
             result = await client.call_tool(tool, {"project_path": PROJECT, **arguments})
-            return json.loads(result.content[0].text)
+            (block,) = result.content
+            assert isinstance(block, TextContent)
+            return json.loads(block.text)
 
         begun = await call("context_branch", description="Search the log", prompt="Find out why logins fail.")
         print("branched into", begun["branch_id"])

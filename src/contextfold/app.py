@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 from contextfold.errors import FoldError
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from contextfold.serve.tools import Tool
 
 LOCAL_OWNER = "local"
+TIDY_EVERY_S = 60.0
 Result = TypeVar("Result")
 
 
@@ -70,8 +73,9 @@ class FoldDesk:
     """Folding for a process that does one thing at a time: a stdio server's worker, a command."""
 
     def __init__(self, settings: FoldSettings) -> None:
-        self._runner = asyncio.Runner()
         self.service = fold_service(settings)
+        self._runner = asyncio.Runner()
+        self._tidied_s = -TIDY_EVERY_S
 
     def call(self, tool: FoldTool, arguments: Mapping[str, object], meta: Mapping[str, object]) -> Answer | Refusal:
         return self.run(self._call(tool, arguments, meta))
@@ -93,7 +97,16 @@ class FoldDesk:
             caller = caller_from(LOCAL_OWNER, meta)
         except FoldError as problem:
             return await refused(problem, self.service, Caller(LOCAL_OWNER), {})
+        await self._tidy()
         return await run_fold_tool(tool, self.service, caller, arguments)
+
+    async def _tidy(self) -> None:
+        """What a daemon does in the background; nobody may be running one."""
+        now_s = time.monotonic()
+        if now_s - self._tidied_s >= TIDY_EVERY_S:
+            self._tidied_s = now_s
+            with suppress(FoldError):  # the call itself will say so
+                await self.service.tidy()
 
 
 def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) -> None:
@@ -141,6 +154,8 @@ def _count(noted: Noted, metrics: Metrics) -> None:
         metrics.redacted(rule)
     for _ in range(noted.conflicts):
         metrics.store_conflict()
+    if noted.store_failed:
+        metrics.store_error()
     if noted.events:
         metrics.store_commit()
     for event in noted.events:

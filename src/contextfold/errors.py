@@ -129,16 +129,17 @@ class LimitReached(FoldError):
 
 class StoreUnavailable(FoldError):
     code = "store_unavailable"
+    told = "State store is unavailable"
 
     def __init__(self, reason: str) -> None:
-        super().__init__("State store is unavailable", {"retry": True}, reason=reason)
+        super().__init__(self.told, {"retry": True}, reason=reason)
 
 
 class StoreInvalid(FoldError):
     code = "store_invalid"
 
     def __init__(self, reason: str) -> None:
-        super().__init__("State store cannot be used", reason=reason)
+        super().__init__(StoreUnavailable.told, {"retry": False}, reason=reason)
 
 
 class ScrubFailed(FoldError):

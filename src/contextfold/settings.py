@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 CACHE_ROOT = "CONTEXT_CACHE_ROOT"
 TOOL_TIMEOUT = "CONTEXT_TOOL_TIMEOUT_SECS"
+CONFIG = "CONTEXT_CONFIG"
 
 TOOL_TIMEOUT_S = 30
 WHOLE_NUMBER_MAX = 1_000_000_000
@@ -160,7 +161,7 @@ class _Values:
     def __init__(self, environment: Mapping[str, str], given: Mapping[str, str]) -> None:
         self.environment = environment
         self._given = given
-        path = given.get("config") or environment.get("CONTEXT_CONFIG")
+        path = given.get("config") or environment.get(CONFIG)
         self._file = _read_file(path) if path else {}
 
     def text(self, name: str) -> str:

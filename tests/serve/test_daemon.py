@@ -161,9 +161,10 @@ class Answer(NamedTuple):
         """The code of a refusal, once its shape is right."""
         assert self.headers["content-type"] == "application/json"
         error = json.loads(self.body)["error"]
-        assert error.keys() == {"code", "message"}
+        assert error.keys() == {"code", "message", "data"}
+        assert isinstance(error["code"], int)
         assert error["message"].endswith(".")
-        return str(error["code"])
+        return str(error["data"]["kind"])
 
 
 class Daemon:

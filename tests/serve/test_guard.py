@@ -80,7 +80,7 @@ class Client:
         assert self.headers["content-type"] == "application/json"
         assert int(self.headers["content-length"]) == len(self.body)
         assert "more_body" not in self.sent[-1] or not self.sent[-1]["more_body"]
-        return self.status, json.loads(self.body)["error"]["code"]
+        return self.status, json.loads(self.body)["error"]["data"]["kind"]
 
 
 class Clock:
@@ -212,7 +212,7 @@ def test_an_owner_who_calls_too_often_is_told_when_to_come_back() -> None:
         guard = guarded(Seen(), rate=RateLimit(0.4, 2), clock=clock)
         assert [(await Client().call(guard)).status for _ in range(3)] == [200, 200, 429]
         refused = await Client().call(guard)
-        assert refused.error == (429, "rate_limited")
+        assert refused.error == (429, "limit_reached")
         assert refused.headers["retry-after"] == "3"
         for method, path in (("POST", "/mcp"), ("GET", "/healthz"), ("GET", "/readyz")):
             assert (await Client(method=method, path=path).call(guard)).status == 200

@@ -335,11 +335,6 @@ class TestStartAndEnd:
         )
         assert json.loads(done.stdout)["id"] == 0
 
-    def test_without_a_way_to_serve_it_says_so(self, root: Path) -> None:
-        ran = context("serve", "--cache-root", root)
-        assert ran.code == 1
-        assert "--stdio" in ran.err
-
     def test_at_the_end_of_input_every_request_is_answered_and_the_exit_is_0(self, root: Path) -> None:
         lines = [call("context.resolve", RESOLVE, request_id=number) for number in range(40)]
         assert [answer["id"] for answer in after_handshake(root, *lines)] == list(range(40))

@@ -148,7 +148,7 @@ def refused(path: Path, match: str) -> None:
     assert path.read_bytes() == before
     assert str(path) in told.value.reason
     assert "move it away" in told.value.reason
-    assert told.value.message == "State store cannot be used"
+    assert told.value.message == "State store is unavailable"
 
 
 @pytest.mark.parametrize("content", [b"hello", b"\0" * 5000, b"SQLite format 3\0 but short", bytes(range(256)) * 40])

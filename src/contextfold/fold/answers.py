@@ -97,7 +97,7 @@ def rolled_back(branch_id: str, before: State, events: Sequence[Event], after: S
     }
 
 
-def recorded(event: OperationCompleted, after: State, health: Shape, counter: str) -> Shape:
+def recorded(event: OperationCompleted, after: State, health: Shape, counter: str | None) -> Shape:
     return {
         "session_id": after.session_id,
         "branch_id": event.branch_id,

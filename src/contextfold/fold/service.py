@@ -14,7 +14,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from contextfold.canonical import encode
-from contextfold.errors import BranchNotFound, ContextError, FoldError, InternalError, ScrubFailed
+from contextfold.errors import (
+    BranchNotFound,
+    ContextError,
+    FoldError,
+    InternalError,
+    ScrubFailed,
+    StoreInvalid,
+    StoreUnavailable,
+)
 from contextfold.fold import answers, session
 from contextfold.fold.accounting import Thresholds, health
 from contextfold.fold.answers import Shape
@@ -81,6 +89,7 @@ class Noted:
     events: Sequence[Event] = ()
     rules: Sequence[str] = ()
     conflicts: int = 0
+    store_failed: bool = False
 
 
 def _now() -> datetime:
@@ -173,7 +182,8 @@ class FoldService:
         def tell(_before: State, events: Sequence[Event], after: State) -> Shape:
             event = events[-1]
             assert isinstance(event, OperationCompleted)
-            return answers.recorded(event, after, self._health(after, after.active), self.policy.counter)
+            counter = self.policy.counter if request.tokens is None else None
+            return answers.recorded(event, after, self._health(after, after.active), counter)
 
         asked = ["record", kind.text, content.text, str(tokens), str(request.failed), source]
         return await self._change(
@@ -283,7 +293,11 @@ class FoldService:
             tell,
             operation_text,
         )
-        outcome = await self._sessions.change(change)
+        try:
+            outcome = await self._sessions.change(change)
+        except (StoreUnavailable, StoreInvalid):
+            self._note(Noted(store_failed=True))
+            raise
         self._note(Noted(events=outcome.events, conflicts=outcome.conflicts))
         return outcome
 

@@ -75,9 +75,8 @@ class Sessions:
 
     async def change(self, change: Change) -> Outcome:
         async with self._session(change.key) as kept:
-            operation = change.operation
-            if operation is not None and (done := await self._store.receipt(change.key, operation.id)):
-                return _again(done, operation)
+            if change.operation is not None and (done := await self._earlier(change.operation, change.key, kept)):
+                return done
             # What is kept is tried first; whoever it is too old for, or would refuse, looks again.
             if kept.state.revision and (outcome := await self._attempt(change, kept, 0, is_fresh=False)):
                 return outcome
@@ -86,6 +85,13 @@ class Sessions:
                 if outcome := await self._attempt(change, kept, conflicts, is_fresh=True):
                     return outcome
         raise StoreUnavailable(f"lost {TRIES_MAX} races for one session in a row")
+
+    async def _earlier(self, operation: Operation, key: SessionKey, kept: _Kept) -> Outcome | None:
+        """What this operation was answered with, if the session it was done in has not ended."""
+        if self._is_idle(await self._refresh(key, kept)):
+            return None
+        done = await self._store.receipt(key, operation.id)
+        return _again(done, operation) if done else None
 
     async def _attempt(self, change: Change, kept: _Kept, conflicts: int, *, is_fresh: bool) -> Outcome | None:
         """Decide on what is kept and commit it; None if that was too old."""
@@ -108,8 +114,7 @@ class Sessions:
             receipt = await self._store.commit(commit)
         except StaleRevision:
             return None
-        if change.operation is not None:  # then another daemon may have been first with it, and told the very same
-            await self._refresh(change.key, kept)
+        if receipt.repeated and change.operation is not None:  # another daemon was first with it
             return _again(receipt, change.operation)
         kept.state = after
         return Outcome(receipt.answer, receipt.state, events, conflicts)
@@ -125,7 +130,11 @@ class Sessions:
             encode(change.tell(before, events, after)),
             encode(state_told(after, self._limits)),
             entries_of(before, events, change.operation_text),
-            [_summary(change, after, event) for event in events if isinstance(event, BranchFolded)],
+            [
+                _summary(change, after, event)
+                for event in events
+                if isinstance(event, BranchFolded) and not event.forced
+            ],
         )
 
     async def _refresh(self, key: SessionKey, kept: _Kept) -> State:

@@ -7,7 +7,7 @@ tried. Whatever an owner asks for is looked for among that owner's things alone.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from contextfold.fold.archive import Entry
@@ -58,6 +58,7 @@ class Receipt:
     fingerprint: str
     answer: str
     state: str
+    repeated: bool = field(default=False, compare=False)  # whether it is an earlier commit's
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from contextfold.errors import InternalError
-from contextfold.serve.guard import Guard, Receive, Scope, Send
+from contextfold.serve.guard import Guard, Receive, Scope, Send, error_told
 from contextfold.serve.limits import is_loopback
 from contextfold.serve.logs import log
 from contextfold.settings import SettingsError
@@ -340,7 +340,7 @@ class _Connection(H11Protocol):
 
 
 def _raw_refusal(status: int, code: str, message: str) -> bytes:
-    body = json.dumps({"error": {"code": code, "message": message}}).encode() + b"\n"
+    body = json.dumps(error_told(status, code, message)).encode() + b"\n"
     head = (
         f"HTTP/1.1 {status} \r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
         "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\nReferrer-Policy: no-referrer\r\n\r\n"

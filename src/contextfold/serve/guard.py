@@ -18,11 +18,12 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
-from contextfold.errors import InternalError
+from contextfold.errors import InternalError, LimitReached
 from contextfold.failures import INTERNAL_ERROR as JSON_RPC_INTERNAL_ERROR
+from contextfold.failures import JSON_RPC_CODES
 from contextfold.record import Record
 from contextfold.serve.jsonrpc import INVALID_REQUEST
 from contextfold.serve.limits import Buckets, HostRule
@@ -41,6 +42,7 @@ OWNER = "contextfold.owner"  # where the inner application finds the caller
 LOCAL_OWNER = "local"
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for whoever watches the daemon
 MCP_PATH = "/mcp"
+CALLS_PER_SECOND = "calls_per_second"  # the limit's name in errors
 
 INTERNAL_ERROR = 500
 RETRY_AFTER_S = 1
@@ -70,9 +72,17 @@ class Limits(Record):
 class Refusal(Exception):
     """An answer that the inner application never hears of."""
 
-    def __init__(self, status: int, code: str, message: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+        data: Mapping[str, object] | None = None,
+    ) -> None:
         super().__init__(code)
-        self.status, self.code, self.message, self.headers = status, code, message, tuple(headers)
+        self.status, self.code, self.message = status, code, message
+        self.headers, self.data = tuple(headers), data
 
 
 class ClientGone(Exception):
@@ -349,12 +359,10 @@ class _Exchange:
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _told(self, refusal: Refusal) -> dict[str, object]:
-        """A refusal as the caller's own kind of error: an MCP client shows its user nothing but JSON-RPC."""
-        if self.scope["path"] != MCP_PATH or self.scope["method"] != "POST":
-            return {"error": {"code": refusal.code, "message": refusal.message}}
-        code = JSON_RPC_INTERNAL_ERROR if refusal.status >= INTERNAL_ERROR else INVALID_REQUEST
-        error = {"code": code, "message": refusal.message, "data": {"kind": refusal.code}}
-        return {"jsonrpc": "2.0", "id": None, "error": error}
+        """The error object that every answer of ours has; all of JSON-RPC where an MCP client would show no other."""
+        by_mcp = self.scope["path"] == MCP_PATH and self.scope["method"] == "POST"
+        error = error_told(refusal.status, refusal.code, refusal.message, refusal.data)
+        return {"jsonrpc": "2.0", "id": None, **error} if by_mcp else error
 
     async def finish(self) -> None:
         """What is due after the inner application has returned."""
@@ -377,6 +385,14 @@ class _Exchange:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+def error_told(status: int, kind: str, message: str, data: Mapping[str, object] | None = None) -> dict[str, object]:
+    """An error as every path tells it: a number of JSON-RPC's, words for people, and `data` for programs."""
+    by_us = JSON_RPC_INTERNAL_ERROR if status >= INTERNAL_ERROR else INVALID_REQUEST
+    return {
+        "error": {"code": JSON_RPC_CODES.get(kind, by_us), "message": message, "data": {"kind": kind, **(data or {})}}
+    }
+
+
 def busy(message: str, code: str = "busy") -> Refusal:
     return Refusal(503, code, message, [(b"retry-after", str(RETRY_AFTER_S).encode())])
 
@@ -389,9 +405,10 @@ def _too_often(buckets: Buckets, wait_s: float) -> Refusal:
     limit, seconds = buckets.limit, math.ceil(wait_s)
     return Refusal(
         429,
-        "rate_limited",
+        LimitReached.code,
         f"More than {limit.per_second:g} calls a second after a burst of {limit.burst}; try again in {seconds} s.",
         [(b"retry-after", str(seconds).encode())],
+        {"limit": CALLS_PER_SECOND, "value": int(limit.per_second)},
     )
 
 

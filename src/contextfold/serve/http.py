@@ -6,6 +6,7 @@ Who may come in is decided before (`serve.guard`), what a call does behind (`ser
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
@@ -18,7 +19,7 @@ from contextfold.canonical import Malformed, decode, encode
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.failures import HTTP_STATUSES, JSON_RPC_CODES
 from contextfold.serve.fold_tools import record
-from contextfold.serve.guard import Guard, Message, Receive, Scope, Send
+from contextfold.serve.guard import Guard, Message, Receive, Scope, Send, error_told
 from contextfold.serve.logs import log, place_of
 from contextfold.serve.mcp import TOLD, McpEndpoint, Services, Told, caller_of
 from contextfold.serve.tools import listing
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 MCP_PATH = "/mcp"
 STATE_HEADER = b"x-context-state"
-TIDY_EVERY_S = 60.0
+TIDY_EVERY_MOST_S = 60.0
 READY_TIMEOUT_S = 2.0
 JSON = "application/json"
 
@@ -143,7 +144,7 @@ async def _tidy(services: Services) -> None:
                 log("sessions.ended", count=ended)
         except Exception as problem:  # the next turn may do better; the calls that come meanwhile say so themselves
             log("tidy.failed", "error", exception=type(problem).__name__, raised_at=place_of(problem))
-        await asyncio.sleep(TIDY_EVERY_S)
+        await asyncio.sleep(min(TIDY_EVERY_MOST_S, services.fold.policy.idle_s / 2))
 
 
 def _is_mcp(path: str) -> bool:
@@ -161,5 +162,5 @@ async def _wrong_method(_request: Request, problem: Exception) -> Response:
 
 def _error(status: int, code: str, message: str, allow: str = "") -> Response:
     headers = {"allow": allow} if allow else None
-    body = encode({"error": {"code": code, "message": message}}) + "\n"
+    body = json.dumps(error_told(status, code, message)) + "\n"
     return Response(body, status_code=status, media_type=JSON, headers=headers)

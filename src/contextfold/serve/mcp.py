@@ -27,7 +27,7 @@ from contextfold.fold.service import Caller, FoldService
 from contextfold.record import Record
 from contextfold.serve.fold_tools import call as run_fold_tool
 from contextfold.serve.fold_tools import caller_from, refused
-from contextfold.serve.guard import OWNER, Message, Receive, Scope, Send
+from contextfold.serve.guard import CALLS_PER_SECOND, OWNER, Message, Receive, Scope, Send
 from contextfold.serve.limits import Buckets
 from contextfold.serve.logs import log
 from contextfold.serve.metrics import UNKNOWN_TOOL, Metrics
@@ -162,9 +162,9 @@ class McpEndpoint:
     def _check_rate(self, request: Request) -> None:
         wait_s = self._services.buckets.take(request.scope[OWNER], self._services.clock())
         if wait_s:
-            self._services.metrics.refusal("rate_limited")
+            self._services.metrics.refusal(LimitReached.code)
             limit = LimitReached(
-                "calls_per_second", int(self._services.buckets.limit.per_second), "wait, then call again"
+                CALLS_PER_SECOND, int(self._services.buckets.limit.per_second), "wait, then call again"
             )
             raise MCPError(JSON_RPC_CODES[limit.code], limit.message, dict(limit.data))
 

@@ -19,11 +19,12 @@ from contextfold.serve.jsonrpc import LINE_MAX_BYTES
 from contextfold.serve.protocol import META_CAPABILITIES, META_VERSION, MODERN_VERSIONS
 from contextfold.serve.resolve_tools import failure
 from contextfold.serve.tools import Answer, Refusal
-from contextfold.settings import CACHE_ROOT, TOOL_TIMEOUT, Settings
+from contextfold.settings import CACHE_ROOT, CONFIG, SETTINGS, TOOL_TIMEOUT, Settings
 
 SERVERS = 2
 OVERTIME_S = 5.0  # beyond the server's own time-out, after which it is ended
 ANSWER_MAX_BYTES = 1 << 28
+_SETTLED = frozenset({CONFIG, *(setting.variable for setting in SETTINGS.values())})
 ENVELOPE = {META_VERSION: MODERN_VERSIONS[-1], META_CAPABILITIES: {}}
 
 
@@ -48,7 +49,9 @@ class Resolvers:
 
 class _Server:
     def __init__(self, settings: Settings) -> None:
-        self._environment = os.environ | {
+        # Our own settings are settled: what a variable or a file says counts for less, and must not count again.
+        inherited = {name: value for name, value in os.environ.items() if name not in _SETTLED}
+        self._environment = inherited | {
             CACHE_ROOT: os.fsdecode(settings.cache_root),
             TOOL_TIMEOUT: str(settings.tool_timeout_s),
         }

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from contextfold.errors import InternalError, StorageFailed
+from contextfold.errors import FoldError, InternalError, StorageFailed
 from contextfold.failures import JSON_RPC_CODES
 from contextfold.serve.jsonrpc import INTEGER_DIGITS, LINE_MAX_BYTES, PARSE_ERROR, RpcError, error_line
 from contextfold.serve.protocol import Call, Session
@@ -20,6 +20,7 @@ from contextfold.serve.resolve_tools import RESOLVE_TOOLS, failure
 from contextfold.serve.resolve_tools import call as run_tool
 from contextfold.serve.tools import Answer, Refusal, ResolveTool
 from contextfold.serve.worker import Worker
+from contextfold.settings import SettingsError
 from contextfold.streams import READABLE, WRITABLE, wait, write_all
 
 TYPE_CHECKING = False
@@ -96,8 +97,10 @@ def _run(call: Call, worker: Worker, settings: Settings) -> Answer | Refusal:
 
 
 def _failed(call: Call, problem: InternalError) -> Answer | Refusal:
-    if isinstance(call.tool, ResolveTool):
-        return failure(problem)
+    return failure(problem) if isinstance(call.tool, ResolveTool) else _refused(problem)
+
+
+def _refused(problem: InternalError) -> Refusal:
     return Refusal(JSON_RPC_CODES[problem.code], problem.message, "null", problem.reason, "")
 
 
@@ -114,12 +117,21 @@ class _Desk:
         tool = next(tool for tool in _tools(self._settings) if tool.name == name)
         if isinstance(tool, ResolveTool):
             return _sealed(run_tool(tool, self._opened_root(), arguments))
+        try:
+            return _sealed(self._opened_fold().call(tool, arguments, meta))
+        except FoldError as problem:  # the store cannot be opened; the next call tries again
+            data = json.dumps(dict(problem.data))
+            return _sealed(Refusal(JSON_RPC_CODES[problem.code], problem.message, data, problem.reason, ""))
+        except SettingsError as problem:
+            return _sealed(_refused(InternalError(str(problem))))
+
+    def _opened_fold(self) -> FoldDesk:
         if self._fold is None:
             from contextfold.app import FoldDesk
 
             assert self._settings.fold is not None
             self._fold = FoldDesk(self._settings.fold)
-        return _sealed(self._fold.call(tool, arguments, meta))
+        return self._fold
 
     def _opened_root(self) -> CacheRoot:
         if self._root is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import unicodedata
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.archive import Entry
@@ -63,7 +63,7 @@ class MemoryStore:
         session = self._find(commit.key)
         operation = commit.operation
         if session is not None and operation is not None and operation.id in session.receipts:
-            return session.receipts[operation.id]
+            return replace(session.receipts[operation.id], repeated=True)
         live = (session.session_id, session.revision) if session else (commit.session_id, 0)
         if live != (commit.session_id, commit.expected_revision):
             raise StaleRevision

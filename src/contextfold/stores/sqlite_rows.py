@@ -89,8 +89,9 @@ def _find(connection: sqlite3.Connection, key: SessionKey, operation: bytes | No
     ).fetchone()
     if row is None:
         return None
-    session, session_id, revision, *receipt = row
-    return _Found(session, session_id, revision, None if receipt[0] is None else Receipt(*receipt))
+    session, session_id, revision, fingerprint, answer, state = row
+    receipt = None if fingerprint is None else Receipt(fingerprint, answer, state, repeated=True)
+    return _Found(session, session_id, revision, receipt)
 
 
 def _advance(connection: sqlite3.Connection, found: _Found | None, commit: Commit, last_at: str) -> int:
