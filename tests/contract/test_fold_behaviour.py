@@ -262,6 +262,13 @@ class TestExpanding:
             ("prompt", None), ("operation", True), ("rollback", None), ("operation", None), ("summary", None),
         ]  # fmt: skip
 
+    def test_a_discarded_branch_comes_back_too(self, transport: Transport, project: str) -> None:
+        first = branch(transport, project)["branch_id"]
+        second = branch(transport, project, prompt="Given up.")["branch_id"]
+        transport.call("context_rollback", project_path=project, branch_id=first)
+        told = transport.call("context_expand", project_path=project, branch_id=second)
+        assert [entry["text"] for entry in told["entries"]] == ["Given up."]
+
     def test_a_branch_nobody_has_is_not_found(self, transport: Transport, project: str) -> None:
         problem = refused(transport, "context_expand", project_path=project, branch_id="br_x")
         assert (problem.code, problem.message) == (-32602, "Branch not found: br_x")
@@ -392,8 +399,9 @@ class TestRefusals:
         problem = refused(transport, "context_branch", description="d", prompt="\ud800", project_path=project)
         assert problem.code in (-32602, -32700)
 
-    def test_a_description_of_200_characters_is_not_too_long(self, transport: Transport, project: str) -> None:
-        assert branch(transport, project, description="é" * 200)
+    def test_texts_as_long_as_they_may_be_are_not_too_long(self, transport: Transport, project: str) -> None:
+        assert branch(transport, project, description="é" * 200, prompt="é" * 10_000)
+        assert fold(transport, project, message="é" * 50_000)["summary"]["tokens_saved"] == 5_000 - 25_000
 
     def test_secrets_are_redacted_counted_and_never_echoed(self, transport: Transport, project: str) -> None:
         secret = "gh" + "p_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"

@@ -127,6 +127,24 @@ class TestTheStateHeader:
         assert "x-context-state" not in http.ask("GET", "/healthz").headers
 
 
+class TestSessionNames:
+    def test_the_header_addresses_a_session_of_its_own(self, daemon: Daemon, project: str) -> None:
+        for era in (LEGACY, MODERN):
+            plain, named = HttpAgent(daemon.port, era), HttpAgent(daemon.port, era, x_context_session=f"review {era}")
+            ours = plain.call("context_record", project_path=project, type="t", tokens=1)
+            theirs = named.call("context_record", project_path=project, type="t", tokens=1)
+            assert ours["session_id"] != theirs["session_id"]
+            assert named.state["session_id"] == theirs["session_id"]
+            plain.close()
+            named.close()
+
+    def test_a_name_that_is_no_text_is_refused(self, agent: HttpAgent, project: str) -> None:
+        meta = {"contextfold/session": 5}
+        with pytest.raises(Refused) as problem:
+            agent.call("context_record", meta, project_path=project, type="t", tokens=1)
+        assert problem.value.data == {"field": "contextfold/session"}
+
+
 class TestDiscovery:
     def test_get_lists_every_tool_as_the_seed_shows_it(self, http: Http) -> None:
         reply = http.ask("GET", "/mcp/tools/list")

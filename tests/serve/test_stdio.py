@@ -15,7 +15,7 @@ from contextfold import __version__
 from contextfold.serve.protocol import Session
 from contextfold.serve.resolve_tools import RESOLVE_TOOLS
 from contextfold.settings import settings_from
-from machine import COMMAND, command_of, context, interpreters
+from machine import COMMAND, command_of, interpreters
 from serve.wire import (
     ALIVE,
     INITIALIZE,

@@ -8,6 +8,7 @@ that might be old.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -22,7 +23,8 @@ from contextfold.fold.events import BranchFolded, Event, EventUnknown
 from contextfold.fold.session import EMPTY, Beginning, Limits, LogBroken, State, apply, begin, replay
 from contextfold.fold.store import Commit, Known, Operation, Receipt, SessionKey, StaleRevision, Store, Summary
 
-TRIES_MAX = 16  # each lost race means that somebody else got on
+TRIES_MAX = 200  # each lost race means that somebody else got on
+PAUSE_MOST_S = 0.02  # before another try, at random: in step, two would meet again and again
 WEIGHT_KEPT_MAX = 200_000  # sessions and branches whose state is held in memory; the rest is read when needed
 
 
@@ -84,6 +86,7 @@ class Sessions:
                 await self._refresh(change.key, kept)
                 if outcome := await self._attempt(change, kept, conflicts, is_fresh=True):
                     return outcome
+                await asyncio.sleep(random.uniform(0, min(PAUSE_MOST_S, 0.001 * (conflicts + 1))))  # noqa: S311 - no secret
         raise StoreUnavailable(f"lost {TRIES_MAX} races for one session in a row")
 
     async def _earlier(self, operation: Operation, key: SessionKey, kept: _Kept) -> Outcome | None:

@@ -1,0 +1,288 @@
+"""The service over a clock of the test's: what ends when, and what stays how long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contextfold.errors import BranchNotFound, ScrubFailed, StoreInvalid
+from contextfold.fold.project import project_at
+from contextfold.fold.requests import (
+    branch_request,
+    expand_request,
+    look_request,
+    record_request,
+    return_request,
+    rollback_request,
+)
+from contextfold.fold.service import Caller, FoldService, Noted, Policy
+from contextfold.fold.session import Limits
+from contextfold.fold.store import Store
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.stores.memory import MemoryStore
+from contextfold.stores.sqlite import SqliteStore
+
+PROJECT = {"project_path": "/work/app"}
+ME = Caller("local")
+SCRUBBER = standard_scrubber()
+DAY = timedelta(days=1)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+class Desk:
+    """A service with what a test wants to see of it."""
+
+    def __init__(self, store: Store, policy: Policy) -> None:
+        self.clock = Clock()
+        self.noted: list[Noted] = []
+        self.store = store
+        self.policy = policy
+        self.service = self.another()
+
+    def another(self) -> FoldService:
+        """As if the daemon had been started anew, or another one beside it."""
+        return FoldService(self.store, SCRUBBER, self.policy, clock=self.clock, note=self.noted.append)
+
+    async def branch(self, caller: Caller = ME) -> Any:
+        request = branch_request({"description": "d", "prompt": "p", **PROJECT})
+        return json.loads((await self.service.branch(caller, request)).answer)
+
+    async def fold(self, message: str = "done", caller: Caller = ME) -> Any:
+        request = return_request({"message": message, **PROJECT})
+        return json.loads((await self.service.fold(caller, request)).answer)
+
+    async def status(self) -> Any:
+        return json.loads((await self.service.status(ME, look_request(PROJECT))).answer)
+
+    async def expand(self, branch_id: str) -> Any:
+        request = expand_request({"branch_id": branch_id, **PROJECT})
+        return json.loads((await self.service.expand(ME, request)).answer)
+
+
+Run = Callable[[Callable[[Desk], Awaitable[None]]], None]
+POLICY = Policy(archive_days=2, summary_days=4)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    def run(act: Callable[[Desk], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            store: Store = MemoryStore() if request.param == "memory" else SqliteStore.open(tmp_path / "state.db")
+            try:
+                await act(Desk(store, POLICY))
+            finally:
+                await store.close()
+
+        asyncio.run(whole())
+
+    return run
+
+
+class TestExpiry:
+    def test_a_session_ends_after_24_hours_without_a_change(self, run: Run) -> None:
+        async def act(desk: Desk) -> None:
+            first = await desk.branch()
+            desk.clock.now += DAY - timedelta(seconds=1)
+            assert (await desk.status())["session_id"] == first["session_id"]
+            desk.clock.now += timedelta(seconds=1)  # looking does not keep it alive
+            assert (await desk.status())["session_id"] is None
+            second = await desk.branch()
+            assert second["session_id"] != first["session_id"]
+            assert second["parent_branch_id"] is None
+
+        run(act)
+
+    def test_a_change_keeps_it_alive(self, run: Run) -> None:
+        async def act(desk: Desk) -> None:
+            first = await desk.branch()
+            for _ in range(3):
+                desk.clock.now += DAY - timedelta(seconds=1)
+                assert (await desk.branch())["session_id"] == first["session_id"]
+
+        run(act)
+
+    def test_a_sweep_ends_it_by_itself(self, run: Run) -> None:
+        async def act(desk: Desk) -> None:
+            await desk.branch()
+            assert await desk.store.count() == 1
+            assert await desk.service.tidy() == 0
+            desk.clock.now += DAY
+            assert await desk.service.tidy() == 1
+            assert await desk.store.count() == 0
+
+        run(act)
+
+    def test_a_call_sent_again_after_the_end_is_a_new_call(self, run: Run) -> None:
+        async def act(desk: Desk) -> None:
+            caller = Caller("local", operation_id="once")
+            first = await desk.branch(caller)
+            assert await desk.branch(caller) == first
+            desk.clock.now += DAY
+            second = await desk.branch(caller)
+            assert second["session_id"] != first["session_id"]
+            assert (await desk.status())["active_branch_id"] == second["branch_id"]
+
+        run(act)
+
+    def test_what_a_branch_did_is_there_when_its_session_is_gone(self, run: Run) -> None:
+        async def act(desk: Desk) -> None:
+            branch_id = (await desk.branch())["branch_id"]
+            await desk.fold("the cause was a comma")
+            desk.clock.now += DAY
+            await desk.service.tidy()
+            assert [entry["kind"] for entry in (await desk.expand(branch_id))["entries"]] == ["prompt", "summary"]
+
+        run(act)
+
+    def test_archive_and_summaries_go_after_their_own_days(self, run: Run) -> None:
+        async def act(desk: Desk) -> None:
+            branch_id = (await desk.branch())["branch_id"]
+            await desk.fold("the cause was a comma")
+            desk.clock.now += 3 * DAY
+            for _ in range(2):  # one sweep ends the session, the next may forget what it left
+                await desk.service.tidy()
+            with pytest.raises(BranchNotFound):
+                await desk.expand(branch_id)
+            assert len(await desk.service.search("local", "comma", None)) == 1
+            desk.clock.now += 2 * DAY
+            await desk.service.tidy()
+            assert await desk.service.search("local", "comma", None) == []
+
+        run(act)
+
+    def test_a_clock_that_jumps_back_keeps_the_log_in_order(self, run: Run) -> None:
+        async def act(desk: Desk) -> None:
+            first = await desk.branch()
+            desk.clock.now -= timedelta(days=300)
+            second = await desk.branch()
+            assert second["created_at"] == first["created_at"]
+            assert second["session_id"] == first["session_id"]
+
+        run(act)
+
+
+class TestTwoAtOnce:
+    def test_the_slower_of_two_daemons_decides_again(self, run: Run) -> None:
+        async def act(desk: Desk) -> None:
+            await desk.branch()
+            other = desk.another()
+            await other.record(ME, record_request({"type": "t", "tokens": 5, **PROJECT}), "reported")
+            await desk.branch()  # on a state that is one event old
+            await other.rollback(
+                ME, rollback_request({"branch_id": (await desk.status())["branch_path"][1], **PROJECT})
+            )
+            assert (await desk.fold())["summary"]["tokens_folded"] == 1
+
+        run(act)
+
+    def test_one_call_sent_to_both_has_one_effect(self, run: Run) -> None:
+        async def act(desk: Desk) -> None:
+            other = desk.another()
+            caller = Caller("local", operation_id="once")
+            request = record_request({"type": "t", "tokens": 5, **PROJECT})
+            outcomes = await asyncio.gather(
+                *(service.record(caller, request, "reported") for service in (desk.service, other) for _ in range(5))
+            )
+            assert len({outcome.answer for outcome in outcomes}) == 1
+            assert (await desk.status())["token_breakdown"]["main_thread"] == 5
+            await desk.branch()
+            told = json.loads((await other.status(ME, look_request(PROJECT))).answer)
+            assert told == await desk.status()
+
+        run(act)
+
+    def test_many_calls_on_one_session_all_count(self, run: Run) -> None:
+        async def act(desk: Desk) -> None:
+            services = [desk.service, desk.another(), desk.another()]
+            request = record_request({"type": "t", "tokens": 1, **PROJECT})
+            await asyncio.gather(*(services[number % 3].record(ME, request, "reported") for number in range(30)))
+            assert (await desk.status())["token_breakdown"]["main_thread"] == 30
+
+        run(act)
+
+
+class TestWhatIsNoted:
+    def test_a_call_that_is_sent_again_is_counted_once(self, run: Run) -> None:
+        async def act(desk: Desk) -> None:
+            caller = Caller("local", operation_id="once")
+            for _ in range(3):
+                await desk.branch(caller)
+            assert [len(noted.events) for noted in desk.noted if noted.events] == [2]  # the session, the branch
+
+        run(act)
+
+
+class TestFailingClosed:
+    def test_if_scrubbing_fails_the_call_fails_and_nothing_is_kept(self) -> None:
+        class Broken:
+            def scrub(self, text: str) -> Any:
+                raise RuntimeError(text)
+
+        async def act() -> None:
+            store = MemoryStore()
+            service = FoldService(store, Broken())
+            with pytest.raises(ScrubFailed) as failed:
+                await service.branch(ME, branch_request({"description": "d", "prompt": "secret", **PROJECT}))
+            assert "secret" not in f"{failed.value.reason} {failed.value.message} {failed.value.data}"
+            assert await store.count() == 0
+            assert service.told_safely(BranchNotFound("secret", None)) == ("Internal error", {})
+
+        asyncio.run(act())
+
+    def test_a_log_that_does_not_follow_is_told_as_such(self) -> None:
+        class Gap(MemoryStore):
+            async def load(self, *given: Any) -> Any:
+                log = await super().load(*given)
+                return type(log)(log.session_id, log.events[1:]) if log else None
+
+        async def act() -> None:
+            store = Gap()
+            await FoldService(store, SCRUBBER).branch(
+                ME, branch_request({"description": "d", "prompt": "p", **PROJECT})
+            )
+            with pytest.raises(StoreInvalid):
+                await FoldService(store, SCRUBBER).status(ME, look_request(PROJECT))
+
+        asyncio.run(act())
+
+
+def test_the_default_limits_are_those_of_the_specification() -> None:
+    assert Limits() == Limits(context_tokens=32_768, is_hard=False, depth=8, branches=1_000)
+    policy = Policy()
+    assert (policy.counter, policy.idle_s, policy.thresholds.medium, policy.thresholds.high) == ("v0", 86_400, 50, 70)
+
+
+def test_a_project_hash_is_16_hex_digits_of_the_normalised_paths_sha256() -> None:
+    import hashlib
+
+    assert project_at("/a/./b//").hash == hashlib.sha256(b"/a/b").hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    ("given", "normalised"),
+    [
+        ("/", "/"),
+        ("//", "/"),
+        ("/a/b/", "/a/b"),
+        ("/a/../../b", "/b"),
+        ("/a b/ü", "/a b/ü"),
+        ("c:/x/./y", "C:\\x\\y"),
+        ("C:\\x\\..\\y\\", "C:\\y"),
+        ("\\\\server\\share\\x", "\\\\server\\share\\x"),
+    ],
+)
+def test_a_path_is_normalised_as_text(given: str, normalised: str) -> None:
+    assert project_at(given).path == normalised
