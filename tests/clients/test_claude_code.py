@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from machine import context
+from machine import COMMAND, context
 
 CLAUDE = shutil.which("claude")
 
@@ -48,3 +48,24 @@ def test_it_connects_to_what_install_wrote_and_forgets_it_after_uninstall(projec
     assert "Connected" in mcp_list(project)
     assert context("uninstall", "claude-code", cwd=project).code == 0
     assert "contextfold" not in mcp_list(project)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="a network of its own takes root and `ip`")
+def test_it_connects_to_the_daemon_by_the_entry_of_the_readme(project: Path) -> None:
+    """Daemon and Claude Code alone in a network that has nothing but a loopback."""
+    entry = {"mcpServers": {"contextfold": {"type": "http", "url": "http://localhost:9090/mcp"}}}
+    (project / ".mcp.json").write_text(json.dumps(entry))
+    script = f"""
+        ip link set lo up
+        {COMMAND} serve --store {project.parent}/state.db > listens 2> log & daemon=$!
+        until grep -q listens listens; do sleep 0.05; done
+        {CLAUDE} mcp list
+        kill $daemon
+        wait $daemon
+    """
+    env = {"PATH": os.environ["PATH"], "HOME": str(project.parent / "home"), "DISABLE_AUTOUPDATER": "1"}
+    env |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1"}
+    argv = ["unshare", "--net", "bash", "-ec", script]
+    done = subprocess.run(argv, cwd=project, env=env, capture_output=True, text=True, timeout=120, check=True)
+    assert "contextfold: http://localhost:9090/mcp (HTTP)" in done.stdout
+    assert "Connected" in done.stdout
