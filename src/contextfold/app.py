@@ -19,18 +19,20 @@ from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve.fold_tools import FOLD_TOOLS, caller_from, refused
 from contextfold.serve.fold_tools import call as run_fold_tool
 from contextfold.serve.resolve_tools import RESOLVE_TOOLS
+from contextfold.serve.tokens import LOCAL_OWNER
 from contextfold.serve.tools import Answer, FoldTool, Refusal
 from contextfold.settings import DaemonSettings, FoldSettings, SettingsError
+from contextfold.stores.memory import MemoryStore
 from contextfold.stores.sqlite import SqliteStore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from contextfold.fold.store import Store
     from contextfold.serve.guard import Guard
     from contextfold.serve.metrics import Metrics
     from contextfold.serve.tokens import TokenFile
     from contextfold.serve.tools import Tool
 
-LOCAL_OWNER = "local"
 TIDY_EVERY_S = 60.0
 Result = TypeVar("Result")
 
@@ -64,9 +66,9 @@ def scrubber_of(settings: FoldSettings) -> Scrubber:
         raise SettingsError(f"the allowlist {path}: {problem}") from None
 
 
-def fold_service(settings: FoldSettings, note: Callable[[Noted], None] = lambda _noted: None) -> FoldService:
+def fold_service(settings: FoldSettings) -> FoldService:
     scrubber = scrubber_of(settings)
-    return FoldService(SqliteStore.open(settings.store), scrubber, policy_of(settings), note=note)
+    return FoldService(SqliteStore.open(settings.store), scrubber, policy_of(settings))
 
 
 class FoldDesk:
@@ -106,7 +108,8 @@ class FoldDesk:
         if now_s - self._tidied_s >= TIDY_EVERY_S:
             self._tidied_s = now_s
             with suppress(FoldError):  # the call itself will say so
-                await self.service.tidy()
+                await self.service.end_idle()
+                await self.service.forget()
 
 
 def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) -> None:
@@ -134,19 +137,21 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None) -> Guard:
     toolsets: dict[str, tuple[Tool, ...]] = {"resolve": RESOLVE_TOOLS, "fold": FOLD_TOOLS}
     tools = [tool for name in settings.server.tools for tool in toolsets[name]]
     metrics = Metrics(tool.name for tool in tools)
-    fold = fold_service(settings.fold, lambda noted: _count(noted, metrics))
+    # Without the fold tools nothing is kept, and no file is needed for it.
+    scrubber = scrubber_of(settings.fold)
+    store: Store = SqliteStore.open(settings.fold.store) if "fold" in settings.server.tools else MemoryStore()
+    fold = FoldService(store, scrubber, policy_of(settings.fold), note=lambda noted: _count(noted, metrics))
     buckets = Buckets(RateLimit(settings.rate_per_second, settings.rate_burst))
     services = Services(fold, Resolvers(settings.server), buckets, metrics)
-    guard = StatingGuard(
+    return StatingGuard(
         routes_of(tools, services, body_max_bytes=settings.body_max_bytes),
+        no_state=fold.no_state,
         hosts=HostRule(settings.host, settings.allow_hosts),
         metrics=metrics,
         buckets=buckets,
         tokens=tokens,
         limits=EdgeLimits(in_flight=settings.requests_max, body_bytes=settings.body_max_bytes),
     )
-    guard.no_state = fold.no_state
-    return guard
 
 
 def _count(noted: Noted, metrics: Metrics) -> None:

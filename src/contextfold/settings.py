@@ -196,7 +196,7 @@ def _read_file(path: str) -> dict[str, str]:
     values = {}
     for key, value in members.items():
         name = key.replace("_", "-")
-        if name not in SETTINGS or not isinstance(value, str | int):
+        if name not in SETTINGS or not isinstance(value, str | int | float):
             raise SettingsError(
                 f"{key} in the configuration file {path} is no setting; `context serve --help` has them"
             )
@@ -205,6 +205,13 @@ def _read_file(path: str) -> dict[str, str]:
 
 
 def _any(_called: str, text: str) -> str:
+    return text
+
+
+def _named(called: str, text: str) -> str:
+    """Empty is not the same as not given: a daemon meant to ask for tokens must not start without."""
+    if not text:
+        raise SettingsError(f"{called} is empty: name a file, or leave it out")
     return text
 
 
@@ -229,7 +236,7 @@ def _counter(called: str, text: str) -> str:
     return text
 
 
-def _between(least: int, most: int) -> Callable[[str, str], str]:
+def between(least: int, most: int) -> Callable[[str, str], str]:
     def rule(called: str, text: str) -> str:
         digits = text.lstrip("0") or "0"
         if not (text.isascii() and text.isdigit()) or len(digits) > len(str(most)) or not least <= int(digits) <= most:
@@ -253,55 +260,55 @@ SETTINGS = {
         Setting("tool-timeout-secs", TOOL_TIMEOUT, str(TOOL_TIMEOUT_S), _seconds, "how long a resolve call may take"),
         Setting("tools", "CONTEXT_TOOLS", "", _toolsets, "which tools to offer: resolve, fold or resolve,fold"),
         Setting("host", "CONTEXT_HOST", "127.0.0.1", _any, "the address to listen on"),
-        Setting("port", "CONTEXT_PORT", "9090", _between(0, 65_535), "the port to listen on; 0 takes a free one"),
-        Setting("token-file", "CONTEXT_TOKEN_FILE", "", _any, "who may call: owners and the hashes of their tokens"),
+        Setting("port", "CONTEXT_PORT", "9090", between(0, 65_535), "the port to listen on; 0 takes a free one"),
+        Setting("token-file", "CONTEXT_TOKEN_FILE", "", _named, "who may call: owners and the hashes of their tokens"),
         Setting("allow-host", "CONTEXT_ALLOW_HOST", "", _any, "further names clients may call this machine by"),
-        Setting("store", "CONTEXT_STORE", "", _any, "the file that holds the folding state"),
-        Setting("context-limit", "CONTEXT_LIMIT_TOKENS", "32768", _between(1, WHOLE_NUMBER_MAX), "tokens of a context"),
+        Setting("store", "CONTEXT_STORE", "", _named, "the file that holds the folding state"),
+        Setting("context-limit", "CONTEXT_LIMIT_TOKENS", "32768", between(1, WHOLE_NUMBER_MAX), "tokens of a context"),
         Setting("hard-limit", "CONTEXT_HARD_LIMIT", "off", _switch, "whether a branch beyond the limit is refused"),
-        Setting("branch-depth", "CONTEXT_BRANCH_DEPTH", "8", _between(1, 64), "how deep branches may nest"),
+        Setting("branch-depth", "CONTEXT_BRANCH_DEPTH", "8", between(1, 64), "how deep branches may nest"),
         Setting(
             "branches-per-session",
             "CONTEXT_BRANCHES_PER_SESSION",
             "1000",
-            _between(1, 100_000),
+            between(1, 10_000),
             "how many branches a session may have",
         ),
         Setting(
             "warn-medium-percent",
             "CONTEXT_WARN_MEDIUM_PERCENT",
             "50",
-            _between(0, 100),
+            between(0, 100),
             "above this share of the limit on the main thread the warning is medium",
         ),
         Setting(
-            "warn-high-percent", "CONTEXT_WARN_HIGH_PERCENT", "70", _between(0, 100), "and above this one it is high"
+            "warn-high-percent", "CONTEXT_WARN_HIGH_PERCENT", "70", between(0, 100), "and above this one it is high"
         ),
         Setting("token-counter", "CONTEXT_TOKEN_COUNTER", "v0", _counter, "how tokens are counted: v0 or dense"),
         Setting(
             "session-idle-secs",
             "CONTEXT_SESSION_IDLE_SECS",
             str(24 * 3600),
-            _between(1, WHOLE_NUMBER_MAX),
+            between(1, WHOLE_NUMBER_MAX),
             "a session ends after this long without activity",
         ),
-        Setting("archive-days", "CONTEXT_ARCHIVE_DAYS", "30", _between(1, 36_500), "how long trajectories are kept"),
-        Setting("summary-days", "CONTEXT_SUMMARY_DAYS", "365", _between(1, 36_500), "how long summaries are kept"),
-        Setting("scrub-allowlist", "CONTEXT_SCRUB_ALLOWLIST", "", _any, "a file of values that are no secrets"),
+        Setting("archive-days", "CONTEXT_ARCHIVE_DAYS", "30", between(1, 36_500), "how long trajectories are kept"),
+        Setting("summary-days", "CONTEXT_SUMMARY_DAYS", "365", between(1, 36_500), "how long summaries are kept"),
+        Setting("scrub-allowlist", "CONTEXT_SCRUB_ALLOWLIST", "", _named, "a file of values that are no secrets"),
         Setting(
             "rate-per-second",
             "CONTEXT_RATE_PER_SECOND",
             "2000",
-            _between(1, WHOLE_NUMBER_MAX),
+            between(1, WHOLE_NUMBER_MAX),
             "calls an owner may make per second, in the long run",
         ),
-        Setting("rate-burst", "CONTEXT_RATE_BURST", "4000", _between(1, WHOLE_NUMBER_MAX), "and at once"),
-        Setting("requests-max", "CONTEXT_REQUESTS_MAX", "256", _between(1, 100_000), "requests answered at a time"),
+        Setting("rate-burst", "CONTEXT_RATE_BURST", "4000", between(1, WHOLE_NUMBER_MAX), "and at once"),
+        Setting("requests-max", "CONTEXT_REQUESTS_MAX", "256", between(1, 100_000), "requests answered at a time"),
         Setting(
             "body-max-bytes",
             "CONTEXT_BODY_MAX_BYTES",
             str(4 << 20),
-            _between(1024, 1 << 30),
+            between(1024, 1 << 30),
             "the largest request that is read",
         ),
     )

@@ -44,7 +44,6 @@ def commit_of(
         [event_at(revision + number, at, session_id) for number in range(1, events + 1)],
         Operation(operation_id or f"{session_id}/{revision}", "asked"),
         answer or f"answer of {revision}",
-        f"state of {revision}",
         entries,
         summaries,
     )
@@ -52,7 +51,7 @@ def commit_of(
 
 def branch_commit(key: SessionKey, revision: int, branch_id: str, *, session_id: str = "sess_1") -> Commit:
     event = BranchCreated(revision + 1, NOON, branch_id, None, "look into it", "Do look.", 2, 0)
-    return Commit(key, session_id, revision, [event], Operation(f"{session_id}/{revision}", "asked"), "", "")
+    return Commit(key, session_id, revision, [event], Operation(f"{session_id}/{revision}", "asked"), "")
 
 
 def summary_of(

@@ -267,7 +267,10 @@ class TestExpanding:
         second = branch(transport, project, prompt="Given up.")["branch_id"]
         transport.call("context_rollback", project_path=project, branch_id=first)
         told = transport.call("context_expand", project_path=project, branch_id=second)
-        assert [entry["text"] for entry in told["entries"]] == ["Given up."]
+        assert [(entry["kind"], entry["text"], entry.get("undone")) for entry in told["entries"]] == [
+            ("prompt", "Given up.", True),
+            ("rollback", "", None),
+        ]
 
     def test_a_branch_nobody_has_is_not_found(self, transport: Transport, project: str) -> None:
         problem = refused(transport, "context_expand", project_path=project, branch_id="br_x")
@@ -302,10 +305,10 @@ class TestRepeating:
     def test_a_call_sent_again_is_answered_once(self, transport: Transport, project: str) -> None:
         call = {"description": "d", "prompt": "p", "project_path": project}
         first = transport.call("context_branch", numbered("op-1"), **call)
-        state = transport.result["_meta"][STATE]
         record(transport, project, tokens=10)
+        now = transport.result["_meta"][STATE]
         again = transport.call("context_branch", numbered("op-1"), **call)
-        assert (again, transport.result["_meta"][STATE]) == (first, state)
+        assert (again, transport.result["_meta"][STATE]) == (first, now)  # the answer of then, the state of now
         assert transport.call("context_list_branches", project_path=project)["total_branches"] == 1
 
     def test_an_id_used_for_something_else_is_refused(self, transport: Transport, project: str) -> None:
@@ -370,6 +373,7 @@ class TestRefusals:
             ("context_rollback", "restore_state", {"branch_id": "br_x", "restore_state": "yes"}),
             ("context_record", "content", {}),
             ("context_record", "type", {"tokens": 1, "type": ""}),
+            ("context_record", "type", {"tokens": 1, "type": "a\nb"}),
             ("context_record", "tokens", {"tokens": -1}),
             ("context_record", "tokens", {"tokens": True}),
             ("context_record", "tokens", {"tokens": 1.5}),

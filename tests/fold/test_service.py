@@ -118,9 +118,9 @@ class TestExpiry:
         async def act(desk: Desk) -> None:
             await desk.branch()
             assert await desk.store.count() == 1
-            assert await desk.service.tidy() == 0
+            assert await desk.service.end_idle() == 0
             desk.clock.now += DAY
-            assert await desk.service.tidy() == 1
+            assert await desk.service.end_idle() == 1
             assert await desk.store.count() == 0
 
         run(act)
@@ -142,7 +142,7 @@ class TestExpiry:
             branch_id = (await desk.branch())["branch_id"]
             await desk.fold("the cause was a comma")
             desk.clock.now += DAY
-            await desk.service.tidy()
+            await desk.service.end_idle()
             assert [entry["kind"] for entry in (await desk.expand(branch_id))["entries"]] == ["prompt", "summary"]
 
         run(act)
@@ -152,13 +152,13 @@ class TestExpiry:
             branch_id = (await desk.branch())["branch_id"]
             await desk.fold("the cause was a comma")
             desk.clock.now += 3 * DAY
-            for _ in range(2):  # one sweep ends the session, the next may forget what it left
-                await desk.service.tidy()
+            await desk.service.end_idle()
+            await desk.service.forget()
             with pytest.raises(BranchNotFound):
                 await desk.expand(branch_id)
             assert len(await desk.service.search("local", "comma", None)) == 1
             desk.clock.now += 2 * DAY
-            await desk.service.tidy()
+            await desk.service.forget()
             assert await desk.service.search("local", "comma", None) == []
 
         run(act)
@@ -185,6 +185,25 @@ class TestTwoAtOnce:
                 ME, rollback_request({"branch_id": (await desk.status())["branch_path"][1], **PROJECT})
             )
             assert (await desk.fold())["summary"]["tokens_folded"] == 1
+
+        run(act)
+
+    def test_nobody_is_refused_by_a_state_that_is_old(self, run: Run) -> None:
+        async def act(desk: Desk) -> None:
+            await desk.service.record(ME, record_request({"type": "t", "tokens": 5, **PROJECT}), "reported")
+            other = desk.another()
+            await other.branch(ME, branch_request({"description": "d", "prompt": "p", **PROJECT}))
+            assert (await desk.fold())["context_state"]["active_branch_id"] is None  # it had seen no branch
+
+        run(act)
+
+    def test_a_lost_race_is_noted(self, run: Run) -> None:
+        async def act(desk: Desk) -> None:
+            other = desk.another()
+            request = record_request({"type": "t", "tokens": 1, **PROJECT})
+            for service in (desk.service, other, desk.service, other):
+                await service.record(ME, request, "reported")
+            assert sum(noted.conflicts for noted in desk.noted) == 2  # each time the other had been first
 
         run(act)
 
@@ -221,6 +240,47 @@ class TestWhatIsNoted:
             for _ in range(3):
                 await desk.branch(caller)
             assert [len(noted.events) for noted in desk.noted if noted.events] == [2]  # the session, the branch
+
+        run(act)
+
+
+class TestSearch:
+    def test_a_fold_that_was_undone_is_not_found_until_it_is_made_again(self, run: Run) -> None:
+        async def act(desk: Desk) -> None:
+            branch_id = (await desk.branch())["branch_id"]
+            await desk.fold("the cause was a comma")
+            assert len(await desk.service.search("local", "comma", None)) == 1
+            request = rollback_request({"branch_id": branch_id, **PROJECT})
+            await desk.service.rollback(ME, request)
+            assert await desk.service.search("local", "comma", None) == []
+            await desk.fold("a comma after all")
+            assert [found.summary for found in await desk.service.search("local", "comma", None)] == [
+                "a comma after all"
+            ]
+
+        run(act)
+
+    def test_a_fold_that_was_forced_has_no_summary_to_find(self, run: Run) -> None:
+        async def act(desk: Desk) -> None:
+            outer = (await desk.branch())["branch_id"]
+            await desk.branch()
+            await desk.service.fold(ME, return_request({"message": "done", "branch_id": outer, **PROJECT}))
+            assert [found.branch_id for found in await desk.service.search("local", "d", None)] == [outer]
+
+        run(act)
+
+
+class TestExpanding:
+    def test_a_page_reads_no_more_than_it_needs(self, run: Run) -> None:
+        async def act(desk: Desk) -> None:
+            branch_id = (await desk.branch())["branch_id"]
+            for _ in range(5):
+                content = record_request({"type": "t", "content": "x" * 100_000, **PROJECT})
+                await desk.service.record(ME, content, "reported")
+            where = ("local", project_at("/work/app").hash, branch_id)
+            read = await desk.store.trajectory(*where, limit=64, characters=1_000)
+            assert read
+            assert [entry.kind for entry in read.entries] == ["prompt", "operation"]
 
         run(act)
 
@@ -282,6 +342,8 @@ def test_a_project_hash_is_16_hex_digits_of_the_normalised_paths_sha256() -> Non
         ("c:/x/./y", "C:\\x\\y"),
         ("C:\\x\\..\\y\\", "C:\\y"),
         ("\\\\server\\share\\x", "\\\\server\\share\\x"),
+        ("\\\\server\\share\\..\\..\\other", "\\\\server\\share\\other"),
+        ("\\\\server", "\\\\server"),
     ],
 )
 def test_a_path_is_normalised_as_text(given: str, normalised: str) -> None:

@@ -301,6 +301,23 @@ class TestWhatComesIn:
         assert (two.status, two.error) == (400, "bad_request")
         assert running.raw(b"GET /healthz HTTP/1.0\r\n\r\n").error == "host_not_allowed"
 
+    def test_a_body_with_two_ends_is_refused_and_the_connection_closed(self, running: Daemon) -> None:
+        sent = b"POST /echo/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+        two = running.raw(sent + b"0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (two.status, two.error, two.headers["connection"]) == (400, "bad_request", "close")
+
+    def test_whoever_asks_for_health_need_send_no_body_and_can_hold_up_nobody(
+        self, tmp_path: Path, stack: ExitStack
+    ) -> None:
+        running = started(stack, tmp_path, limits={"in_flight": 1})
+        clients = []
+        for method in (b"GET", b"POST"):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            client.sendall(method + b" /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n")
+            clients.append(client)
+        assert [answer_on(client).status for client in clients] == [200, 405]
+        assert running.ask("GET", "/echo/x").status == 200
+
     def test_a_page_from_elsewhere_is_refused(self, running: Daemon) -> None:
         for origin in ("null", "https://evil.example", "http://localhost.evil.example"):
             assert running.ask("POST", "/echo/x", b"", Origin=origin).error == "origin_not_allowed"
@@ -357,8 +374,9 @@ class TestWhatComesIn:
     ) -> None:
         running = started(stack, tmp_path, limits={"in_flight": 1})
         with begin(running, "/slow") as client:
-            refused = running.ask("GET", "/healthz")
+            refused = running.ask("GET", "/echo/x")
             assert (refused.status, refused.error, refused.headers["retry-after"]) == (503, "busy", "1")
+            assert running.ask("GET", "/healthz").status == 200  # a busy daemon is a healthy one
             running.say_go_on()
             assert answer_on(client).status == 200
         assert running.ask("GET", "/healthz").status == 200

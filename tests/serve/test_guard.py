@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from contextfold.serve.guard import LOCAL_OWNER, OWNER, Guard, Limits, Message, Receive, Scope, Send
+from contextfold.serve.guard import OWNER, Guard, Limits, Message, Receive, Scope, Send
 from contextfold.serve.limits import Buckets, HostRule, RateLimit
 from contextfold.serve.metrics import Metrics
-from contextfold.serve.tokens import TokenFile, add
+from contextfold.serve.tokens import LOCAL_OWNER, TokenFile, add
 
 WAIT_S = 30.0
 App = Callable[[Scope, Receive, Send], Awaitable[None]]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -139,10 +141,17 @@ class TestSessionNames:
             named.close()
 
     def test_a_name_that_is_no_text_is_refused(self, agent: HttpAgent, project: str) -> None:
-        meta = {"contextfold/session": 5}
+        for name in (5, "", "x" * 201, "a\x00b"):
+            with pytest.raises(Refused) as problem:
+                agent.call("context_record", {"contextfold/session": name}, project_path=project, type="t", tokens=1)
+            assert problem.value.code == -32602
+
+    def test_half_a_surrogate_pair_is_no_name(self, daemon: Daemon, project: str) -> None:
+        agent = HttpAgent(daemon.port, MODERN)
         with pytest.raises(Refused) as problem:
-            agent.call("context_record", meta, project_path=project, type="t", tokens=1)
-        assert problem.value.data == {"field": "contextfold/session"}
+            agent.call("context_record", {"contextfold/session": "\ud800"}, project_path=project, type="t", tokens=1)
+        agent.close()
+        assert (problem.value.code, problem.value.data) == (-32602, {"field": "session"})
 
 
 class TestDiscovery:
@@ -286,6 +295,42 @@ class TestOperations:
             assert reply.status == 400, name
 
 
+class TestAStoreThatHangs:
+    def test_calls_fail_soon_and_who_only_looks_is_answered(self, tmp_path: Path) -> None:
+        """Another program holds the file: nobody waits behind the others' time-outs."""
+        running = Daemon(tmp_path)
+        try:
+            agent = HttpAgent(running.port)
+            begun = agent.call("context_record", project_path="/p", type="t", tokens=1)
+            holder = sqlite3.connect(running.store, isolation_level=None)
+            holder.execute("BEGIN IMMEDIATE")
+            refused: list[Refused] = []
+
+            def call() -> None:
+                caller = HttpAgent(running.port)
+                try:
+                    caller.call("context_record", project_path="/p", type="t", tokens=1)
+                except Refused as problem:
+                    refused.append(problem)
+                finally:
+                    caller.close()
+
+            threads = [threading.Thread(target=call) for _ in range(12)]
+            for thread in threads:
+                thread.start()
+            assert agent.call("context_branch_status", project_path="/p")["session_id"] == begun["session_id"]
+            for thread in threads:
+                thread.join()
+            assert [problem.message for problem in refused] == ["State store is unavailable"] * 12
+            holder.execute("ROLLBACK")
+            holder.close()
+            told = agent.call("context_record", project_path="/p", type="t", tokens=1)
+            assert told["context_state"]["main_thread_tokens"] == 2  # none of the refused came in later
+            agent.close()
+        finally:
+            assert running.stop() == 0
+
+
 class TestHealth:
     def test_alive_ready_and_counted(self, agent: HttpAgent, project: str) -> None:
         agent.call("context_branch", description="d", prompt="p" * 40, project_path=project)
@@ -331,11 +376,30 @@ class TestLimits:
         running = Daemon(tmp_path, env=env)
         try:
             agent = HttpAgent(running.port)
+            begun = agent.call("context_record", project_path="/p", type="t", tokens=1)
             refused = [problem for _ in range(20) if (problem := self.refusal(agent))]
             assert {problem.code for problem in refused} == {-32004}
+            assert agent.state["session_id"] == begun["session_id"]
             assert refused[0].data == {"limit": "calls_per_second", "value": 1}
             assert "1" in refused[0].message
             agent.close()
+        finally:
+            assert running.stop() == 0
+
+    def test_every_message_counts_not_only_calls(self, tmp_path: Path) -> None:
+        running = Daemon(tmp_path, env={"CONTEXT_RATE_PER_SECOND": "1", "CONTEXT_RATE_BURST": "1"})
+        try:
+            http = Http(running.port)
+            ping = b'{"jsonrpc":"2.0","id":"me","method":"ping"}'
+            told = [http.ask("POST", "/mcp", body, RPC).json for body in [ping] * 10 + [b"nonsense"] * 3]
+            http.close()
+            assert {message["error"]["code"] for message in told if "error" in message} == {-32004}
+            assert {message["id"] for message in told} == {"me", None}
+            http = Http(running.port)
+            reply = http.ask("POST", "/v1/operations", b"{}")
+            http.close()
+            assert (reply.status, reply.json["error"]["code"]) == (429, -32004)
+            assert reply.json["error"]["data"] == {"kind": "limit_reached", "limit": "calls_per_second", "value": 1}
         finally:
             assert running.stop() == 0
 

@@ -81,6 +81,15 @@ class TestWhatTheyChange:
         with served(tmp_path, "--tools", "resolve,fold", "--cache-root", str(caches), **env) as agent:
             assert agent.call("context.list_caches") == {"caches": []}
 
+    def test_without_the_fold_tools_no_store_is_opened_and_nothing_is_taken(self, tmp_path: Path) -> None:
+        running = Daemon(tmp_path, "--tools", "resolve")
+        http = Http(running.port)
+        assert http.ask("POST", "/v1/operations", b"{}").status == 404
+        assert http.ask("GET", "/readyz").status == 200
+        http.close()
+        assert running.stop() == 0
+        assert not running.store.exists()
+
     def test_a_daemons_caches_are_by_default_in_the_users_data_folder(self, tmp_path: Path) -> None:
         (tmp_path / "sources").mkdir()
         (tmp_path / "sources" / "a.md").write_text("text")
@@ -130,6 +139,9 @@ class TestRules:
             ("CONTEXT_TOOLS", "fold,fold"),
             ("CONTEXT_STORE", "nats://server"),
             ("CONTEXT_STORE", "sqlite:"),
+            ("CONTEXT_STORE", ""),
+            ("CONTEXT_TOKEN_FILE", ""),
+            ("CONTEXT_BRANCHES_PER_SESSION", "10001"),
         ],
     )
     def test_a_value_that_breaks_its_rule_is_one_line_that_says_so(self, variable: str, value: str) -> None:

@@ -495,3 +495,28 @@ def test_a_commit_is_flushed_before_it_is_acknowledged(tmp_path: Path) -> None:
     told = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")]
     connection.close()
     assert told == [2, "wal"]  # 2 is FULL
+
+
+def test_who_gave_up_waiting_finds_nothing_done_later(path: Path) -> None:
+    async def act(store: SqliteStore) -> None:
+        await begin(store, KEY)
+        started, go_on = threading.Event(), threading.Event()
+
+        def hold(_connection: sqlite3.Connection) -> None:
+            started.set()
+            go_on.wait(60)
+
+        holding = asyncio.create_task(store._writer.write(hold))
+        await asyncio.to_thread(started.wait, 60)
+        waiting = asyncio.create_task(store.commit(commit_of(KEY, 1)))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        go_on.set()
+        await holding
+        log = await store.load(KEY)
+        assert log is not None
+        assert len(log.events) == 1
+
+    run(path, act)

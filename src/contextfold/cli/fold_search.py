@@ -5,37 +5,35 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from contextfold.cli.parse import UsageError
-from contextfold.cli.render import plain, say, tell_on_terminal
-from contextfold.failures import EXIT_OK
-from contextfold.settings import fold_settings_from
+from contextfold.cli.render import plain, report, say, tell_on_terminal
+from contextfold.errors import StoreInvalid
+from contextfold.failures import EXIT_CODES, EXIT_OK
+from contextfold.settings import between, fold_settings_from
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextfold.fold.store import Summary
 
 LIMIT = "20"
-LIMIT_MAX = 1_000
 
 
 def run(values: Mapping[str, str]) -> int:
-    limit = values.get("limit", LIMIT)
-    if not (limit.isascii() and limit.isdigit() and len(limit) <= len(str(LIMIT_MAX)) and 1 <= int(limit) <= LIMIT_MAX):
-        raise UsageError(f"--limit must be a whole number from 1 to {LIMIT_MAX}, not {limit!r}")
     settings = fold_settings_from(os.environ, values)
     if not os.path.exists(settings.store):
-        from contextfold.errors import StoreInvalid
-
-        raise StoreInvalid(f"there is no store at {settings.store}; `context serve` makes one, --store names another")
-    from contextfold.app import LOCAL_OWNER, FoldDesk
+        report(
+            "there is no store yet", f"{settings.store} is not there; `context serve` makes it, --store names another"
+        )
+        return EXIT_CODES[StoreInvalid.code]
+    from contextfold.app import FoldDesk
     from contextfold.fold.project import project_at
+    from contextfold.fold.store import SEARCH_MOST
+    from contextfold.serve.tokens import LOCAL_OWNER
 
+    limit = int(between(1, SEARCH_MOST)("--limit", values.get("limit", LIMIT)))
     desk = FoldDesk(settings)
     try:
         project = project_at(os.path.abspath(values["project"])) if "project" in values else None
-        found = desk.run(
-            desk.service.search(values.get("owner", LOCAL_OWNER), values["query"], project, limit=int(limit))
-        )
+        found = desk.run(desk.service.search(values.get("owner", LOCAL_OWNER), values["query"], project, limit=limit))
     finally:
         desk.close()
     say(_json(found) if "json" in values else "".join(_told(summary) for summary in found))

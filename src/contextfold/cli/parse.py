@@ -53,6 +53,9 @@ def _given(command: Command, words: Sequence[str]) -> Iterator[tuple[Option, str
     options = dict.fromkeys(HELP_WORDS, HELP) | {option.name: option for option in command.options}
     waiting = iter(words)
     for word in waiting:
+        if word == "--" and command.argument:  # what follows is no option, whatever it begins with
+            yield from ((command.argument, rest) for rest in waiting)
+            return
         name, equals, value = word.partition("=")
         option = options.get(name)
         if option is None:

@@ -1,16 +1,17 @@
 """The trajectory of a branch, entry by entry, as it is kept after the session is gone. Knows no store.
 
 Entries are made while things happen, so folding a long branch moves nothing, and what was discarded is still there. A
-rollback that undid something is an entry of its own on every thread it took back: those between are marked `undone`.
+rollback is an entry of its own on every thread it took back or discarded: those between are marked `undone`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from contextfold.fold.events import (
     BranchCreated,
+    BranchDiscarded,
     BranchFolded,
     Event,
     OperationCompleted,
@@ -38,6 +39,7 @@ class Entry:
 def entries_of(before: State, events: Iterable[Event], operation_text: str = "") -> list[Entry]:
     """What these events, decided on in state `before`, leave in the archive."""
     made: list[Entry] = []
+    discarded: list[str] = []
     for event in events:
         match event:
             case BranchCreated():
@@ -58,8 +60,10 @@ def entries_of(before: State, events: Iterable[Event], operation_text: str = "")
                 )
             case BranchFolded():
                 made.extend(_of_fold(before, event))
-            case SessionRolledBack() if event.restore_state:
-                made.extend(_of_rollback(before, event))
+            case BranchDiscarded():
+                discarded.append(event.branch_id)
+            case SessionRolledBack():
+                made.extend(_of_rollback(before, event, discarded))
     return made
 
 
@@ -72,10 +76,22 @@ def _of_fold(before: State, event: BranchFolded) -> list[Entry]:
     ]
 
 
-def _of_rollback(before: State, event: SessionRolledBack) -> list[Entry]:
+def _of_rollback(before: State, event: SessionRolledBack, discarded: Sequence[str]) -> list[Entry]:
     checkpoint = before.checkpoints[event.branch_id]
-    threads: list[str | None] = [None, *(branch.id for branch in checkpoint.path)]
+    threads: list[str | None] = list(discarded)
+    if event.restore_state:
+        threads += [None, *(branch.id for branch in checkpoint.path)]
     return [Entry(thread, event.n, event.at, "rollback", "", undone_from=checkpoint.revision) for thread in threads]
+
+
+def up_to(entries: Iterable[Entry], characters: int | None) -> Iterator[Entry]:
+    """Entries until their texts have so many characters together, the one that reaches it included."""
+    seen = 0
+    for entry in entries:
+        yield entry
+        seen += len(entry.text)
+        if characters is not None and seen >= characters:
+            return
 
 
 def mark_undone(entries: Sequence[Entry], rollbacks: Sequence[tuple[int, int]]) -> list[Entry]:

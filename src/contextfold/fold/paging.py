@@ -25,6 +25,11 @@ class Page:
         self._left = budget_tokens - envelope
         self.used = envelope
 
+    @property
+    def characters(self) -> int:
+        """More than this many cannot fit any more."""
+        return max(1, self._left * CHARACTERS_PER_TOKEN_MAX)
+
     def take(self, entry: Entry, offset: int) -> int | None:
         """Take an entry from a character on. None if all the rest of it fitted, else how far it got."""
         rest = entry.text[offset:]

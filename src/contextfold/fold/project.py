@@ -25,6 +25,7 @@ class Project:
 
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_NOT_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def normalised(path: str) -> str:
@@ -36,8 +37,17 @@ def normalised(path: str) -> str:
     if _DRIVE.match(path):
         return path[0].upper() + ":\\" + "\\".join(_steps(re.split(r"[\\/]", path[3:])))
     if path.startswith("\\\\"):
-        return "\\\\" + "\\".join(_steps(re.split(r"[\\/]", path)))
+        server, share, *steps = [*filter(None, re.split(r"[\\/]", path)), "", ""]
+        return "\\\\" + "\\".join([server, share, *_steps(steps)]).rstrip("\\")  # nothing leads out of a share
     raise ArgumentInvalid("project_path", "must be absolute, like /home/me/project")
+
+
+def displayed(scrubbed_path: str) -> str:
+    """A path as it is shown, which redactions may have made longer than a path may be."""
+    try:
+        return normalised(scrubbed_path)
+    except ArgumentInvalid:
+        return scrubbed_path[:PATH_LENGTH_MAX]
 
 
 def project_at(path: str) -> Project:
@@ -49,7 +59,7 @@ def hashed(text: str) -> str:
 
 
 def check_session_name(name: str) -> str:
-    if not 1 <= len(name) <= NAME_LENGTH_MAX or _CONTROL.search(name) or not name.strip():
+    if not 1 <= len(name) <= NAME_LENGTH_MAX or _NOT_TEXT.search(name) or not name.strip():
         raise ArgumentInvalid("session", f"must be a name of 1 to {NAME_LENGTH_MAX} characters, none of them control")
     return name
 

@@ -108,7 +108,7 @@ def record_request(arguments: Arguments) -> RecordRequest:
         raise ArgumentInvalid("content", "or tokens must be given")
     return RecordRequest(
         project=fields.project(),
-        type=fields.text("type", length_max=TYPE_LENGTH_MAX, may_be_blank=False),
+        type=fields.word("type", length_max=TYPE_LENGTH_MAX),
         content=fields.text("content") if fields.has("content") else "",
         tokens=fields.number("tokens", 0, TOKENS_MAX) if fields.has("tokens") else None,
         failed=fields.flag("failed", default=False),
@@ -175,6 +175,12 @@ class _Fields:
         if length_max is not None and len(value) > length_max:
             raise ArgumentInvalid(field, f"must have at most {length_max} characters, not {len(value)}")
         return _unicode(field, value)
+
+    def word(self, field: str, *, length_max: int) -> str:
+        value = self.text(field, length_max=length_max, may_be_blank=False)
+        if not value.isprintable():
+            raise ArgumentInvalid(field, "must have no control characters")
+        return value
 
     def flag(self, field: str, *, default: bool) -> bool:
         value = self._arguments.get(field, default)

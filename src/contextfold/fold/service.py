@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -29,7 +30,7 @@ from contextfold.fold.answers import Shape
 from contextfold.fold.archive import mark_undone
 from contextfold.fold.events import BranchFolded, Event, OperationCompleted
 from contextfold.fold.paging import Page
-from contextfold.fold.project import Project, check_session_name, hashed, normalised
+from contextfold.fold.project import Project, check_session_name, displayed, hashed
 from contextfold.fold.requests import (
     BranchRequest,
     ExpandRequest,
@@ -41,11 +42,12 @@ from contextfold.fold.requests import (
     cursor_of,
 )
 from contextfold.fold.session import EMPTY, Beginning, Branch, Limits, State
-from contextfold.fold.sessions import Change, Outcome, Sessions
+from contextfold.fold.sessions import Change, Outcome, Sessions, moment_told
 from contextfold.fold.store import Operation, SessionKey, Store, Summary
 from contextfold.tokens import COUNTERS
 
 SCRUB_INLINE_LENGTH = 16_384  # a longer text is scrubbed in a thread, so that others are answered meanwhile
+SCRUB_LONG_LENGTH = 262_144  # and one longer than this in a lane of its own, so that it holds up nobody but its like
 PAGE_ENTRIES = 64
 SEARCH_LIMIT = 20
 
@@ -113,12 +115,15 @@ class FoldService:
     ) -> None:
         self.store = store
         self.policy = policy or Policy()
-        self._sessions = Sessions(store, self.policy.limits, self.policy.idle_s, clock)
+        self._sessions = Sessions(
+            store, self.policy.limits, self.policy.idle_s, clock, lambda: note(Noted(conflicts=1))
+        )
         self._scrubber = scrubber
         self._count = COUNTERS[self.policy.counter]
         self._clock = clock
         self._new_id = new_id
         self._note = note
+        self._lanes = (ThreadPoolExecutor(4, "contextfold-scrub"), ThreadPoolExecutor(1, "contextfold-scrub-long"))
 
     async def branch(self, caller: Caller, request: BranchRequest) -> Outcome:
         description, prompt = await self._scrub(request.description, request.prompt)
@@ -215,7 +220,9 @@ class FoldService:
         page = Page(request.branch_id, request.budget_tokens, self._count)
         after_n, offset = request.after_n, request.offset
         while True:
-            found = await self.store.trajectory(*where, after_n=after_n, limit=PAGE_ENTRIES)
+            found = await self.store.trajectory(
+                *where, after_n=after_n, limit=PAGE_ENTRIES, characters=offset + page.characters
+            )
             if found is None:
                 raise BranchNotFound(request.branch_id, state.session_id)
             for entry in mark_undone(found.entries, found.rollbacks):
@@ -223,37 +230,39 @@ class FoldService:
                 if stopped_at is not None:
                     return self._looked(page.answer(cursor_of(after_n, stopped_at)), state)
                 after_n, offset = entry.n, 0
-            if len(found.entries) < PAGE_ENTRIES:
+            if not found.entries:
                 return self._looked(page.answer(None), state)
 
     async def search(self, owner: str, query: str, project: Project | None, limit: int = SEARCH_LIMIT) -> list[Summary]:
         return list(await self.store.search(owner, query, project.hash if project else None, limit))
 
-    async def tidy(self) -> int:
-        """End idle sessions and forget what is past its retention; the number of sessions that ended."""
-        now = self._clock()
+    async def end_idle(self) -> int:
+        """End the sessions without activity; their number."""
+        return await self.store.expire(self._ago(seconds=self.policy.idle_s), self._ago(seconds=0))
 
-        def ago(**span: int) -> str:
-            return (now - timedelta(**span)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    async def forget(self) -> None:
+        """Forget what is past its retention."""
+        await self.store.retain(self._ago(days=self.policy.archive_days), self._ago(days=self.policy.summary_days))
 
-        ended = await self.store.expire(ago(seconds=self.policy.idle_s), ago(seconds=0))
-        await self.store.retain(ago(days=self.policy.archive_days), ago(days=self.policy.summary_days))
-        return ended
+    def _ago(self, **span: int) -> str:
+        return moment_told(self._clock() - timedelta(**span))
 
     # ---- what every answer carries
 
     @property
     def no_state(self) -> str:
         """The state told where there is no session."""
-        return encode(answers.state_told(EMPTY, self.policy.limits))
+        return self._sessions.told(EMPTY)
 
-    async def state_after_failure(self, caller: Caller, project: Project) -> str:
-        """The session's state, or the empty one if even that cannot be had."""
+    async def state_after_failure(self, caller: Caller, project: Project, problem: Exception) -> str:
+        """The session's state, or the empty one if even that cannot be had. A store that failed is not asked again."""
         try:
-            state = await self._sessions.look(_key(caller, project))
+            key = _key(caller, project)
+            is_store = isinstance(problem, StoreUnavailable | StoreInvalid)
+            state = self._sessions.last_known(key) if is_store else await self._sessions.look(key)
         except ContextError:
             return self.no_state
-        return encode(answers.state_told(state, self.policy.limits))
+        return self._sessions.told(state)
 
     def told_safely(self, problem: FoldError) -> tuple[str, Shape]:
         """An error's message and data, scrubbed: they repeat what the caller sent."""
@@ -280,7 +289,7 @@ class FoldService:
         operation_text: str = "",
     ) -> Outcome:
         given, name = await self._scrub(project.given, caller.session_name or "")
-        (path,) = await self._scrub(normalised(given.text))
+        (path,) = await self._scrub(displayed(given.text))
         operation = None
         if caller.operation_id is not None:
             operation = Operation(hashed(check_operation_id(caller.operation_id)), hashed(encode(asked)))
@@ -298,21 +307,24 @@ class FoldService:
         except (StoreUnavailable, StoreInvalid):
             self._note(Noted(store_failed=True))
             raise
-        self._note(Noted(events=outcome.events, conflicts=outcome.conflicts))
+        self._note(Noted(events=outcome.events))
         return outcome
 
     def _looked(self, shape: Shape, state: State) -> Outcome:
-        return Outcome(encode(shape), encode(answers.state_told(state, self.policy.limits)))
+        return Outcome(encode(shape), self._sessions.told(state))
 
     def _health(self, state: State, branch: Branch | None) -> Shape:
         return answers.health_told(health(state, self.policy.limits, self.policy.thresholds, branch))
 
     async def _scrub(self, *texts: str) -> list[Scrubbed]:
         try:
-            if sum(map(len, texts)) <= SCRUB_INLINE_LENGTH:
+            length = sum(map(len, texts))
+            if length <= SCRUB_INLINE_LENGTH:
                 scrubbed = [self._scrubber.scrub(text) for text in texts]
             else:
-                scrubbed = await asyncio.to_thread(lambda: [self._scrubber.scrub(text) for text in texts])
+                lane = self._lanes[length > SCRUB_LONG_LENGTH]
+                loop = asyncio.get_running_loop()
+                scrubbed = await loop.run_in_executor(lane, lambda: [self._scrubber.scrub(text) for text in texts])
         except Exception as problem:  # fail closed: whatever went wrong, nothing unscrubbed goes on
             raise ScrubFailed(type(problem).__name__) from None
         if rules := [rule for one in scrubbed for rule in one.rules]:

@@ -24,6 +24,7 @@ from contextfold.fold.session import EMPTY, Beginning, Limits, LogBroken, State,
 from contextfold.fold.store import Commit, Known, Operation, Receipt, SessionKey, StaleRevision, Store, Summary
 
 TRIES_MAX = 200  # each lost race means that somebody else got on
+TURN_S = 5.0  # for the calls before it on the same session
 PAUSE_MOST_S = 0.02  # before another try, at random: in step, two would meet again and again
 WEIGHT_KEPT_MAX = 200_000  # sessions and branches whose state is held in memory; the rest is read when needed
 
@@ -46,7 +47,6 @@ class Outcome:
     answer: str
     state: str
     events: Sequence[Event] = ()
-    conflicts: int = 0
 
 
 @dataclass(slots=True)
@@ -61,8 +61,16 @@ class _Kept:
 
 
 class Sessions:
-    def __init__(self, store: Store, limits: Limits, idle_s: int, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        limits: Limits,
+        idle_s: int,
+        clock: Callable[[], datetime],
+        on_conflict: Callable[[], None] = lambda: None,
+    ) -> None:
         self._store = store
+        self._on_conflict = on_conflict
         self._limits = limits
         self._idle = timedelta(seconds=idle_s)
         self._clock = clock
@@ -71,7 +79,7 @@ class Sessions:
 
     async def look(self, key: SessionKey) -> State:
         """The session as it is now; the empty one if there is none."""
-        async with self._session(key) as kept:
+        async with self._held(key) as kept:  # nobody's turn: who only looks waits for nobody who commits
             state = await self._refresh(key, kept)
             return EMPTY if self._is_idle(state) else state
 
@@ -80,31 +88,36 @@ class Sessions:
             if change.operation is not None and (done := await self._earlier(change.operation, change.key, kept)):
                 return done
             # What is kept is tried first; whoever it is too old for, or would refuse, looks again.
-            if kept.state.revision and (outcome := await self._attempt(change, kept, 0, is_fresh=False)):
+            if kept.state.revision and (outcome := await self._attempt(change, kept, is_fresh=False)):
                 return outcome
-            for conflicts in range(TRIES_MAX):
+            for lost in range(TRIES_MAX):
                 await self._refresh(change.key, kept)
-                if outcome := await self._attempt(change, kept, conflicts, is_fresh=True):
+                if outcome := await self._attempt(change, kept, is_fresh=True):
                     return outcome
-                await asyncio.sleep(random.uniform(0, min(PAUSE_MOST_S, 0.001 * (conflicts + 1))))  # noqa: S311 - no secret
+                await asyncio.sleep(random.uniform(0, min(PAUSE_MOST_S, 0.001 * (lost + 1))))  # noqa: S311 - no secret
         raise StoreUnavailable(f"lost {TRIES_MAX} races for one session in a row")
+
+    def last_known(self, key: SessionKey) -> State:
+        """What is kept of a session, without asking anybody: for when the store is what fails."""
+        kept = self._kept.get(key)
+        return kept.state if kept else EMPTY
 
     async def _earlier(self, operation: Operation, key: SessionKey, kept: _Kept) -> Outcome | None:
         """What this operation was answered with, if the session it was done in has not ended."""
         if self._is_idle(await self._refresh(key, kept)):
             return None
         done = await self._store.receipt(key, operation.id)
-        return _again(done, operation) if done else None
+        return self._again(done, operation, kept.state) if done else None
 
-    async def _attempt(self, change: Change, kept: _Kept, conflicts: int, *, is_fresh: bool) -> Outcome | None:
+    async def _attempt(self, change: Change, kept: _Kept, *, is_fresh: bool) -> Outcome | None:
         """Decide on what is kept and commit it; None if that was too old."""
         if self._is_idle(kept.state):
             if not is_fresh:
                 return None
-            await self._store.expire(self._idle_since(), _text(self._clock()))
+            await self._store.expire(self._idle_since(), moment_told(self._clock()))
             kept.state = EMPTY
         before = kept.state
-        at = max(_text(self._clock()), before.last_at)  # a clock that jumps back must not reorder the log
+        at = max(moment_told(self._clock()), before.last_at)  # a clock that jumps back must not reorder the log
         try:
             events = _decided(change, before, at)
         except FoldError:
@@ -116,11 +129,21 @@ class Sessions:
         try:
             receipt = await self._store.commit(commit)
         except StaleRevision:
+            self._on_conflict()
             return None
         if receipt.repeated and change.operation is not None:  # another daemon was first with it
-            return _again(receipt, change.operation)
+            return self._again(receipt, change.operation, await self._refresh(change.key, kept))
         kept.state = after
-        return Outcome(receipt.answer, receipt.state, events, conflicts)
+        return Outcome(receipt.answer, self.told(after), events)
+
+    def told(self, state: State) -> str:
+        return encode(state_told(state, self._limits))
+
+    def _again(self, done: Receipt, operation: Operation, state: State) -> Outcome:
+        """What a call was answered with when it was first made; the state is that of now."""
+        if done.fingerprint != operation.fingerprint:
+            raise ArgumentInvalid("operation_id", "was used for another call already; use a new one for each call")
+        return Outcome(done.answer, self.told(state))
 
     def _commit(self, change: Change, before: State, events: Sequence[Event], after: State) -> Commit:
         assert after.session_id is not None
@@ -131,12 +154,16 @@ class Sessions:
             events,
             change.operation,
             encode(change.tell(before, events, after)),
-            encode(state_told(after, self._limits)),
             entries_of(before, events, change.operation_text),
             [
                 _summary(change, after, event)
                 for event in events
                 if isinstance(event, BranchFolded) and not event.forced
+            ],
+            [
+                branch.id
+                for branch in before.branches.values()
+                if branch.status == "folded" and after.branches[branch.id].status != "folded"
             ],
         )
 
@@ -146,30 +173,38 @@ class Sessions:
         known = Known(state.session_id, state.revision) if state.session_id else None
         try:
             log = await self._store.load(key, known)
-            if log is None:
-                kept.state = EMPTY
-            else:
-                kept.state = replay(log.events, state if log.session_id == state.session_id else EMPTY)
+            state = replay(log.events, state if log.session_id == state.session_id else EMPTY) if log else EMPTY
         except (LogBroken, EventUnknown) as problem:
             raise StoreInvalid(f"{problem}; was it written by a newer version?") from problem
-        return kept.state
+        if state.session_id != kept.state.session_id or state.revision > kept.state.revision:
+            kept.state = state  # unless somebody has got further meanwhile
+        return state
 
     def _is_idle(self, state: State) -> bool:
         return bool(state.revision) and state.last_at <= self._idle_since()
 
     def _idle_since(self) -> str:
-        return _text(self._clock() - self._idle)
+        return moment_told(self._clock() - self._idle)
 
     @asynccontextmanager
     async def _session(self, key: SessionKey) -> AsyncIterator[_Kept]:
         """One call at a time for a session: in turn they never conflict, side by side they would."""
+        async with self._held(key) as kept:
+            await _acquire(kept.lock)
+            try:
+                yield kept
+            finally:
+                kept.lock.release()
+
+    @asynccontextmanager
+    async def _held(self, key: SessionKey) -> AsyncIterator[_Kept]:
+        """What is kept of a session, and is not forgotten while it is used."""
         kept = self._kept.setdefault(key, _Kept())
         self._kept.move_to_end(key)
         kept.users += 1
         self._weight -= kept.weight if kept.users == 1 and kept.state.revision else 0
         try:
-            async with kept.lock:
-                yield kept
+            yield kept
         finally:
             kept.users -= 1
             self._weight += kept.weight if kept.users == 0 and kept.state.revision else 0
@@ -185,18 +220,20 @@ class Sessions:
             self._weight -= self._kept.pop(oldest).weight
 
 
+async def _acquire(lock: asyncio.Lock) -> None:
+    """Wait for one's turn, but not behind a queue that a hanging store holds up."""
+    try:
+        async with asyncio.timeout(TURN_S):
+            await lock.acquire()
+    except TimeoutError:
+        raise StoreUnavailable(f"calls before this one have taken {TURN_S:g} s") from None
+
+
 def _decided(change: Change, before: State, at: str) -> list[Event]:
     if before.revision or not change.begins:
         return change.decide(before, at)
     started = begin(change.beginning, at)
     return [started, *change.decide(apply(before, started), at)]
-
-
-def _again(done: Receipt, operation: Operation) -> Outcome:
-    """What a call was answered with that may have been made before."""
-    if done.fingerprint != operation.fingerprint:
-        raise ArgumentInvalid("operation_id", "was used for another call already; use a new one for each call")
-    return Outcome(done.answer, done.state)
 
 
 def _summary(change: Change, after: State, event: BranchFolded) -> Summary:
@@ -213,5 +250,5 @@ def _summary(change: Change, after: State, event: BranchFolded) -> Summary:
     )
 
 
-def _text(moment: datetime) -> str:
+def moment_told(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -13,7 +13,7 @@ from typing import Protocol
 from contextfold.fold.archive import Entry
 from contextfold.fold.events import Event
 
-SEARCH_MOST = 100  # summaries that one search gives
+SEARCH_MOST = 1_000  # summaries that one search gives
 
 
 class StaleRevision(Exception):
@@ -57,7 +57,6 @@ class Receipt:
 
     fingerprint: str
     answer: str
-    state: str
     repeated: bool = field(default=False, compare=False)  # whether it is an earlier commit's
 
 
@@ -83,9 +82,9 @@ class Commit:
     events: Sequence[Event]
     operation: Operation | None  # None if nobody can send this again: then no receipt is kept
     answer: str
-    state: str
     entries: Sequence[Entry] = ()
     summaries: Sequence[Summary] = ()
+    retracted: Sequence[str] = ()  # branches whose summaries no longer hold, since a rollback undid their folds
 
     def __post_init__(self) -> None:
         """A log with a gap could never be read again, so no store is asked to keep one."""
@@ -145,10 +144,18 @@ class Store(Protocol):
         """Summaries that hold every word of the query, the last as a beginning, the best first; SEARCH_MOST at most."""
 
     async def trajectory(
-        self, owner: str, project_hash: str, branch_id: str, *, after_n: int = 0, limit: int
+        self,
+        owner: str,
+        project_hash: str,
+        branch_id: str,
+        *,
+        after_n: int = 0,
+        limit: int,
+        characters: int | None = None,
     ) -> Trajectory | None:
         """Entries of a branch in order, from the archive; None if it holds nothing of such a branch.
 
+        None after the first whose texts have `characters` together: a text may be megabytes, and a page small.
         They come as they were committed: what a rollback took back is for `archive.mark_undone` to say.
         """
 

@@ -197,9 +197,13 @@ async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: 
     except FoldError as problem:
         return await refused(problem, service, caller, arguments)
     except Exception as problem:  # whatever it is, the caller gets a code and the server goes on
-        reason = f"{type(problem).__name__} at {_place(problem)}"
-        state = await _state(service, caller, arguments)
-        return Refusal(JSON_RPC_CODES[InternalError.code], InternalError.message, "{}", reason, state)
+        from contextfold.serve.logs import place_of
+
+        reason = f"{type(problem).__name__} at {place_of(problem)}"
+        state = await _state(service, caller, arguments, problem)
+        return Refusal(
+            JSON_RPC_CODES[InternalError.code], InternalError.code, InternalError.message, "{}", reason, state
+        )
     return Answer(outcome.answer, state=outcome.state, counter=service.policy.counter)
 
 
@@ -208,23 +212,15 @@ async def refused(problem: FoldError, service: FoldService, caller: Caller, argu
 
     message, data = service.told_safely(problem)
     reason = f"{problem.code}: {problem.reason}" if problem.reason != problem.message else problem.code
-    state = await _state(service, caller, arguments)
-    return Refusal(JSON_RPC_CODES[problem.code], message, encode(data), reason, state)
+    state = await _state(service, caller, arguments, problem)
+    return Refusal(JSON_RPC_CODES[problem.code], problem.code, message, encode(data), reason, state)
 
 
-async def _state(service: FoldService, caller: Caller, arguments: Arguments) -> str:
+async def _state(service: FoldService, caller: Caller, arguments: Arguments, problem: Exception) -> str:
     from contextfold.fold.requests import look_request
 
     try:
         project = look_request({"project_path": arguments.get("project_path")}).project
-        return await service.state_after_failure(caller, project)
+        return await service.state_after_failure(caller, project, problem)
     except (ContextError, OSError):
         return service.no_state
-
-
-def _place(problem: BaseException) -> str:
-    """Where it happened; what it says might hold what the caller sent."""
-    trace = problem.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_name}:{trace.tb_lineno}" if trace else "?"

@@ -29,7 +29,7 @@ from contextfold.serve.jsonrpc import INVALID_REQUEST
 from contextfold.serve.limits import Buckets, HostRule
 from contextfold.serve.logs import log, place_of
 from contextfold.serve.metrics import METHODS, OTHER, Metrics
-from contextfold.serve.tokens import TokenFile
+from contextfold.serve.tokens import LOCAL_OWNER, TokenFile
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -39,7 +39,6 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 OWNER = "contextfold.owner"  # where the inner application finds the caller
-LOCAL_OWNER = "local"
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for whoever watches the daemon
 MCP_PATH = "/mcp"
 CALLS_PER_SECOND = "calls_per_second"  # the limit's name in errors
@@ -159,7 +158,8 @@ class Guard:
 
     async def _admit_and_pass(self, exchange: _Exchange) -> None:
         owner = self._admit(exchange.scope)
-        await exchange.read_body()
+        if exchange.scope["path"] not in OPEN_PATHS:
+            await exchange.read_body()
         headers = [(name, value) for name, value in exchange.scope["headers"] if name != b"authorization"]
         exchange.scope = {**exchange.scope, "headers": headers, OWNER: owner}
         await self.app(exchange.scope, exchange.receive, exchange.send)
@@ -167,9 +167,15 @@ class Guard:
 
     def _admit(self, scope: Scope) -> str:
         """The owner of a request that may come in, by its head alone."""
-        if self.in_flight > self.limits.in_flight:
+        if self.in_flight > self.limits.in_flight and scope["path"] not in OPEN_PATHS:
             raise busy("Too many requests are being answered; try again in a second.")
         self._check_host_and_origin(scope["headers"])
+        if _values(scope["headers"], b"content-length") and _values(scope["headers"], b"transfer-encoding"):
+            raise Refusal(400, "bad_request", "Send a length or chunks, not both.", [(b"connection", b"close")])
+        if scope["path"] in OPEN_PATHS and scope["method"] not in ("GET", "HEAD"):
+            raise Refusal(
+                405, "method_not_allowed", "Use GET here.", [(b"allow", b"GET, HEAD"), (b"connection", b"close")]
+            )
         owner = self._owner(scope)
         by_mcp = scope["path"] == MCP_PATH and scope["method"] == "POST"
         if not by_mcp and scope["path"] not in OPEN_PATHS:
@@ -252,7 +258,7 @@ class _Exchange:
         self.status = 0
         self.refused = ""
         self.buffered_bytes = 0
-        self._body: bytes | None = None
+        self._body: bytes | None = b""
         self._started = self._complete = self._muted = False
 
     async def read_body(self) -> None:
@@ -292,7 +298,7 @@ class _Exchange:
 
     async def receive(self) -> Message:
         """The body, once; then nothing until the client is gone, or the daemon stops and this is a stream."""
-        if self._body is not None:
+        if self._body is not None:  # empty where nobody is asked for a body, and none is waited for
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
         waits = [asyncio.ensure_future(self._client_gone()), asyncio.ensure_future(self.ended.wait())]

@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -19,19 +20,20 @@ from contextfold.canonical import Malformed, decode, encode
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.failures import HTTP_STATUSES, JSON_RPC_CODES
 from contextfold.serve.fold_tools import record
-from contextfold.serve.guard import Guard, Message, Receive, Scope, Send, error_told
+from contextfold.serve.guard import MCP_PATH, App, Guard, Message, Receive, Scope, Send, error_told
 from contextfold.serve.logs import log, place_of
 from contextfold.serve.mcp import TOLD, McpEndpoint, Services, Told, caller_of
-from contextfold.serve.tools import listing
+from contextfold.serve.tools import FoldTool, listing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextfold.serve.tools import Tool
 
-MCP_PATH = "/mcp"
 STATE_HEADER = b"x-context-state"
 TIDY_EVERY_MOST_S = 60.0
+FORGET_EVERY_S = 3600.0
 READY_TIMEOUT_S = 2.0
+READY_KEPT_S = 1.0  # anybody may ask, and every answer costs a commit
 JSON = "application/json"
 
 
@@ -39,6 +41,7 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
     """The application behind the guard."""
     endpoint = McpEndpoint(tools, services, body_max_bytes=body_max_bytes)
     pages = _Pages(tools, services)
+    folds = any(isinstance(tool, FoldTool) for tool in tools)
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -57,7 +60,7 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
         Route(MCP_PATH, endpoint=endpoint, methods=["POST"]),
         Route(MCP_PATH, endpoint=pages.no_stream, methods=["GET", "DELETE"]),
         Route(f"{MCP_PATH}/tools/list", endpoint=pages.tools, methods=["GET"]),
-        Route("/v1/operations", endpoint=pages.operations, methods=["POST"]),
+        *([Route("/v1/operations", endpoint=pages.operations, methods=["POST"])] if folds else []),
         Route("/healthz", endpoint=pages.healthz, methods=["GET"]),
         Route("/readyz", endpoint=pages.readyz, methods=["GET"]),
         Route("/metrics", endpoint=pages.metrics, methods=["GET"]),
@@ -68,13 +71,15 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
 class StatingGuard(Guard):
     """A guard that puts `X-Context-State` on every response to an MCP path, its own refusals included."""
 
-    no_state = ""
+    def __init__(self, app: App, *, no_state: str, **given: Any) -> None:  # noqa: ANN401 - what a guard takes
+        super().__init__(app, **given)
+        self._no_state = no_state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not _is_mcp(scope["path"]):
             await super().__call__(scope, receive, send)
             return
-        told = Told(self.no_state)
+        told = Told(self._no_state)
 
         async def send_with_state(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -89,6 +94,9 @@ class StatingGuard(Guard):
 class _Pages:
     def __init__(self, tools: Sequence[Tool], services: Services) -> None:
         self._services = services
+        self._checking = asyncio.Lock()
+        self._checked_s = -READY_KEPT_S
+        self._is_ready = False
         discovered = [{key: told for key, told in listing(tool).items() if key != "annotations"} for tool in tools]
         self._discovery = encode({"tools": discovered})
 
@@ -118,12 +126,21 @@ class _Pages:
         return PlainTextResponse("ok\n")
 
     async def readyz(self, _request: Request) -> Response:
+        async with self._checking:
+            if self._services.clock() - self._checked_s >= READY_KEPT_S:
+                self._is_ready = await self._check()
+                self._checked_s = self._services.clock()
+        if self._is_ready:
+            return PlainTextResponse("ready\n")
+        return PlainTextResponse(f"{StoreUnavailable.code}: the state store does not take commits\n", 503)
+
+    async def _check(self) -> bool:
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 await self._services.fold.store.check()
         except (FoldError, TimeoutError):
-            return PlainTextResponse(f"{StoreUnavailable.code}: the state store does not take commits\n", 503)
-        return PlainTextResponse("ready\n")
+            return False
+        return True
 
     async def metrics(self, _request: Request) -> Response:
         with suppress(FoldError):
@@ -137,14 +154,19 @@ class _Pages:
 
 async def _tidy(services: Services) -> None:
     """End idle sessions and forget what is too old, now and then, for as long as the daemon runs."""
+    every_s = min(TIDY_EVERY_MOST_S, services.fold.policy.idle_s / 2)
+    forgot_s = -FORGET_EVERY_S
     while True:
         try:
-            ended = await services.fold.tidy()
+            ended = await services.fold.end_idle()
             if ended:
                 log("sessions.ended", count=ended)
+            if services.clock() - forgot_s >= FORGET_EVERY_S:
+                await services.fold.forget()
+                forgot_s = services.clock()
         except Exception as problem:  # the next turn may do better; the calls that come meanwhile say so themselves
             log("tidy.failed", "error", exception=type(problem).__name__, raised_at=place_of(problem))
-        await asyncio.sleep(min(TIDY_EVERY_MOST_S, services.fold.policy.idle_s / 2))
+        await asyncio.sleep(every_s)
 
 
 def _is_mcp(path: str) -> bool:

@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mcp.server.context import ServerRequestContext
@@ -19,15 +20,17 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent
 from mcp_types import Tool as ListedTool
 from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 from contextfold import __version__
+from contextfold.canonical import Malformed, decode
 from contextfold.errors import ArgumentInvalid, FoldError, LimitReached
-from contextfold.failures import INVALID_PARAMS, JSON_RPC_CODES
+from contextfold.failures import INVALID_PARAMS
 from contextfold.fold.service import Caller, FoldService
 from contextfold.record import Record
 from contextfold.serve.fold_tools import call as run_fold_tool
 from contextfold.serve.fold_tools import caller_from, refused
-from contextfold.serve.guard import CALLS_PER_SECOND, OWNER, Message, Receive, Scope, Send
+from contextfold.serve.guard import CALLS_PER_SECOND, OWNER, Message, Receive, Scope, Send, error_told
 from contextfold.serve.limits import Buckets
 from contextfold.serve.logs import log
 from contextfold.serve.metrics import UNKNOWN_TOOL, Metrics
@@ -40,10 +43,12 @@ if TYPE_CHECKING:
     from contextfold.serve.tools import Tool
 
 SESSION_HEADER = "x-context-session"
+BAD_REQUEST = 400
 OPERATION_HEADER = "idempotency-key"
 TOLD = "contextfold.told"  # in the scope: what the header will say
 
 _VERSION = re.compile(r"v?[0-9]{1,4}(?:[.-][0-9]{1,4}){0,3}")
+_REPLACED = frozenset({b"content-length", b"content-type"})
 _NO_META: Mapping[str, object] = {}
 
 
@@ -84,7 +89,30 @@ class McpEndpoint:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one exchange. What the SDK itself says of a message it refuses quotes it, so that is told plainly."""
+        """Answer one exchange, if the owner may make one more call."""
+        wait_s = self._services.buckets.take(scope[OWNER], self._services.clock())
+        if wait_s:
+            self._services.metrics.refusal(LimitReached.code)
+            await self._refuse(scope, receive, send)
+        else:
+            await self.manager.handle_request(scope, receive, self._plainly(scope[TOLD], send))
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Too many calls, told to this one in its own terms: its id, and the state of its session."""
+        per_second = int(self._services.buckets.limit.per_second)
+        problem = LimitReached(CALLS_PER_SECOND, per_second, "wait, then call again")
+        request = Request(scope, receive)
+        message = _message(await request.body())
+        arguments = _members(_members(message.get("params")).get("arguments"))
+        refusal = await refused(problem, self._services.fold, _session_of(request), arguments)
+        scope[TOLD].state = refusal.state
+        sent_id = message.get("id")
+        error = {"code": refusal.code, "message": refusal.message, "data": json.loads(refusal.data)}
+        body = {"jsonrpc": "2.0", "id": sent_id if type(sent_id) in (str, int) else None, "error": error}
+        await JSONResponse(body)(scope, receive, send)
+
+    def _plainly(self, told: Told, send: Send) -> Send:
+        """What the SDK itself says of a message it refuses quotes it; so that is told plainly."""
         begun: Message = {}
 
         async def send_plainly(message: Message) -> None:
@@ -93,24 +121,25 @@ class McpEndpoint:
                 begun = message
                 return
             if begun:
-                if not scope[TOLD].by_us and b'"error"' in message.get("body", b""):
-                    message = {**message, "body": self._plain(message["body"])}
+                if not told.by_us and (begun["status"] >= BAD_REQUEST or b'"error"' in message.get("body", b"")):
+                    message = {**message, "body": self._plain(message["body"], begun["status"])}
                     length = (b"content-length", str(len(message["body"])).encode())
-                    others = [header for header in begun["headers"] if header[0] != b"content-length"]
-                    begun = {**begun, "headers": [*others, length]}
+                    others = [header for header in begun["headers"] if header[0] not in _REPLACED]
+                    begun = {**begun, "headers": [*others, length, (b"content-type", b"application/json")]}
                 await send(begun)
                 begun = {}
             await send(message)
 
-        await self.manager.handle_request(scope, receive, send_plainly)
+        return send_plainly
 
-    def _plain(self, body: bytes) -> bytes:
+    def _plain(self, body: bytes, status: int) -> bytes:
         """An error of the SDK's without what was sent: it puts the input into its messages, and cut off at that."""
         try:
             answer = json.loads(body)
             error = answer["error"]
-        except (ValueError, KeyError, TypeError):
-            return body
+        except (ValueError, KeyError, TypeError):  # a line of plain text, about the request's head
+            told = error_told(status, "bad_request", body.decode("utf-8", "replace").partition(":")[0])
+            return json.dumps({"jsonrpc": "2.0", "id": None, **told}).encode()
         error["message"] = error["message"].partition(": ")[0]
         data = error.pop("data", None)
         if error.get("code") == UNSUPPORTED_VERSION:  # clients need it to agree on another one
@@ -121,21 +150,18 @@ class McpEndpoint:
         self, context: ServerRequestContext[Any], _params: PaginatedRequestParams | None
     ) -> ListToolsResult:
         _request(context).scope[TOLD].by_us = True
-        self._check_rate(_request(context))
         return self._listing
 
     async def _call(self, context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
         request = _request(context)
         request.scope[TOLD].by_us = True
-        self._check_rate(request)
         started_s = self._services.clock()
         tool = self._tools.get(params.name)
         if tool is None:
             self._services.metrics.tool_call(UNKNOWN_TOOL, "unknown_tool", 0.0)
             raise MCPError(INVALID_PARAMS, "Unknown tool; tools/list has those there are")
         answer = await self._answer(tool, request, params)
-        outcome = (answer.reason.partition(":")[0] or "error") if _failed(answer) else "ok"
-        self._services.metrics.tool_call(tool.name, outcome, self._services.clock() - started_s)
+        self._services.metrics.tool_call(tool.name, answer.kind or "ok", self._services.clock() - started_s)
         if answer.reason:
             log("tool.failed", "warning", tool=tool.name, reason=answer.reason)
         if answer.state:
@@ -159,15 +185,6 @@ class McpEndpoint:
             return await refused(problem, fold, Caller(request.scope[OWNER]), {})
         return await run_fold_tool(tool, fold, caller, arguments)
 
-    def _check_rate(self, request: Request) -> None:
-        wait_s = self._services.buckets.take(request.scope[OWNER], self._services.clock())
-        if wait_s:
-            self._services.metrics.refusal(LimitReached.code)
-            limit = LimitReached(
-                CALLS_PER_SECOND, int(self._services.buckets.limit.per_second), "wait, then call again"
-            )
-            raise MCPError(JSON_RPC_CODES[limit.code], limit.message, dict(limit.data))
-
 
 def caller_of(request: Request, meta: Mapping[str, object] = _NO_META) -> Caller:
     return caller_from(
@@ -178,10 +195,31 @@ def caller_of(request: Request, meta: Mapping[str, object] = _NO_META) -> Caller
     )
 
 
-def _header(request: Request, name: str) -> str | None:
-    value = request.headers.get(name)
+def _session_of(request: Request) -> Caller:
+    """Whose session a refused call was for; a name that is no name is nobody's."""
     try:
-        return None if value is None else value.encode("latin-1").decode("utf-8")
+        return replace(caller_of(request), operation_id=None)
+    except FoldError:
+        return Caller(request.scope[OWNER])
+
+
+def _message(body: bytes) -> Mapping[str, object]:
+    try:
+        return _members(decode(body))
+    except Malformed:
+        return {}
+
+
+def _members(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _header(request: Request, name: str) -> str | None:
+    values = request.headers.getlist(name)
+    if len(values) > 1:
+        raise ArgumentInvalid(name, "must be given once")
+    try:
+        return values[0].encode("latin-1").decode("utf-8") if values else None
     except UnicodeDecodeError:
         raise ArgumentInvalid(name, "must be UTF-8") from None
 
@@ -196,7 +234,3 @@ def _versions(data: Mapping[str, object]) -> dict[str, object]:
 def _request(context: ServerRequestContext[Any]) -> Request:
     assert isinstance(context.request, Request)
     return context.request
-
-
-def _failed(answer: Answer | Refusal) -> bool:
-    return isinstance(answer, Refusal) or answer.is_error

@@ -98,4 +98,4 @@ def failure(problem: ContextError) -> Answer:
     from contextfold.canonical import encode
 
     text = encode({"error": {"code": problem.code, "message": problem.message}}) + "\n"
-    return Answer(text, True, f"{problem.code}: {problem.reason}")
+    return Answer(text, problem.code, f"{problem.code}: {problem.reason}")

@@ -22,8 +22,10 @@ from contextfold.serve.tools import Answer, Refusal
 from contextfold.settings import CACHE_ROOT, CONFIG, SETTINGS, TOOL_TIMEOUT, Settings
 
 SERVERS = 2
+WAITING_MOST = 32  # for a server; the rest of the daemon's requests stay free for those who fold
 OVERTIME_S = 5.0  # beyond the server's own time-out, after which it is ended
 ANSWER_MAX_BYTES = 1 << 28
+INVALID_ARGUMENTS = "invalid_argument"
 _SETTLED = frozenset({CONFIG, *(setting.variable for setting in SETTINGS.values())})
 ENVELOPE = {META_VERSION: MODERN_VERSIONS[-1], META_CAPABILITIES: {}}
 
@@ -34,9 +36,20 @@ class Resolvers:
         self._servers = [_Server(settings) for _ in range(servers)]
         for server in reversed(self._servers):
             self._idle.put_nowait(server)
+        self._timeout_s = settings.tool_timeout_s
+        self._waiting = 0
 
     async def call(self, tool: str, arguments: Mapping[str, object]) -> Answer | Refusal:
-        server = await self._idle.get()
+        if self._waiting >= WAITING_MOST:
+            return failure(InternalError(f"{WAITING_MOST} calls wait for a server already"))
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                server = await self._idle.get()
+        except TimeoutError:
+            return failure(InternalError("no server was free in time"))
+        finally:
+            self._waiting -= 1
         try:
             return await server.call(tool, arguments)
         finally:
@@ -57,19 +70,22 @@ class _Server:
         }
         self._timeout_s = settings.tool_timeout_s + OVERTIME_S
         self._process: asyncio.subprocess.Process | None = None
+        self._calls = 0
 
     async def call(self, tool: str, arguments: Mapping[str, object]) -> Answer | Refusal:
+        self._calls += 1
         params = {"name": tool, "arguments": arguments, "_meta": ENVELOPE}
-        request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode() + b"\n"
+        message = {"jsonrpc": "2.0", "id": self._calls, "method": "tools/call", "params": params}
+        request = json.dumps(message).encode() + b"\n"
         if len(request) > LINE_MAX_BYTES:
-            return Refusal(INVALID_PARAMS, "Invalid params: the arguments are too long", "null", "too long", "")
+            return _refused(INVALID_PARAMS, "Invalid params: the arguments are too long", None)
         try:
             async with asyncio.timeout(self._timeout_s):
-                return _read(await self._ask(request))
-        except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as problem:
+                return _read(await self._ask(request), self._calls)
+        except Exception as problem:  # whatever it was: the answer that is still to come must not be the next one's
             await self.stop()
             return failure(InternalError(type(problem).__name__))
-        except asyncio.CancelledError:  # the answer that is still to come would be taken for the next one's
+        except asyncio.CancelledError:
             await self.stop()
             raise
 
@@ -89,6 +105,7 @@ class _Server:
                 stderr=asyncio.subprocess.DEVNULL,  # its lines may quote what was asked; the answer holds the code
                 env=self._environment,
                 limit=ANSWER_MAX_BYTES,
+                start_new_session=True,  # Ctrl-C on the daemon's terminal is the daemon's to handle
             )
         assert self._process.stdin
         assert self._process.stdout
@@ -97,12 +114,18 @@ class _Server:
         return await self._process.stdout.readuntil(b"\n")
 
 
-def _read(line: bytes) -> Answer | Refusal:
+def _read(line: bytes, request_id: int) -> Answer | Refusal:
     message = json.loads(line)
+    if message["id"] != request_id:
+        raise ValueError("an answer to something else")
     if "error" in message:
         error = message["error"]
-        return Refusal(error["code"], error["message"], json.dumps(error.get("data")), error["message"], "")
+        return _refused(error["code"], error["message"], error.get("data"))
     result = message["result"]
     text: str = result["content"][0]["text"]
-    reason = json.loads(text)["error"]["code"] if result["isError"] else ""
-    return Answer(text, result["isError"], reason)
+    kind = json.loads(text)["error"]["code"] if result["isError"] else ""
+    return Answer(text, kind, kind)
+
+
+def _refused(code: int, message: str, data: object) -> Refusal:
+    return Refusal(code, INVALID_ARGUMENTS, message, json.dumps(data), INVALID_ARGUMENTS, "")

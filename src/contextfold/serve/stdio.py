@@ -101,7 +101,7 @@ def _failed(call: Call, problem: InternalError) -> Answer | Refusal:
 
 
 def _refused(problem: InternalError) -> Refusal:
-    return Refusal(JSON_RPC_CODES[problem.code], problem.message, "null", problem.reason, "")
+    return Refusal(JSON_RPC_CODES[problem.code], problem.code, problem.message, "null", problem.reason, "")
 
 
 class _Desk:
@@ -121,7 +121,8 @@ class _Desk:
             return _sealed(self._opened_fold().call(tool, arguments, meta))
         except FoldError as problem:  # the store cannot be opened; the next call tries again
             data = json.dumps(dict(problem.data))
-            return _sealed(Refusal(JSON_RPC_CODES[problem.code], problem.message, data, problem.reason, ""))
+            number = JSON_RPC_CODES[problem.code]
+            return _sealed(Refusal(number, problem.code, problem.message, data, problem.reason, ""))
         except SettingsError as problem:
             return _sealed(_refused(InternalError(str(problem))))
 
@@ -144,14 +145,14 @@ class _Desk:
 def _sealed(answer: Answer | Refusal) -> bytes:
     """An answer as bytes: what is small as JSON, then its text as it is."""
     text, rest = (answer.text, answer[1:]) if isinstance(answer, Answer) else ("", tuple(answer))
-    head = json.dumps(rest).encode("ascii")
+    head = json.dumps([isinstance(answer, Answer), rest]).encode("ascii")
     return len(head).to_bytes(HEAD_LENGTH_BYTES, "little") + head + text.encode()
 
 
 def _opened(sealed: bytes) -> Answer | Refusal:
     text_at = HEAD_LENGTH_BYTES + int.from_bytes(sealed[:HEAD_LENGTH_BYTES], "little")
-    rest = json.loads(sealed[HEAD_LENGTH_BYTES:text_at])
-    return Refusal(*rest) if len(rest) == len(Refusal._fields) else Answer(sealed[text_at:].decode(), *rest)
+    is_answer, rest = json.loads(sealed[HEAD_LENGTH_BYTES:text_at])
+    return Answer(sealed[text_at:].decode(), *rest) if is_answer else Refusal(*rest)
 
 
 def lines(descriptor: int) -> Iterator[bytes | TooLong]:

@@ -26,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+LOCAL_OWNER = "local"  # who calls where no tokens are configured
 PREFIX = "ctx_"  # by which people and secret scanners recognise one
 RANDOM_BYTES = 32
 TOKEN_MAX_CHARS = 512  # of what a caller sends; ours are 47

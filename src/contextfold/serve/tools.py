@@ -25,10 +25,14 @@ META_COUNTER = "contextfold/counter"
 
 class Answer(Record):
     text: str
-    is_error: bool = False
+    kind: str = ""  # the error's code, if it is one
     reason: str = ""  # for the operator's log, never for the caller
     state: str = ""  # of the session, as JSON; empty where a tool has none
     counter: str = ""  # what counted its tokens
+
+    @property
+    def is_error(self) -> bool:
+        return bool(self.kind)
 
     @property
     def meta(self) -> dict[str, object]:
@@ -44,6 +48,7 @@ class Refusal(Record):
     """An answer that is an error of the protocol."""
 
     code: int
+    kind: str  # the code's name among ours
     message: str
     data: str  # as JSON
     reason: str

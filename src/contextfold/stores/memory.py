@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import Entry, up_to
 from contextfold.fold.events import Event, SessionExpired
 from contextfold.fold.store import (
     SEARCH_MOST,
@@ -70,11 +70,13 @@ class MemoryStore:
         if session is None:
             session = self._live[commit.key] = _Session(commit.key, commit.session_id)
             self._sessions.append(session)
-        receipt = Receipt(operation.fingerprint if operation else "", commit.answer, commit.state)
+        receipt = Receipt(operation.fingerprint if operation else "", commit.answer)
         if operation is not None:
             session.receipts[operation.id] = receipt
         session.last_at = max(session.last_at, *(event.at for event in commit.events))
         session.entries += commit.entries
+        for branch_id in commit.retracted:
+            session.summaries.pop(branch_id, None)
         for summary in commit.summaries:
             kept = session.summaries.get(summary.branch_id)
             session.summaries[summary.branch_id] = (kept[0] if kept else self._last, summary)
@@ -141,7 +143,14 @@ class MemoryStore:
         return [summary for *_, summary in ranked[: max(0, min(limit, SEARCH_MOST))]]
 
     async def trajectory(
-        self, owner: str, project_hash: str, branch_id: str, *, after_n: int = 0, limit: int
+        self,
+        owner: str,
+        project_hash: str,
+        branch_id: str,
+        *,
+        after_n: int = 0,
+        limit: int,
+        characters: int | None = None,
     ) -> Trajectory | None:
         self._check_open()
         entries = sorted(
@@ -157,7 +166,8 @@ class MemoryStore:
         if not entries:
             return None
         rollbacks = [(entry.undone_from or 0, entry.n) for entry in entries if entry.kind == "rollback"]
-        return Trajectory([entry for entry in entries if entry.n > after_n][: max(limit, 0)], rollbacks)
+        page = [entry for entry in entries if entry.n > after_n][: max(limit, 0)]
+        return Trajectory(list(up_to(page, characters)), rollbacks)
 
     # ---- sweeps
 

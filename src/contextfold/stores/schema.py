@@ -18,7 +18,7 @@ from urllib.parse import quote
 from contextfold.errors import StoreInvalid, StoreUnavailable
 
 APPLICATION_ID: Final = 0x63786664  # "cxfd", in the file's header: what makes it ours
-BUSY_TIMEOUT_S: Final = 5.0  # how long another process may hold the file
+BUSY_TIMEOUT_S: Final = 2.0  # how long another process may hold the file
 CHECK_MOST_BYTES: Final = 128 * 1024 * 1024  # a look at every page of that takes about 0.1 s; a start waits for it
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -63,8 +63,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
             session INTEGER NOT NULL,
             operation BLOB NOT NULL,
             fingerprint TEXT NOT NULL,
-            answer TEXT NOT NULL,
-            state TEXT NOT NULL
+            answer TEXT NOT NULL
         )""",
         "CREATE UNIQUE INDEX operation_of_session ON operations (session, operation)",
         # The text comes last: it may be megabytes, and what stands before it is then read without it.
@@ -84,6 +83,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
             text TEXT NOT NULL
         )""",
         "CREATE INDEX archive_of_branch ON archive (branch_id, n) WHERE branch_id IS NOT NULL",
+        "CREATE INDEX archive_rollbacks ON archive (branch_id, n) WHERE kind = 'rollback'",
         "CREATE INDEX archive_of_session ON archive (session)",
         """CREATE TABLE summaries (
             id INTEGER PRIMARY KEY,

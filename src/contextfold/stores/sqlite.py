@@ -22,7 +22,7 @@ from contextfold.stores import schema, sqlite_rows
 from contextfold.stores.sqlite_threads import Readers, Work, Writer
 
 POLL_S: Final = 0.4  # how soon a watcher hears of another process; of this one it hears at once
-CLOSE_TIMEOUT_S: Final = 10.0
+CLOSE_TIMEOUT_S: Final = 4.0  # for readers, and again for the writer
 SWEEP_STEPS: Final = 10_000  # of each kind in one sweep: more than half a million sessions
 CURSOR_DIGITS: Final = 18  # of a 64-bit number, with room
 
@@ -128,9 +128,16 @@ class SqliteStore:
         )
 
     async def trajectory(
-        self, owner: str, project_hash: str, branch_id: str, *, after_n: int = 0, limit: int
+        self,
+        owner: str,
+        project_hash: str,
+        branch_id: str,
+        *,
+        after_n: int = 0,
+        limit: int,
+        characters: int | None = None,
     ) -> Trajectory | None:
-        asked = sqlite_rows.Excerpt(owner, project_hash, branch_id, after_n, limit)
+        asked = sqlite_rows.Excerpt(owner, project_hash, branch_id, after_n, limit, characters)
         return await self._readers.read(lambda connection: sqlite_rows.trajectory(connection, asked))
 
     # ---- sweeps: many short transactions, so that commits go between them

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from contextfold.canonical import Malformed
-from contextfold.errors import StoreUnavailable
-from contextfold.fold.archive import Entry
+from contextfold.errors import StoreInvalid
+from contextfold.fold.archive import Entry, up_to
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_json, to_json
 from contextfold.fold.store import (
     SEARCH_MOST,
@@ -40,7 +40,7 @@ STEP_ROWS: Final = 256
 
 def committing(commit: Commit) -> Callable[[sqlite3.Connection], Receipt]:
     """The commit as work. Its rows are made here, so that the file is held no longer than writing takes."""
-    receipt = Receipt(commit.operation.fingerprint if commit.operation else "", commit.answer, commit.state)
+    receipt = Receipt(commit.operation.fingerprint if commit.operation else "", commit.answer)
     last_at = max(event.at for event in commit.events)
     events = [(event.n, to_json(event)) for event in commit.events]
     entries = [_entry_row(entry) for entry in commit.entries]
@@ -60,11 +60,13 @@ def committing(commit: Commit) -> Callable[[sqlite3.Connection], Receipt]:
         )
         if operation is not None:
             connection.execute(
-                "INSERT INTO operations (session, operation, fingerprint, answer, state) VALUES (?, ?, ?, ?, ?)",
-                (session, operation, receipt.fingerprint, receipt.answer, receipt.state),
+                "INSERT INTO operations (session, operation, fingerprint, answer) VALUES (?, ?, ?, ?)",
+                (session, operation, receipt.fingerprint, receipt.answer),
             )
         if entries:
             connection.executemany(_INSERT_ENTRY, [(session, *row) for row in entries])
+        for branch_id in commit.retracted:
+            connection.execute("DELETE FROM summaries WHERE session = ? AND branch_id = ?", (session, branch_id))
         if summaries:
             connection.executemany(_INSERT_SUMMARY, [(session, *row) for row in summaries])
         return receipt
@@ -82,15 +84,15 @@ class _Found:
 
 def _find(connection: sqlite3.Connection, key: SessionKey, operation: bytes | None) -> _Found | None:
     row = connection.execute(
-        "SELECT s.id, s.session_id, s.revision, o.fingerprint, o.answer, o.state FROM sessions s"
+        "SELECT s.id, s.session_id, s.revision, o.fingerprint, o.answer FROM sessions s"
         " LEFT JOIN operations o ON o.session = s.id AND o.operation = ?"
         " WHERE s.owner = ? AND s.project_hash = ? AND s.name_hash = ? AND s.stage = 0",
         (operation, key.owner, key.project_hash, key.name_hash),
     ).fetchone()
     if row is None:
         return None
-    session, session_id, revision, fingerprint, answer, state = row
-    receipt = None if fingerprint is None else Receipt(fingerprint, answer, state, repeated=True)
+    session, session_id, revision, fingerprint, answer = row
+    receipt = None if fingerprint is None else Receipt(fingerprint, answer, repeated=True)
     return _Found(session, session_id, revision, receipt)
 
 
@@ -143,7 +145,7 @@ def _event(body: str) -> Event:
     try:
         return from_json(body)
     except (EventUnknown, Malformed) as problem:
-        raise StoreUnavailable(f"the state file holds an event that cannot be read: {problem}") from problem
+        raise StoreInvalid(f"the state file holds an event that cannot be read: {problem}") from problem
 
 
 # ---- events of an owner
@@ -234,9 +236,10 @@ _INSERT_ENTRY = """INSERT INTO archive
 _SELECT_ENTRIES = """SELECT branch_id, n, at, kind, text, tokens, type, source, failed, child_id, undone_from
     FROM archive JOIN sessions ON sessions.id = archive.session
     WHERE branch_id = ? AND owner = ? AND project_hash = ? AND n > ? ORDER BY n LIMIT ?"""
-_SELECT_ROLLBACKS = """SELECT undone_from, n, kind = 'rollback'
-    FROM archive JOIN sessions ON sessions.id = archive.session
-    WHERE branch_id = ? AND owner = ? AND project_hash = ? ORDER BY n"""
+_SELECT_ROLLBACKS = """SELECT undone_from, n FROM archive JOIN sessions ON sessions.id = archive.session
+    WHERE branch_id = ? AND owner = ? AND project_hash = ? AND kind = 'rollback' ORDER BY n"""
+_HAS_ENTRIES = """SELECT 1 FROM archive JOIN sessions ON sessions.id = archive.session
+    WHERE branch_id = ? AND owner = ? AND project_hash = ? LIMIT 1"""
 
 
 def _entry_row(entry: Entry) -> tuple[object, ...]:
@@ -258,19 +261,22 @@ class Excerpt:
     branch_id: str
     after_n: int
     limit: int
+    characters: int | None
 
 
 def trajectory(connection: sqlite3.Connection, asked: Excerpt) -> Trajectory | None:
     branch = (asked.branch_id, asked.owner, asked.project_hash)
     connection.execute("BEGIN")  # so that both statements see the same commits
     try:
-        marks = connection.execute(_SELECT_ROLLBACKS, branch).fetchall()
-        rows = connection.execute(_SELECT_ENTRIES, (*branch, asked.after_n, max(asked.limit, 0))).fetchall()
+        if connection.execute(_HAS_ENTRIES, branch).fetchone() is None:
+            return None
+        rollbacks = connection.execute(_SELECT_ROLLBACKS, branch).fetchall()
+        rows = connection.execute(_SELECT_ENTRIES, (*branch, asked.after_n, max(asked.limit, 0)))
+        entries = list(up_to(map(_entry, rows), asked.characters))  # row by row: what is not wanted is never read
+        rows.close()
+        return Trajectory(entries, rollbacks)
     finally:
         connection.execute("COMMIT")
-    if not marks:
-        return None
-    return Trajectory([_entry(row) for row in rows], [(start, end) for start, end, is_rollback in marks if is_rollback])
 
 
 # ---- sweeps, step by step

@@ -90,7 +90,17 @@ class Writer:
                 raise StoreUnavailable(f"{WRITES_WAITING} commits wait already")
             self._jobs.append(job)  # type: ignore[arg-type]  # the queue does not care what each returns
             self._changed.notify()
-        return await _answer(future)
+        try:
+            return await _answer(future)
+        except BaseException:
+            self._abandon(job)  # type: ignore[arg-type]  # as above
+            raise
+
+    def _abandon(self, job: _Job[object]) -> None:
+        """Whoever was told that it failed, or has gone, must not find it done later. What has begun is beyond that."""
+        with self._changed:
+            if job in self._jobs:
+                self._jobs.remove(job)
 
     def stop(self, timeout_s: float) -> None:
         """Finish what was taken, then let go of the file. Called from any thread but its own."""
