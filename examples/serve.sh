@@ -13,7 +13,7 @@ Built the example cache $caches/docs. The daemon starts; stop it with Ctrl-C. In
   $context fold search logins        what folded branches came to
 
 An agent's host connects with {"mcpServers": {"contextfold": {"type": "http", "url": "http://localhost:9090/mcp"}}}
-in the project's .mcp.json (Claude Code); docs/hosts.md has the others.
+in the project's .mcp.json (Claude Code); docs/hosts.md has the others. Where ARGS gave another port or store, name it there.
 
 TEXT
 exec "$context" serve --cache-root "$caches" "$@"
