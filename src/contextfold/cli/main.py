@@ -59,11 +59,9 @@ def _execute(invocation: Invocation) -> int:
 
 
 def _whereabouts(problem: Exception) -> str:
-    trace = problem.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    place = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
-    return f"{type(problem).__name__}: {problem}{place}"
+    from contextfold.places import place_of
+
+    return f"{type(problem).__name__}: {problem} at {place_of(problem)}"
 
 
 def run() -> NoReturn:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextfold.errors import ArgumentInvalid, ContextError, FoldError, InternalError
 from contextfold.failures import JSON_RPC_CODES
+from contextfold.places import place_of
 from contextfold.serve.tools import Answer, FoldTool, Refusal, hints
 
 TYPE_CHECKING = False
@@ -197,8 +198,6 @@ async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: 
     except FoldError as problem:
         return await refused(problem, service, caller, arguments)
     except Exception as problem:  # whatever it is, the caller gets a code and the server goes on
-        from contextfold.serve.logs import place_of
-
         reason = f"{type(problem).__name__} at {place_of(problem)}"
         state = await _state(service, caller, arguments, problem)
         return Refusal(

@@ -24,10 +24,11 @@ from typing import Any
 from contextfold.errors import InternalError, LimitReached
 from contextfold.failures import INTERNAL_ERROR as JSON_RPC_INTERNAL_ERROR
 from contextfold.failures import JSON_RPC_CODES
+from contextfold.places import place_of
 from contextfold.record import Record
 from contextfold.serve.jsonrpc import INVALID_REQUEST
 from contextfold.serve.limits import Buckets, HostRule
-from contextfold.serve.logs import log, place_of
+from contextfold.serve.logs import log
 from contextfold.serve.metrics import METHODS, OTHER, Metrics
 from contextfold.serve.tokens import LOCAL_OWNER, TokenFile
 

@@ -19,9 +19,10 @@ from starlette.routing import Route
 from contextfold.canonical import Malformed, decode, encode
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.failures import HTTP_STATUSES, JSON_RPC_CODES
+from contextfold.places import place_of
 from contextfold.serve.fold_tools import record
 from contextfold.serve.guard import MCP_PATH, App, Guard, Message, Receive, Scope, Send, error_told
-from contextfold.serve.logs import log, place_of
+from contextfold.serve.logs import log
 from contextfold.serve.mcp import TOLD, McpEndpoint, Services, Told, caller_of
 from contextfold.serve.tools import FoldTool, listing
 

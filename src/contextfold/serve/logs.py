@@ -18,6 +18,7 @@ import threading
 import time
 from types import TracebackType
 
+from contextfold.places import place_in, place_of, short
 from contextfold.streams import WRITABLE, wait
 
 TYPE_CHECKING = False
@@ -88,29 +89,13 @@ def _bounded(value: Field) -> Field:
     return value if isinstance(value, int | float | None) else type(value).__name__
 
 
-def place_of(problem: BaseException) -> str:
-    """Where an exception came from: file and line, and nothing of what it says."""
-    return _place(problem.__traceback__)
-
-
-def _place(trace: TracebackType | None) -> str:
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    return f"{_short(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}" if trace else "unknown"
-
-
-def _short(path: str) -> str:
-    """A file as package/module: the folders above it are the machine's business."""
-    return "/".join(path.replace("\\", "/").split("/")[-2:])
-
-
 class _Library(logging.Handler):
     """Other packages' records, without their words."""
 
     def emit(self, record: logging.LogRecord) -> None:
         fields: dict[str, Field] = {
             "logger": record.name,
-            "logged_at": f"{_short(record.pathname)}:{record.lineno}",
+            "logged_at": f"{short(record.pathname)}:{record.lineno}",
         }
         problem = record.exc_info[1] if record.exc_info else None
         if problem is not None:
@@ -131,7 +116,7 @@ def take_over() -> None:
 
 
 def _uncaught(where: str, kind: type[BaseException], trace: TracebackType | None) -> None:
-    log("uncaught", "error", where=where, exception=kind.__name__, raised_at=_place(trace))
+    log("uncaught", "error", where=where, exception=kind.__name__, raised_at=place_in(trace))
 
 
 def _fill_standard_descriptors() -> None:
