@@ -104,6 +104,7 @@ class Source:
                 ("np" + "m_", MIXED, 36),
                 ("hv" + "s.", MIXED, 90),
                 ("dop" + "_v1_", HEX, 64),
+                ("ct" + "x_", MIXED + "-_", 43),
             )
         )
         return prefix + self.of(alphabet, length)
@@ -178,6 +179,22 @@ PASSWORDS: dict[str, Template] = {
     "csv": lambda s, v: f"name,login,password\nvpn,ann,{v}\n",
     "table": lambda s, v: f"Key         Value\n---         -----\npassword    {v}\nusername    ann\n",
     "expect script": lambda s, v: f'expect "Password:"\nsend "{v}\\r"\n',
+    "triple quotes": lambda s, v: f'{s.name().lower()}_password = """{v}"""\n',
+    "triple single quotes": lambda s, v: f"PASSWORD = '''{v}'''\n",
+    "yaml block": lambda s, v: f"db:\n  password: |\n    {v}\n  port: 5432\n",
+    "yaml folded": lambda s, v: f"password: >-\n  {v}\nuser: app\n",
+    "next line": lambda s, v: f"password:\n  {v}\nuser: app\n",
+    "pass": lambda s, v: f"Host: 10.0.0.4\nUser: {s.word()}\nPass: {v}\n",
+    "spanish": lambda s, v: f"Usuario: {s.word()}\nContraseña: {v}\n",
+    "french": lambda s, v: f"Identifiant : {s.word()}\nMot de passe : {v}\n",
+    "russian": lambda s, v: f"Логин: {s.word()}\nПароль: {v}\n",
+    "chinese": lambda s, v: f"用户名：{s.word()}\n密码：{v}\n",
+    "japanese": lambda s, v: f"ID: {s.word()}\nパスワード: {v}\n",
+    "unescaped address": lambda s, v: f"DATABASE=postgres://u:{v}@/{s.word()}@h.local/db\n",
+    "oracle address": lambda s, v: f"url=jdbc:oracle:thin:scott/{v}@h.local:1521/x\n",
+    "wireless": lambda s, v: f'network={{\n    ssid="{s.word()}"\n    psk="{v}"\n}}\n',
+    "ssh-keygen": lambda s, v: f'$ ssh-keygen -t ed25519 -N "{v}" -f ~/.ssh/id_x\n',
+    "zip": lambda s, v: f"$ zip -r -P {v} out.zip docs/\n",
     "positional": lambda s, v: f"$ ./login.sh ann {v}\n",
 }
 
@@ -210,6 +227,9 @@ KEYS: dict[str, Template] = {
     "escaped token": lambda s, v: json.dumps(json.dumps({"access_token": v, "expires_in": 3600})),
     "webhook": lambda s, v: f"https://hooks.slack.com/services/T02ABCDEF/B03ABCDEF/{v}\n",
     "presigned": lambda s, v: f"https://b.s3.amazonaws.com/k?X-Amz-Expires=60&X-Amz-Signature={v}{v}\n",
+    "next line, key": lambda s, v: f"[default]\naws_secret_access_key =\n  {s.as_aws(v)}\n",
+    "folded header": lambda s, v: f"GET / HTTP/1.1\nAuthorization: Bearer\n {v}\n",
+    "triple quotes, key": lambda s, v: f'api_key = """{v}"""\n',
     "bare output": lambda s, v: f"$ openssl rand -hex 32\n{v}\n",
 }
 
@@ -225,6 +245,15 @@ ANYWHERE: dict[str, Template] = {
     "in a csv": lambda s, v: f"1,{s.word()},{v},2026-01-01\n",
     "behind a word": lambda s, v: f"id={s.word()}:{v};\n",
     "in html": lambda s, v: f"<code>{v}</code>\n",
+}
+
+
+# How a token of a telling form looks when what carried it changed it.
+CHANGED: dict[str, Template] = {
+    "escaped underscore": lambda s, v: '{"note": "' + v.replace("_", "\\u005f") + '"}\n',
+    "percent": lambda s, v: f"GET /login?state=x,{v.replace('_', '%5F')} 302\n",
+    "wrapped": lambda s, v: f"Your token:\n{v[:20]}\n{v[20:]}\n",
+    "coloured": lambda s, v: f"match: {v[:12]}\x1b[31m{v[12:]}\x1b[0m\n",
 }
 
 
@@ -254,6 +283,12 @@ def positives(seed: int) -> list[Labelled]:
         for kind, template in templates.items():
             value = draw()
             found.append(Labelled(kind, template(s, value), value))
+    for kind, template in CHANGED.items():
+        value = "gh" + "p_" + s.of(MIXED, 36)
+        found.append(Labelled(kind, template(s, value), value[20:]))
+    for kind, name in (("pin", "pin: "), ("one-time code", "otp=")):
+        value = s.of("123456789", 5) + "0"
+        found.append(Labelled(kind, f"user={s.word()} {name}{value}\n", value))
     kinds = ("plain", "numbered", "diff", "json", "cut", "tail", "indented", "base64")
     return found + [private_key(s, kind) for kind in kinds]
 
@@ -334,6 +369,15 @@ def negatives(seed: int) -> list[Labelled]:
         "metrics": "tokens_used=1234 max_tokens=200000 input_tokens: 31000 key_count=12 auth=0 pass=12 fail=0\n",
         "makefile": "PASSWORD ?= $(shell pass show db)\nTOKEN := $(TOKEN_FILE)\n.PHONY: test\n",
         "shell": 'read -s -p "Password: " password\nexport TOKEN="$(cat /run/token)"\ncurl -u "$USER:$PASS" "$URL"\n',
+        "go tests": f"--- PASS: Test{s.word().title()}2Base64 (0.01s)\nPASS\nok  \tapp/{s.word()}\t0.4s\n",
+        "python blocks": f"if not token:\n    token = load9()\nfor part in secret:\n    count9+=1\n"
+        f"if password:\n    {s.word()}()\n",
+        "yaml schema": f"password:\n  type: string\n  minLength: 12\ntoken:\n  secretName: {s.word()}-tls\n",
+        "foreign prose": "密码：请输入密码\ncontraseña: obligatoria\nMot de passe : requis\nпароль: нужен\n",
+        "pins": f"GPIO pin: {s.random.randrange(40)}\nstatus code: 404404\notp=$OTP\npsk: str | None = None\n",
+        "scoped package": f"GET http://localhost:4873/@{s.word()}/core 200\npostgres://localhost:5432/db?mail=a@b.example\n",
+        "context names": f"ctx_{s.word()}_of_the_current_session_in_the_running_server_{s.word()}\n",
+        "archives": f"$ zip -r out.zip {s.word()}\n$ ssh-keygen -t ed25519 -f {s.word()}\n",
         "version": f"{s.word()}-2.10.3+build.{s.of(HEX, 7)} cp311-manylinux_2_17_x86_64.whl\n",
     }
     return [Labelled(kind, text, "") for kind, text in texts.items()]

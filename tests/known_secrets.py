@@ -74,6 +74,7 @@ def prefixed(*pieces: str) -> Callable[[Draw, str, int], str]:
 
 # Keys that stand for themselves wherever they occur: kind, pieces of the prefix, alphabet, length of the rest.
 PREFIXED: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
+    ("contextfold token", ("ct", "x_"), URL_SAFE, 43),
     ("aws access key id", ("AK", "IA"), UPPER, 16),
     ("aws temporary key id", ("AS", "IA"), UPPER, 16),
     ("google api key", ("AI", "za"), URL_SAFE, 35),
@@ -209,6 +210,24 @@ def in_context(draw: Draw) -> list[KnownSecret]:
         ("netrc password", password, f"machine api.internal login ann password {password}"),
         ("sql password", password, f"CREATE USER app IDENTIFIED BY '{password}';"),
         ("npmrc token", uuid, f"//registry.internal/:_authToken={uuid}"),
+        ("triple-quoted password", password, f'password = """{password}"""'),
+        ("yaml block", password, f"password: |\n  {password}\nuser: app\n"),
+        ("key on the next line", key, f"aws_secret_access_key =\n  {key}\n"),
+        ("folded header", token, f"Authorization: Bearer\n {token}\n"),
+        ("pass without quotes", password, f"User: ann\nPass: {password}\n"),
+        ("password in spanish", password, f"contraseña: {password}"),
+        ("password in french", password, f"Mot de passe : {password}"),
+        ("password in russian", password, f"Пароль: {password}"),
+        ("password in chinese", password, f"密码：{password}"),
+        (
+            "address with an unescaped password",
+            f"{password}@{key[:4]}/7x",
+            f"postgres://u:{password}@{key[:4]}/7x@db/app",
+        ),
+        ("oracle address", password, f"jdbc:oracle:thin:scott/{password}@db:1521:x"),
+        ("wireless key", password, f'network={{\n  psk="{password}"\n}}'),
+        ("key file passphrase", password, f'$ ssh-keygen -t ed25519 -N "{password}" -f id'),
+        ("archive password", password, f"$ zip -r -P {password} out.zip docs"),
         ("kubernetes value", password, f"- name: DB_PASSWORD\n  value: {password}\n"),
     ]
     return [KnownSecret(kind, value, text) for kind, value, text in lines]

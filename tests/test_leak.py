@@ -81,7 +81,7 @@ class Ways:
             self.call(agent, "context_record", project_path=path, type="t", tokens=1)
         for key in ("contextfold/session", "contextfold/operation_id"):
             self.call(agent, "context_record", {key: text}, project_path=PROJECT, type="t", tokens=1)
-        if "\n" not in text:
+        if text.isascii() and text.isprintable():  # it goes into a header too
             self.call(agent, text)
 
     def _rpc(self, agent: HttpAgent, text: str) -> None:
@@ -134,7 +134,7 @@ class Ways:
 
 @pytest.fixture(scope="module")
 def secrets() -> list[KnownSecret]:
-    made = [secret for seed in range(times(1, 20)) for secret in known_secrets(seed)]
+    made = [secret for seed in range(times(1, 4)) for secret in known_secrets(seed)]
     assert len({secret.kind for secret in made}) >= KINDS_MIN
     return made
 
@@ -147,7 +147,7 @@ def ways(tmp_path_factory: pytest.TempPathFactory, secrets: list[KnownSecret]) -
     (sources / "a.md").write_text("Nothing.\n")
     (folder / "caches").mkdir()
     assert context("build", "--sources", sources, "--cache", folder / "caches" / "docs").code == 0
-    env = {"CONTEXT_BRANCHES_PER_SESSION": "100000"}
+    env = {"CONTEXT_BRANCHES_PER_SESSION": "10000"}
     daemon = Daemon(folder, "--cache-root", str(folder / "caches"), env=env)
     ways = Ways(daemon)
     for number, secret in enumerate(secrets):

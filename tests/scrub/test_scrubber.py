@@ -69,14 +69,14 @@ MIXTURES = st.lists(SECRET_TEXTS | SECRET_VALUES | MARKERS | GLUE | st.text(max_
 
 
 @given(text=MIXTURES)
-@settings(max_examples=times(150, 20_000))
+@settings(max_examples=times(150, 800))
 def test_scrubbing_twice_is_scrubbing_once(text: str) -> None:
     once = standard().scrub(text)
     assert standard().scrub(once.text) == (once.text, 0, ())
 
 
 @given(text=MIXTURES)
-@settings(max_examples=times(100, 10_000))
+@settings(max_examples=times(100, 500))
 def test_what_is_not_redacted_stays_as_it_was_and_in_order(text: str) -> None:
     scrubbed = standard().scrub(text)
     at = 0
@@ -91,7 +91,7 @@ def test_what_is_not_redacted_stays_as_it_was_and_in_order(text: str) -> None:
 def test_each_secret_is_counted_and_replaced_where_it_stood(text: str, count: int) -> None:
     parts = [text.replace("sec", "").replace("name=", "").replace("[", "")] * (count + 1)
     scrubbed = simple().scrub(" sec12345678 ".join(parts))
-    assert scrubbed == (" [REDACTED:simple:se] ".join(parts), count, ("simple",))
+    assert scrubbed == (" [REDACTED:simple:se] ".join(parts), count, ("simple",) * count)
 
 
 def test_a_text_without_secrets_is_given_back_as_it_is() -> None:
@@ -138,7 +138,7 @@ def test_secrets_that_overlap_or_touch_become_one_named_by_the_earlier_rule() ->
 
 
 def test_rules_are_told_in_order_of_appearance() -> None:
-    assert simple().scrub("name=abcdefgh; sec1234; name=ijklmnop;").rules == ("loose", "simple")
+    assert simple().scrub("name=abcdefgh; sec1234; name=ijklmnop;").rules == ("loose", "simple", "loose")
 
 
 def test_our_own_redactions_are_left_alone() -> None:
@@ -260,6 +260,14 @@ HOSTILE = [
     "http://u:",
     "A_TOKEN=",
     "password=password=secret=token=abcd1234",
+    "curl -u \\n%",
+    "docker login -p ask-[",
+    "password: ",
+    "password: |\n  ",
+    'password="""',
+    "postgres://u:a@b/",
+    "pin: 123456 ",
+    'password = "' + "a b " * 300,
 ]
 
 

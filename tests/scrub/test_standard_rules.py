@@ -92,25 +92,28 @@ def alone(rule: Rule) -> Scrubber:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_every_rule_finds_what_its_pattern_describes(rule: Rule) -> None:
-    samples = [sample(rule, seed) for seed in range(times(20, 400))]
+    samples = [sample(rule, seed) for seed in range(times(20, 150))]
     beside = "".join(rule.keywords) if rule.id in KEYWORD_BESIDE else "before"
-    found = [alone(rule).scrub(f"{beside} {text} after").redactions for text in samples]
+    finder = alone(rule)
+    found = [finder.scrub(f"{beside} {text} after").redactions for text in samples]
     assert sum(map(bool, found)) >= len(found) * 0.2, samples[0]  # a sample may be too plain to look random
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_no_rule_finds_anything_once_its_keywords_are_spoilt(rule: Rule) -> None:
     spoil = re.compile("|".join(map(re.escape, rule.keywords)), re.IGNORECASE)
-    for seed in range(times(20, 400)):
+    finder = alone(rule)
+    for seed in range(times(20, 150)):
         text = spoil.sub("·", sample(rule, seed))
-        assert alone(rule).scrub(text).redactions == 0, text
+        assert finder.scrub(text).redactions == 0, text
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule.entropy], ids=lambda rule: rule.id)
 def test_no_loosely_described_value_is_taken_when_it_is_one_letter_repeated(rule: Rule) -> None:
-    for seed in range(times(10, 200)):
+    finder = alone(rule)
+    for seed in range(times(10, 100)):
         text = sample(rule, seed)
-        taken = alone(rule).scrub(text).text
+        taken = finder.scrub(text).text
         if "[REDACTED:" not in taken:
             continue
         before, _, rest = taken.partition("[REDACTED:")
@@ -118,8 +121,10 @@ def test_no_loosely_described_value_is_taken_when_it_is_one_letter_repeated(rule
         secret = text[len(before) : len(text) - len(after)]
         prefix = re.match(r"(?:[A-Za-z0-9]{1,7}[-_.])*", secret)
         assert prefix
+        if 2 * prefix.end() > len(secret):
+            continue  # random pieces between dashes: there is no telling where the prefix ends
         plain = before + prefix[0] + "x" * (len(secret) - prefix.end()) + after
-        assert alone(rule).scrub(plain).redactions == 0, plain
+        assert finder.scrub(plain).redactions == 0, plain
 
 
 def pieces(value: str) -> list[str]:
@@ -128,7 +133,7 @@ def pieces(value: str) -> list[str]:
     return [body[at : at + SEEN] for at in range(max(1, len(body) - SEEN + 1))]
 
 
-@pytest.mark.parametrize("seed", range(times(10, 300)))
+@pytest.mark.parametrize("seed", range(times(10, 200)))
 def test_no_known_secret_is_seen_again(seed: int) -> None:
     for known in known_secrets(seed):
         scrubbed = scrubber().scrub(known.text)
@@ -224,3 +229,123 @@ def test_a_key_much_too_short_for_its_form_stays(prefix: str, alphabet: str, len
     drawn = random.Random(7)
     text = "see " + prefix + "".join(drawn.choice(alphabet) for _ in range(length)) + " there"
     assert scrubber().scrub(text).redactions == 0
+
+
+VALUE = "Xk9#" + "mQ2vLp7w"
+GITHUB = "gh" + "p_" + "aB3dE5gH7kM9pQ2rT4vX6zA8cF0jL1nS5uW7"
+OURS = "ct" + "x_" + "q7Zp-Lk2Vw_Rt9Xc4Bn8Ms1Df6Gh3Jy5Ua0Ie-To_Pz"
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        (f"curl -d {OURS} http://localhost", OURS),
+        (OURS.replace("_", "%5F", 1), OURS[4:]),
+        (f'password = """{VALUE}"""', VALUE),
+        (f"password = '''{VALUE}'''", VALUE),
+        (f'password = """\n{VALUE}\n"""', VALUE),
+        (f'{{"src": "password = \\"\\"\\"{VALUE}\\"\\"\\""}}', VALUE),
+        (f'api_key = """{VALUE}"""', VALUE),
+        (f"password: |\n  {VALUE}\nuser: a", VALUE),
+        (f"password: >-\r\n  {VALUE}\r\n", VALUE),
+        (f'{{"yaml": "password: |\\n  {VALUE}\\nuser: a"}}', VALUE),
+        (f"password:\n  {VALUE}", VALUE),
+        (f'password = (\n    "{VALUE}"\n)', VALUE),
+        (f"aws_secret_access_key =\n  {GITHUB[4:]}abcd\n", GITHUB[4:]),
+        (f"Authorization: Bearer\n {GITHUB[4:]}\n", GITHUB[4:]),
+        (f"Pass: {VALUE}", VALUE),
+        (f"contraseña: {VALUE}", VALUE),
+        (f"mot de passe : {VALUE}", VALUE),
+        (f"密码: {VALUE}", VALUE),
+        (f"口令：{VALUE}", VALUE),
+        (f"パスワード={VALUE}", VALUE),
+        (f"пароль: {VALUE}", VALUE),
+        ("postgres://u:p@ss/w0rd9X@h/db", "ss/w0rd9X"),
+        ("jdbc:oracle:thin:scott/Xk9mQ2vL@h", "9mQ2vL"),
+        (f"$ sqlplus -s scott/{VALUE}@orcl", VALUE),
+        (f'psk="{VALUE}"', VALUE),
+        (f"[wifi-security]\npsk={VALUE}\n", VALUE),
+        (f'ssh-keygen -t ed25519 -N "{VALUE}" -f k', VALUE),
+        (f"zip -P {VALUE} a.zip b", VALUE),
+        ("pin: 123456", "3456"),
+        ("otp=839201", "9201"),
+        ('{"mfa_code": "839201"}', "9201"),
+        (GITHUB.replace("_", "\\u005f"), GITHUB[4:]),
+        (GITHUB.replace("_", "%5F"), GITHUB[4:]),
+        (f"{GITHUB[:20]}\n{GITHUB[20:]}", GITHUB[20:]),
+        (f"{GITHUB[:9]}\x1b[31m{GITHUB[9:]}\x1b[0m", GITHUB[9:]),
+    ],
+)
+def test_a_secret_is_found_in_the_less_usual_ways_to_write_it(text: str, secret: str) -> None:
+    scrubbed = scrubber().scrub(text)
+    assert scrubbed.redactions == 1
+    assert secret not in scrubbed.text
+    assert secret[-4:] not in scrubbed.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ctx_manager_for_the_current_session_of_the_running_server",
+        OURS[:30],
+        'password = ""\nif x:\n    """A docstring."""',
+        'password = "" if len(x) > 9 else name',
+        "password: |\n  type: string\n",
+        "password:\n  minLength: 12\n",
+        "token:\n  secretName: app-tls\n",
+        "if not token:\n    count9+=1\n",
+        "if secret:\n    self.x3=Token99\n",
+        "password:\nXk9-not-indented",
+        "Authorization: Bearer\n  Accept: text/html\n",
+        "--- PASS: TestBase64Encode2 (0.00s)",
+        "Pass: all tests of it",
+        "pass=12 fail=0",
+        "密码：请输入密码",
+        "contraseña: obligatoria",
+        "mot de passe : requis",
+        "пароль: нужен",
+        "http://localhost:4873/@babel/core",
+        "postgres://localhost:5432/db?mail=a@b.example",
+        "ssh://git@example.com/a/b",
+        "jdbc:oracle:thin:@db:1521:x",
+        "psk: Optional[str] = None",
+        "key_mgmt=WPA-PSK",
+        "ssh-keygen -t rsa -f key",
+        "zip -r out.zip docs",
+        "GPIO pin: 13",
+        "status code: 404404",
+        "otp=$OTP",
+        "ghp_short\nnextlineofthetext",
+    ],
+)
+def test_what_stands_like_a_less_usual_secret_and_is_none_stays(text: str) -> None:
+    assert scrubber().scrub(text) == (text, 0, ())
+
+
+PROSE = "The fold keeps what the branch found and drops how it was found. "
+BEGIN, END = ("-" * 5 + f"{word} PRIVATE" + " KEY" + "-" * 5 for word in ("BEGIN", "END"))
+
+
+def test_prose_between_the_marks_of_a_private_key_stays() -> None:
+    scrubbed = scrubber().scrub(f"{BEGIN}\n{PROSE * 2_000}\n{END}").text
+    assert scrubbed.count("drops how it was found") == 2_000
+    assert scrubber().scrub(scrubbed).redactions == 0
+
+
+def test_a_private_key_is_taken_whole_with_its_headers_and_a_comment() -> None:
+    body = "\n".join((GITHUB[4:] + GITHUB[4:32]) for _ in range(60))
+    comment = "Comment: made for the deployment of the service by its own build\nProc-Type: 4,ENCRYPTED\n\n"
+    assert scrubber().scrub(f"{BEGIN}\n{comment}{body}\n{END}").text == "[REDACTED:private-key:----]"
+
+
+@pytest.mark.parametrize("gap", [" ", "\\n"])
+def test_a_quote_that_is_never_closed_takes_a_bounded_part(gap: str) -> None:
+    text = f'password = "{VALUE}{gap}' + (PROSE * 4_000).replace(" ", gap)
+    scrubbed = scrubber().scrub(text).text
+    assert VALUE[4:] not in scrubbed
+    assert len(text) - len(scrubbed) < 2_500
+    assert scrubber().scrub(scrubbed).redactions == 0
+
+
+def test_a_long_value_in_one_piece_is_taken_whole() -> None:
+    assert scrubber().scrub(f'password = "{GITHUB[4:] * 400}"').text == 'password = "[REDACTED:password-quoted:aB3d]"'

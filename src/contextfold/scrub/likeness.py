@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import cache
 
 from contextfold.scrub.rules import compiled
 
@@ -64,10 +65,15 @@ _NAMES = compiled(
 )
 
 
+@cache
+def _weight(count: int) -> float:
+    return count * math.log2(count)
+
+
 def entropy(value: bytes) -> float:
     """Shannon's entropy of the value's bytes, in bits for each."""
     size = len(value)
-    return sum(count / size * math.log2(size / count) for count in Counter(value).values())
+    return math.log2(size) - sum(map(_weight, Counter(value).values())) / size
 
 
 def looks_secret(value: bytes, *, minimum_entropy: float, words: bool) -> bool:

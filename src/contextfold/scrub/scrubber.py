@@ -9,6 +9,7 @@ match by what it read, and the passes are counted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import re2  # type: ignore[import-untyped]
@@ -22,11 +23,14 @@ INSIDE_CHARACTER = range(0x80, 0xC0)  # the bytes of a character after its first
 PREVIEW_CHARACTERS = 4
 PREVIEW_SHARE = 4  # a preview shows at most one character in so many
 PASSES = 12
+LOOSE_BYTES = 1_000  # a loosely described value that is longer ends where its first word after that does
 REREAD_BYTES = 300  # a refused value up to this long is searched for secrets of its own
+REMEMBERED_VALUES, REMEMBERED_BYTES = 1_000, 64  # verdicts kept while one rule reads one text
 KEYWORD_MEMORY_BYTES = 64 << 20  # a text with every keyword needs many states
 
 _MARKER = compiled(r"\[REDACTED:([a-z0-9-]{1,64}):[A-Za-z0-9_-]{0,4}\]", as_bytes=True)
-_PREVIEW = compiled(r"[A-Za-z0-9_-]{0,4}", as_bytes=True)
+_GAP = compiled(r"\s|\\[nrt]", as_bytes=True)
+_PREVIEW = re.compile(rb"[A-Za-z0-9_-]{0,4}")  # so small a pattern is Python's own several times faster at
 
 
 class Scrubbed(Record):
@@ -57,12 +61,17 @@ class Scrubber:
 
     def __init__(self, rules: Sequence[Rule], allowlist: Allowlist) -> None:
         self._rules = tuple(rules)
+        self._heads = tuple(b"[REDACTED:%s:" % rule.id.encode() for rule in rules)
         self._known = frozenset(rule.id.encode() for rule in rules)
         if unknown := sorted(allowlist.rules_off - {rule.id for rule in rules}):
             raise RulesInvalid(
                 f"the allowlist turns off {unknown[0]!r}, which is no rule: take the id from a redaction"
             )
         self._patterns = tuple(compiled(rule.pattern, as_bytes=True) for rule in rules)
+        self._groups = tuple(
+            range(rule.group, pattern.groups + 1) if rule.group else range(0)
+            for rule, pattern in zip(self._rules, self._patterns, strict=True)
+        )
         self._allowed_values = frozenset(value.encode("utf-8", "surrogatepass") for value in allowlist.values)
         self._allowed_patterns = tuple(compiled(pattern, as_bytes=False) for pattern in allowlist.patterns)
         active = [rank for rank, rule in enumerate(self._rules) if rule.id not in allowlist.rules_off]
@@ -86,7 +95,7 @@ class Scrubber:
             folded, markers = self._replaced(folded, markers, findings)
         # Only a text made for it uncovers a new secret at every pass. It gets no say in when to stop.
         first = min(finding.rank for finding in findings)
-        marker = _Marker(b"[REDACTED:%s:]" % self._rules[first].id.encode(), first)
+        marker = _Marker(self._heads[first] + b"]", first)
         return self._unfolded(text, FOLDED, [marker])
 
     def _candidates(self, raw: bytes) -> list[int]:
@@ -122,14 +131,23 @@ class Scrubber:
         return merged
 
     def _found_by(self, rank: int, folded: bytes) -> Iterator[_Finding]:
-        rule, pattern = self._rules[rank], self._patterns[rank]
+        rule, search, groups = self._rules[rank], self._patterns[rank].search, self._groups[rank]
+        verdicts: dict[bytes, bool] = {}
         position = 0
         while position < len(folded):  # bounded: each round moves the position on
-            match = pattern.search(folded, position)
+            match = search(folded, position)
             if match is None:
                 return
-            start, end = _secret_span(match, rule.group)
-            if self._is_secret(rule, folded[start:end]):
+            start, end = _secret_span(match, groups)
+            value = folded[start:end]
+            verdict = verdicts.get(value)
+            if verdict is None:
+                verdict = self._is_secret(rule, value)
+                if len(value) <= REMEMBERED_BYTES and len(verdicts) < REMEMBERED_VALUES:
+                    verdicts[value] = verdict
+            if verdict:
+                if rule.entropy is not None and end - start > LOOSE_BYTES:
+                    end = _loose_end(folded, start, end)
                 yield _whole_characters(folded, start, end, rank)
                 position = end
             else:
@@ -138,6 +156,8 @@ class Scrubber:
 
     def _is_secret(self, rule: Rule, value: bytes) -> bool:
         """Whether what a rule matched is to be redacted; what was redacted already says nothing for or against it."""
+        if len(value) > LOOSE_BYTES and rule.entropy is not None and value.startswith(FOLDED) and _GAP.search(value):
+            return False  # the rest of what was too long to be one value
         value = value.replace(FOLDED, b"").strip()
         if not value or value in self._allowed_values:
             return False
@@ -166,14 +186,14 @@ class Scrubber:
 
     def _marker(self, folded: bytes, finding: _Finding) -> _Marker:
         """The redaction of a finding. Beside another one it shows nothing: both may be parts of one secret."""
-        secret = folded[finding.start : finding.end]
-        beside = FOLDED in (folded[finding.start - 1 : finding.start], folded[finding.end : finding.end + 1])
+        start, end, rank = finding
         preview = b""
-        if not beside:
-            characters = len(secret.decode("utf-8", "replace"))
-            match = _PREVIEW.match(secret[: min(PREVIEW_CHARACTERS, characters // PREVIEW_SHARE)])
+        if not (folded.startswith(FOLDED, end) or (start and folded.startswith(FOLDED, start - 1))):
+            secret = folded[start:end]
+            characters = len(secret) if secret.isascii() else len(secret.decode("utf-8", "replace"))
+            match = _PREVIEW.match(secret, 0, min(PREVIEW_CHARACTERS, characters // PREVIEW_SHARE))
             preview = match.group() if match else b""
-        return _Marker(b"[REDACTED:%s:%s]" % (self._rules[finding.rank].id.encode(), preview), finding.rank)
+        return _Marker(b"%s%s]" % (self._heads[rank], preview), rank)
 
     def _unfolded(self, text: str, folded: bytes, markers: list[_Marker]) -> Scrubbed:
         ranks = [marker.rank for marker in markers if marker.rank is not None]
@@ -182,8 +202,8 @@ class Scrubber:
         pieces = folded.split(FOLDED)
         assert len(pieces) == len(markers) + 1
         whole = b"".join(part for piece, marker in zip(pieces, markers, strict=False) for part in (piece, marker.text))
-        ids = dict.fromkeys(self._rules[rank].id for rank in ranks)
-        return Scrubbed((whole + pieces[-1]).decode("utf-8", "surrogatepass"), len(ranks), tuple(ids))
+        ids = tuple(self._rules[rank].id for rank in ranks)
+        return Scrubbed((whole + pieces[-1]).decode("utf-8", "surrogatepass"), len(ranks), ids)
 
 
 def _keyword_set(keywords: Sequence[str]) -> re2.Set:
@@ -202,12 +222,20 @@ def _keyword_set(keywords: Sequence[str]) -> re2.Set:
     return found
 
 
-def _secret_span(match: re2._Match, group: int) -> tuple[int, int]:
+def _secret_span(match: re2._Match, groups: range) -> tuple[int, int]:
     """The group that is the secret, or the next that took part; alternatives of a pattern have a group each."""
-    for number in range(group, match.re.groups + 1) if group else (0,):
-        if match.start(number) >= 0:
-            return match.start(number), match.end(number)
-    return match.start(), match.end()
+    for number in groups:
+        start, end = match.span(number)
+        if start >= 0:
+            return start, end
+    start, end = match.span()
+    return start, end
+
+
+def _loose_end(folded: bytes, start: int, end: int) -> int:
+    """Where a loosely described value of great length ends: a quote that is never closed must not take the text."""
+    gap = _GAP.search(folded, start + LOOSE_BYTES, end)
+    return int(gap.start()) if gap else end
 
 
 def _whole_characters(folded: bytes, start: int, end: int, rank: int) -> _Finding:
