@@ -19,7 +19,7 @@ from contextfold.canonical import encode
 from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.answers import Shape, state_told
 from contextfold.fold.archive import entries_of
-from contextfold.fold.events import BranchFolded, Event, EventUnknown
+from contextfold.fold.events import BranchFolded, Event, EventUnknown, SessionRolledBack
 from contextfold.fold.session import EMPTY, Beginning, Limits, LogBroken, State, apply, begin, replay
 from contextfold.fold.store import Commit, Known, Operation, Receipt, SessionKey, StaleRevision, Store, Summary
 
@@ -160,11 +160,7 @@ class Sessions:
                 for event in events
                 if isinstance(event, BranchFolded) and not event.forced
             ],
-            [
-                branch.id
-                for branch in before.branches.values()
-                if branch.status == "folded" and after.branches[branch.id].status != "folded"
-            ],
+            _unfolded(before, after) if isinstance(events[-1], SessionRolledBack) else (),
         )
 
     async def _refresh(self, key: SessionKey, kept: _Kept) -> State:
@@ -234,6 +230,15 @@ def _decided(change: Change, before: State, at: str) -> list[Event]:
         return change.decide(before, at)
     started = begin(change.beginning, at)
     return [started, *change.decide(apply(before, started), at)]
+
+
+def _unfolded(before: State, after: State) -> list[str]:
+    """The branches that were folded and, after a rollback, are not."""
+    return [
+        branch.id
+        for branch in before.branches.values()
+        if branch.status == "folded" and after.branches[branch.id].status != "folded"
+    ]
 
 
 def _summary(change: Change, after: State, event: BranchFolded) -> Summary:
