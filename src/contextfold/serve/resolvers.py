@@ -22,7 +22,7 @@ from contextfold.serve.tools import Answer, Refusal
 from contextfold.settings import CACHE_ROOT, CONFIG, SETTINGS, TOOL_TIMEOUT, Settings
 
 SERVERS = 2
-WAITING_MOST = 32  # for a server; the rest of the daemon's requests stay free for those who fold
+WAITING_MOST = 128  # for a server: half of what the daemon takes at a time, so that those who fold have the rest
 OVERTIME_S = 5.0  # beyond the server's own time-out, after which it is ended
 ANSWER_MAX_BYTES = 1 << 28
 INVALID_ARGUMENTS = "invalid_argument"
