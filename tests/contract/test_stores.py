@@ -1,19 +1,15 @@
-"""What every store must do, whatever it is made of. A new store is one more entry in STORES."""
+"""What every store must do, whatever it is made of: keep sessions, each as one log, each owner's apart."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from contextfold.errors import ArgumentInvalid, StoreUnavailable
+from contextfold.errors import StoreUnavailable
 from contextfold.fold.archive import Entry
-from contextfold.fold.store import SEARCH_MOST, Commit, Known, Receipt, StaleRevision, Store
-from contextfold.stores.memory import MemoryStore
-from contextfold.stores.sqlite import SqliteStore
+from contextfold.fold.store import Commit, Known, Receipt, StaleRevision, Store
 from contract.sessions import (
     NOON,
     begin,
@@ -21,43 +17,19 @@ from contract.sessions import (
     commit_of,
     event_at,
     key_of,
-    kinds,
     numbers,
-    shut,
     summary_of,
     take,
     watching,
 )
+from contract.stores import Run, run
 from machine import times
 
 MORNING, EVENING, NEXT_DAY = "2026-01-01T08:00:00Z", "2026-01-01T20:00:00Z", "2026-01-02T20:00:00Z"
 FIVE_MEGABYTES = 5_000_000
 
-Opener = Callable[[Path], Store]
-STORES: dict[str, Opener] = {
-    "memory": lambda _: MemoryStore(),
-    "sqlite": lambda folder: SqliteStore.open(folder / "state.db"),
-}
-Act = Callable[[Store], Awaitable[None]]
-Run = Callable[[Act], None]
 
-
-@pytest.fixture(params=STORES)
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    """Do something with a store that is new, and is closed afterwards."""
-
-    def run(act: Act) -> None:
-        async def whole() -> None:
-            store = STORES[request.param](tmp_path)
-            try:
-                await act(store)
-            finally:
-                await store.close()
-
-        asyncio.run(whole())
-
-    return run
-
+__all__ = ["run"]
 
 KEY = key_of()
 
@@ -270,121 +242,6 @@ def test_events_that_do_not_follow_make_no_commit() -> None:
         commit_of(KEY, summaries=[summary_of(key_of("p2"), "br_1", "text")])
 
 
-# ---- watching
-
-
-def test_a_watcher_sees_every_event_once_and_in_order(run: Run) -> None:
-    async def act(store: Store) -> None:
-        start = await store.cursor()
-        async with watching(store, "local", start) as one, watching(store, "local", start) as two:
-            both = [asyncio.ensure_future(take(watch, 6)) for watch in (one, two)]
-            await store.commit(commit_of(KEY, events=2))
-            await store.commit(commit_of(key_of("p2"), session_id="sess_2"))
-            await store.commit(commit_of(KEY, 2, events=3))
-            for seen in await asyncio.gather(*both):
-                assert numbers(seen) == [
-                    ("sess_1", 1),
-                    ("sess_1", 2),
-                    ("sess_2", 1),
-                    *(("sess_1", n) for n in (3, 4, 5)),
-                ]
-                assert seen[2].key == key_of("p2")
-                assert len({each.cursor for each in seen}) == 6
-
-    run(act)
-
-
-def test_a_watch_goes_on_after_any_cursor(run: Run) -> None:
-    async def act(store: Store) -> None:
-        start = await store.cursor()
-        await store.commit(commit_of(KEY, events=5))
-        async with watching(store, "local", start) as watch:
-            seen = await take(watch, 5)
-        for place, each in enumerate(seen, 1):
-            async with watching(store, "local", each.cursor) as watch:
-                await store.commit(commit_of(KEY, 4 + place))
-                rest = await take(watch, 5)
-                assert [later.event.n for later in rest] == list(range(place + 1, place + 6))
-
-    run(act)
-
-
-def test_a_watch_that_is_busy_with_many_writers_misses_nothing(run: Run) -> None:
-    writers, each = 10, times(40, 400)
-
-    async def act(store: Store) -> None:
-        async def write(writer: int) -> None:
-            key = key_of(f"p{writer}")
-            for revision in range(each):
-                await store.commit(commit_of(key, revision, session_id=f"sess_{writer}"))
-
-        async with watching(store, "local", await store.cursor()) as watch:
-            watched = asyncio.ensure_future(take(watch, writers * each))
-            await asyncio.gather(*map(write, range(writers)))
-            seen = await watched
-        assert len(set(numbers(seen))) == writers * each
-        for writer in range(writers):
-            mine = [each.event.n for each in seen if each.session_id == f"sess_{writer}"]
-            assert mine == list(range(1, each + 1))
-
-    run(act)
-
-
-def test_a_watch_without_a_cursor_begins_now(run: Run) -> None:
-    async def act(store: Store) -> None:
-        await store.commit(commit_of(KEY, events=5))
-        async with watching(store, "local", None) as watch:
-            first = asyncio.ensure_future(take(watch, 1))
-            revision = 5
-            while not first.done():  # until the watch has begun there is nothing for it to see
-                await store.commit(commit_of(KEY, revision))
-                revision += 1
-                await asyncio.sleep(0)  # the watch gets its turn
-            assert (await first)[0].event.n > 5
-
-    run(act)
-
-
-@pytest.mark.parametrize("cursor", ["", "x", "-1", "1.5", "١", "9" * 40, "999999", "1; DROP TABLE events"])
-def test_a_cursor_that_was_never_given_out_is_refused(run: Run, cursor: str) -> None:
-    async def act(store: Store) -> None:
-        await begin(store, KEY)
-        with pytest.raises(ArgumentInvalid, match="cursor"):
-            await take(store.watch("local", cursor), 1)
-
-    run(act)
-
-
-def test_closing_the_store_ends_its_watches(run: Run) -> None:
-    async def act(store: Store) -> None:
-        await begin(store, KEY)
-        waiting, unused = store.watch("local", await store.cursor()), store.watch("local", "0")
-        asked = asyncio.ensure_future(take(waiting, 1))
-        async with watching(store, "local", "0") as begun:
-            await take(begun, 1)
-            await store.close()
-            for ended in (asked, take(begun, 1), take(unused, 1)):
-                with pytest.raises((RuntimeError, StopAsyncIteration, StoreUnavailable)):
-                    await ended
-        await shut(waiting)
-
-    run(act)
-
-
-def test_a_watch_can_be_given_up_while_it_waits(run: Run) -> None:
-    async def act(store: Store) -> None:
-        watch = store.watch("local", await store.cursor())
-        waiting = asyncio.ensure_future(take(watch, 1))
-        await begin(store, key_of(owner="other"))
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        await shut(watch)
-        await begin(store, KEY)
-
-    run(act)
-
-
 # ---- owners
 
 
@@ -425,308 +282,6 @@ def test_a_watcher_is_not_held_up_by_what_others_do(run: Run) -> None:
                 await store.commit(commit_of(key_of(owner="bob"), revision))
             await begin(store, key_of(owner="ann"))
             assert numbers(await take(watch, 1)) == [("sess_1", 1)]
-
-    run(act)
-
-
-# ---- the collections
-
-
-async def _keep(store: Store, **texts: str) -> None:
-    """One summary for each branch."""
-    for revision, (branch_id, text) in enumerate(texts.items()):
-        description, _, summary = text.rpartition("|")
-        made = summary_of(KEY, branch_id, summary, description=description, at=f"2026-01-01T12:00:0{revision}Z")
-        await store.commit(commit_of(KEY, revision, summaries=[made]))
-
-
-async def _found(store: Store, query: str, project_hash: str | None = None, limit: int = 10) -> list[str]:
-    return [summary.branch_id for summary in await store.search("local", query, project_hash, limit)]
-
-
-def test_a_search_finds_summaries_with_every_word(run: Run) -> None:
-    async def act(store: Store) -> None:
-        await _keep(
-            store, a="Login fix|The token had expired.", b="Cache|Expired entries are evicted.", c="Other|Nothing."
-        )
-        for query, expected in {
-            "expired": {"a", "b"},
-            "EXPIRED token": {"a"},
-            "token expired login": {"a"},
-            "cache login": set(),
-            "evic": {"b"},
-            "expi token": set(),
-            "the token expi": {"a"},
-            "absent": set(),
-        }.items():
-            assert set(await _found(store, query)) == expected, query
-
-    run(act)
-
-
-def test_accents_and_case_make_no_difference_to_a_search(run: Run) -> None:
-    async def act(store: Store) -> None:
-        await _keep(store, a="|Le café était fermé", b="|ΑΘΗΝΑ Straße", c="|the cafe\u0301 again")
-        assert set(await _found(store, "CAFE")) == {"a", "c"}
-        assert set(await _found(store, "cafe\u0301 FERMÉ")) == {"a"}
-        assert set(await _found(store, "αθηνα")) == {"b"}
-
-    run(act)
-
-
-def test_the_best_match_comes_first_then_the_newest(run: Run) -> None:
-    async def act(store: Store) -> None:
-        much, little = "retry retry retry", "one retry among a great many words on other subjects altogether"
-        await _keep(store, little=f"|{little}", much=f"|{much}", same="|retry it", later="|retry it")
-        order = await _found(store, "retry")
-        assert order.index("much") < order.index("little")
-        assert order.index("later") < order.index("same")
-        assert await _found(store, "retry", limit=1) == order[:1]
-
-    run(act)
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        *("", "   ", "!!!", '"', '""', "* ^ -", "()", "_", "\0", "\ud800", "\u0301", "a" * 10_000 + '"', "x " * 10_000),
-        *("NEAR(", 'description: "x', "AND OR NOT", "col:x*", "b AND", '"unclosed', "x*)", "'; --", "{a b}: c", "+"),
-    ],
-)
-def test_no_query_is_a_mistake(run: Run, query: str) -> None:
-    async def act(store: Store) -> None:
-        await _keep(store, a="Title|Some text of a summary.")
-        assert await _found(store, query) == []
-
-    run(act)
-
-
-def test_a_search_keeps_to_its_project_and_its_limit(run: Run) -> None:
-    async def act(store: Store) -> None:
-        for project in ("p1", "p2"):
-            key = key_of(project)
-            made = [summary_of(key, f"{project}/{number}", "same words") for number in range(SEARCH_MOST)]
-            await store.commit(commit_of(key, summaries=made))
-        assert len(await _found(store, "same", limit=10**9)) == SEARCH_MOST
-        assert {branch_id[:2] for branch_id in await _found(store, "same", "p2", limit=10**9)} == {"p2"}
-        assert await _found(store, "same", "p3") == []
-        for limit in (0, -1):
-            assert await _found(store, "same", limit=limit) == []
-
-    run(act)
-
-
-def test_a_branch_folded_again_has_one_summary(run: Run) -> None:
-    async def act(store: Store) -> None:
-        await store.commit(commit_of(KEY, 0, summaries=[summary_of(KEY, "br_1", "first outcome")]))
-        await store.commit(commit_of(KEY, 1, summaries=[summary_of(KEY, "br_1", "second outcome")]))
-        assert await store.search("local", "first", None, 10) == []
-        assert await store.search("local", "outcome", None, 10) == [summary_of(KEY, "br_1", "second outcome")]
-
-    run(act)
-
-
-def test_a_trajectory_comes_back_page_by_page(run: Run) -> None:
-    async def act(store: Store) -> None:
-        made = [
-            Entry("br_1", 2, NOON, "prompt", "Look into it.", 4),
-            Entry("br_1", 3, NOON, "operation", "ls", 1, "tool", "hook", failed=True),
-            Entry("br_1", 5, NOON, "child", "done", 1, child_id="br_2"),
-            Entry("br_1", 6, NOON, "rollback", "", undone_from=2),
-            Entry("br_1", 9, NOON, "summary", "All done.", 3),
-        ]
-        others = [Entry("br_2", 4, NOON, "prompt", "Deeper."), Entry(None, 7, NOON, "operation", "main thread")]
-        await store.commit(commit_of(KEY, 0, entries=[*made[:3], others[0]]))
-        await store.commit(commit_of(KEY, 1, entries=[*others[1:], *made[3:]]))
-        whole = await store.trajectory("local", "p1", "br_1", limit=100)
-        assert whole is not None
-        assert list(whole.entries) == made
-        assert list(whole.rollbacks) == [(2, 6)]
-        paged: list[Entry] = []
-        for _ in range(3):
-            page = await store.trajectory("local", "p1", "br_1", after_n=paged[-1].n if paged else 0, limit=2)
-            assert page is not None
-            assert list(page.rollbacks) == [(2, 6)]
-            paged += page.entries
-        assert paged == made
-        beyond = await store.trajectory("local", "p1", "br_1", after_n=9, limit=2)
-        assert beyond is not None
-        assert list(beyond.entries) == []
-        for project, branch_id in (("p2", "br_1"), ("p1", "br_3"), ("p1", "")):
-            assert await store.trajectory("local", project, branch_id, limit=2) is None
-
-    run(act)
-
-
-def test_a_trajectory_may_be_of_any_size(run: Run) -> None:
-    text = "α" + "0123456789" * (FIVE_MEGABYTES // 10)
-
-    async def act(store: Store) -> None:
-        for revision in range(2):
-            await store.commit(commit_of(KEY, revision, entries=[Entry("br_1", revision + 1, NOON, "operation", text)]))
-        told = await store.trajectory("local", "p1", "br_1", limit=10)
-        assert told is not None
-        assert [entry.text == text for entry in told.entries] == [True, True]
-
-    run(act)
-
-
-# ---- the end of a session
-
-
-def test_a_session_without_activity_ends_and_the_others_go_on(run: Run) -> None:
-    async def act(store: Store) -> None:
-        idle, busy = key_of("idle"), key_of("busy")
-        await begin(store, idle, busy, at=MORNING)
-        await store.commit(commit_of(busy, 1, at=EVENING))
-        assert await store.expire(NOON, NEXT_DAY) == 1
-        assert await store.load(idle) is None
-        assert await store.load(idle, Known("sess_1", 1)) is None
-        assert await store.receipt(idle, "sess_1/0") is None
-        assert await store.count() == 1
-        log = await store.load(busy)
-        assert log is not None
-        assert len(log.events) == 2
-        assert await store.expire(NOON, NEXT_DAY) == 0
-
-    run(act)
-
-
-def test_activity_is_the_latest_time_even_if_clocks_disagree(run: Run) -> None:
-    async def act(store: Store) -> None:
-        await begin(store, KEY, at=EVENING)
-        await store.commit(commit_of(KEY, 1, at=MORNING))
-        assert await store.expire(NOON, NEXT_DAY) == 0
-        assert await store.expire(EVENING, NEXT_DAY) == 1
-
-    run(act)
-
-
-def test_after_its_end_a_key_has_a_new_session(run: Run) -> None:
-    async def act(store: Store) -> None:
-        await store.commit(commit_of(KEY, events=3, at=MORNING))
-        await store.expire(NOON, NEXT_DAY)
-        for late in (commit_of(KEY, 3, at=NEXT_DAY), commit_of(KEY, 4, at=NEXT_DAY)):
-            with pytest.raises(StaleRevision):
-                await store.commit(late)
-        await store.commit(commit_of(KEY, session_id="sess_2", at=NEXT_DAY))
-        with pytest.raises(StaleRevision):
-            await store.commit(commit_of(KEY, 1, session_id="sess_1", at=NEXT_DAY))
-        log = await store.load(KEY, Known("sess_1", 1))
-        assert log is not None
-        assert (log.session_id, [event.n for event in log.events]) == ("sess_2", [1])
-
-    run(act)
-
-
-def test_watchers_see_the_end_even_if_they_come_late(run: Run) -> None:
-    async def act(store: Store) -> None:
-        start = await store.cursor()
-        await store.commit(commit_of(KEY, events=2, at=MORNING))
-        async with watching(store, "local", start) as there, watching(store, "local", start) as late:
-            await take(there, 2)
-            await store.expire(NOON, NEXT_DAY)
-            assert kinds(await take(there, 1)) == ["session.expired"]
-            seen = await take(late, 1)
-            assert (kinds(seen), seen[0].event.n, seen[0].event.at) == (["session.expired"], 3, NEXT_DAY)
-        await store.expire(NEXT_DAY, "2026-01-03T20:00:00Z")
-        await store.commit(commit_of(KEY, session_id="sess_2", at=NEXT_DAY))
-        async with watching(store, "local", start) as later:
-            assert numbers(await take(later, 1)) == [("sess_2", 1)]
-
-    run(act)
-
-
-def test_a_cursor_stays_good_when_its_events_are_gone(run: Run) -> None:
-    async def act(store: Store) -> None:
-        await store.commit(commit_of(KEY, events=3, at=MORNING))
-        await store.expire(NOON, MORNING)
-        cursor = await store.cursor()
-        await store.expire(NOON, NEXT_DAY)  # now the last event is gone as well
-        assert await store.cursor() == cursor
-        await store.commit(commit_of(KEY, session_id="sess_2"))
-        async with watching(store, "local", cursor) as watch:
-            assert numbers(await take(watch, 1)) == [("sess_2", 1)]
-
-    run(act)
-
-
-def test_archive_and_summaries_outlive_the_session_until_their_time(run: Run) -> None:
-    async def act(store: Store) -> None:
-        entries = [Entry("br_1", 1, MORNING, "prompt", "text")]
-        await store.commit(
-            commit_of(KEY, at=MORNING, entries=entries, summaries=[summary_of(KEY, "br_1", "outcome", at=MORNING)])
-        )
-
-        async def left() -> tuple[bool, bool]:
-            told = await store.trajectory("local", "p1", "br_1", limit=10)
-            return told is not None, bool(await store.search("local", "outcome", None, 10))
-
-        await store.retain(NEXT_DAY, NEXT_DAY)
-        assert await left() == (True, True)  # it is live
-        await store.expire(NOON, NEXT_DAY)
-        await store.retain(MORNING, MORNING)
-        assert await left() == (True, True)  # it is not older than that
-        await store.retain(NOON, MORNING)
-        assert await left() == (False, True)
-        await store.expire(NEXT_DAY, NEXT_DAY)
-        await store.retain(NOON, NOON)
-        assert await left() == (False, False)
-
-    run(act)
-
-
-def test_sweeps_of_any_size_end_everything_that_is_due(run: Run) -> None:
-    sessions = times(300, 5000)
-
-    async def act(store: Store) -> None:
-        start = await store.cursor()
-        for number in range(sessions):
-            key = key_of(f"p{number}")
-            entry = Entry(f"br_{number}", 1, MORNING, "prompt", "text")
-            summary = summary_of(key, f"br_{number}", "outcome", session_id=f"sess_{number}")
-            await store.commit(
-                commit_of(
-                    key,
-                    session_id=f"sess_{number}",
-                    at=MORNING,
-                    events=1 + number % 7,
-                    entries=[entry],
-                    summaries=[summary],
-                )
-            )
-        await store.commit(commit_of(key_of("long"), session_id="sess_long", at=MORNING, events=1000))
-        assert await store.expire(NOON, NEXT_DAY) == sessions + 1
-        assert await store.count() == 0
-        async with watching(store, "local", start) as watch:
-            assert set(kinds(await take(watch, sessions + 1))) == {"session.expired"}
-        await store.retain(NEXT_DAY, NEXT_DAY)
-        assert await store.search("local", "outcome", None, 10) == []
-        assert await store.trajectory("local", "p7", "br_7", limit=1) is None
-
-    run(act)
-
-
-def test_a_session_that_becomes_active_is_not_ended(run: Run) -> None:
-    """Sweeps and commits at once: whoever was acknowledged is there, the others were told that it is too late."""
-    sessions = times(100, 2000)
-
-    async def act(store: Store) -> None:
-        keys = [key_of(f"p{number}") for number in range(sessions)]
-        await begin(store, *keys, at=MORNING)
-
-        async def go_on(key: Commit) -> bool:
-            try:
-                await store.commit(key)
-            except StaleRevision:
-                return False
-            return True
-
-        later = [commit_of(key, 1, at=NEXT_DAY) for key in keys[::2]]
-        ended, *kept = await asyncio.gather(store.expire(NOON, NEXT_DAY), *map(go_on, later))
-        assert ended + sum(kept) == sessions
-        for commit, was_kept in zip(later, kept, strict=True):
-            assert (await store.load(commit.key) is not None) == was_kept
 
     run(act)
 

@@ -1,0 +1,144 @@
+"""What every store must do for those who follow along: every event, once, in order."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from contextfold.errors import ArgumentInvalid, StoreUnavailable
+from contextfold.fold.store import Store
+from contract.sessions import (
+    begin,
+    commit_of,
+    key_of,
+    numbers,
+    shut,
+    take,
+    watching,
+)
+from contract.stores import Run, run
+from machine import times
+
+MORNING, EVENING, NEXT_DAY = "2026-01-01T08:00:00Z", "2026-01-01T20:00:00Z", "2026-01-02T20:00:00Z"
+FIVE_MEGABYTES = 5_000_000
+
+
+__all__ = ["run"]
+
+KEY = key_of()
+
+
+# ---- watching
+
+
+def test_a_watcher_sees_every_event_once_and_in_order(run: Run) -> None:
+    async def act(store: Store) -> None:
+        start = await store.cursor()
+        async with watching(store, "local", start) as one, watching(store, "local", start) as two:
+            both = [asyncio.ensure_future(take(watch, 6)) for watch in (one, two)]
+            await store.commit(commit_of(KEY, events=2))
+            await store.commit(commit_of(key_of("p2"), session_id="sess_2"))
+            await store.commit(commit_of(KEY, 2, events=3))
+            for seen in await asyncio.gather(*both):
+                assert numbers(seen) == [
+                    ("sess_1", 1),
+                    ("sess_1", 2),
+                    ("sess_2", 1),
+                    *(("sess_1", n) for n in (3, 4, 5)),
+                ]
+                assert seen[2].key == key_of("p2")
+                assert len({each.cursor for each in seen}) == 6
+
+    run(act)
+
+
+def test_a_watch_goes_on_after_any_cursor(run: Run) -> None:
+    async def act(store: Store) -> None:
+        start = await store.cursor()
+        await store.commit(commit_of(KEY, events=5))
+        async with watching(store, "local", start) as watch:
+            seen = await take(watch, 5)
+        for place, each in enumerate(seen, 1):
+            async with watching(store, "local", each.cursor) as watch:
+                await store.commit(commit_of(KEY, 4 + place))
+                rest = await take(watch, 5)
+                assert [later.event.n for later in rest] == list(range(place + 1, place + 6))
+
+    run(act)
+
+
+def test_a_watch_that_is_busy_with_many_writers_misses_nothing(run: Run) -> None:
+    writers, each = 10, times(40, 400)
+
+    async def act(store: Store) -> None:
+        async def write(writer: int) -> None:
+            key = key_of(f"p{writer}")
+            for revision in range(each):
+                await store.commit(commit_of(key, revision, session_id=f"sess_{writer}"))
+
+        async with watching(store, "local", await store.cursor()) as watch:
+            watched = asyncio.ensure_future(take(watch, writers * each))
+            await asyncio.gather(*map(write, range(writers)))
+            seen = await watched
+        assert len(set(numbers(seen))) == writers * each
+        for writer in range(writers):
+            mine = [each.event.n for each in seen if each.session_id == f"sess_{writer}"]
+            assert mine == list(range(1, each + 1))
+
+    run(act)
+
+
+def test_a_watch_without_a_cursor_begins_now(run: Run) -> None:
+    async def act(store: Store) -> None:
+        await store.commit(commit_of(KEY, events=5))
+        async with watching(store, "local", None) as watch:
+            first = asyncio.ensure_future(take(watch, 1))
+            revision = 5
+            while not first.done():  # until the watch has begun there is nothing for it to see
+                await store.commit(commit_of(KEY, revision))
+                revision += 1
+                await asyncio.sleep(0)  # the watch gets its turn
+            assert (await first)[0].event.n > 5
+
+    run(act)
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "-1", "1.5", "١", "9" * 40, "999999", "1; DROP TABLE events"])
+def test_a_cursor_that_was_never_given_out_is_refused(run: Run, cursor: str) -> None:
+    async def act(store: Store) -> None:
+        await begin(store, KEY)
+        with pytest.raises(ArgumentInvalid, match="cursor"):
+            await take(store.watch("local", cursor), 1)
+
+    run(act)
+
+
+def test_closing_the_store_ends_its_watches(run: Run) -> None:
+    async def act(store: Store) -> None:
+        await begin(store, KEY)
+        waiting, unused = store.watch("local", await store.cursor()), store.watch("local", "0")
+        asked = asyncio.ensure_future(take(waiting, 1))
+        async with watching(store, "local", "0") as begun:
+            await take(begun, 1)
+            await store.close()
+            for ended in (asked, take(begun, 1), take(unused, 1)):
+                with pytest.raises((RuntimeError, StopAsyncIteration, StoreUnavailable)):
+                    await ended
+        await shut(waiting)
+
+    run(act)
+
+
+def test_a_watch_can_be_given_up_while_it_waits(run: Run) -> None:
+    async def act(store: Store) -> None:
+        watch = store.watch("local", await store.cursor())
+        waiting = asyncio.ensure_future(take(watch, 1))
+        await begin(store, key_of(owner="other"))
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await shut(watch)
+        await begin(store, KEY)
+
+    run(act)
