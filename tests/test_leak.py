@@ -150,11 +150,13 @@ def ways(tmp_path_factory: pytest.TempPathFactory, secrets: list[KnownSecret]) -
     env = {"CONTEXT_BRANCHES_PER_SESSION": "10000"}
     daemon = Daemon(folder, "--cache-root", str(folder / "caches"), env=env)
     ways = Ways(daemon)
-    for number, secret in enumerate(secrets):
-        ways.send(secret, number)
-    yield ways
-    ways.close()
-    daemon.stop()
+    try:
+        for number, secret in enumerate(secrets):
+            ways.send(secret, number)
+        yield ways
+    finally:
+        ways.close()
+        daemon.stop()
 
 
 def leaked(secrets: list[KnownSecret], *told: bytes) -> set[str]:
