@@ -16,6 +16,10 @@ from machine import COMMAND
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 ANSWER_TIMEOUT_S = 60
+RPC = {
+    "content-type": "application/json",
+    "accept": "application/json, text/event-stream",
+}  # what MCP over HTTP asks for
 
 
 class Refused(Exception):
@@ -102,11 +106,7 @@ class HttpAgent:
         self.last: Reply | None = None
 
     def rpc(self, method: str, params: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Any:
-        sent = {
-            "content-type": "application/json",
-            "accept": "application/json, text/event-stream",
-            "mcp-protocol-version": self.era,
-        }
+        sent = {**RPC, "mcp-protocol-version": self.era}
         meta = dict(params.get("_meta", {}))
         if self.era == MODERN:
             sent["mcp-method"] = method

@@ -16,13 +16,12 @@ import pytest
 
 from contextfold.fold.events import to_json
 from contextfold.stores.sqlite import SqliteStore
-from daemon import LEGACY, MODERN, Daemon, Http, HttpAgent, Refused
+from daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
 from known_secrets import KnownSecret, known_secrets
 from machine import COMMAND, context, times
 
 PROJECT = "/work/leaky"
 KINDS_MIN = 60
-RPC = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 
 
 class Ways:

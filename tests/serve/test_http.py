@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from contextfold import __version__
-from daemon import LEGACY, MODERN, Daemon, Http, HttpAgent, Refused
+from daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
 from machine import context
 
 NO_STATE = {
@@ -26,7 +26,6 @@ FOLD_NAMES = [
     "context_record", "context_expand",
 ]  # fmt: skip
 RESOLVE_NAMES = ["context.resolve", "context.list_caches", "context.inspect_cache"]
-RPC = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 
 
 @pytest.fixture(scope="module")

@@ -8,23 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from daemon import Daemon, Http, HttpAgent, Refused
+from contextfold.serve.fold_tools import FOLD_TOOLS
+from daemon import RPC, Daemon, Http, HttpAgent, Refused
 from machine import Call
-
-NO_STATE = {
-    "session_id": None,
-    "active_branch_id": None,
-    "branch_depth": 0,
-    "total_tokens": 0,
-    "folded_tokens": 0,
-    "context_usage": 0,
-}
-FOLD_NAMES = [
-    "context_branch", "context_return", "context_branch_status", "context_list_branches", "context_rollback",
-    "context_record", "context_expand",
-]  # fmt: skip
-RESOLVE_NAMES = ["context.resolve", "context.list_caches", "context.inspect_cache"]
-RPC = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 
 
 class TestAStoreThatHangs:
@@ -149,7 +135,7 @@ class TestStarting:
         try:
             agent = HttpAgent(running.port)
             assert agent.call("context_branch_status", project_path="/p")["context_limit"] == 2000
-            assert len(agent.rpc("tools/list", {})["tools"]) == len(FOLD_NAMES)
+            assert len(agent.rpc("tools/list", {})["tools"]) == len(FOLD_TOOLS)
             agent.call("context_branch", description="d", prompt="p", project_path="/p")
             with pytest.raises(Refused, match="branch depth is 1"):
                 agent.call("context_branch", description="d", prompt="p", project_path="/p")
