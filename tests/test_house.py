@@ -106,6 +106,15 @@ def test_the_lock_files_name_no_place_to_download_from() -> None:
     assert "://" not in (ROOT / "requirements" / "dev.lock").read_text(encoding="utf-8")
 
 
+def test_no_file_names_the_host_of_a_registry() -> None:
+    names = (r"registry\.np" + "mjs", r"\bpy" + r"pi\.org", "python" + "hosted", "np" + r"mjs\.(com|org)")
+    folders = [ROOT / name for name in ("src", "tests", "bench", "docs", "examples", "requirements", "tools", ".ci")]
+    paths = [*ROOT.iterdir(), *(path for folder in folders for path in folder.rglob("*"))]
+    for path in paths:
+        if path.is_file() and "node_modules" not in path.parts and path.suffix != ".pyc":
+            assert not re.search("|".join(names), path.read_text(encoding="utf-8", errors="replace")), path
+
+
 def test_the_bench_prints_every_figure_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
