@@ -8,11 +8,9 @@ sorts as text. Texts are scrubbed before they get here. An operation's text is n
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from contextfold.canonical import Encodable, decode, encode
-
-Source = Literal["proxy", "hook", "reported"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class OperationCompleted:
     branch_id: str | None  # None is the main thread
     type: str
     tokens: int
-    source: str
+    source: str  # of the figure: proxy, hook or reported
     failed: bool
     redactions: int
 

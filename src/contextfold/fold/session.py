@@ -74,7 +74,6 @@ class Checkpoint:
 class State:
     session_id: str | None = None
     revision: int = 0
-    started_at: str = ""
     last_at: str = ""
     expired: bool = False
     main: Thread = field(default_factory=Thread)
@@ -126,7 +125,7 @@ def apply(state: State, event: Event) -> State:
 def _apply(state: State, event: Event) -> State:  # noqa: PLR0911 - one return for each kind
     match event:
         case SessionStarted():
-            return replace(state, session_id=event.session_id, started_at=event.at)
+            return replace(state, session_id=event.session_id)
         case BranchCreated():
             return _created(state, event)
         case OperationCompleted():
