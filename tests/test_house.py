@@ -50,6 +50,7 @@ def test_every_folding_error_has_an_http_status_and_its_documented_code() -> Non
     assert folding | {"internal_error"} == set(HTTP_STATUSES)
     assert {code: JSON_RPC_CODES[code] for code in folding} == {
         "invalid_argument": -32602,
+        "session_not_found": -32602,
         "branch_not_found": -32602,
         "context_limit": -32001,
         "invalid_branch_state": -32003,

@@ -10,8 +10,18 @@ from typing import TypeVar
 
 from contextfold.errors import FoldError
 from contextfold.fold.accounting import Thresholds
-from contextfold.fold.events import BranchFolded
-from contextfold.fold.service import Caller, FoldService, Noted, Policy
+from contextfold.fold.callers import Caller
+from contextfold.fold.events import (
+    BranchCreated,
+    BranchDiscarded,
+    BranchFolded,
+    Event,
+    OperationCompleted,
+    SessionRolledBack,
+    SessionStarted,
+)
+from contextfold.fold.notes import Noted
+from contextfold.fold.service import FoldService, Policy
 from contextfold.fold.session import Limits
 from contextfold.scrub.rules import RulesInvalid
 from contextfold.scrub.scrubber import Scrubber
@@ -32,6 +42,7 @@ if TYPE_CHECKING:
     from contextfold.serve.metrics import Metrics
     from contextfold.serve.tokens import TokenFile
     from contextfold.serve.tools import Tool
+    from contextfold.serve.tracing import Tracer
 
 TIDY_EVERY_S = 60.0
 Result = TypeVar("Result")
@@ -123,16 +134,42 @@ def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) 
     path = settings.token_file
     tokens = TokenFile(path, lambda text: log("tokens", "warning", text=text)) if path else None
     take_over()
-    run(lambda: _guarded(settings, tokens), host=settings.host, port=settings.port, on_listening=on_listening)
+    tracer = _tracer_of(settings)
+    try:
+        run(
+            lambda: _guarded(settings, tokens, tracer),
+            host=settings.host,
+            port=settings.port,
+            on_listening=on_listening,
+        )
+    finally:
+        if tracer is not None:
+            tracer.close()
 
 
-def _guarded(settings: DaemonSettings, tokens: TokenFile | None) -> Guard:
+def _tracer_of(settings: DaemonSettings) -> Tracer | None:
+    if not settings.otlp_endpoint:
+        return None
+    from contextfold.serve.logs import log
+    from contextfold.serve.tracing import Tracer
+
+    try:
+        return Tracer(settings.otlp_endpoint)
+    except SettingsError as problem:
+        if settings.otlp_is_asked_for:
+            raise
+        log("traces.off", "warning", reason=str(problem))
+        return None
+
+
+def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer | None) -> Guard:
     from contextfold.serve.guard import Limits as EdgeLimits
     from contextfold.serve.http import StatingGuard, routes_of
     from contextfold.serve.limits import Buckets, HostRule, RateLimit
     from contextfold.serve.mcp import Services
     from contextfold.serve.metrics import Metrics
     from contextfold.serve.resolvers import Resolvers
+    from contextfold.serve.tracing import traced
 
     toolsets: dict[str, tuple[Tool, ...]] = {"resolve": RESOLVE_TOOLS, "fold": FOLD_TOOLS}
     tools = [tool for name in settings.server.tools for tool in toolsets[name]]
@@ -140,9 +177,10 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None) -> Guard:
     # Without the fold tools nothing is kept, and no file is needed for it.
     scrubber = scrubber_of(settings.fold)
     store: Store = SqliteStore.open(settings.fold.store) if "fold" in settings.server.tools else MemoryStore()
-    fold = FoldService(store, scrubber, policy_of(settings.fold), note=lambda noted: _count(noted, metrics))
+    store = store if tracer is None else traced(store, tracer)
+    fold = FoldService(store, scrubber, policy_of(settings.fold), note=lambda noted: _count(noted, metrics, tracer))
     buckets = Buckets(RateLimit(settings.rate_per_second, settings.rate_burst))
-    services = Services(fold, Resolvers(settings.server), buckets, metrics)
+    services = Services(fold, Resolvers(settings.server), buckets, metrics, tracer)
     return StatingGuard(
         routes_of(tools, services, body_max_bytes=settings.body_max_bytes),
         no_state=fold.no_state,
@@ -150,11 +188,12 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None) -> Guard:
         metrics=metrics,
         buckets=buckets,
         tokens=tokens,
+        tracer=tracer,
         limits=EdgeLimits(in_flight=settings.requests_max, body_bytes=settings.body_max_bytes),
     )
 
 
-def _count(noted: Noted, metrics: Metrics) -> None:
+def _count(noted: Noted, metrics: Metrics, tracer: Tracer | None) -> None:
     for rule in noted.rules:
         metrics.redacted(rule)
     for _ in range(noted.conflicts):
@@ -164,5 +203,27 @@ def _count(noted: Noted, metrics: Metrics) -> None:
     if noted.events:
         metrics.store_commit()
     for event in noted.events:
-        if isinstance(event, BranchFolded):
+        _count_event(event, metrics)
+    for (host, outcome), times in noted.reports.items():
+        metrics.hook_report(host, outcome, times)
+    if noted.reports_took_s is not None:
+        metrics.hook_write_took(noted.reports_took_s)
+        if tracer is not None:
+            tracer.reports_written(noted.reports, noted.reports_took_s)
+
+
+def _count_event(event: Event, metrics: Metrics) -> None:
+    match event:
+        case BranchFolded():
             metrics.folded(event.tokens_folded, event.tokens_folded - event.summary_tokens)
+            metrics.branch("folded_unfinished" if event.forced else "folded")
+        case OperationCompleted():
+            metrics.operation(event.source, event.tokens, failed=event.failed)
+        case BranchCreated():
+            metrics.branch("created")
+        case BranchDiscarded():
+            metrics.branch("discarded")
+        case SessionStarted():
+            metrics.session("started")
+        case SessionRolledBack():
+            metrics.session("rolled_back")

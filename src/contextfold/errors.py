@@ -10,6 +10,7 @@
     ├── InternalError    internal_error   a bug of ours
     └── FoldError                         folding; each carries its own message, and data for programs
         ├── ArgumentInvalid       invalid_argument      a field of the call breaks its rule
+        ├── SessionNotFound       session_not_found     no such session, or it has ended
         ├── BranchNotFound        branch_not_found      no such branch in this session
         ├── BranchStateInvalid    invalid_branch_state  not while the branch is folded or discarded
         ├── ContextLimitExceeded  context_limit         the hard limit, where one is set
@@ -91,6 +92,13 @@ class ArgumentInvalid(FoldError):
 
     def __init__(self, field: str, rule: str) -> None:
         super().__init__(f"{field} {rule}", {"field": field})
+
+
+class SessionNotFound(FoldError):
+    code = "session_not_found"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"Session not found: {session_id}", {"session_id": session_id})
 
 
 class BranchNotFound(FoldError):

@@ -14,6 +14,7 @@ EXIT_CODES: dict[str, int] = {
     "io_error": 6,
     "internal_error": 7,
     "invalid_argument": EXIT_USAGE,
+    "session_not_found": 8,
     "branch_not_found": 8,
     "invalid_branch_state": 8,
     "context_limit": 8,
@@ -34,6 +35,7 @@ JSON_RPC_CODES: dict[str, int] = {
     "io_error": INTERNAL_ERROR,
     "internal_error": INTERNAL_ERROR,
     "invalid_argument": INVALID_PARAMS,
+    "session_not_found": INVALID_PARAMS,
     "branch_not_found": INVALID_PARAMS,
     "invalid_branch_state": -32003,
     "context_limit": -32001,
@@ -45,6 +47,7 @@ JSON_RPC_CODES: dict[str, int] = {
 
 HTTP_STATUSES: dict[str, int] = {
     "invalid_argument": 400,
+    "session_not_found": 404,
     "branch_not_found": 404,
     "invalid_branch_state": 409,
     "context_limit": 409,

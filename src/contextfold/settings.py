@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 CACHE_ROOT = "CONTEXT_CACHE_ROOT"
 TOOL_TIMEOUT = "CONTEXT_TOOL_TIMEOUT_SECS"
 CONFIG = "CONTEXT_CONFIG"
+COMMON_OTLP_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+COMMON_OTLP_PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
 
 TOOL_TIMEOUT_S = 30
 WHOLE_NUMBER_MAX = 1_000_000_000
@@ -75,6 +77,8 @@ class DaemonSettings(Record):
     rate_burst: int
     requests_max: int
     body_max_bytes: int
+    otlp_endpoint: str = ""  # no traces if empty
+    otlp_is_asked_for: bool = False  # of us, not only of every program of this machine
 
 
 def settings_from(environment: Mapping[str, str], given: Mapping[str, str]) -> Settings:
@@ -107,6 +111,7 @@ def daemon_settings_from(environment: Mapping[str, str], given: Mapping[str, str
         values.whole("rate-burst"),
         values.whole("requests-max"),
         values.whole("body-max-bytes"),
+        *_otlp_endpoint(values),
     )
 
 
@@ -132,6 +137,22 @@ def _fold_settings(values: _Values) -> FoldSettings:
     if settings.warn_high_percent < settings.warn_medium_percent:
         raise SettingsError("warn-high-percent must not be below warn-medium-percent")
     return settings
+
+
+def _otlp_endpoint(values: _Values) -> tuple[str, bool]:
+    """Where traces go, and whether that was said to us: the common variable is meant for many, and may suit others."""
+    ours = values.text("otlp-endpoint")
+    if ours:
+        return ("" if ours == "off" else ours), ours != "off"
+    common = values.environment.get(COMMON_OTLP_ENDPOINT, "")
+    speaks_http = values.environment.get(COMMON_OTLP_PROTOCOL, "http/protobuf") == "http/protobuf"
+    return (common if speaks_http and _is_http_url(common) else ""), False
+
+
+def _is_http_url(text: str) -> bool:
+    scheme, separator, rest = text.partition("://")
+    host = rest.partition("/")[0]
+    return scheme in ("http", "https") and bool(separator and host) and "@" not in host and text.isprintable()
 
 
 def _store_path(values: _Values) -> str:
@@ -218,6 +239,12 @@ def _named(called: str, text: str) -> str:
 def _switch(called: str, text: str) -> str:
     if text not in ("on", "off"):
         raise SettingsError(f"{called} must be on or off, not {text!r}")
+    return text
+
+
+def _url_or_off(called: str, text: str) -> str:
+    if text != "off" and not _is_http_url(text):
+        raise SettingsError(f"{called} must be off, or a URL such as http://localhost:4318, without a user")
     return text
 
 
@@ -310,6 +337,13 @@ SETTINGS = {
             str(4 << 20),
             between(1024, 1 << 30),
             "the largest request that is read",
+        ),
+        Setting(
+            "otlp-endpoint",
+            "CONTEXT_OTLP_ENDPOINT",
+            "",
+            _url_or_off,
+            f"where traces go, by OTLP over HTTP; {COMMON_OTLP_ENDPOINT} if not given; off turns them off",
         ),
     )
 }

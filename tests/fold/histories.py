@@ -56,9 +56,8 @@ def decide(state: State, step: Step, number: int) -> list[Event]:
                 redactions=step.flag,
             )
         case "record":
-            return session.record(
-                state, at, type="t", tokens=step.tokens, source="hook", failed=step.flag, redactions=step.pick
-            )
+            work = session.Work("t", step.tokens, "hook", failed=step.flag, redactions=step.pick, call_id=f"c{number}")
+            return session.record(state, at, work)
         case "rollback":
             return session.rollback(state, at, branch_id=picked, restore_state=step.flag)
         case _:

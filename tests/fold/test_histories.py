@@ -23,7 +23,8 @@ from contextfold.errors import FoldError, StoreUnavailable
 from contextfold.fold.events import Event
 from contextfold.fold.project import project_at
 from contextfold.fold.requests import branch_request, look_request, record_request, return_request, rollback_request
-from contextfold.fold.service import Caller, FoldService, Policy
+from contextfold.fold.callers import Caller
+from contextfold.fold.service import FoldService, Policy
 from contextfold.fold.session import Limits, replay
 from contextfold.fold.sessions import Outcome
 from contextfold.fold.store import Commit, Receipt, SessionKey, Store

@@ -21,7 +21,9 @@ from contextfold.fold.requests import (
     return_request,
     rollback_request,
 )
-from contextfold.fold.service import Caller, FoldService, Noted, Policy
+from contextfold.fold.callers import Caller
+from contextfold.fold.notes import Noted
+from contextfold.fold.service import FoldService, Policy
 from contextfold.fold.session import Limits
 from contextfold.fold.store import Store
 from contextfold.scrub.standard import standard_scrubber

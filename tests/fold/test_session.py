@@ -36,7 +36,7 @@ def grown(state: State, *verbs: tuple[str, dict[str, object]]) -> State:
                 events = session.branch(state, Limits(), AT, **(made | given_))  # type: ignore[arg-type]
             case "record":
                 done = {"type": "t", "tokens": 0, "source": "hook", "failed": False, "redactions": 0}
-                events = session.record(state, AT, **(done | given_))  # type: ignore[arg-type]
+                events = session.record(state, AT, session.Work(**(done | given_)))  # type: ignore[arg-type]
             case "fold":
                 folded = {"branch_id": None, "summary": "s", "summary_tokens": 0, "redactions": 0}
                 events = session.fold(state, AT, **(folded | given_))  # type: ignore[arg-type]
@@ -277,7 +277,7 @@ class TestLimits:
             "suggestion": "Fold current branch before continuing",
             "kind": "context_limit",
         }
-        assert session.record(full, AT, type="t", tokens=1, source="hook", failed=False, redactions=0)
+        assert session.record(full, AT, session.Work("t", 1, "hook", failed=False, redactions=0))
         assert session.branch(full, Limits(), AT, branch_id="b", description="d", prompt="p", tokens=1, redactions=0)
 
 

@@ -151,7 +151,7 @@ def test_each_token_is_its_owner_and_every_other_authorization_gets_one_and_the_
             await Client(path=path, headers=host("localhost", *(("authorization", value) for value in values))).call(
                 guard
             )
-            for path in ("/x", "/", "/mcp", "/healthz/", "/healthz/../x", "//healthz")
+            for path in ("/x", "//", "/web", "/mcp", "/healthz/", "/healthz/../x", "//healthz")
             for values in (
                 [],
                 [""],

@@ -282,7 +282,7 @@ class TestOperations:
         reply = http.ask("POST", "/v1/operations", body)
         assert reply.status == 400
         assert reply.json["error"]["code"] == -32602
-        assert reply.json["error"]["data"] == {"field": field}
+        assert reply.json["error"]["data"] == {"kind": "invalid_argument", "field": field}
         assert reply.json["error"]["message"].startswith(f"{field} ")
 
     def test_a_session_name_that_is_no_text_is_refused(self, http: Http, project: str) -> None:

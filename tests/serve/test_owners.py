@@ -144,7 +144,19 @@ class TestWhoeverHasNoToken:
             {"x-api-key": "alice"},
         ],
     )
-    @pytest.mark.parametrize("path", ["/mcp", "/mcp/tools/list", "/v1/operations", "/metrics", "/", "/nothing"])
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/mcp",
+            "/mcp/tools/list",
+            "/v1/operations",
+            "/v1/sessions",
+            "/v1/events",
+            "/hooks/claude-code",
+            "/metrics",
+            "/nothing",
+        ],
+    )
     def test_is_told_the_same_everywhere(self, house: House, path: str, headers: dict[str, str]) -> None:
         http = Http(house.daemon.port)
         reply = http.ask("POST" if path in ("/mcp", "/v1/operations") else "GET", path, None, headers)

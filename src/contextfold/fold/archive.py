@@ -6,7 +6,7 @@ rollback is an entry of its own on every thread it took back or discarded: those
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from contextfold.fold.events import (
@@ -36,8 +36,8 @@ class Entry:
     undone: bool = False
 
 
-def entries_of(before: State, events: Iterable[Event], operation_text: str = "") -> list[Entry]:
-    """What these events, decided on in state `before`, leave in the archive."""
+def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str]) -> list[Entry]:
+    """What these events, decided on in state `before`, leave in the archive. Texts of operations are by their `n`."""
     made: list[Entry] = []
     discarded: list[str] = []
     for event in events:
@@ -51,7 +51,7 @@ def entries_of(before: State, events: Iterable[Event], operation_text: str = "")
                         event.n,
                         event.at,
                         "operation",
-                        operation_text,
+                        texts.get(event.n, ""),
                         event.tokens,
                         event.type,
                         event.source,

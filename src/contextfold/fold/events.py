@@ -47,6 +47,7 @@ class OperationCompleted:
     source: str  # of the figure: proxy, hook or reported
     failed: bool
     redactions: int
+    call_id: str = ""  # of a report that may come twice: a hash of what tells it apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ _KINDS: dict[str, type[Event]] = {
     )
 }
 _MEMBERS = {name: tuple(field.name for field in fields(kind)) for name, kind in _KINDS.items()}
+_OPTIONAL = frozenset({"call_id"})  # left out where it is empty: logs written before it was known have none
 
 
 class EventUnknown(ValueError):
@@ -118,7 +120,8 @@ class EventUnknown(ValueError):
 
 def members(event: Event) -> dict[str, Encodable]:
     """The event as people and programs read it, its kind first."""
-    return {"event": event.kind, **{name: getattr(event, name) for name in _MEMBERS[event.kind]}}
+    told = {name: getattr(event, name) for name in _MEMBERS[event.kind]}
+    return {"event": event.kind, **{name: value for name, value in told.items() if value or name not in _OPTIONAL}}
 
 
 def to_json(event: Event) -> str:
@@ -133,6 +136,7 @@ def from_json(text: str | bytes) -> Event:
         raise EventUnknown(f"an event of a kind this version does not know: {str(stored)[:60]}")
     kind = stored["event"]
     try:
-        return _KINDS[kind](**{name: stored[name] for name in _MEMBERS[kind]})
+        given = {name: stored[name] for name in _MEMBERS[kind] if name in stored or name not in _OPTIONAL}
+        return _KINDS[kind](**given)
     except KeyError as problem:
         raise EventUnknown(f"an event {kind} without {problem}") from problem

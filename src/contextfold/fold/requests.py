@@ -54,6 +54,14 @@ class RollbackRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class RollbackChoice:
+    """A rollback in a session that is known already."""
+
+    branch_id: str
+    restore_state: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RecordRequest:
     project: Project
     type: str
@@ -102,6 +110,14 @@ def rollback_request(arguments: Arguments) -> RollbackRequest:
     )
 
 
+def rollback_choice(arguments: Arguments) -> RollbackChoice:
+    fields = _Fields(arguments, "branch_id", "restore_state")
+    return RollbackChoice(
+        branch_id=fields.text("branch_id", length_max=BRANCH_ID_LENGTH_MAX),
+        restore_state=fields.flag("restore_state", default=True),
+    )
+
+
 def record_request(arguments: Arguments) -> RecordRequest:
     fields = _Fields(arguments, "project_path", "type", "content", "tokens", "failed")
     if not fields.has("content") and not fields.has("tokens"):
@@ -117,7 +133,7 @@ def record_request(arguments: Arguments) -> RecordRequest:
 
 def expand_request(arguments: Arguments) -> ExpandRequest:
     fields = _Fields(arguments, "project_path", "branch_id", "budget", "cursor")
-    after_n, offset = _position(fields.text("cursor", length_max=64)) if fields.has("cursor") else (0, 0)
+    after_n, offset = position_of(fields.text("cursor", length_max=64)) if fields.has("cursor") else (0, 0)
     has_budget = fields.has("budget")
     return ExpandRequest(
         project=fields.project(),
@@ -138,7 +154,7 @@ def cursor_of(after_n: int, offset: int) -> str:
     return f"{after_n}.{offset}"
 
 
-def _position(cursor: str) -> tuple[int, int]:
+def position_of(cursor: str) -> tuple[int, int]:
     if not re.fullmatch(r"\d{1,15}\.\d{1,15}", cursor, re.ASCII):
         raise ArgumentInvalid("cursor", "must be the next_cursor of an earlier answer")
     after_n, offset = cursor.split(".")

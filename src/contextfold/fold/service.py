@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -28,9 +29,12 @@ from contextfold.fold import answers, session
 from contextfold.fold.accounting import Thresholds, health
 from contextfold.fold.answers import Shape
 from contextfold.fold.archive import mark_undone
+from contextfold.fold.callers import Caller, Target, target_of
 from contextfold.fold.events import BranchFolded, Event, OperationCompleted
+from contextfold.fold.notes import Noted
 from contextfold.fold.paging import Page
-from contextfold.fold.project import Project, check_session_name, displayed, hashed
+from contextfold.fold.project import Project, displayed, hashed
+from contextfold.fold.reports import Reports, Scrubbed
 from contextfold.fold.requests import (
     BranchRequest,
     ExpandRequest,
@@ -42,7 +46,7 @@ from contextfold.fold.requests import (
     cursor_of,
 )
 from contextfold.fold.session import EMPTY, Beginning, Branch, Limits, State
-from contextfold.fold.sessions import Change, Outcome, Sessions, moment_told
+from contextfold.fold.sessions import Change, Decide, Outcome, Sessions, Tell, moment_told
 from contextfold.fold.store import Operation, SessionKey, Store, Summary
 from contextfold.tokens import COUNTERS
 
@@ -50,15 +54,7 @@ SCRUB_INLINE_LENGTH = 16_384  # a longer text is scrubbed in a thread, so that o
 SCRUB_LONG_LENGTH = 262_144  # and one longer than this in a lane of its own, so that it holds up nobody but its like
 PAGE_ENTRIES = 64
 SEARCH_LIMIT = 20
-
-
-class Scrubbed(Protocol):
-    @property
-    def text(self) -> str: ...
-    @property
-    def redactions(self) -> int: ...
-    @property
-    def rules(self) -> tuple[str, ...]: ...
+ADDRESSES_MAX = 10_000  # of the sessions that were called last
 
 
 class Scrubs(Protocol):
@@ -75,23 +71,6 @@ class Policy:
     idle_s: int = 24 * 3600
     archive_days: int = 30
     summary_days: int = 365
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    owner: str
-    session_name: str | None = None
-    operation_id: str | None = None  # of a call that may be sent again
-
-
-@dataclass(frozen=True, slots=True)
-class Noted:
-    """What happened, for whoever counts: no texts."""
-
-    events: Sequence[Event] = ()
-    rules: Sequence[str] = ()
-    conflicts: int = 0
-    store_failed: bool = False
 
 
 def _now() -> datetime:
@@ -115,18 +94,18 @@ class FoldService:
     ) -> None:
         self.store = store
         self.policy = policy or Policy()
-        self._sessions = Sessions(
-            store, self.policy.limits, self.policy.idle_s, clock, lambda: note(Noted(conflicts=1))
-        )
+        self.sessions = Sessions(store, self.policy.limits, self.policy.idle_s, clock, lambda: note(Noted(conflicts=1)))
         self._scrubber = scrubber
-        self._count = COUNTERS[self.policy.counter]
+        self.count = COUNTERS[self.policy.counter]
         self._clock = clock
         self._new_id = new_id
         self._note = note
+        self._addresses: OrderedDict[str, Target] = OrderedDict()
+        self.reports = Reports(self.commit, self.scrub, self.count, note)
         self._lanes = (ThreadPoolExecutor(4, "contextfold-scrub"), ThreadPoolExecutor(1, "contextfold-scrub-long"))
 
     async def branch(self, caller: Caller, request: BranchRequest) -> Outcome:
-        description, prompt = await self._scrub(request.description, request.prompt)
+        description, prompt = await self.scrub(request.description, request.prompt)
         branch_id = self._new_id("br")
 
         def decide(state: State, at: str) -> list[Event]:
@@ -137,7 +116,7 @@ class FoldService:
                 branch_id=branch_id,
                 description=description.text,
                 prompt=prompt.text,
-                tokens=self._count(request.prompt),
+                tokens=self.count(request.prompt),
                 redactions=description.redactions + prompt.redactions,
             )
 
@@ -145,10 +124,12 @@ class FoldService:
             return answers.branched(after.branches[branch_id], after)
 
         asked = ["branch", description.text, prompt.text]
-        return await self._change(caller, request.project, asked, decide, tell, begins=True)
+        return await self._change(
+            target_of(caller, request.project), caller.operation_id, asked, decide, tell, begins=True
+        )
 
     async def fold(self, caller: Caller, request: ReturnRequest) -> Outcome:
-        (summary,) = await self._scrub(request.message)
+        (summary,) = await self.scrub(request.message)
 
         def decide(state: State, at: str) -> list[Event]:
             return session.fold(
@@ -156,7 +137,7 @@ class FoldService:
                 at,
                 branch_id=request.branch_id,
                 summary=summary.text,
-                summary_tokens=self._count(request.message),
+                summary_tokens=self.count(request.message),
                 redactions=summary.redactions,
             )
 
@@ -166,23 +147,21 @@ class FoldService:
             return answers.folded(event, after, self._health(after, after.branches[event.branch_id]))
 
         asked = ["return", summary.text, request.branch_id or ""]
-        return await self._change(caller, request.project, asked, decide, tell)
+        return await self._change(target_of(caller, request.project), caller.operation_id, asked, decide, tell)
 
     async def record(self, caller: Caller, request: RecordRequest, source: str) -> Outcome:
-        kind, content = await self._scrub(request.type, request.content)
-        tokens = self._count(request.content) if request.tokens is None else request.tokens
+        kind, content = await self.scrub(request.type, request.content)
+        tokens = self.count(request.content) if request.tokens is None else request.tokens
         redactions = kind.redactions + content.redactions
 
+        texts: dict[int, str] = {}
+
         def decide(state: State, at: str) -> list[Event]:
-            return session.record(
-                state,
-                at,
-                type=kind.text,
-                tokens=tokens,
-                source=source,
-                failed=request.failed,
-                redactions=redactions,
+            events = session.record(
+                state, at, session.Work(kind.text, tokens, source, failed=request.failed, redactions=redactions)
             )
+            texts[events[-1].n] = content.text
+            return events
 
         def tell(_before: State, events: Sequence[Event], after: State) -> Shape:
             event = events[-1]
@@ -191,47 +170,74 @@ class FoldService:
             return answers.recorded(event, after, self._health(after, after.active), counter)
 
         asked = ["record", kind.text, content.text, str(tokens), str(request.failed), source]
-        return await self._change(
-            caller, request.project, asked, decide, tell, begins=True, operation_text=content.text
-        )
+        target = target_of(caller, request.project)
+        return await self._change(target, caller.operation_id, asked, decide, tell, begins=True, texts=texts)
 
     async def rollback(self, caller: Caller, request: RollbackRequest) -> Outcome:
+        target = target_of(caller, request.project)
+        return await self.roll_back(target, request.branch_id, request.restore_state, caller.operation_id)
+
+    async def roll_back(
+        self, target: Target, branch_id: str, restore_state: bool, operation_id: str | None = None
+    ) -> Outcome:
         def decide(state: State, at: str) -> list[Event]:
-            return session.rollback(state, at, branch_id=request.branch_id, restore_state=request.restore_state)
+            return session.rollback(state, at, branch_id=branch_id, restore_state=restore_state)
 
         def tell(before: State, events: Sequence[Event], after: State) -> Shape:
-            return answers.rolled_back(request.branch_id, before, events, after)
+            return answers.rolled_back(branch_id, before, events, after)
 
-        asked = ["rollback", request.branch_id, str(request.restore_state)]
-        return await self._change(caller, request.project, asked, decide, tell)
+        asked = ["rollback", branch_id, str(restore_state)]
+        return await self._change(target, operation_id, asked, decide, tell)
 
     async def status(self, caller: Caller, request: LookRequest) -> Outcome:
-        state = await self._sessions.look(_key(caller, request.project))
+        target = target_of(caller, request.project)
+        state = await self.look(target.key)
+        self._remember(target)
         return self._looked(answers.status(state, self.policy.limits), state)
 
     async def list_branches(self, caller: Caller, request: LookRequest) -> Outcome:
-        state = await self._sessions.look(_key(caller, request.project))
+        state = await self.look(target_of(caller, request.project).key)
         return self._looked(answers.listed(state), state)
 
     async def expand(self, caller: Caller, request: ExpandRequest) -> Outcome:
         """A branch's trajectory from the archive, as much of it as the budget holds."""
-        state = await self._sessions.look(_key(caller, request.project))
-        where = (caller.owner, request.project.hash, request.branch_id)
-        page = Page(request.branch_id, request.budget_tokens, self._count)
-        after_n, offset = request.after_n, request.offset
+        key = target_of(caller, request.project).key
+        state = await self.look(key)
+        position = (request.after_n, request.offset)
+        shape = await self.page(key, request.branch_id, state.session_id, request.budget_tokens, position)
+        return self._looked(shape, state)
+
+    async def page(
+        self,
+        key: SessionKey,
+        branch_id: str | None,
+        session_id: str | None,
+        budget_tokens: int,
+        position: tuple[int, int],
+    ) -> Shape:
+        """What a thread did, from a position on; None is the main thread of the session."""
+        page = Page(branch_id or "", budget_tokens, self.count)
+        after_n, offset = position
         while True:
             found = await self.store.trajectory(
-                *where, after_n=after_n, limit=PAGE_ENTRIES, characters=offset + page.characters
+                key.owner,
+                key.project_hash,
+                branch_id,
+                session_id=session_id or "",
+                after_n=after_n,
+                limit=PAGE_ENTRIES,
+                characters=offset + page.characters,
             )
-            if found is None:
-                raise BranchNotFound(request.branch_id, state.session_id)
-            for entry in mark_undone(found.entries, found.rollbacks):
+            if found is None and branch_id is not None:
+                raise BranchNotFound(branch_id, session_id)
+            entries = mark_undone(found.entries, found.rollbacks) if found else []
+            for entry in entries:
                 stopped_at = page.take(entry, offset)
                 if stopped_at is not None:
-                    return self._looked(page.answer(cursor_of(after_n, stopped_at)), state)
+                    return page.answer(cursor_of(after_n, stopped_at))
                 after_n, offset = entry.n, 0
-            if not found.entries:
-                return self._looked(page.answer(None), state)
+            if not entries:
+                return page.answer(None)
 
     async def search(self, owner: str, query: str, project: Project | None, limit: int = SEARCH_LIMIT) -> list[Summary]:
         return list(await self.store.search(owner, query, project.hash if project else None, limit))
@@ -247,22 +253,27 @@ class FoldService:
     def _ago(self, **span: int) -> str:
         return moment_told(self._clock() - timedelta(**span))
 
+    async def close(self) -> None:
+        """Write what was received, then let the store go."""
+        await self.reports.close()
+        await self.store.close()
+
     # ---- what every answer carries
 
     @property
     def no_state(self) -> str:
         """The state told where there is no session."""
-        return self._sessions.told(EMPTY)
+        return self.sessions.told(EMPTY)
 
     async def state_after_failure(self, caller: Caller, project: Project, problem: Exception) -> str:
         """The session's state, or the empty one if even that cannot be had. A store that failed is not asked again."""
         try:
-            key = _key(caller, project)
+            key = target_of(caller, project).key
             is_store = isinstance(problem, StoreUnavailable | StoreInvalid)
-            state = self._sessions.last_known(key) if is_store else await self._sessions.look(key)
+            state = self.sessions.last_known(key) if is_store else await self.sessions.look(key)
         except ContextError:
             return self.no_state
-        return self._sessions.told(state)
+        return self.sessions.told(state)
 
     def told_safely(self, problem: FoldError) -> tuple[str, Shape]:
         """An error's message and data, scrubbed: they repeat what the caller sent."""
@@ -277,46 +288,70 @@ class FoldService:
 
     # ----
 
+    async def look(self, key: SessionKey) -> State:
+        """A session as it is now, with all that was reported before."""
+        await self.reports.settled(key)
+        return await self.sessions.look(key)
+
     async def _change(
         self,
-        caller: Caller,
-        project: Project,
+        target: Target,
+        operation_id: str | None,
         asked: list[str],
-        decide: Callable[[State, str], list[Event]],
-        tell: Callable[[State, Sequence[Event], State], Shape],
+        decide: Decide,
+        tell: Tell,
         *,
         begins: bool = False,
-        operation_text: str = "",
+        texts: Mapping[int, str] | None = None,
     ) -> Outcome:
-        given, name = await self._scrub(project.given, caller.session_name or "")
-        (path,) = await self._scrub(displayed(given.text))
         operation = None
-        if caller.operation_id is not None:
-            operation = Operation(hashed(check_operation_id(caller.operation_id)), hashed(encode(asked)))
-        change = Change(
-            _key(caller, project),
-            Beginning(self._new_id("sess"), path.text, name.text or None),
-            begins,
-            operation,
-            decide,
-            tell,
-            operation_text,
-        )
+        if operation_id is not None:
+            operation = Operation(hashed(check_operation_id(operation_id)), hashed(encode(asked)))
+        await self.reports.settled(target.key)
+        return await self.commit(target, operation, decide, tell, begins=begins, texts={} if texts is None else texts)
+
+    async def commit(
+        self,
+        target: Target,
+        operation: Operation | None,
+        decide: Decide,
+        tell: Tell,
+        *,
+        begins: bool,
+        texts: Mapping[int, str],
+    ) -> Outcome:
+        given, name = await self.scrub(target.given_path, target.given_name or "")
+        (path,) = await self.scrub(displayed(given.text))
+        beginning = Beginning(self._new_id("sess"), path.text, name.text or None)
         try:
-            outcome = await self._sessions.change(change)
+            outcome = await self.sessions.change(Change(target.key, beginning, begins, operation, decide, tell, texts))
         except (StoreUnavailable, StoreInvalid):
             self._note(Noted(store_failed=True))
             raise
         self._note(Noted(events=outcome.events))
+        self._remember(target)
         return outcome
 
+    def address(self, owner: str, session_id: str) -> Target | None:
+        """Where one of the latest sessions is, without asking anybody."""
+        target = self._addresses.get(session_id)
+        return target if target and target.key.owner == owner else None
+
+    def _remember(self, target: Target) -> None:
+        session_id = self.sessions.last_known(target.key).session_id
+        if session_id is not None:
+            self._addresses[session_id] = target
+            self._addresses.move_to_end(session_id)
+            if len(self._addresses) > ADDRESSES_MAX:
+                self._addresses.popitem(last=False)
+
     def _looked(self, shape: Shape, state: State) -> Outcome:
-        return Outcome(encode(shape), self._sessions.told(state))
+        return Outcome(encode(shape), self.sessions.told(state))
 
     def _health(self, state: State, branch: Branch | None) -> Shape:
         return answers.health_told(health(state, self.policy.limits, self.policy.thresholds, branch))
 
-    async def _scrub(self, *texts: str) -> list[Scrubbed]:
+    async def scrub(self, *texts: str) -> list[Scrubbed]:
         try:
             length = sum(map(len, texts))
             if length <= SCRUB_INLINE_LENGTH:
@@ -330,9 +365,3 @@ class FoldService:
         if rules := [rule for one in scrubbed for rule in one.rules]:
             self._note(Noted(rules=rules))
         return scrubbed
-
-
-def _key(caller: Caller, project: Project) -> SessionKey:
-    name = caller.session_name
-    name_hash = "" if name is None else hashed(check_session_name(name))
-    return SessionKey(caller.owner, project.hash, name_hash)

@@ -19,7 +19,7 @@ it to that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -36,6 +36,7 @@ from contextfold.fold.events import (
 )
 
 Status = Literal["active", "folded", "discarded"]
+CALLS_KEPT = 512  # a report sent again after that many others is taken for a new one
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Thread:
     tokens: int = 0
     operations: int = 0
     failed: int = 0
+    redactions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Branch:
     operations: int = 0
     failed: int = 0
     closed_at: str | None = None
+    summary_tokens: int = 0  # of a folded one: what it left in the thread above
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,9 @@ class Checkpoint:
 @dataclass(frozen=True, slots=True)
 class State:
     session_id: str | None = None
+    project_path: str = ""
+    name: str | None = None
+    started_at: str = ""
     revision: int = 0
     last_at: str = ""
     expired: bool = False
@@ -80,6 +86,7 @@ class State:
     branches: Mapping[str, Branch] = field(default_factory=dict)  # in order of creation
     path: tuple[str, ...] = ()  # of open branches, the active one last
     checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
+    calls: tuple[str, ...] = ()  # ids of the latest reports, so that one that comes twice is known
 
     @property
     def active(self) -> Branch | None:
@@ -125,7 +132,8 @@ def apply(state: State, event: Event) -> State:
 def _apply(state: State, event: Event) -> State:  # noqa: PLR0911 - one return for each kind
     match event:
         case SessionStarted():
-            return replace(state, session_id=event.session_id)
+            told = (event.session_id, event.project_path, event.name, event.at)
+            return replace(state, session_id=told[0], project_path=told[1], name=told[2], started_at=told[3])
         case BranchCreated():
             return _created(state, event)
         case OperationCompleted():
@@ -151,9 +159,16 @@ def _created(state: State, event: BranchCreated) -> State:
 
 
 def _operated(state: State, event: OperationCompleted) -> State:
+    if event.call_id:
+        state = replace(state, calls=(*state.calls[1 - CALLS_KEPT :], event.call_id))
     if event.branch_id is None:
         main = state.main
-        grown = Thread(main.tokens + event.tokens, main.operations + 1, main.failed + event.failed)
+        grown = Thread(
+            main.tokens + event.tokens,
+            main.operations + 1,
+            main.failed + event.failed,
+            main.redactions + event.redactions,
+        )
         return replace(state, main=grown)
     branch = _branch(state, event)
     return _with(
@@ -170,7 +185,13 @@ def _operated(state: State, event: OperationCompleted) -> State:
 
 def _folded(state: State, event: BranchFolded) -> State:
     branch = _branch(state, event)
-    folded = replace(branch, status="folded", closed_at=event.at, redactions=branch.redactions + event.redactions)
+    folded = replace(
+        branch,
+        status="folded",
+        closed_at=event.at,
+        redactions=branch.redactions + event.redactions,
+        summary_tokens=event.summary_tokens,
+    )
     state = replace(_with(state, folded), path=tuple(open_id for open_id in state.path if open_id != branch.id))
     if branch.parent_id is None:
         return replace(state, main=replace(state.main, tokens=state.main.tokens + event.summary_tokens))
@@ -184,7 +205,7 @@ def _rolled_back(state: State, event: SessionRolledBack) -> State:
     path = tuple(branch.id for branch in checkpoint.path)
     if event.restore_state:
         return replace(_with(state, *checkpoint.path), main=checkpoint.main, path=path)
-    opened = (replace(state.branches[open_id], status="active", closed_at=None) for open_id in path)
+    opened = (replace(state.branches[open_id], status="active", closed_at=None, summary_tokens=0) for open_id in path)
     return replace(_with(state, *opened), path=path)
 
 
@@ -235,10 +256,40 @@ def branch(
     return [BranchCreated(n, at, branch_id, parent_id, description, prompt, tokens, redactions)]
 
 
-def record(state: State, at: str, *, type: str, tokens: int, source: str, failed: bool, redactions: int) -> list[Event]:
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something that was done, before it has its place."""
+
+    type: str
+    tokens: int
+    source: str
+    failed: bool
+    redactions: int
+    call_id: str = ""
+    is_marker: bool = False  # its id tells it apart only from the one just before
+
+
+def record(state: State, at: str, *works: Work) -> list[Event]:
     """Put what was done where it was done. Never refused by a limit: it has happened."""
     branch_id = state.path[-1] if state.path else None
-    return [OperationCompleted(state.revision + 1, at, branch_id, type, tokens, source, failed, redactions)]
+    return [
+        OperationCompleted(
+            n, at, branch_id, work.type, work.tokens, work.source, work.failed, work.redactions, work.call_id
+        )
+        for n, work in enumerate(works, state.revision + 1)
+    ]
+
+
+def unrepeated(state: State, works: Sequence[Work]) -> list[int]:
+    """Which of these the log does not have yet, by their places."""
+    calls = list(state.calls)
+    new = []
+    for place, work in enumerate(works):
+        known = calls[-1:] if work.is_marker else calls
+        if not work.call_id or work.call_id not in known:
+            new.append(place)
+            calls += [work.call_id] if work.call_id else []
+    return new
 
 
 def fold(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -29,15 +29,19 @@ PAUSE_MOST_S = 0.02  # before another try, at random: in step, two would meet ag
 WEIGHT_KEPT_MAX = 200_000  # sessions and branches whose state is held in memory; the rest is read when needed
 
 
+Decide = Callable[[State, str], list[Event]]  # on a state, at a moment
+Tell = Callable[[State, Sequence[Event], State], Shape]  # before, what happened, after
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     key: SessionKey
     beginning: Beginning
     begins: bool  # whether this may begin a session; else there must be one
     operation: Operation | None  # of a call that its sender may send again, and may have sent before
-    decide: Callable[[State, str], list[Event]]
-    tell: Callable[[State, Sequence[Event], State], Shape]
-    operation_text: str = ""
+    decide: Decide
+    tell: Tell
+    texts: Mapping[int, str] = field(default_factory=dict)  # of operations, by event; `decide` fills it
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,8 @@ class Sessions:
             if is_fresh:
                 raise
             return None
+        if not events:  # nothing to say that the log does not say already
+            return Outcome("", self.told(before)) if is_fresh else None
         after = replay(events, before)
         commit = self._commit(change, before, events, after)
         try:
@@ -154,7 +160,7 @@ class Sessions:
             events,
             change.operation,
             encode(change.tell(before, events, after)),
-            entries_of(before, events, change.operation_text),
+            entries_of(before, events, change.texts),
             [
                 _summary(change, after, event)
                 for event in events
@@ -229,7 +235,8 @@ def _decided(change: Change, before: State, at: str) -> list[Event]:
     if before.revision or not change.begins:
         return change.decide(before, at)
     started = begin(change.beginning, at)
-    return [started, *change.decide(apply(before, started), at)]
+    events = change.decide(apply(before, started), at)
+    return [started, *events] if events else []
 
 
 def _unfolded(before: State, after: State) -> list[str]:

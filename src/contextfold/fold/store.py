@@ -44,6 +44,15 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
+class Listed:
+    """A live session among others."""
+
+    key: SessionKey
+    session_id: str
+    last_at: str
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """A call that must not have its effect twice."""
 
@@ -130,6 +139,12 @@ class Store(Protocol):
     async def receipt(self, key: SessionKey, operation_id: str) -> Receipt | None:
         """What an operation of the live session was answered with."""
 
+    async def sessions(self, owner: str, *, after: tuple[str, str] | None = None, limit: int) -> Sequence[Listed]:
+        """The owner's live sessions, the latest activity first; those after one's `(last_at, session_id)`."""
+
+    async def find(self, owner: str, session_id: str) -> SessionKey | None:
+        """Where the owner's live session of this id is."""
+
     async def cursor(self) -> str:
         """Where the events stand now. Taken before a session is loaded, a watch after it misses nothing."""
 
@@ -147,14 +162,16 @@ class Store(Protocol):
         self,
         owner: str,
         project_hash: str,
-        branch_id: str,
+        branch_id: str | None,
         *,
+        session_id: str = "",
         after_n: int = 0,
         limit: int,
         characters: int | None = None,
     ) -> Trajectory | None:
         """Entries of a branch in order, from the archive; None if it holds nothing of such a branch.
 
+        Without a branch they are those of the main thread of a session, which is only then asked for.
         None after the first whose texts have `characters` together: a text may be megabytes, and a page small.
         They come as they were committed: what a rollback took back is for `archive.mark_undone` to say.
         """
@@ -172,8 +189,8 @@ class Store(Protocol):
         A session is forgotten as a whole: half a trajectory would mislead, and a live one may still grow.
         """
 
-    async def count(self) -> int:
-        """How many sessions are live, of all owners."""
+    async def count(self, owner: str | None = None) -> int:
+        """How many sessions are live, of an owner or of all."""
 
     async def check(self) -> None:
         """StoreUnavailable if a commit would fail now."""

@@ -29,9 +29,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from contextfold.errors import InternalError
-from contextfold.serve.guard import Guard, Receive, Scope, Send, error_told
+from contextfold.serve.guard import Guard, Receive, Scope, Send
 from contextfold.serve.limits import is_loopback
 from contextfold.serve.logs import log
+from contextfold.serve.refusals import error_told
 from contextfold.settings import SettingsError
 
 PORT_MAX = 65535

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from contextfold.canonical import Encodable
-    from contextfold.fold.service import Caller, FoldService
+    from contextfold.fold.callers import Caller
+    from contextfold.fold.service import FoldService
     from contextfold.fold.sessions import Outcome
 
     Arguments = Mapping[str, object]
@@ -175,7 +176,7 @@ def caller_from(
     owner: str, meta: Mapping[str, object], *, session: str | None = None, operation_id: str | None = None
 ) -> Caller:
     """Who calls, for which session, and whether this may be a call that was sent before; headers go before `_meta`."""
-    from contextfold.fold.service import Caller
+    from contextfold.fold.callers import Caller
 
     return Caller(
         owner,

@@ -16,21 +16,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
-from contextfold.errors import InternalError, LimitReached
-from contextfold.failures import INTERNAL_ERROR as JSON_RPC_INTERNAL_ERROR
-from contextfold.failures import JSON_RPC_CODES
 from contextfold.places import place_of
 from contextfold.record import Record
-from contextfold.serve.jsonrpc import INVALID_REQUEST
 from contextfold.serve.limits import Buckets, HostRule
 from contextfold.serve.logs import log
 from contextfold.serve.metrics import METHODS, OTHER, Metrics
+from contextfold.serve.refusals import (
+    INTERNAL_ERROR,
+    Refusal,
+    busy,
+    error_told,
+    internal_error,
+    too_large,
+    too_often,
+)
 from contextfold.serve.tokens import LOCAL_OWNER, TokenFile
+from contextfold.serve.tracing import NO_SPAN, Span, Tracer, request_span
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -42,10 +47,8 @@ Headers = list[tuple[bytes, bytes]]
 OWNER = "contextfold.owner"  # where the inner application finds the caller
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for whoever watches the daemon
 MCP_PATH = "/mcp"
-CALLS_PER_SECOND = "calls_per_second"  # the limit's name in errors
+PAGE_PATH, WEB_PATH = "/", "/web/"  # the dashboard's own files: they hold nobody's data, and the page asks for a token
 
-INTERNAL_ERROR = 500
-RETRY_AFTER_S = 1
 STREAM_GRACE_S = 1.0  # for an event stream to end by itself once it is told that nobody listens
 CLIENT_CLOSED = 499  # in logs and metrics only: there was nobody left to answer
 POLICY_VIOLATION = 1008  # of WebSockets
@@ -69,22 +72,6 @@ class Limits(Record):
     body_timeout_s: float = 30.0
 
 
-class Refusal(Exception):
-    """An answer that the inner application never hears of."""
-
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        headers: Iterable[tuple[bytes, bytes]] = (),
-        data: Mapping[str, object] | None = None,
-    ) -> None:
-        super().__init__(code)
-        self.status, self.code, self.message = status, code, message
-        self.headers, self.data = tuple(headers), data
-
-
 class ClientGone(Exception):
     """Nobody is left to answer."""
 
@@ -101,11 +88,12 @@ class Guard:
         buckets: Buckets,
         tokens: TokenFile | None = None,
         limits: Limits | None = None,
+        tracer: Tracer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.app, self.metrics, self.buckets = app, metrics, buckets
         self.limits = limits or Limits()
-        self._hosts, self._tokens, self._clock = hosts, tokens, clock
+        self._hosts, self._tokens, self._tracer, self._clock = hosts, tokens, tracer, clock
         self._open: set[_Exchange] = set()
         self.in_flight = 0
         self.streams = 0
@@ -116,7 +104,9 @@ class Guard:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
-            await self._answer(_Exchange(self, scope, receive, send))
+            exchange = _Exchange(self, scope, receive, send)
+            with request_span(self._tracer, scope["headers"]) as exchange.span:
+                await self._answer(exchange)
         else:
             self.metrics.refusal("websocket")
             await receive()
@@ -151,16 +141,17 @@ class Guard:
             await exchange.give_up()
         except Exception as problem:  # a bug costs one answer; its text may quote the request
             log("http.failed", "error", exception=type(problem).__name__, raised_at=place_of(problem))
-            await exchange.refuse(_internal_error())
+            await exchange.refuse(internal_error())
         finally:
             self._open.discard(exchange)
             self._release(exchange)
             self._account(exchange, self._clock() - started_s)
 
     async def _admit_and_pass(self, exchange: _Exchange) -> None:
-        owner = self._admit(exchange.scope)
+        token, owner = _token(exchange.scope["headers"]), self._admit(exchange.scope)
         if exchange.scope["path"] not in OPEN_PATHS:
             await exchange.read_body()
+        exchange.is_admitted = lambda: self._is_admitted(token, owner)
         headers = [(name, value) for name, value in exchange.scope["headers"] if name != b"authorization"]
         exchange.scope = {**exchange.scope, "headers": headers, OWNER: owner}
         await self.app(exchange.scope, exchange.receive, exchange.send)
@@ -182,7 +173,7 @@ class Guard:
         if not by_mcp and scope["path"] not in OPEN_PATHS:
             wait_s = self.buckets.take(owner, self._clock())
             if wait_s:
-                raise _too_often(self.buckets, wait_s)
+                raise too_often(self.buckets, wait_s)
         return owner
 
     def _check_host_and_origin(self, headers: Headers) -> None:
@@ -204,13 +195,9 @@ class Guard:
             )
 
     def _owner(self, scope: Scope) -> str:
-        if self._tokens is None or scope["path"] in OPEN_PATHS:
+        if self._tokens is None or _is_anybodys(scope["path"]):
             return LOCAL_OWNER
-        given = _values(scope["headers"], b"authorization")
-        words = given[0].split() if len(given) == 1 else []
-        owner = None
-        if len(words) == _BEARER_WORDS and words[0].lower() == "bearer":
-            owner = self._tokens.owner_of(words[1])
+        owner = self._tokens.owner_of(_token(scope["headers"]))
         if owner is None:
             raise Refusal(
                 401,
@@ -219,6 +206,10 @@ class Guard:
                 [(b"www-authenticate", b"Bearer")],
             )
         return owner
+
+    def _is_admitted(self, token: str, owner: str) -> bool:
+        """Whether whoever was let in would still be: a stream outlives the token it began with."""
+        return self._tokens is None or self._tokens.owner_of(token) == owner
 
     def _release(self, exchange: _Exchange) -> None:
         self.buffered_bytes -= exchange.buffered_bytes
@@ -235,6 +226,7 @@ class Guard:
         sent = exchange.scope["method"]
         method = sent if sent in METHODS else OTHER
         self.metrics.request(route, method, exchange.status)
+        exchange.span.answered(method, route, exchange.status, exchange.refused)
         if exchange.refused:
             self.metrics.refusal(exchange.refused)
         if not exchange.is_stream:
@@ -256,6 +248,8 @@ class _Exchange:
         self.task = task
         self.ended = asyncio.Event()  # set when the inner application should think that nobody listens
         self.is_stream = False
+        self.is_admitted: Callable[[], bool] = lambda: True
+        self.span: Span = NO_SPAN
         self.status = 0
         self.refused = ""
         self.buffered_bytes = 0
@@ -267,7 +261,7 @@ class _Exchange:
         most = self._guard.limits.body_bytes
         claimed = _values(self.scope["headers"], b"content-length")
         if claimed and claimed[0].isdecimal() and int(claimed[0][:20]) > most:
-            raise _too_large(most)
+            raise too_large(most)
         chunks: list[bytes] = []
         try:
             async with asyncio.timeout(self._guard.limits.body_timeout_s):
@@ -291,7 +285,7 @@ class _Exchange:
         self.buffered_bytes += len(chunk)
         self._guard.buffered_bytes += len(chunk)
         if self.buffered_bytes > most:
-            raise _too_large(most)
+            raise too_large(most)
         if self._guard.buffered_bytes > self._guard.limits.buffered_bytes:
             raise busy("Too much is being received at once; try again in a second.")
         chunks.append(chunk)
@@ -324,7 +318,7 @@ class _Exchange:
             content_type = "".join(_values(headers, b"content-type"))
             if message["status"] == INTERNAL_ERROR and content_type.startswith("text/plain"):
                 self._muted = True  # a framework's own words, before it raises what happened
-                await self.refuse(_internal_error())
+                await self.refuse(internal_error())
                 return
             if content_type.startswith("text/event-stream"):
                 if self._guard.streams >= self._guard.limits.streams:
@@ -335,6 +329,11 @@ class _Exchange:
             message = {**message, "headers": _secured(headers)}
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self._complete = True
+        elif self.is_stream and not self.is_admitted():
+            self._muted = True
+            self.ended.set()
+            await self._end_stream()
+            return
         await self._send(message)
 
     async def _refuse_stream(self) -> None:
@@ -392,35 +391,15 @@ class _Exchange:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def error_told(status: int, kind: str, message: str, data: Mapping[str, object] | None = None) -> dict[str, object]:
-    """An error as every path tells it: a number of JSON-RPC's, words for people, and `data` for programs."""
-    by_us = JSON_RPC_INTERNAL_ERROR if status >= INTERNAL_ERROR else INVALID_REQUEST
-    return {
-        "error": {"code": JSON_RPC_CODES.get(kind, by_us), "message": message, "data": {"kind": kind, **(data or {})}}
-    }
+def _is_anybodys(path: str) -> bool:
+    return path in OPEN_PATHS or path == PAGE_PATH or path.startswith(WEB_PATH)
 
 
-def busy(message: str, code: str = "busy") -> Refusal:
-    return Refusal(503, code, message, [(b"retry-after", str(RETRY_AFTER_S).encode())])
-
-
-def _too_large(most: int) -> Refusal:
-    return Refusal(413, "body_too_large", f"The body has more than {most} bytes; send less at once.")
-
-
-def _too_often(buckets: Buckets, wait_s: float) -> Refusal:
-    limit, seconds = buckets.limit, math.ceil(wait_s)
-    return Refusal(
-        429,
-        LimitReached.code,
-        f"More than {limit.per_second:g} calls a second after a burst of {limit.burst}; try again in {seconds} s.",
-        [(b"retry-after", str(seconds).encode())],
-        {"limit": CALLS_PER_SECOND, "value": int(limit.per_second)},
-    )
-
-
-def _internal_error() -> Refusal:
-    return Refusal(INTERNAL_ERROR, InternalError.code, f"{InternalError.message}; the daemon's log says where.")
+def _token(headers: Headers) -> str:
+    """What was sent as a token; empty, which nobody's is, if none was."""
+    given = _values(headers, b"authorization")
+    words = given[0].split() if len(given) == 1 else []
+    return words[1] if len(words) == _BEARER_WORDS and words[0].lower() == "bearer" else ""
 
 
 def _values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[str]:

@@ -1,4 +1,4 @@
-"""The daemon's routes: MCP, operations, discovery, health, metrics; and the state header around MCP.
+"""The daemon's routes: MCP, `/v1`, hooks, the dashboard, discovery, health, metrics; and the state header around MCP.
 
 Who may come in is decided before (`serve.guard`), what a call does behind (`serve.mcp`, `fold.service`). Knows HTTP.
 """
@@ -6,7 +6,6 @@ Who may come in is decided before (`serve.guard`), what a call does behind (`ser
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -16,15 +15,17 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from contextfold.canonical import Malformed, decode, encode
-from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
-from contextfold.failures import HTTP_STATUSES, JSON_RPC_CODES
+from contextfold.canonical import encode
+from contextfold.errors import FoldError, StoreUnavailable
 from contextfold.places import place_of
-from contextfold.serve.fold_tools import record
-from contextfold.serve.guard import MCP_PATH, App, Guard, Message, Receive, Scope, Send, error_told
+from contextfold.serve.answers import JSON, told_error
+from contextfold.serve.api import Api
+from contextfold.serve.guard import MCP_PATH, App, Guard, Message, Receive, Scope, Send
+from contextfold.serve.hooks import Hooks
 from contextfold.serve.logs import log
-from contextfold.serve.mcp import TOLD, McpEndpoint, Services, Told, caller_of
+from contextfold.serve.mcp import TOLD, McpEndpoint, Services, Told
 from contextfold.serve.tools import FoldTool, listing
+from contextfold.serve.web import Web
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ TIDY_EVERY_MOST_S = 60.0
 FORGET_EVERY_S = 3600.0
 READY_TIMEOUT_S = 2.0
 READY_KEPT_S = 1.0  # anybody may ask, and every answer costs a commit
-JSON = "application/json"
 
 
 def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int) -> Starlette:
@@ -55,18 +55,26 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
                 with suppress(asyncio.CancelledError):
                     await tidying
                 await services.resolvers.close()
-                await services.fold.store.close()
+                await services.fold.close()
 
     routes = [
         Route(MCP_PATH, endpoint=endpoint, methods=["POST"]),
         Route(MCP_PATH, endpoint=pages.no_stream, methods=["GET", "DELETE"]),
         Route(f"{MCP_PATH}/tools/list", endpoint=pages.tools, methods=["GET"]),
-        *([Route("/v1/operations", endpoint=pages.operations, methods=["POST"])] if folds else []),
+        *(_of_folding(services) if folds else []),
         Route("/healthz", endpoint=pages.healthz, methods=["GET"]),
         Route("/readyz", endpoint=pages.readyz, methods=["GET"]),
         Route("/metrics", endpoint=pages.metrics, methods=["GET"]),
     ]
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: _not_found, 405: _wrong_method})
+
+
+def _of_folding(services: Services) -> list[Route]:
+    return [
+        *Api(services.fold).routes(),
+        *Hooks(services.fold, services.metrics).routes(),
+        *Web().routes(),
+    ]
 
 
 class StatingGuard(Guard):
@@ -102,31 +110,15 @@ class _Pages:
         self._discovery = encode({"tools": discovered})
 
     async def tools(self, _request: Request) -> Response:
+        """The tools and their schemas, for whoever has no MCP client at hand."""
         return Response(self._discovery, media_type=JSON)
 
-    async def operations(self, request: Request) -> Response:
-        """What an agent loop of one's own has done; the body is what `context_record` takes."""
-        try:
-            arguments = decode(await request.body())
-            if not isinstance(arguments, dict):
-                raise ArgumentInvalid("body", "must be a JSON object")
-            outcome = await record(self._services.fold, caller_of(request), arguments)
-        except Malformed as problem:
-            return self._refused(ArgumentInvalid("body", str(problem)))
-        except FoldError as problem:
-            return self._refused(problem)
-        return Response(outcome.answer, media_type=JSON)
-
-    def _refused(self, problem: FoldError) -> Response:
-        message, data = self._services.fold.told_safely(problem)
-        log("operation.refused", "warning", code=problem.code)
-        body = encode({"error": {"code": JSON_RPC_CODES[problem.code], "message": message, "data": data}})
-        return Response(body, status_code=HTTP_STATUSES[problem.code], media_type=JSON)
-
     async def healthz(self, _request: Request) -> Response:
+        """Whether the process answers; needs no token."""
         return PlainTextResponse("ok\n")
 
     async def readyz(self, _request: Request) -> Response:
+        """Whether the store takes commits, 503 if not; needs no token."""
         async with self._checking:
             if self._services.clock() - self._checked_s >= READY_KEPT_S:
                 self._is_ready = await self._check()
@@ -144,13 +136,17 @@ class _Pages:
         return True
 
     async def metrics(self, _request: Request) -> Response:
+        """Figures for Prometheus."""
         with suppress(FoldError):
             self._services.metrics.sessions_open(await self._services.fold.store.count())
+        self._services.metrics.hook_waiting(self._services.fold.reports.waiting)
         page, content_type = self._services.metrics.render()
         return Response(page, headers={"content-type": content_type})
 
     async def no_stream(self, _request: Request) -> Response:
-        return _error(405, "method_not_allowed", "This server has no stream and keeps no session: POST to it.", "POST")
+        """There is no stream and no session to end: 405."""
+        message = "This server has no stream and keeps no session: POST to it."
+        return told_error(405, "method_not_allowed", message, headers={"allow": "POST"})
 
 
 async def _tidy(services: Services) -> None:
@@ -162,6 +158,7 @@ async def _tidy(services: Services) -> None:
             ended = await services.fold.end_idle()
             if ended:
                 log("sessions.ended", count=ended)
+                services.metrics.session("ended", ended)
             if services.clock() - forgot_s >= FORGET_EVERY_S:
                 await services.fold.forget()
                 forgot_s = services.clock()
@@ -175,15 +172,11 @@ def _is_mcp(path: str) -> bool:
 
 
 async def _not_found(_request: Request, _problem: Exception) -> Response:
-    return _error(404, "not_found", "There is nothing here; MCP is at /mcp, operations go to /v1/operations.")
+    message = "There is nothing here; the dashboard is at /, MCP at /mcp, and everything else below /v1."
+    return told_error(404, "not_found", message)
 
 
 async def _wrong_method(_request: Request, problem: Exception) -> Response:
     allowed = (getattr(problem, "headers", None) or {}).get("Allow", "")
-    return _error(405, "method_not_allowed", f"Use {allowed or 'another method'} here.", allowed)
-
-
-def _error(status: int, code: str, message: str, allow: str = "") -> Response:
-    headers = {"allow": allow} if allow else None
-    body = json.dumps(error_told(status, code, message)) + "\n"
-    return Response(body, status_code=status, media_type=JSON, headers=headers)
+    headers = {"allow": allowed} if allowed else None
+    return told_error(405, "method_not_allowed", f"Use {allowed or 'another method'} here.", headers=headers)

@@ -26,17 +26,20 @@ from contextfold import __version__
 from contextfold.canonical import Malformed, decode
 from contextfold.errors import ArgumentInvalid, FoldError, LimitReached
 from contextfold.failures import INVALID_PARAMS
-from contextfold.fold.service import Caller, FoldService
+from contextfold.fold.callers import Caller
+from contextfold.fold.service import FoldService
 from contextfold.record import Record
 from contextfold.serve.fold_tools import call as run_fold_tool
 from contextfold.serve.fold_tools import caller_from, refused
-from contextfold.serve.guard import CALLS_PER_SECOND, OWNER, Message, Receive, Scope, Send, error_told
+from contextfold.serve.guard import OWNER, Message, Receive, Scope, Send
 from contextfold.serve.limits import Buckets
 from contextfold.serve.logs import log
 from contextfold.serve.metrics import UNKNOWN_TOOL, Metrics
 from contextfold.serve.protocol import UNSUPPORTED_VERSION
+from contextfold.serve.refusals import CALLS_PER_SECOND, error_told
 from contextfold.serve.resolvers import Resolvers
 from contextfold.serve.tools import Answer, Refusal, ResolveTool, instructions, listing
+from contextfold.serve.tracing import Tracer, tool_span
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,10 +70,13 @@ class Services(Record):
     resolvers: Resolvers
     buckets: Buckets
     metrics: Metrics
+    tracer: Tracer | None = None
     clock: Callable[[], float] = time.monotonic
 
 
 class McpEndpoint:
+    """MCP: Streamable HTTP without sessions or streams, JSON answers, every protocol version of the SDK."""
+
     def __init__(self, tools: Sequence[Tool], services: Services, *, body_max_bytes: int) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._services = services
@@ -159,8 +165,12 @@ class McpEndpoint:
         tool = self._tools.get(params.name)
         if tool is None:
             self._services.metrics.tool_call(UNKNOWN_TOOL, "unknown_tool", 0.0)
+            with tool_span(self._services.tracer) as span:
+                span.called(UNKNOWN_TOOL, "unknown_tool")
             raise MCPError(INVALID_PARAMS, "Unknown tool; tools/list has those there are")
-        answer = await self._answer(tool, request, params)
+        with tool_span(self._services.tracer) as span:
+            answer = await self._answer(tool, request, params)
+            span.called(tool.name, answer.kind or "ok")
         self._services.metrics.tool_call(tool.name, answer.kind or "ok", self._services.clock() - started_s)
         if answer.reason:
             log("tool.failed", "warning", tool=tool.name, reason=answer.reason)

@@ -12,13 +12,29 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from contextfold import __version__
+from contextfold.record import Record
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
 UNKNOWN_TOOL = "unknown"
 RULES_MAX = 1000  # rule ids come from a file; one with more than this many is counted under `other`
 ROUTES_MAX = 200  # route templates likewise come from our own table
+HOSTS = ("claude-code", "cursor", "vscode")
+HOOK_OUTCOMES = ("recorded", "repeated", "ignored", "tied", "refused", "full", "lost")
+SOURCES = ("proxy", "hook", "reported")  # of an operation's figures
+OPERATION_OUTCOMES = ("ok", "failed")
+BRANCH_CHANGES = ("created", "folded", "folded_unfinished", "discarded")
+SESSION_CHANGES = ("started", "rolled_back", "ended")
 DURATIONS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Figure(Record):
+    """A figure as people read about it."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
 
 
 class Metrics:
@@ -30,44 +46,84 @@ class Metrics:
         self._tools = frozenset(tools)
         self._rules: set[str] = set()
         self._routes: set[str] = set()
-        self._registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        Gauge("contextfold_build_info", "What is running.", ["version"], registry=registry).labels(__version__).set(1)
-        self._requests = Counter(
-            "contextfold_http_requests", "Requests answered.", ["route", "method", "status"], registry=registry
-        )
-        self._durations = Histogram(
+        self._registry = CollectorRegistry()
+        self.figures: list[Figure] = []
+        ProcessCollector(registry=self._registry)
+        self._gauge("contextfold_build_info", "What is running.", "version").labels(__version__).set(1)
+        self._edge()
+        self._calls_and_store()
+        self._sessions_and_branches()
+        self._hooks()
+
+    def _edge(self) -> None:
+        self._requests = self._counter("contextfold_http_requests", "Requests answered.", "route", "method", "status")
+        self._durations = self._histogram(
             "contextfold_http_request_duration_seconds",
             "From a request's head to the end of its answer; streams are not in it.",
-            ["route"],
-            buckets=DURATIONS_S,
-            registry=registry,
+            "route",
         )
-        self.in_flight = Gauge("contextfold_http_requests_in_flight", "Requests being answered.", registry=registry)
-        self.streams = Gauge("contextfold_http_streams_open", "Event streams being sent.", registry=registry)
-        self._refusals = Counter(
-            "contextfold_http_refusals", "Requests refused at the edge, by why.", ["reason"], registry=registry
-        )
-        self._calls = Counter(
-            "contextfold_tool_calls", "Tool calls, by how they ended.", ["tool", "outcome"], registry=registry
-        )
-        self._call_durations = Histogram(
-            "contextfold_tool_duration_seconds", "Of tool calls.", ["tool"], buckets=DURATIONS_S, registry=registry
-        )
-        self._folded = Counter("contextfold_tokens_folded", "Tokens of branches that were folded.", registry=registry)
-        self._saved = Gauge(
-            "contextfold_tokens_saved",
-            "Tokens of folded branches less those of their summaries, since the start; a long summary lowers it.",
-            registry=registry,
-        )
-        self._redactions = Counter("contextfold_redactions", "Secrets taken out, by rule.", ["rule"], registry=registry)
-        self._store = Counter(
+        self.in_flight = self._gauge("contextfold_http_requests_in_flight", "Requests being answered.")
+        self.streams = self._gauge("contextfold_http_streams_open", "Event streams being sent.")
+        self._refusals = self._counter("contextfold_http_refusals", "Requests refused at the edge, by why.", "reason")
+
+    def _calls_and_store(self) -> None:
+        self._calls = self._counter("contextfold_tool_calls", "Tool calls, by how they ended.", "tool", "outcome")
+        self._call_durations = self._histogram("contextfold_tool_duration_seconds", "Of tool calls.", "tool")
+        self._redactions = self._counter("contextfold_redactions", "Secrets taken out, by rule.", "rule")
+        self._store = self._counter(
             "contextfold_store_operations",
             "Attempts to append to a session: commit, conflict (decided again) or error.",
-            ["outcome"],
-            registry=registry,
+            "outcome",
         )
-        self._sessions = Gauge("contextfold_sessions_open", "Sessions that have not ended.", registry=registry)
+
+    def _sessions_and_branches(self) -> None:
+        """What agents did. Where a set of labels is small its series are there from the start: a rate needs a zero."""
+        self._folded = self._counter("contextfold_tokens_folded", "Tokens of branches that were folded.")
+        self._saved = self._gauge(
+            "contextfold_tokens_saved",
+            "Tokens of folded branches less those of their summaries, since the start; a long summary lowers it.",
+        )
+        self._recorded = self._counter(
+            "contextfold_tokens_recorded",
+            "Tokens of the operations recorded, by where the figure comes from: proxy, hook or reported.",
+            "source",
+        )
+        self._operations = self._counter(
+            "contextfold_operations",
+            "Operations recorded, by where their figures come from, and whether they were ok or failed.",
+            "source",
+            "outcome",
+        )
+        self._branches = self._counter(
+            "contextfold_branches",
+            "Branches created, folded, folded_unfinished with a branch around them, or discarded by a rollback.",
+            "change",
+        )
+        self._sessions = self._gauge("contextfold_sessions_open", "Sessions that have not ended.")
+        self._session_changes = self._counter(
+            "contextfold_sessions", "Sessions started, rolled_back, or ended by the daemon for being idle.", "change"
+        )
+        for source in SOURCES:
+            self._recorded.labels(source)
+            for outcome in OPERATION_OUTCOMES:
+                self._operations.labels(source, outcome)
+        for change in BRANCH_CHANGES:
+            self._branches.labels(change)
+        for change in SESSION_CHANGES:
+            self._session_changes.labels(change)
+
+    def _hooks(self) -> None:
+        self._reports = self._counter(
+            "contextfold_hook_reports", "Reports of agents' hosts, by what became of them.", "host", "outcome"
+        )
+        self._waiting = self._gauge("contextfold_hook_reports_waiting", "Reports received and not yet written.")
+        self._write_durations = self._histogram(
+            "contextfold_hook_write_duration_seconds",
+            "Of scrubbing, counting and committing what hosts reported, several reports at a time.",
+        )
+        for host in HOSTS:
+            for outcome in HOOK_OUTCOMES:
+                self._reports.labels(host, outcome)
 
     def request(self, route: str, method: str, status: int) -> None:
         self._requests.labels(
@@ -91,6 +147,29 @@ class Metrics:
         self._folded.inc(tokens)
         self._saved.inc(saved)
 
+    def operation(self, source: str, tokens: int, *, failed: bool) -> None:
+        source = _among(SOURCES, source)
+        self._operations.labels(source, OPERATION_OUTCOMES[failed]).inc()
+        self._recorded.labels(source).inc(tokens)
+
+    def branch(self, change: str) -> None:
+        """`change` is one of BRANCH_CHANGES."""
+        self._branches.labels(_among(BRANCH_CHANGES, change)).inc()
+
+    def session(self, change: str, times: int = 1) -> None:
+        """`change` is one of SESSION_CHANGES."""
+        self._session_changes.labels(_among(SESSION_CHANGES, change)).inc(times)
+
+    def hook_report(self, host: str, outcome: str, times: int = 1) -> None:
+        """`host` is one of HOSTS, `outcome` one of HOOK_OUTCOMES."""
+        self._reports.labels(_among(HOSTS, host), _among(HOOK_OUTCOMES, outcome)).inc(times)
+
+    def hook_waiting(self, reports: int) -> None:
+        self._waiting.set(reports)
+
+    def hook_write_took(self, seconds: float) -> None:
+        self._write_durations.observe(seconds)
+
     def redacted(self, rule: str, times: int = 1) -> None:
         self._redactions.labels(_within(self._rules, rule, RULES_MAX)).inc(times)
 
@@ -109,6 +188,22 @@ class Metrics:
     def render(self) -> tuple[bytes, str]:
         """The page that Prometheus reads, and its content type."""
         return prometheus_client.generate_latest(self._registry), prometheus_client.CONTENT_TYPE_LATEST
+
+    def _counter(self, name: str, help: str, *labels: str) -> Counter:
+        self.figures.append(Figure(f"{name}_total", "counter", labels, help))
+        return Counter(name, help, labels, registry=self._registry)
+
+    def _gauge(self, name: str, help: str, *labels: str) -> Gauge:
+        self.figures.append(Figure(name, "gauge", labels, help))
+        return Gauge(name, help, labels, registry=self._registry)
+
+    def _histogram(self, name: str, help: str, *labels: str) -> Histogram:
+        self.figures.append(Figure(name, "histogram", labels, help))
+        return Histogram(name, help, labels, buckets=DURATIONS_S, registry=self._registry)
+
+
+def _among(closed: tuple[str, ...], label: str) -> str:
+    return label if label in closed else OTHER
 
 
 def _within(seen: set[str], label: str, most: int) -> str:

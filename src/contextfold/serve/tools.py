@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from contextfold.canonical import Encodable
-    from contextfold.fold.service import Caller, FoldService
+    from contextfold.fold.callers import Caller
+    from contextfold.fold.service import FoldService
     from contextfold.fold.sessions import Outcome
     from contextfold.resolve.root import CacheRoot
 

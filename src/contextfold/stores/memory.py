@@ -18,6 +18,7 @@ from contextfold.fold.store import (
     SEARCH_MOST,
     Commit,
     Known,
+    Listed,
     Log,
     Receipt,
     Seen,
@@ -87,6 +88,22 @@ class MemoryStore:
         session = self._find(key)
         return session.receipts.get(operation_id) if session else None
 
+    async def sessions(self, owner: str, *, after: tuple[str, str] | None = None, limit: int) -> Sequence[Listed]:
+        self._check_open()
+        live = [
+            Listed(session.key, session.session_id, session.last_at)
+            for session in self._live.values()
+            if session.key.owner == owner and (after is None or (session.last_at, session.session_id) < after)
+        ]
+        live.sort(key=lambda listed: (listed.last_at, listed.session_id), reverse=True)
+        return live[: max(limit, 0)]
+
+    async def find(self, owner: str, session_id: str) -> SessionKey | None:
+        self._check_open()
+        return next(
+            (key for key, session in self._live.items() if (key.owner, session.session_id) == (owner, session_id)), None
+        )
+
     def _find(self, key: SessionKey) -> _Session | None:
         self._check_open()
         return self._live.get(key)
@@ -146,8 +163,9 @@ class MemoryStore:
         self,
         owner: str,
         project_hash: str,
-        branch_id: str,
+        branch_id: str | None,
         *,
+        session_id: str = "",
         after_n: int = 0,
         limit: int,
         characters: int | None = None,
@@ -159,7 +177,7 @@ class MemoryStore:
                 for session in self._sessions
                 if (session.key.owner, session.key.project_hash) == (owner, project_hash)
                 for entry in session.entries
-                if entry.branch_id == branch_id
+                if entry.branch_id == branch_id and (branch_id is not None or session.session_id == session_id)
             ),
             key=lambda entry: entry.n,
         )
@@ -199,9 +217,9 @@ class MemoryStore:
 
     # ---- the store as such
 
-    async def count(self) -> int:
+    async def count(self, owner: str | None = None) -> int:
         self._check_open()
-        return len(self._live)
+        return sum(owner in (None, key.owner) for key in self._live)
 
     async def check(self) -> None:
         self._check_open()

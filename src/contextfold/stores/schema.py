@@ -112,6 +112,12 @@ MIGRATIONS: Final[Sequence[Migration]] = (
             INSERT INTO summary_words (rowid, description, summary) VALUES (new.id, new.description, new.summary);
         END""",
     ),
+    (
+        # For whoever looks at an owner's sessions, or goes to one by its id, or reads what a main thread did.
+        "CREATE INDEX session_of_owner ON sessions (owner, last_at, session_id) WHERE stage = 0",
+        "CREATE INDEX session_by_id ON sessions (session_id)",
+        "CREATE INDEX archive_of_main ON archive (session, n, kind) WHERE branch_id IS NULL",
+    ),
 )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
-from contextfold.fold.store import Commit, Known, Log, Receipt, Seen, SessionKey, Summary, Trajectory
+from contextfold.fold.store import Commit, Known, Listed, Log, Receipt, Seen, SessionKey, Summary, Trajectory
 from contextfold.stores import schema, sqlite_rows
 from contextfold.stores.sqlite_threads import Readers, Work, Writer
 
@@ -67,6 +67,12 @@ class SqliteStore:
 
     async def receipt(self, key: SessionKey, operation_id: str) -> Receipt | None:
         return await self._readers.read(lambda connection: sqlite_rows.receipt(connection, key, operation_id))
+
+    async def sessions(self, owner: str, *, after: tuple[str, str] | None = None, limit: int) -> Sequence[Listed]:
+        return await self._readers.read(lambda connection: sqlite_rows.sessions(connection, owner, after, limit))
+
+    async def find(self, owner: str, session_id: str) -> SessionKey | None:
+        return await self._readers.read(lambda connection: sqlite_rows.find(connection, owner, session_id))
 
     # ---- following along
 
@@ -131,13 +137,14 @@ class SqliteStore:
         self,
         owner: str,
         project_hash: str,
-        branch_id: str,
+        branch_id: str | None,
         *,
+        session_id: str = "",
         after_n: int = 0,
         limit: int,
         characters: int | None = None,
     ) -> Trajectory | None:
-        asked = sqlite_rows.Excerpt(owner, project_hash, branch_id, after_n, limit, characters)
+        asked = sqlite_rows.Excerpt(owner, project_hash, branch_id, session_id, after_n, limit, characters)
         return await self._readers.read(lambda connection: sqlite_rows.trajectory(connection, asked))
 
     # ---- sweeps: many short transactions, so that commits go between them
@@ -175,8 +182,8 @@ class SqliteStore:
 
     # ---- the store as such
 
-    async def count(self) -> int:
-        return await self._readers.read(sqlite_rows.count)
+    async def count(self, owner: str | None = None) -> int:
+        return await self._readers.read(lambda connection: sqlite_rows.count(connection, owner))
 
     async def check(self) -> None:
         """A real write, of the version it has already: only that notices a full disk."""

@@ -20,6 +20,7 @@ from contextfold.fold.store import (
     SEARCH_MOST,
     Commit,
     Known,
+    Listed,
     Log,
     Receipt,
     Seen,
@@ -33,6 +34,7 @@ EVENTS_MOST: Final = 256  # that a watcher is given at once
 QUERY_WORDS: Final = 32
 STEP_SESSIONS: Final = 64  # a sweep goes in steps, and commits go between them
 STEP_ROWS: Final = 256
+LATER_THAN_ALL: Final = "~"  # sorts behind every moment
 
 
 # ---- one session
@@ -131,9 +133,28 @@ def receipt(connection: sqlite3.Connection, key: SessionKey, operation_id: str) 
     return found.receipt if found else None
 
 
-def count(connection: sqlite3.Connection) -> int:
-    live: int = connection.execute("SELECT count(*) FROM sessions WHERE stage = 0").fetchone()[0]
+def count(connection: sqlite3.Connection, owner: str | None) -> int:
+    everybodys = "SELECT count(*) FROM sessions WHERE stage = 0"
+    counted = connection.execute(everybodys + " AND owner = ?" * (owner is not None), (owner,) * (owner is not None))
+    live: int = counted.fetchone()[0]
     return live
+
+
+def sessions(connection: sqlite3.Connection, owner: str, after: tuple[str, str] | None, limit: int) -> list[Listed]:
+    rows = connection.execute(
+        "SELECT project_hash, name_hash, session_id, last_at FROM sessions WHERE owner = ? AND stage = 0"
+        " AND (last_at, session_id) < (?, ?) ORDER BY last_at DESC, session_id DESC LIMIT ?",
+        (owner, *(after or (LATER_THAN_ALL, "")), max(limit, 0)),
+    )
+    return [Listed(SessionKey(owner, *row[:2]), *row[2:]) for row in rows]
+
+
+def find(connection: sqlite3.Connection, owner: str, session_id: str) -> SessionKey | None:
+    row = connection.execute(
+        "SELECT project_hash, name_hash FROM sessions WHERE session_id = ? AND owner = ? AND stage = 0",
+        (session_id, owner),
+    ).fetchone()
+    return SessionKey(owner, *row) if row else None
 
 
 def _digest(operation_id: str) -> bytes:
@@ -233,13 +254,11 @@ def _words(query: str) -> str:
 _INSERT_ENTRY = """INSERT INTO archive
     (session, branch_id, n, at, kind, text, tokens, type, source, failed, child_id, undone_from)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_SELECT_ENTRIES = """SELECT branch_id, n, at, kind, text, tokens, type, source, failed, child_id, undone_from
-    FROM archive JOIN sessions ON sessions.id = archive.session
-    WHERE branch_id = ? AND owner = ? AND project_hash = ? AND n > ? ORDER BY n LIMIT ?"""
-_SELECT_ROLLBACKS = """SELECT undone_from, n FROM archive JOIN sessions ON sessions.id = archive.session
-    WHERE branch_id = ? AND owner = ? AND project_hash = ? AND kind = 'rollback' ORDER BY n"""
-_HAS_ENTRIES = """SELECT 1 FROM archive JOIN sessions ON sessions.id = archive.session
-    WHERE branch_id = ? AND owner = ? AND project_hash = ? LIMIT 1"""
+_OF_BRANCH = """FROM archive JOIN sessions ON sessions.id = archive.session
+    WHERE owner = ? AND project_hash = ? AND branch_id = ?"""
+_OF_MAIN = """FROM archive WHERE branch_id IS NULL AND session = (SELECT id FROM sessions
+    WHERE owner = ? AND project_hash = ? AND session_id = ? ORDER BY id DESC LIMIT 1)"""
+_ENTRY_COLUMNS = "branch_id, n, at, kind, text, tokens, type, source, failed, child_id, undone_from"
 
 
 def _entry_row(entry: Entry) -> tuple[object, ...]:
@@ -258,20 +277,27 @@ class Excerpt:
 
     owner: str
     project_hash: str
-    branch_id: str
+    branch_id: str | None
+    session_id: str
     after_n: int
     limit: int
     characters: int | None
 
 
 def trajectory(connection: sqlite3.Connection, asked: Excerpt) -> Trajectory | None:
-    branch = (asked.branch_id, asked.owner, asked.project_hash)
-    connection.execute("BEGIN")  # so that both statements see the same commits
+    archived, thread = (_OF_MAIN, asked.session_id) if asked.branch_id is None else (_OF_BRANCH, asked.branch_id)
+    whose = (asked.owner, asked.project_hash, thread)
+    connection.execute("BEGIN")  # so that all statements see the same commits
     try:
-        if connection.execute(_HAS_ENTRIES, branch).fetchone() is None:
+        if connection.execute(f"SELECT 1 {archived} LIMIT 1", whose).fetchone() is None:
             return None
-        rollbacks = connection.execute(_SELECT_ROLLBACKS, branch).fetchall()
-        rows = connection.execute(_SELECT_ENTRIES, (*branch, asked.after_n, max(asked.limit, 0)))
+        rollbacks = connection.execute(
+            f"SELECT undone_from, n {archived} AND kind = 'rollback' ORDER BY n", whose
+        ).fetchall()
+        rows = connection.execute(
+            f"SELECT {_ENTRY_COLUMNS} {archived} AND n > ? ORDER BY n LIMIT ?",
+            (*whose, asked.after_n, max(asked.limit, 0)),
+        )
         entries = list(up_to(map(_entry, rows), asked.characters))  # row by row: what is not wanted is never read
         rows.close()
         return Trajectory(entries, rollbacks)

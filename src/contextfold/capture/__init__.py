@@ -1,0 +1,1 @@
+"""What agent hosts say has happened, read from their own formats."""

@@ -1,0 +1,89 @@
+"""Claude Code's hooks: payload → what was observed, and the answer that adds a line to the model's context.
+
+Recorded with Claude Code 2.1.325 (`tests/hooks`). PostToolUse and PostToolUseFailure tell each call that ran. A call
+that never ran, since its input was refused or permission was not given, is told by PostToolBatch alone, which comes
+once for a turn of the model and carries the very texts the model reads, but not which of them failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from contextfold.capture.observed import Done, Observed
+from contextfold.capture.operations import compaction, message, tool_call
+from contextfold.capture.own_tools import session_named
+from contextfold.capture.payload import Payload
+from contextfold.capture.tool_text import text_of
+from contextfold.errors import ArgumentInvalid
+
+EVENTS = frozenset(
+    {
+        "PostToolBatch",
+        "PostToolUse",
+        "PostToolUseFailure",
+        "PostCompact",
+        "PreCompact",
+        "SessionEnd",
+        "SessionStart",
+        "Stop",
+        "SubagentStart",
+        "SubagentStop",
+        "UserPromptSubmit",
+    }
+)
+# Where a line reaches the model. Added to Stop or SubagentStop it makes the agent go on instead of stopping; added to
+# the others it is an error, shown to the person.
+ANSWERED = frozenset({"PostToolBatch", "PostToolUse", "PostToolUseFailure", "SessionStart", "UserPromptSubmit"})
+LINE_LENGTH_MAX = 10_000
+CALLS_MAX = 1_000  # of one turn
+REFUSED = "<tool_use_error>"  # begins what the model reads of a call that never ran
+
+
+def read(payload: Mapping[str, object]) -> Observed:
+    """ArgumentInvalid if it is no payload of a hook. Events and members nobody knows are no error."""
+    fields = Payload(payload)
+    event = fields.event(EVENTS, "hook_event_name")
+    conversation = fields.id("session_id")
+    agent, folder = fields.agent(), fields.folder("cwd")
+    done: Done | None = None
+    batch: tuple[Done, ...] = ()
+    session_id: str | None = None
+    match event:
+        case "PostToolUse":
+            done, session_id = _call(fields, conversation, text_of(fields["tool_response"]), failed=False)
+        case "PostToolUseFailure":
+            done, session_id = _call(fields, conversation, fields.text("error"), failed=True)
+        case "PostToolBatch":
+            batch, session_id = _batch(fields, conversation)
+        case "Stop":
+            done = message(conversation, fields.text("prompt_id"), fields.text("last_assistant_message"))
+        case "PreCompact":
+            done = compaction(conversation, fields.text("trigger"), fields.text("custom_instructions"))
+    return Observed(event, conversation, agent, folder, done, session_id, batch)
+
+
+def answer(event: str, line: str) -> dict[str, object]:
+    if event not in ANSWERED:
+        return {}
+    return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": line[:LINE_LENGTH_MAX]}}
+
+
+def _call(fields: Payload, conversation: str, result: str, *, failed: bool) -> tuple[Done | None, str | None]:
+    name, use = fields.text("tool_name"), fields.text("tool_use_id")
+    return tool_call(conversation, name, fields["tool_input"], result, use, failed=failed), session_named(name, result)
+
+
+def _batch(fields: Payload, conversation: str) -> tuple[tuple[Done, ...], str | None]:
+    """Calls without an id are left out: nothing would tell that they were told before."""
+    calls = fields["tool_calls"]
+    if not isinstance(calls, list) or len(calls) > CALLS_MAX:
+        raise ArgumentInvalid("tool_calls", f"must be a list of at most {CALLS_MAX} calls")
+    told, session_id = [], None
+    for call in calls:
+        each = Payload(call if isinstance(call, Mapping) else {})
+        result = text_of(each["tool_response"])
+        done, named = _call(each, conversation, result, failed=result.startswith(REFUSED))
+        session_id = session_id or named
+        if done and done.call_id:
+            told.append(done)
+    return tuple(told), session_id

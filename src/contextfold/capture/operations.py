@@ -1,0 +1,36 @@
+"""What a hook tells → what was done in the agent's context, the same way for every host. Knows no host's names."""
+
+from __future__ import annotations
+
+from contextfold.capture.observed import Done
+from contextfold.capture.own_tools import accounts_for_itself
+from contextfold.capture.payload import call_id, encodable, word
+from contextfold.capture.tool_text import compact
+from contextfold.errors import ArgumentInvalid
+
+
+def tool_call(
+    conversation: str, name: str, tool_input: object, result: str, tool_use_id: str, *, failed: bool
+) -> Done | None:
+    """A call as it stands in the context: what the model wrote, and what it got. None if the tool counts itself."""
+    if not word(name):
+        raise ArgumentInvalid("tool_name", "must be a string that is not blank")
+    if accounts_for_itself(name):
+        return None
+    content = f"{compact({} if tool_input is None else tool_input)}\n{result}"
+    return Done(word(name), encodable(content), failed=failed, call_id=call_id(conversation, tool_use_id))
+
+
+def message(conversation: str, turn: str, text: str) -> Done | None:
+    return Done("message", text, call_id=call_id(conversation, turn, text)) if text else None
+
+
+def compaction(conversation: str, *told: str) -> Done:
+    """Counts for nothing: what was asked for goes to whoever summarises, not into the context."""
+    return Done(
+        "compaction",
+        ": ".join(filter(None, told)),
+        tokens=0,
+        call_id=call_id(conversation, "compaction"),
+        is_marker=True,
+    )

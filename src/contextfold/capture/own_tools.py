@@ -1,0 +1,37 @@
+"""Our own tools, as hosts name them, and what their results tell: which session of ours the host works in."""
+
+from __future__ import annotations
+
+import json
+import re
+
+NAME_LENGTH_MAX = 256  # the pattern's time grows faster than the name
+
+# `mcp__SERVER__TOOL`, `MCP:TOOL`, `mcp_SERVER_TOOL`
+_OURS = re.compile(r"(?i:mcp)[_:](?:.*[_:./-])?context_(\w+)", re.DOTALL)
+_SESSION_ID = re.compile(r"sess_[0-9a-f]{16}")
+
+# These account for themselves. What only looks is an operation like any other: its answer fills the context.
+ACCOUNTED = frozenset({"branch", "return", "rollback", "record"})
+TELLING = ACCOUNTED | {"branch_status"}
+
+
+def _verb(tool_name: str) -> str:
+    found = _OURS.fullmatch(tool_name) if len(tool_name) <= NAME_LENGTH_MAX else None
+    return found[1] if found else ""
+
+
+def accounts_for_itself(tool_name: str) -> bool:
+    return _verb(tool_name) in ACCOUNTED
+
+
+def session_named(tool_name: str, result: str) -> str | None:
+    """The session that the result of such a call names."""
+    if _verb(tool_name) not in TELLING:
+        return None
+    try:
+        told = json.loads(result)
+    except (ValueError, RecursionError):
+        return None
+    session_id = told.get("session_id") if isinstance(told, dict) else None
+    return session_id if isinstance(session_id, str) and _SESSION_ID.fullmatch(session_id) else None

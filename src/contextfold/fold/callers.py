@@ -1,0 +1,30 @@
+"""Who calls, and which session a call is for. Pure; knows no wire."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from contextfold.fold.project import Project, check_session_name, hashed
+from contextfold.fold.store import SessionKey
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    owner: str
+    session_name: str | None = None
+    operation_id: str | None = None  # of a call that may be sent again
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A session, and what it would begin with; both texts as they were sent."""
+
+    key: SessionKey
+    given_path: str
+    given_name: str | None
+
+
+def target_of(caller: Caller, project: Project) -> Target:
+    name = caller.session_name
+    name_hash = "" if name is None else hashed(check_session_name(name))
+    return Target(SessionKey(caller.owner, project.hash, name_hash), project.given, name)

@@ -1,0 +1,160 @@
+"""What people look at: an owner's sessions, one session's tree, how its figures went, what a thread did. Only looks,
+and goes back where a person says so. Knows no wire and no screen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+from contextfold.canonical import Encodable, encode
+from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound
+from contextfold.fold import session
+from contextfold.fold.accounting import total_tokens
+from contextfold.fold.callers import Target
+from contextfold.fold.events import BranchDiscarded, members
+from contextfold.fold.service import FoldService
+from contextfold.fold.session import EMPTY, State, apply, replay
+from contextfold.fold.store import Listed, SessionKey
+from contextfold.fold.views import (
+    branch_told,
+    open_rows,
+    point_after,
+    point_told,
+    row_of,
+    session_told,
+    thinned,
+    tree,
+)
+
+TURNS_EVENTS = 200  # replayed before others get a turn
+
+Shape = Mapping[str, Encodable]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    key: SessionKey
+    state: State
+
+    @property
+    def target(self) -> Target:
+        return Target(self.key, self.state.project_path, self.state.name)
+
+
+class Overview:
+    def __init__(self, service: FoldService) -> None:
+        self._service = service
+        self._store = service.store
+
+    async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
+        """Live sessions, the latest activity first."""
+        events_cursor = await self._store.cursor()
+        page = await self._store.sessions(owner, after=_position(cursor) if cursor else None, limit=limit + 1)
+        states = [await self._service.look(listed.key) for listed in page[:limit]]
+        return {
+            "owner": owner,
+            "sessions": [self.row(state) for state in states if state.revision],
+            "total": await self._store.count(owner),
+            "next_cursor": _cursor(page[limit - 1]) if len(page) > limit else None,
+            "events_cursor": events_cursor,
+        }
+
+    async def session(self, owner: str, session_id: str, *, before: int | None = None, limit: int) -> Shape:
+        """A session and a window of its tree: the last rows, or the last ones before one."""
+        events_cursor = await self._store.cursor()
+        state = (await self.find(owner, session_id)).state
+        rows = tree(state)
+        end = len(rows) if before is None else min(before, len(rows))
+        first = max(0, end - limit)
+        return {
+            "session": self.row(state),
+            "open_branches": [branch_told(row) for row in open_rows(state)],
+            "branches": [branch_told(row) for row in rows[first:end]],
+            "first_row": first,
+            "total_rows": len(rows),
+            "counter": self._service.policy.counter,
+            "events_cursor": events_cursor,
+        }
+
+    async def timeline(self, owner: str, session_id: str) -> Shape:
+        """How the figures of a session went."""
+        found = await self.find(owner, session_id)
+        log = await self._store.load(found.key)
+        state, points = EMPTY, []
+        for event in log.events if log else ():
+            state = apply(state, event)
+            points.append(point_after(state))
+            if event.n % TURNS_EVENTS == 0:
+                await asyncio.sleep(0)
+        return {
+            "context_limit": self._service.policy.limits.context_tokens,
+            "points": [point_told(point) for point in thinned(points)],
+        }
+
+    async def trajectory(
+        self, owner: str, session_id: str, branch_id: str | None, *, budget_tokens: int, position: tuple[int, int]
+    ) -> Shape:
+        """What a branch did, or the main thread, page by page."""
+        found = await self.find(owner, session_id)
+        if branch_id is not None and branch_id not in found.state.branches:
+            raise BranchNotFound(branch_id, session_id)
+        page = await self._service.page(found.key, branch_id, session_id, budget_tokens, position)
+        told = branch_told(row_of(found.state, branch_id)) if branch_id is not None else None
+        return {"branch": told, **{name: value for name, value in page.items() if name != "branch_id"}}
+
+    async def preview(self, owner: str, session_id: str, branch_id: str, *, restore_state: bool) -> Shape:
+        """What a rollback would do."""
+        state = (await self.find(owner, session_id)).state
+        events = session.rollback(state, state.last_at, branch_id=branch_id, restore_state=restore_state)
+        after = replay(events, state)
+        discarded = [event.branch_id for event in events if isinstance(event, BranchDiscarded)]
+        return {
+            "rolled_back_to": branch_id,
+            "branches_discarded": [branch_told(row_of(state, later)) for later in reversed(discarded)],
+            "reopened": state.branches[branch_id].status == "folded",
+            "tokens_recovered": max(0, total_tokens(state) - total_tokens(after)),
+            "total_tokens_after": total_tokens(after),
+        }
+
+    async def roll_back(
+        self, owner: str, session_id: str, branch_id: str, *, restore_state: bool, operation_id: str | None = None
+    ) -> str:
+        found = await self.find(owner, session_id)
+        outcome = await self._service.roll_back(found.target, branch_id, restore_state, operation_id)
+        return outcome.answer
+
+    async def search(self, owner: str, query: str, *, limit: int) -> Shape:
+        found = await self._service.search(owner, query, None, limit=limit)
+        names = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
+        return {"summaries": [{name: getattr(one, name) for name in names} for one in found]}
+
+    async def follow(
+        self, owner: str, after: str, session_id: str | None = None
+    ) -> AsyncIterator[tuple[str, str, str]]:
+        """Events after a cursor as (cursor, kind, JSON), as long as somebody listens."""
+        async for seen in self._store.watch(owner, after):
+            if session_id in (None, seen.session_id):
+                yield seen.cursor, seen.event.kind, encode({"session_id": seen.session_id, **members(seen.event)})
+
+    async def find(self, owner: str, session_id: str) -> Found:
+        key = await self._store.find(owner, session_id)
+        state = await self._service.look(key) if key else EMPTY
+        if key is None or state.session_id != session_id:
+            raise SessionNotFound(session_id)
+        return Found(key, state)
+
+    def row(self, state: State) -> dict[str, Encodable]:
+        return session_told(state, self._service.policy.limits, self._service.policy.thresholds)
+
+
+def _cursor(listed: Listed) -> str:
+    return f"{listed.last_at}/{listed.session_id}"
+
+
+def _position(cursor: str) -> tuple[str, str]:
+    last_at, slash, session_id = cursor.partition("/")
+    if not slash:
+        raise ArgumentInvalid("cursor", "must be the next_cursor of an earlier answer")
+    return last_at, session_id

@@ -1,0 +1,127 @@
+"""What agents' hosts say was done: received at once, written behind. Knows no host's format and no wire.
+
+Models do not report honestly, so their hosts do. A host must not be slowed, so a report is taken into the session's
+inbox and its sender is answered; scrubbing, counting and the commit come after. What the log has already is left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from contextfold.fold import session
+from contextfold.fold.callers import Target
+from contextfold.fold.events import Event
+from contextfold.fold.inbox import Inbox
+from contextfold.fold.notes import Noted
+from contextfold.fold.project import hashed
+from contextfold.fold.session import State
+from contextfold.fold.sessions import Decide, Outcome, Tell
+from contextfold.fold.store import Operation, SessionKey
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextfold.tokens import Counter as TokenCounter
+
+HOOK = "hook"  # the source of these figures
+CALL_ID_LENGTH = 16  # of a hash's 64 digits: enough among the few hundred it is compared with
+UTF8_MOST_BYTES = 4  # of a character
+DRAIN_S = 5.0  # at the end, for what has been received
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    target: Target
+    told_by: str  # which host
+    type: str
+    content: str
+    tokens: int | None  # counted from the content if None
+    failed: bool
+    call_id: str  # empty if nothing tells two of them apart
+    is_marker: bool  # its id tells it apart only from the one just before
+
+
+class Scrubbed(Protocol):
+    @property
+    def text(self) -> str: ...
+    @property
+    def redactions(self) -> int: ...
+    @property
+    def rules(self) -> tuple[str, ...]: ...
+
+
+class Scrub(Protocol):
+    async def __call__(self, *texts: str) -> list[Scrubbed]: ...
+
+
+class Commit(Protocol):
+    async def __call__(
+        self,
+        target: Target,
+        operation: Operation | None,
+        decide: Decide,
+        tell: Tell,
+        *,
+        begins: bool,
+        texts: dict[int, str],
+    ) -> Outcome: ...
+
+
+class Reports:
+    def __init__(self, commit: Commit, scrub: Scrub, count: TokenCounter, note: Callable[[Noted], None]) -> None:
+        self._commit, self._scrub, self._count, self._note = commit, scrub, count, note
+        self._inbox: Inbox[Report] = Inbox(self._write, lost=self._lost)
+
+    @property
+    def waiting(self) -> int:
+        return self._inbox.waiting
+
+    def receive(self, report: Report) -> None:
+        """Take a report, to be written behind; InboxFull if there is no room."""
+        self._inbox.put(report.target.key, report, UTF8_MOST_BYTES * len(report.content))
+
+    async def settled(self, key: SessionKey) -> None:
+        """Wait until what was received for this session by now is written."""
+        await self._inbox.settled(key)
+
+    async def close(self) -> None:
+        await self._inbox.close(DRAIN_S)
+
+    async def _write(self, _key: SessionKey, reports: Sequence[Report]) -> None:
+        started_s = time.monotonic()
+        scrubbed = await self._scrub(*(text for report in reports for text in (report.type, report.content)))
+        kinds, contents = scrubbed[::2], scrubbed[1::2]
+        works = [self._work(*each) for each in zip(reports, kinds, contents, strict=True)]
+        texts: dict[int, str] = {}
+        new: list[int] = []
+
+        def decide(state: State, at: str) -> list[Event]:
+            new[:] = session.unrepeated(state, works)
+            events = session.record(state, at, *(works[place] for place in new))
+            texts.clear()
+            texts.update((event.n, contents[place].text) for event, place in zip(events, new, strict=True))
+            return events
+
+        await self._commit(reports[0].target, None, decide, lambda *_: {}, begins=True, texts=texts)
+        became = Counter(
+            (report.told_by, "recorded" if place in set(new) else "repeated") for place, report in enumerate(reports)
+        )
+        self._note(Noted(reports=became, reports_took_s=time.monotonic() - started_s))
+
+    def _work(self, report: Report, kind: Scrubbed, content: Scrubbed) -> session.Work:
+        return session.Work(
+            kind.text,
+            self._count(report.content) if report.tokens is None else report.tokens,
+            HOOK,
+            failed=report.failed,
+            redactions=kind.redactions + content.redactions,
+            call_id=hashed(report.call_id)[:CALL_ID_LENGTH] if report.call_id else "",
+            is_marker=report.is_marker,
+        )
+
+    def _lost(self, reports: Sequence[Report], problem: Exception | None) -> None:
+        became = Counter((report.told_by, "lost") for report in reports)
+        self._note(Noted(reports=became, reports_failed=problem))

@@ -1,0 +1,218 @@
+"""`/v1`: the daemon's own JSON, for the dashboard and for programs: operations in, the rest to look at. Knows HTTP.
+
+Whatever is asked for is looked for among the caller's own things. `X-Context-Session` and `Idempotency-Key` mean here
+what they mean for MCP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from contextfold.canonical import encode
+from contextfold.errors import ArgumentInvalid, FoldError
+from contextfold.fold.overview import Overview
+from contextfold.fold.requests import (
+    BRANCH_ID_LENGTH_MAX,
+    EXPAND_BUDGET,
+    EXPAND_BUDGET_MAX,
+    EXPAND_BUDGET_MIN,
+    position_of,
+    rollback_choice,
+)
+from contextfold.fold.service import FoldService
+from contextfold.fold.store import SEARCH_MOST
+from contextfold.places import place_of
+from contextfold.serve.answers import JSON, object_in, refused
+from contextfold.serve.fold_tools import record
+from contextfold.serve.guard import OWNER
+from contextfold.serve.logs import log
+from contextfold.serve.mcp import caller_of
+
+SESSIONS, SESSIONS_MOST = 20, 100  # in one answer
+ROWS, ROWS_MOST = 100, 500
+SUMMARIES = 20
+TEXT_MOST = 1_000  # characters of a query, a cursor, an id
+FIRST_WAIT_S = 0.25  # for a store to say that a cursor is none of its own
+ALIVE_EVERY_S = 15.0
+RETRY_MS = 1_000
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Api:
+    def __init__(self, fold: FoldService) -> None:
+        self._fold = fold
+        self._overview = Overview(fold)
+
+    def routes(self) -> list[Route]:
+        session = "/v1/sessions/{session_id}"
+        table: list[tuple[str, str, Handler]] = [
+            ("POST", "/v1/operations", self.operations),
+            ("GET", "/v1/sessions", self.sessions),
+            ("GET", session, self.session),
+            ("GET", f"{session}/timeline", self.timeline),
+            ("GET", f"{session}/trajectory", self.trajectory),
+            ("GET", f"{session}/rollback", self.preview),
+            ("POST", f"{session}/rollback", self.rollback),
+            ("GET", "/v1/summaries", self.summaries),
+            ("GET", "/v1/events", self.events),
+        ]
+        return [Route(path, endpoint=self._kindly(handler), methods=[method]) for method, path, handler in table]
+
+    def _kindly(self, handler: Handler) -> Handler:
+        """An expected failure becomes an answer."""
+
+        async def answered(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except FoldError as problem:
+                return refused(problem, self._fold)
+
+        answered.__doc__ = handler.__doc__
+        return answered
+
+    async def operations(self, request: Request) -> Response:
+        """What an agent loop of one's own has done; the body is what `context_record` takes."""
+        arguments = object_in(await request.body())
+        return _json((await record(self._fold, caller_of(request), arguments)).answer)
+
+    async def sessions(self, request: Request) -> Response:
+        """Live sessions, the latest activity first: `limit`, `cursor`."""
+        asked = _Query(request)
+        limit = asked.whole("limit", SESSIONS, 1, SESSIONS_MOST)
+        told = await self._overview.sessions(_owner(request), cursor=asked.text("cursor"), limit=limit)
+        return _json(encode(told))
+
+    async def session(self, request: Request) -> Response:
+        """A session's figures and the last rows of its tree: `limit`, `before` (a row's number)."""
+        asked = _Query(request)
+        limit = asked.whole("limit", ROWS, 1, ROWS_MOST)
+        before = asked.whole("before", 0, 0, 10**9) if asked.has("before") else None
+        return _json(encode(await self._overview.session(*_session(request), before=before, limit=limit)))
+
+    async def timeline(self, request: Request) -> Response:
+        """How a session's figures went, in at most 240 points."""
+        return _json(encode(await self._overview.timeline(*_session(request))))
+
+    async def trajectory(self, request: Request) -> Response:
+        """What a branch did, or the main thread, page by page: `branch_id`, `budget`, `cursor`."""
+        asked = _Query(request)
+        budget = asked.whole("budget", EXPAND_BUDGET, EXPAND_BUDGET_MIN, EXPAND_BUDGET_MAX)
+        position = position_of(asked.text("cursor") or "0.0")
+        branch_id = asked.text("branch_id")
+        owner, session_id = _session(request)
+        told = await self._overview.trajectory(owner, session_id, branch_id, budget_tokens=budget, position=position)
+        return _json(encode(told))
+
+    async def preview(self, request: Request) -> Response:
+        """What a rollback would discard and recover: `branch_id`, `restore_state`."""
+        asked = _Query(request)
+        restore_state = asked.flag("restore_state", default=True)
+        branch_id = asked.text("branch_id") or ""
+        told = await self._overview.preview(*_session(request), branch_id, restore_state=restore_state)
+        return _json(encode(told))
+
+    async def rollback(self, request: Request) -> Response:
+        """Go back to where a branch began; the body is `{"branch_id": …, "restore_state": true}`."""
+        choice = rollback_choice(object_in(await request.body()))
+        answer = await self._overview.roll_back(
+            *_session(request),
+            choice.branch_id,
+            restore_state=choice.restore_state,
+            operation_id=caller_of(request).operation_id,
+        )
+        return _json(answer)
+
+    async def summaries(self, request: Request) -> Response:
+        """Folded branches whose summary or description has every word of `query`; `limit`."""
+        asked = _Query(request)
+        limit = asked.whole("limit", SUMMARIES, 1, SEARCH_MOST)
+        return _json(encode(await self._overview.search(_owner(request), asked.text("query") or "", limit=limit)))
+
+    async def events(self, request: Request) -> Response:
+        """Events as they happen (server-sent); `session`; `after` or `Last-Event-ID` to go on after one."""
+        asked = _Query(request)
+        after = request.headers.get("last-event-id") or asked.text("after")
+        cursor = after or await self._fold.store.cursor()
+        events = self._overview.follow(_owner(request), cursor, asked.text("session"))
+        first = asyncio.ensure_future(anext(events))
+        if after:  # a cursor of somebody else's store is told now, in place of a stream
+            await asyncio.wait([first], timeout=FIRST_WAIT_S)
+        if first.done() and isinstance(problem := first.exception(), FoldError):
+            raise problem
+        return StreamingResponse(_stream(cursor, first, events), media_type="text/event-stream")
+
+
+async def _stream(
+    cursor: str, coming: asyncio.Future[tuple[str, str, str]], events: AsyncIterator[tuple[str, str, str]]
+) -> AsyncIterator[str]:
+    """The events in the words of server-sent events; a line now and then, so that both ends know of each other."""
+    try:
+        yield f"retry: {RETRY_MS}\nid: {cursor}\nevent: following\ndata: {{}}\n\n"
+        while True:
+            done, _ = await asyncio.wait([coming], timeout=ALIVE_EVERY_S)
+            if not done:
+                yield ": still here\n\n"
+                continue
+            number, kind, told = coming.result()
+            yield f"id: {number}\nevent: {kind}\ndata: {told}\n\n"
+            coming = asyncio.ensure_future(anext(events))
+    except StopAsyncIteration:
+        return
+    except FoldError as problem:  # whoever follows comes back, and is told then
+        log("events.ended", "warning", code=problem.code, raised_at=place_of(problem))
+    finally:
+        coming.cancel()
+        with suppress(asyncio.CancelledError, StopAsyncIteration, FoldError):
+            await coming
+
+
+class _Query:
+    """What stands behind the question mark, checked; a name that nobody knows is of no account."""
+
+    def __init__(self, request: Request) -> None:
+        self._given = request.query_params
+
+    def has(self, name: str) -> bool:
+        return bool(self._given.get(name))
+
+    def text(self, name: str) -> str | None:
+        value = self._given.get(name) or None
+        if value is not None and len(value) > TEXT_MOST:
+            raise ArgumentInvalid(name, f"must have at most {TEXT_MOST} characters")
+        return value
+
+    def whole(self, name: str, default: int, least: int, most: int) -> int:
+        value = self._given.get(name) or str(default)
+        if not (value.isascii() and value.isdigit() and len(value) <= len(str(most)) and least <= int(value) <= most):
+            raise ArgumentInvalid(name, f"must be a whole number from {least} to {most}")
+        return int(value)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        value = self._given.get(name) or str(default).lower()
+        if value not in ("true", "false"):
+            raise ArgumentInvalid(name, "must be true or false")
+        return value == "true"
+
+
+def _json(text: str) -> Response:
+    return Response(text, media_type=JSON)
+
+
+def _owner(request: Request) -> str:
+    owner: str = request.scope[OWNER]
+    return owner
+
+
+def _session(request: Request) -> tuple[str, Any]:
+    session_id = request.path_params["session_id"]
+    if len(session_id) > BRANCH_ID_LENGTH_MAX:
+        raise ArgumentInvalid("session_id", f"must have at most {BRANCH_ID_LENGTH_MAX} characters")
+    return _owner(request), session_id

@@ -1,0 +1,184 @@
+"""`POST /hooks/HOST`: what an agent's host says has happened, received and answered at once. Knows HTTP, and readers.
+
+A 2xx means received: it is written behind (`fold.reports`). Whatever is wrong with a report, the agent goes on; so an
+answer is small, quick, and never a decision. Which session a report is for:
+
+    the host's conversation has called one of our tools    the session that the tool's result named
+    else                                                   the current session of the project it works in
+    a subagent                                             one of its own: its work is not in the main context
+
+The folder may move about below the one a conversation began in; that is still the same project.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from contextfold.capture import claude_code, cursor, vscode
+from contextfold.capture.observed import Observed
+from contextfold.errors import ArgumentInvalid, FoldError
+from contextfold.fold.accounting import health
+from contextfold.fold.callers import Caller, Target, target_of
+from contextfold.fold.inbox import InboxFull
+from contextfold.fold.project import NAME_LENGTH_MAX, normalised, project_at
+from contextfold.fold.reports import Report
+from contextfold.fold.service import FoldService
+from contextfold.fold.session import State
+from contextfold.nesting import is_too_deep
+from contextfold.record import Record
+from contextfold.serve.answers import JSON, refused, told_error
+from contextfold.serve.guard import OWNER
+from contextfold.serve.metrics import Metrics
+
+CONVERSATIONS_MAX = 10_000  # that are remembered
+RETRY_AFTER = {"retry-after": "1"}
+UNAVAILABLE = 503
+
+
+class Reader(Record):
+    read: Callable[[Mapping[str, object]], Observed]
+    answer: Callable[[str, str], Mapping[str, object]]  # (event, line of state) → what the host takes
+
+
+READERS = {
+    "claude-code": Reader(claude_code.read, claude_code.answer),
+    "cursor": Reader(cursor.read, cursor.answer),
+    "vscode": Reader(vscode.read, vscode.answer),
+}
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Hooks:
+    def __init__(self, fold: FoldService, metrics: Metrics) -> None:
+        self._fold, self._metrics = fold, metrics
+        self._ties: _Latest[tuple[str, str, str | None], Target] = _Latest()
+        self._homes: _Latest[tuple[str, str], str] = _Latest()
+        self._searches: set[asyncio.Task[None]] = set()
+
+    def routes(self) -> list[Route]:
+        return [Route(f"/hooks/{host}", endpoint=self._endpoint(host), methods=["POST"]) for host in READERS]
+
+    def _endpoint(self, host: str) -> Callable[[Request], object]:
+        async def report(request: Request) -> Response:
+            """What the host's hook tells; 2xx means received. The answer may add a line of state."""
+            return self._receive(host, request.scope[OWNER], await request.body())
+
+        return report
+
+    def _receive(self, host: str, owner: str, body: bytes) -> Response:
+        try:
+            observed = READERS[host].read(_payload(body))
+            target = self._target(owner, observed)
+        except FoldError as problem:
+            self._metrics.hook_report(host, "refused")
+            return refused(problem, self._fold)
+        if observed.done is None:
+            self._metrics.hook_report(host, "tied" if observed.session_id else "ignored")
+        else:
+            done = observed.done
+            report = Report(
+                target, host, done.type, done.content, done.tokens, done.failed, done.call_id, done.is_marker
+            )
+            try:
+                self._fold.reports.receive(report)
+            except InboxFull:
+                self._metrics.hook_report(host, "full")
+                message = "Too much is waiting to be written; this report was not taken."
+                return told_error(UNAVAILABLE, "busy", message, headers=RETRY_AFTER)
+        line = self._line(self._fold.sessions.last_known(target.key))
+        answer = READERS[host].answer(observed.event, line) if line else {}
+        return Response(json.dumps(answer), media_type=JSON)
+
+    def _target(self, owner: str, observed: Observed) -> Target:
+        who = (owner, observed.conversation, observed.agent)
+        if observed.session_id is not None:
+            self._tie(who, observed.session_id)
+        return self._ties.get(who) or self._by_folder(owner, observed)
+
+    def _tie(self, who: tuple[str, str, str | None], session_id: str) -> None:
+        """From now on the conversation's reports go to this session. A session we do not know at once is looked for."""
+        target = self._fold.address(who[0], session_id)
+        if target is not None:
+            self._ties.put(who, target)
+        else:
+            search = asyncio.get_running_loop().create_task(self._search(who, session_id))
+            self._searches.add(search)
+            search.add_done_callback(self._searches.discard)
+
+    async def _search(self, who: tuple[str, str, str | None], session_id: str) -> None:
+        try:
+            key = await self._fold.store.find(who[0], session_id)
+            state = await self._fold.sessions.look(key) if key else None
+        except FoldError:
+            return  # as if it had not been named: the next call of our tools names it again
+        if key is not None and state is not None:
+            self._ties.put(who, Target(key, state.project_path, state.name))
+
+    def _by_folder(self, owner: str, observed: Observed) -> Target:
+        if observed.folder is None:
+            raise ArgumentInvalid("cwd", "must be the folder that the agent works in")
+        conversation = (owner, observed.conversation)
+        folder = normalised(observed.folder)
+        home = self._homes.get(conversation)
+        if home is None or not _is_within(folder, home):
+            self._homes.put(conversation, observed.folder)
+            home = observed.folder
+        name = observed.agent[:NAME_LENGTH_MAX] if observed.agent else None
+        return target_of(Caller(owner, name), project_at(home))
+
+    def _line(self, state: State) -> str:
+        """The session's state in one line, where it is not healthy."""
+        policy = self._fold.policy
+        found = health(state, policy.limits, policy.thresholds)
+        if found.warning == "none":
+            return ""
+        limit = policy.limits.context_tokens
+        used = 100 * state.main.tokens // limit
+        return (
+            f"contextfold: the main thread holds {state.main.tokens} of {limit} tokens ({used} %, {found.warning}). "
+            f"{found.suggestion}."
+        )
+
+
+class _Latest(Generic[Key, Value]):
+    """The latest of many, by when they were last asked for."""
+
+    def __init__(self) -> None:
+        self._items: OrderedDict[Key, Value] = OrderedDict()
+
+    def get(self, key: Key) -> Value | None:
+        if key in self._items:
+            self._items.move_to_end(key)
+        return self._items.get(key)
+
+    def put(self, key: Key, value: Value) -> None:
+        self._items[key] = value
+        self._items.move_to_end(key)
+        if len(self._items) > CONVERSATIONS_MAX:
+            self._items.popitem(last=False)
+
+
+def _payload(body: bytes) -> Mapping[str, object]:
+    """Hosts write what their tools gave, half surrogate pairs included; so this is read more leniently than calls."""
+    try:
+        payload = None if is_too_deep(body) else json.loads(body.decode("utf-8", "replace"))
+    except ValueError:
+        payload = None
+    if not isinstance(payload, dict):
+        raise ArgumentInvalid("body", "must be a JSON object, as the host's hooks send it")
+    return payload
+
+
+def _is_within(folder: str, home: str) -> bool:
+    top = normalised(home)
+    return folder == top or (len(top) > 1 and folder.startswith((f"{top}/", f"{top}\\")))
