@@ -221,8 +221,8 @@ def speed_figure(served: Server, bare: Server, database: str, *, era: str, clien
         blocks.append((ours, handler, commit))
     ours, handler, commit = (added(list(column)) for column in zip(*blocks[1:], strict=True))  # the first warms up
     bare_sum = median(handler.seconds) + median(commit.seconds)
-    measured = f"p50 {_ms(median(ours.seconds))}, p99 {_ms(p99(ours.seconds))}, {ours.per_second:,.0f} calls/s"
-    yardstick = f"{_ms(median(handler.seconds))} handler + {_ms(median(commit.seconds))} transaction"
+    measured = f"p50 {exactly(median(ours.seconds))}, p99 {exactly(p99(ours.seconds))}, {ours.per_second:,.0f} calls/s"
+    yardstick = f"{exactly(median(handler.seconds))} handler + {exactly(median(commit.seconds))} transaction"
     name = f"a call of branch + return, {clients} client{'s' if clients > 1 else ''}, {era}: added"
     return Figure(name, measured, yardstick, median(ours.seconds) / bare_sum - 1, LIMIT)
 
@@ -244,7 +244,7 @@ def memory_figure(served: Server, bare: Server, sessions: int) -> Figure:
     )
 
 
-def _ms(seconds: float) -> str:
+def exactly(seconds: float) -> str:
     return f"{seconds * 1000:.2f} ms"
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from contextfold import __version__
 from contextfold.serve.metrics import RULES_MAX, Metrics
+from daemon import Daemon, HttpAgent
 
 
 def figures(metrics: Metrics) -> dict[tuple[str, ...], float]:
@@ -31,6 +34,12 @@ def test_every_figure_is_there_under_its_name() -> None:
     metrics.store_conflict()
     metrics.store_error()
     metrics.sessions_open(7)
+    metrics.operation("hook", 40, failed=True)
+    metrics.branch("discarded")
+    metrics.session("ended", 3)
+    metrics.hook_report("cursor", "recorded", 5)
+    metrics.hook_waiting(12)
+    metrics.hook_write_took(0.2)
     metrics.in_flight.inc()
     seen = figures(metrics)
     expected: dict[tuple[str, ...], float] = {
@@ -51,6 +60,15 @@ def test_every_figure_is_there_under_its_name() -> None:
         ("contextfold_store_operations_total", "conflict"): 1,
         ("contextfold_store_operations_total", "error"): 1,
         ("contextfold_sessions_open",): 7,
+        ("contextfold_operations_total", "failed", "hook"): 1,
+        ("contextfold_operations_total", "ok", "hook"): 0,
+        ("contextfold_tokens_recorded_total", "hook"): 40,
+        ("contextfold_branches_total", "discarded"): 1,
+        ("contextfold_sessions_total", "ended"): 3,
+        ("contextfold_hook_reports_total", "cursor", "recorded"): 5,
+        ("contextfold_hook_reports_total", "vscode", "lost"): 0,
+        ("contextfold_hook_reports_waiting",): 12,
+        ("contextfold_hook_write_duration_seconds_sum",): 0.2,
     }
     assert expected.items() <= seen.items()
     assert not [name for name, *_ in seen if name.endswith("_created")]
@@ -69,10 +87,49 @@ def test_a_caller_cannot_make_series() -> None:
         metrics.tool_call(f"guess{number}", "error", 0)
         metrics.request("/mcp", f"METHOD{number}", 405)
         metrics.redacted(f"rule{number}")
+        metrics.hook_report(f"host{number}", f"outcome{number}")
+        metrics.operation(f"source{number}", 1, failed=False)
     seen = figures(metrics)
     assert seen[("contextfold_tool_calls_total", "error", "unknown")] == RULES_MAX + 50
     assert seen[("contextfold_http_requests_total", "other", "/mcp", "405")] == RULES_MAX + 50
     assert seen[("contextfold_redactions_total", "other")] == 50
+    assert seen[("contextfold_hook_reports_total", "other", "other")] == RULES_MAX + 50
+    assert seen[("contextfold_tokens_recorded_total", "other")] == RULES_MAX + 50
+
+
+def test_what_is_told_of_the_figures_is_what_prometheus_reads() -> None:
+    metrics = Metrics([])
+    page = metrics.render()[0].decode()
+    for figure in metrics.figures:
+        assert f"# HELP {figure.name} {figure.help}\n# TYPE {figure.name} {figure.kind}\n" in page
+
+
+def test_a_daemon_counts_what_agents_do(tmp_path: Path) -> None:
+    running = Daemon(tmp_path)
+    agent = HttpAgent(running.port)
+    try:
+        for _ in range(2):
+            branch = agent.call("context_branch", description="d", prompt="1234", project_path="/p")["branch_id"]
+        agent.call("context_record", project_path="/p", type="read", tokens=30)
+        agent.call("context_record", project_path="/p", type="read", tokens=12, failed=True)
+        agent.call("context_return", message="m", project_path="/p")
+        agent.call("context_branch", description="d", prompt="1234", project_path="/p")
+        agent.call("context_rollback", branch_id=branch, project_path="/p", restore_state=False)
+        page = agent.http.ask("GET", "/metrics").body.decode()
+    finally:
+        agent.close()
+        assert running.stop() == 0
+    for line in (
+        'contextfold_operations_total{outcome="ok",source="reported"} 1.0',
+        'contextfold_operations_total{outcome="failed",source="reported"} 1.0',
+        'contextfold_tokens_recorded_total{source="reported"} 42.0',
+        'contextfold_branches_total{change="created"} 3.0',
+        'contextfold_branches_total{change="folded"} 1.0',
+        'contextfold_branches_total{change="discarded"} 1.0',
+        'contextfold_sessions_total{change="started"} 1.0',
+        'contextfold_sessions_total{change="rolled_back"} 1.0',
+    ):
+        assert line in page
 
 
 def test_two_daemons_in_one_process_count_apart() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from contextfold.canonical import Hundredths
 from contextfold.fold.session import Branch, Limits, State, open_tokens
@@ -45,11 +45,15 @@ def percent(part: int, whole: int) -> int:
 
 def health(state: State, limits: Limits, thresholds: Thresholds, branch: Branch | None = None) -> Health:
     """How the main thread stands, and how much of a branch's work failed."""
-    main, limit = state.main.tokens, limits.context_tokens
+    found = main_thread_health(state.main.tokens, limits, thresholds)
+    return replace(found, failure_rate=share(branch.failed, branch.operations)) if branch and branch.failed else found
+
+
+def main_thread_health(main: int, limits: Limits, thresholds: Thresholds) -> Health:
+    limit = limits.context_tokens
     warning, suggestion = "none", None
     if PERCENT * main > thresholds.high * limit:
         warning, suggestion = "high", "Start a new session, or roll back: the main thread is nearly full"
     elif PERCENT * main > thresholds.medium * limit:
         warning, suggestion = "medium", "Do the next subtask in a branch and return a short summary"
-    failure_rate = share(branch.failed, branch.operations) if branch and branch.failed else None
-    return Health(warning, share(main, limit), suggestion, failure_rate)
+    return Health(warning, share(main, limit), suggestion)

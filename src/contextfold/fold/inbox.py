@@ -20,6 +20,8 @@ BYTES_MAX = 64 << 20
 BATCH_ITEMS = 64  # written with one commit
 BATCH_BYTES = 1 << 20
 LINGER_S = 0.05  # for more of the same session to come; nobody waits for it
+QUIET_S = 0.01  # without anything coming in before writing begins: who reports is served first
+LINGERS_MOST = 6
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.1, 2.0  # between tries while the store is away
 SETTLED_S = 5.0  # that a verb waits at most
 
@@ -53,6 +55,7 @@ class Inbox(Generic[Item]):
         self._lost = lost  # told of what could not be written, and why
         self._lanes: dict[SessionKey, _Lane[Item]] = {}
         self._closed = False
+        self._last_put_s = 0.0
         self.waiting = 0
         self.waiting_bytes = 0
 
@@ -60,13 +63,17 @@ class Inbox(Generic[Item]):
         """Take it, or refuse with InboxFull. What was taken is written, unless the process is killed before."""
         if self._closed or self.waiting >= ITEMS_MAX or self.waiting_bytes + size_bytes > BYTES_MAX:
             raise InboxFull
-        lane = self._lanes.setdefault(key, _Lane())
+        loop = asyncio.get_running_loop()
+        self._last_put_s = loop.time()
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane()
         lane.items.append((item, size_bytes))
         lane.taken += 1
         self.waiting += 1
         self.waiting_bytes += size_bytes
         if lane.task is None:
-            lane.task = asyncio.get_running_loop().create_task(self._work(key, lane))
+            lane.task = loop.create_task(self._work(key, lane))
 
     async def settled(self, key: SessionKey) -> None:
         """Wait until everything that was put in for this session by now is written."""
@@ -102,7 +109,7 @@ class Inbox(Generic[Item]):
 
     async def _work(self, key: SessionKey, lane: _Lane[Item]) -> None:
         while lane.items:
-            await _linger(lane.hurry)
+            await self._linger(lane.hurry)
             batch = _batch(lane.items)
             await self._deliver(key, [item for item, _ in batch])
             for _ in batch:
@@ -116,6 +123,14 @@ class Inbox(Generic[Item]):
             if all(written.done() for _, written in lane.waiters):
                 lane.hurry.clear()
         del self._lanes[key]  # with no await since the last look, nothing can have come
+
+    async def _linger(self, hurry: asyncio.Event) -> None:
+        """Until a quiet moment, or for as long as can be afforded."""
+        loop = asyncio.get_running_loop()
+        for _ in range(LINGERS_MOST):
+            await _wait(hurry, LINGER_S)
+            if hurry.is_set() or loop.time() - self._last_put_s > QUIET_S:
+                return
 
     async def _deliver(self, key: SessionKey, items: Sequence[Item]) -> None:
         """Write them together; if that cannot be done, one by one, so that one bad apple spoils nothing."""
@@ -147,9 +162,9 @@ def _batch(items: deque[tuple[Item, int]]) -> list[tuple[Item, int]]:
     return chosen
 
 
-async def _linger(hurry: asyncio.Event) -> None:
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
     try:
-        async with asyncio.timeout(LINGER_S):
-            await hurry.wait()
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
     except TimeoutError:
         pass

@@ -22,10 +22,6 @@ from contextfold.fold.session import State
 from contextfold.fold.sessions import Decide, Outcome, Tell
 from contextfold.fold.store import Operation, SessionKey
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from contextfold.tokens import Counter as TokenCounter
-
 HOOK = "hook"  # the source of these figures
 CALL_ID_LENGTH = 16  # of a hash's 64 digits: enough among the few hundred it is compared with
 UTF8_MOST_BYTES = 4  # of a character
@@ -38,7 +34,7 @@ class Report:
     told_by: str  # which host
     type: str
     content: str
-    tokens: int | None  # counted from the content if None
+    tokens: int
     failed: bool
     call_id: str  # empty if nothing tells two of them apart
     is_marker: bool  # its id tells it apart only from the one just before
@@ -71,9 +67,10 @@ class Commit(Protocol):
 
 
 class Reports:
-    def __init__(self, commit: Commit, scrub: Scrub, count: TokenCounter, note: Callable[[Noted], None]) -> None:
-        self._commit, self._scrub, self._count, self._note = commit, scrub, count, note
+    def __init__(self, commit: Commit, scrub: Scrub, note: Callable[[Noted], None]) -> None:
+        self._commit, self._scrub, self._note = commit, scrub, note
         self._inbox: Inbox[Report] = Inbox(self._write, lost=self._lost)
+        self._tokens: Counter[SessionKey] = Counter()  # of what waits
 
     @property
     def waiting(self) -> int:
@@ -82,6 +79,11 @@ class Reports:
     def receive(self, report: Report) -> None:
         """Take a report, to be written behind; InboxFull if there is no room."""
         self._inbox.put(report.target.key, report, UTF8_MOST_BYTES * len(report.content))
+        self._tokens[report.target.key] += report.tokens
+
+    def waiting_tokens(self, key: SessionKey) -> int:
+        """What a session's figures do not have yet."""
+        return self._tokens[key]
 
     async def settled(self, key: SessionKey) -> None:
         """Wait until what was received for this session by now is written."""
@@ -94,7 +96,7 @@ class Reports:
         started_s = time.monotonic()
         scrubbed = await self._scrub(*(text for report in reports for text in (report.type, report.content)))
         kinds, contents = scrubbed[::2], scrubbed[1::2]
-        works = [self._work(*each) for each in zip(reports, kinds, contents, strict=True)]
+        works = [_work(*each) for each in zip(reports, kinds, contents, strict=True)]
         texts: dict[int, str] = {}
         new: list[int] = []
 
@@ -109,19 +111,29 @@ class Reports:
         became = Counter(
             (report.told_by, "recorded" if place in set(new) else "repeated") for place, report in enumerate(reports)
         )
+        self._settle(reports)
         self._note(Noted(reports=became, reports_took_s=time.monotonic() - started_s))
 
-    def _work(self, report: Report, kind: Scrubbed, content: Scrubbed) -> session.Work:
-        return session.Work(
-            kind.text,
-            self._count(report.content) if report.tokens is None else report.tokens,
-            HOOK,
-            failed=report.failed,
-            redactions=kind.redactions + content.redactions,
-            call_id=hashed(report.call_id)[:CALL_ID_LENGTH] if report.call_id else "",
-            is_marker=report.is_marker,
-        )
+    def _settle(self, reports: Sequence[Report]) -> None:
+        for report in reports:
+            key = report.target.key
+            self._tokens[key] -= report.tokens
+            if not self._tokens[key]:
+                del self._tokens[key]
 
     def _lost(self, reports: Sequence[Report], problem: Exception | None) -> None:
+        self._settle(reports)
         became = Counter((report.told_by, "lost") for report in reports)
         self._note(Noted(reports=became, reports_failed=problem))
+
+
+def _work(report: Report, kind: Scrubbed, content: Scrubbed) -> session.Work:
+    return session.Work(
+        kind.text,
+        report.tokens,
+        HOOK,
+        failed=report.failed,
+        redactions=kind.redactions + content.redactions,
+        call_id=hashed(report.call_id)[:CALL_ID_LENGTH] if report.call_id else "",
+        is_marker=report.is_marker,
+    )

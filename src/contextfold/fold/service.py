@@ -101,7 +101,7 @@ class FoldService:
         self._new_id = new_id
         self._note = note
         self._addresses: OrderedDict[str, Target] = OrderedDict()
-        self.reports = Reports(self.commit, self.scrub, self.count, note)
+        self.reports = Reports(self.commit, self.scrub, note)
         self._lanes = (ThreadPoolExecutor(4, "contextfold-scrub"), ThreadPoolExecutor(1, "contextfold-scrub-long"))
 
     async def branch(self, caller: Caller, request: BranchRequest) -> Outcome:

@@ -47,8 +47,10 @@ Headers = list[tuple[bytes, bytes]]
 OWNER = "contextfold.owner"  # where the inner application finds the caller
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for whoever watches the daemon
 MCP_PATH = "/mcp"
+HOOKS_PATH = "/hooks/"
 PAGE_PATH, WEB_PATH = "/", "/web/"  # the dashboard's own files: they hold nobody's data, and the page asks for a token
 
+OK = 200
 STREAM_GRACE_S = 1.0  # for an event stream to end by itself once it is told that nobody listens
 CLIENT_CLOSED = 499  # in logs and metrics only: there was nobody left to answer
 POLICY_VIOLATION = 1008  # of WebSockets
@@ -231,6 +233,8 @@ class Guard:
             self.metrics.refusal(exchange.refused)
         if not exchange.is_stream:
             self.metrics.request_took(route, seconds)
+        if exchange.status == OK and exchange.scope["path"].startswith(HOOKS_PATH):
+            return  # one for each thing an agent does: counted, not told
         level = "error" if exchange.status == INTERNAL_ERROR else "info"
         more = {"refused": exchange.refused} if exchange.refused else {}
         ms = round(seconds * 1e3, 2)

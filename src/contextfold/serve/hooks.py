@@ -18,24 +18,23 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from contextfold.capture import claude_code, cursor, vscode
-from contextfold.capture.observed import Observed
+from contextfold.capture.observed import Done, Observed
 from contextfold.errors import ArgumentInvalid, FoldError
-from contextfold.fold.accounting import health
+from contextfold.fold.accounting import main_thread_health, percent
 from contextfold.fold.callers import Caller, Target, target_of
 from contextfold.fold.inbox import InboxFull
 from contextfold.fold.project import NAME_LENGTH_MAX, normalised, project_at
 from contextfold.fold.reports import Report
 from contextfold.fold.service import FoldService
-from contextfold.fold.session import State
+from contextfold.fold.store import SessionKey
 from contextfold.nesting import is_too_deep
 from contextfold.record import Record
 from contextfold.serve.answers import JSON, refused, told_error
-from contextfold.serve.guard import OWNER
+from contextfold.serve.guard import HOOKS_PATH, OWNER, Receive, Scope, Send
 from contextfold.serve.metrics import Metrics
 
 CONVERSATIONS_MAX = 10_000  # that are remembered
@@ -63,47 +62,55 @@ class Hooks:
         self._fold, self._metrics = fold, metrics
         self._ties: _Latest[tuple[str, str, str | None], Target] = _Latest()
         self._homes: _Latest[tuple[str, str], str] = _Latest()
+        self._places: _Latest[tuple[str, str, str | None, str], Target] = _Latest()
         self._searches: set[asyncio.Task[None]] = set()
 
     def routes(self) -> list[Route]:
-        return [Route(f"/hooks/{host}", endpoint=self._endpoint(host), methods=["POST"]) for host in READERS]
+        endpoints = {f"{HOOKS_PATH}{host}": _Endpoint(host, self.receive) for host in READERS}
+        return [Route(path, endpoint=endpoint, methods=["POST"]) for path, endpoint in endpoints.items()]
 
-    def _endpoint(self, host: str) -> Callable[[Request], object]:
-        async def report(request: Request) -> Response:
-            """What the host's hook tells; 2xx means received. The answer may add a line of state."""
-            return self._receive(host, request.scope[OWNER], await request.body())
-
-        return report
-
-    def _receive(self, host: str, owner: str, body: bytes) -> Response:
+    def receive(self, host: str, owner: str, body: bytes) -> Response:
         try:
             observed = READERS[host].read(_payload(body))
             target = self._target(owner, observed)
         except FoldError as problem:
             self._metrics.hook_report(host, "refused")
             return refused(problem, self._fold)
-        if observed.done is None:
+        dones = (observed.done, *observed.batch) if observed.done else observed.batch
+        if not dones:
             self._metrics.hook_report(host, "tied" if observed.session_id else "ignored")
-        else:
-            done = observed.done
-            report = Report(
-                target, host, done.type, done.content, done.tokens, done.failed, done.call_id, done.is_marker
-            )
-            try:
-                self._fold.reports.receive(report)
-            except InboxFull:
-                self._metrics.hook_report(host, "full")
-                message = "Too much is waiting to be written; this report was not taken."
-                return told_error(UNAVAILABLE, "busy", message, headers=RETRY_AFTER)
-        line = self._line(self._fold.sessions.last_known(target.key))
+        try:
+            for done in dones:
+                self._take(host, target, done)
+        except InboxFull:
+            self._metrics.hook_report(host, "full")
+            message = "Too much is waiting to be written; this report was not taken."
+            return told_error(UNAVAILABLE, "busy", message, headers=RETRY_AFTER)
+        line = self._line(target.key)
         answer = READERS[host].answer(observed.event, line) if line else {}
-        return Response(json.dumps(answer), media_type=JSON)
+        return Response(json.dumps(answer) if answer else b"{}", media_type=JSON)
+
+    def _take(self, host: str, target: Target, done: Done) -> None:
+        tokens = self._fold.count(done.content) if done.tokens is None else done.tokens
+        self._fold.reports.receive(
+            Report(target, host, done.type, done.content, tokens, done.failed, done.call_id, done.is_marker)
+        )
 
     def _target(self, owner: str, observed: Observed) -> Target:
         who = (owner, observed.conversation, observed.agent)
         if observed.session_id is not None:
             self._tie(who, observed.session_id)
-        return self._ties.get(who) or self._by_folder(owner, observed)
+        tied = self._ties.get(who)
+        if tied is not None:
+            return tied
+        if observed.folder is None:
+            raise ArgumentInvalid("cwd", "must be the folder that the agent works in")
+        place = (*who, observed.folder)
+        target = self._places.get(place)
+        if target is None:
+            target = self._by_folder(owner, observed, observed.folder)
+            self._places.put(place, target)
+        return target
 
     def _tie(self, who: tuple[str, str, str | None], session_id: str) -> None:
         """From now on the conversation's reports go to this session. A session we do not know at once is looked for."""
@@ -124,30 +131,39 @@ class Hooks:
         if key is not None and state is not None:
             self._ties.put(who, Target(key, state.project_path, state.name))
 
-    def _by_folder(self, owner: str, observed: Observed) -> Target:
-        if observed.folder is None:
-            raise ArgumentInvalid("cwd", "must be the folder that the agent works in")
+    def _by_folder(self, owner: str, observed: Observed, folder: str) -> Target:
         conversation = (owner, observed.conversation)
-        folder = normalised(observed.folder)
         home = self._homes.get(conversation)
-        if home is None or not _is_within(folder, home):
-            self._homes.put(conversation, observed.folder)
-            home = observed.folder
+        if home is None or not _is_within(normalised(folder), home):
+            self._homes.put(conversation, folder)
+            home = folder
         name = observed.agent[:NAME_LENGTH_MAX] if observed.agent else None
         return target_of(Caller(owner, name), project_at(home))
 
-    def _line(self, state: State) -> str:
-        """The session's state in one line, where it is not healthy."""
-        policy = self._fold.policy
-        found = health(state, policy.limits, policy.thresholds)
+    def _line(self, key: SessionKey) -> str:
+        """The session's state in one line, where it is not healthy; with what is not yet written."""
+        policy, state = self._fold.policy, self._fold.sessions.last_known(key)
+        tokens = state.main.tokens + (0 if state.path else self._fold.reports.waiting_tokens(key))
+        found = main_thread_health(tokens, policy.limits, policy.thresholds)
         if found.warning == "none":
             return ""
         limit = policy.limits.context_tokens
-        used = 100 * state.main.tokens // limit
+        used = percent(tokens, limit)
         return (
-            f"contextfold: the main thread holds {state.main.tokens} of {limit} tokens ({used} %, {found.warning}). "
+            f"contextfold: the main thread holds {tokens} of {limit} tokens ({used} %, {found.warning}). "
             f"{found.suggestion}."
         )
+
+
+class _Endpoint:
+    """What the host's hook tells; 2xx means received. The answer may add a line of state."""
+
+    def __init__(self, host: str, receive: Callable[[str, str, bytes], Response]) -> None:
+        self._host, self._receive = host, receive
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        message = await receive()  # the guard has the whole body
+        await self._receive(self._host, scope[OWNER], message["body"])(scope, receive, send)
 
 
 class _Latest(Generic[Key, Value]):

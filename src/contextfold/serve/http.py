@@ -57,11 +57,11 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
                 await services.resolvers.close()
                 await services.fold.close()
 
-    routes = [
+    routes = [  # the busiest first: they are tried in order
         Route(MCP_PATH, endpoint=endpoint, methods=["POST"]),
+        *(_of_folding(services) if folds else []),
         Route(MCP_PATH, endpoint=pages.no_stream, methods=["GET", "DELETE"]),
         Route(f"{MCP_PATH}/tools/list", endpoint=pages.tools, methods=["GET"]),
-        *(_of_folding(services) if folds else []),
         Route("/healthz", endpoint=pages.healthz, methods=["GET"]),
         Route("/readyz", endpoint=pages.readyz, methods=["GET"]),
         Route("/metrics", endpoint=pages.metrics, methods=["GET"]),
@@ -71,8 +71,8 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
 
 def _of_folding(services: Services) -> list[Route]:
     return [
-        *Api(services.fold).routes(),
         *Hooks(services.fold, services.metrics).routes(),
+        *Api(services.fold).routes(),
         *Web().routes(),
     ]
 

@@ -1,0 +1,97 @@
+"""How long an agent waits for its hook: a report is answered before it is written, and writing must not hold up others.
+
+Sixteen agents report at the same moment, each in a session of its own, again and again, every 20 to 120 ms:
+far more often than busy agents do. The yardstick is a bare handler on the same server under the same load, measured in
+turns.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable
+
+from bench.daemon import Client, Server, Taken, added, bare_server, daemon, exactly, together
+from bench.figures import Figure, show, tell
+from bench.stdio import median, p99
+
+AGENTS = 16
+LIMIT = 2.0
+ROUNDS = 60  # in a turn
+PAUSES_S = (0.02, 0.12)  # between rounds, at random: what is written behind falls into any of them
+OUTPUT = "".join(f"src/app/login_{number}.py:{number}: def check(session, user):\n" for number in range(40))  # 2 KB
+
+
+def report(path: str, agent: str, number: int) -> bytes:
+    payload = {
+        "session_id": agent,
+        "transcript_path": f"/home/me/.claude/projects/{agent}.jsonl",
+        "cwd": f"/home/me/{agent}",
+        "permission_mode": "default",
+        "hook_event_name": "PostToolUse",
+        "tool_name": "Bash",
+        "tool_input": {"command": "grep -rn check src", "description": "Find the check"},
+        "tool_response": {"stdout": OUTPUT, "stderr": "", "interrupted": False, "isImage": False},
+        "tool_use_id": f"toolu_{agent}_{number}",
+        "duration_ms": 12,
+    }
+    body = json.dumps(payload).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    return head.encode() + b"\r\n\r\n" + body
+
+
+def reporting(port: int, requests: list[bytes], rounds_s: list[float]) -> Callable[[list[float]], None]:
+    """Send one report in each round. One that is answered late makes the next late, and none is left out."""
+
+    def work(seconds: list[float]) -> None:
+        client = Client(port)
+        for sent, at_s in zip(requests, rounds_s, strict=True):
+            time.sleep(max(0.0, at_s - time.perf_counter()))
+            begin = time.perf_counter()
+            client.ask(sent)
+            seconds.append(time.perf_counter() - begin)
+        client.close()
+
+    return work
+
+
+def _load(port: int, requests: list[list[bytes]]) -> Taken:
+    pauses_s = random.Random(1)
+    rounds_s = [time.perf_counter()]
+    for _ in requests[0]:
+        rounds_s.append(rounds_s[-1] + pauses_s.uniform(*PAUSES_S))
+    return together([reporting(port, of_agent, rounds_s[1:]) for of_agent in requests])
+
+
+def hook_figure(served: Server, bare: Server, *, turns: int) -> Figure:
+    blocks: list[tuple[Taken, Taken]] = []
+    for turn in range(turns + 1):
+        agents = [f"agent{number}" for number in range(AGENTS)]
+        numbers = range(turn * ROUNDS, (turn + 1) * ROUNDS)
+        ours, handler = (
+            _load(port, [[report(path, agent, number) for number in numbers] for agent in agents])
+            for port, path in ((served.port, "/hooks/claude-code"), (bare.port, "/mcp"))
+        )
+        blocks.append((ours, handler))
+    ours, handler = (added(list(column)) for column in zip(*blocks[1:], strict=True))  # the first warms up
+    return Figure(
+        f"a hook's answer, p99, {AGENTS} agents at once",
+        f"p99 {exactly(p99(ours.seconds))}, p50 {exactly(median(ours.seconds))}, {ours.per_second:,.0f}/s",
+        f"bare handler p99 {exactly(p99(handler.seconds))}, p50 {exactly(median(handler.seconds))}",
+        p99(ours.seconds) / p99(handler.seconds),
+        LIMIT,
+    )
+
+
+def main(turns: int = 9) -> bool:
+    tell("hooks")
+    with tempfile.TemporaryDirectory() as folder:
+        served, bare = daemon(folder), bare_server()
+        try:
+            figures = [hook_figure(served, bare, turns=turns)]
+        finally:
+            served.stop()
+            bare.stop()
+    return show("hooks", figures)

@@ -1,0 +1,120 @@
+"""The Grafana dashboard: every query asks for figures that a working daemon really has, and none is forgotten."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from contextfold.serve.metrics import Metrics
+from daemon import Daemon, HttpAgent
+from machine import ROOT
+
+DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "contextfold.json").read_text(encoding="utf-8"))
+PANELS = DASHBOARD["panels"]
+QUERIES = [target["expr"] for panel in PANELS for target in panel.get("targets", ())]
+COLUMNS = 24
+SUFFIXES = ("_bucket", "_count", "_sum")  # of the series that one histogram is
+
+# What a query may hold besides the names of figures and labels.
+WORDS = {"sum", "by", "rate", "increase", "count", "histogram_quantile"}
+# What is counted and on no panel, with the reason.
+LEFT_OUT: set[str] = set()
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """What /metrics of a daemon that has done some work says: each series' name, with its labels."""
+    running = Daemon(tmp_path_factory.mktemp("daemon"))
+    agent = HttpAgent(running.port)
+    try:
+        agent.call("context_branch", description="d", prompt="password=hunter2-Q7xW9", project_path="/p")
+        agent.call("context_record", project_path="/p", type="read", content="text")
+        agent.call("context_return", message="m", project_path="/p")
+        assert agent.http.ask("GET", "/healthz", headers={"host": "evil.example"}).status == 421
+        page = agent.http.ask("GET", "/metrics").body.decode()
+    finally:
+        agent.close()
+        running.stop()
+    names: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            names.setdefault(sample.name, set()).update(sample.labels)
+    return names
+
+
+def figures_in(query: str) -> dict[str, set[str]]:
+    """The figures a query names, each with the labels it is asked by."""
+    return {
+        name: set(re.findall(r"(\w+)\s*(?:=~|!=|=)", matchers)) - {"job", "instance"}
+        for name, matchers in re.findall(r"\b([a-z_]+)\{([^}]*)\}", query)
+    }
+
+
+def base(name: str) -> str:
+    return re.sub(f"({'|'.join(SUFFIXES)})$", "", name)
+
+
+def test_every_figure_of_a_query_is_one_that_a_daemon_has(scraped: dict[str, set[str]]) -> None:
+    for query in QUERIES:
+        figures = figures_in(query)
+        assert figures, query
+        for name, labels in figures.items():
+            assert name in scraped, query
+            grouped = {label.strip() for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(",")}
+            assert labels | grouped <= scraped[name], query
+
+
+def test_a_query_holds_nothing_else(scraped: dict[str, set[str]]) -> None:
+    """So that a figure without braces cannot slip past the test above."""
+    for query in QUERIES:
+        bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\([a-z_, ]*\)", " ", query)
+        words = set(re.findall(r"[a-z_]{2,}", bare))
+        assert words <= WORDS | set(scraped), query
+
+
+def test_every_figure_of_ours_is_on_a_panel_or_left_out_on_purpose() -> None:
+    shown = {base(name) for query in QUERIES for name in figures_in(query)}
+    ours = {figure.name for figure in Metrics([]).figures}
+    assert ours - shown == LEFT_OUT
+
+
+def test_every_query_is_for_the_chosen_source_job_and_instance() -> None:
+    variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
+    assert variables.keys() == {"datasource", "job", "instance"}
+    assert (variables["datasource"]["type"], variables["datasource"]["query"]) == ("datasource", "prometheus")
+    for panel in PANELS:
+        for target in panel.get("targets", ()):
+            assert target["datasource"] == panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+            assert target["expr"].count('{job=~"$job",instance=~"$instance"') == len(figures_in(target["expr"]))
+
+
+def test_the_file_has_what_grafana_asks_for() -> None:
+    assert {"title", "uid", "schemaVersion", "panels", "templating", "time", "annotations"} <= DASHBOARD.keys()
+    assert DASHBOARD["id"] is None  # that of whoever imports it
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    assert len({panel["title"] for panel in PANELS}) == len(PANELS)
+    for panel in PANELS:
+        assert {"id", "type", "title", "gridPos"} <= panel.keys()
+        if panel["type"] != "row":
+            assert panel["description"]
+            assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+
+
+def test_no_panel_covers_another() -> None:
+    def covers(one: dict[str, int], other: dict[str, int]) -> bool:
+        across = one["x"] < other["x"] + other["w"] and other["x"] < one["x"] + one["w"]
+        down = one["y"] < other["y"] + other["h"] and other["y"] < one["y"] + one["h"]
+        return across and down
+
+    places = [panel["gridPos"] for panel in PANELS]
+    assert all(place["x"] + place["w"] <= COLUMNS for place in places)
+    assert not [pair for pair in itertools.combinations(places, 2) if covers(*pair)]
+
+
+def test_the_page_about_it_names_the_file() -> None:
+    assert "deploy/grafana/contextfold.json" in Path(ROOT / "docs" / "observability.md").read_text(encoding="utf-8")

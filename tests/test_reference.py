@@ -1,0 +1,62 @@
+"""The reference is what the code says, and says something about everything."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tools import reference
+
+from contextfold.failures import EXIT_CODES
+from contextfold.serve.metrics import Metrics
+from machine import ROOT, SOURCE
+
+PAGE: Path = ROOT / "docs" / "reference.md"
+
+
+def test_the_committed_page_is_what_the_code_gives() -> None:
+    assert PAGE.read_text(encoding="utf-8") == reference.page(), f"docs/reference.md is old: run `{reference.COMMAND}`"
+
+
+def test_every_route_says_what_it_is_for() -> None:
+    assert [(method, path) for method, path, purpose in reference.routes() if not purpose] == []
+
+
+def test_every_error_is_in_it_once() -> None:
+    page = PAGE.read_text(encoding="utf-8").partition("## Errors")[2]
+    for code in EXIT_CODES:
+        assert page.count(f"| `{code}` |") == 1
+
+
+def test_every_event_of_the_log_is_on_the_page_about_it() -> None:
+    page = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8").partition("## Logs")[2]
+    told = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)*)`", page))
+    calls = [
+        call
+        for path in (SOURCE / "contextfold").rglob("*.py")
+        for call in re.findall(r"\b(?:log|_line)\(\s*(\"[^)\n]*)", path.read_text(encoding="utf-8"))
+    ]
+    events = {event for call in calls for event in re.findall(r'"([a-z]+\.[a-z_]+|library|uncaught|tokens)"', call)}
+    assert len(events) > 10
+    assert events <= told
+
+
+def test_every_figure_that_a_page_names_is_there() -> None:
+    figures = {figure.name for figure in Metrics([]).figures}
+    for page in (ROOT / "docs").rglob("*.md"):
+        for name in re.findall(r"\bcontextfold_[a-z_]+[a-z]", page.read_text(encoding="utf-8")):
+            assert re.sub("_(bucket|sum|count)$", "", name) in figures, (page, name)
+
+
+def test_what_other_pages_link_to_in_it_is_there() -> None:
+    """By heading; a command that is renamed must not leave such a link behind."""
+    page = PAGE.read_text(encoding="utf-8")
+    anchors = {_anchor(line) for line in page.splitlines() if line.startswith("#")}
+    for other in (ROOT / "docs").rglob("*.md"):
+        for part in other.read_text(encoding="utf-8").split("reference.md#")[1:]:
+            assert part.partition(")")[0] in anchors, other
+
+
+def _anchor(heading: str) -> str:
+    kept = "".join(letter for letter in heading.lstrip("# ").lower() if letter.isalnum() or letter in " -_")
+    return kept.replace(" ", "-")
