@@ -69,6 +69,7 @@ def test_the_recorded_run_is_read_event_by_event() -> None:
     assert Counter(seen.event for _, seen in RUN if seen.done) == {
         "PostToolUse": 43,  # two were our own
         "PostToolUseFailure": 10,
+        "UserPromptSubmit": 7,
         "Stop": 6,
         "PreCompact": 2,
     }
@@ -257,10 +258,10 @@ def test_the_last_message_of_a_turn_is_told_once() -> None:
     assert observed("SubagentStop", last_assistant_message="Ready.", agent_id="a").done is None
 
 
-def test_a_compaction_is_a_marker_that_counts_for_nothing() -> None:
+def test_a_compaction_counts_for_nothing() -> None:
     compactions = [seen.done for _, seen in RUN if seen.done and seen.done.type == "compaction"]
     assert [told.content for told in compactions] == ["manual: keep the names", "auto"]
-    assert all(told.tokens == 0 and told.is_marker and told.call_id for told in compactions)
+    assert all(told.tokens == 0 and told.call_id for told in compactions)
 
 
 def test_an_event_nobody_knows_is_no_error() -> None:
@@ -270,7 +271,7 @@ def test_an_event_nobody_knows_is_no_error() -> None:
 def test_a_line_is_added_only_where_the_host_takes_it() -> None:
     events = {payload["hook_event_name"] for payload, _ in RUN} | {"other"}
     added = {event for event in events if answer(event, "line")}
-    assert added == {"PostToolBatch", "PostToolUse", "PostToolUseFailure", "SessionStart", "UserPromptSubmit"}
+    assert added == {"PostToolUse", "PostToolUseFailure", "SessionStart", "UserPromptSubmit"}
     assert answer("PostToolUse", "line") == {
         "hookSpecificOutput": {"hookEventName": "PostToolUse", "additionalContext": "line"}
     }

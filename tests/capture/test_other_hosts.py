@@ -57,12 +57,7 @@ def test_cursors_messages_and_compactions_are_told() -> None:
     assert message
     assert (message.type, message.content) == ("message", "The tests pass.")
     assert compaction
-    assert (compaction.type, compaction.content, compaction.tokens, compaction.is_marker) == (
-        "compaction",
-        "auto",
-        0,
-        True,
-    )
+    assert (compaction.type, compaction.content, compaction.tokens) == ("compaction", "auto", 0)
     assert at_cursor("stop").done is None
     assert at_cursor("sessionStart").done is None
 
@@ -97,7 +92,7 @@ def test_vs_code_names_our_session_and_our_tools_are_not_counted() -> None:
 def test_vs_codes_other_events_are_known() -> None:
     compaction = at_vscode("PreCompact").done
     assert compaction
-    assert compaction.is_marker
+    assert compaction.tokens == 0
     assert at_vscode("SubagentStop").agent == "Plan subagent-456"
     assert at_vscode("Stop").done is None
     assert at_vscode("SessionStart").event == "SessionStart"

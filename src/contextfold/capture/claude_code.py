@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from contextfold.capture.observed import Done, Observed
-from contextfold.capture.operations import compaction, message, tool_call
+from contextfold.capture.operations import compaction, message, prompt, tool_call
 from contextfold.capture.own_tools import session_named
 from contextfold.capture.payload import Payload
 from contextfold.capture.tool_text import text_of
@@ -31,9 +31,9 @@ EVENTS = frozenset(
         "UserPromptSubmit",
     }
 )
-# Where a line reaches the model. Added to Stop or SubagentStop it makes the agent go on instead of stopping; added to
-# the others it is an error, shown to the person.
-ANSWERED = frozenset({"PostToolBatch", "PostToolUse", "PostToolUseFailure", "SessionStart", "UserPromptSubmit"})
+# Where a line reaches the model, once. Added to Stop or SubagentStop it makes the agent go on instead of stopping; added
+# to PreCompact and the like it is an error, shown to the person; and PostToolBatch comes right after PostToolUse.
+ANSWERED = frozenset({"PostToolUse", "PostToolUseFailure", "SessionStart", "UserPromptSubmit"})
 LINE_LENGTH_MAX = 10_000
 CALLS_MAX = 1_000  # of one turn
 REFUSED = "<tool_use_error>"  # begins what the model reads of a call that never ran
@@ -55,10 +55,14 @@ def read(payload: Mapping[str, object]) -> Observed:
             done, session_id = _call(fields, conversation, fields.text("error"), failed=True)
         case "PostToolBatch":
             batch, session_id = _batch(fields, conversation)
+        case "UserPromptSubmit":
+            done = prompt(conversation, fields.text("prompt_id"), fields.text("prompt"))
         case "Stop":
             done = message(conversation, fields.text("prompt_id"), fields.text("last_assistant_message"))
         case "PreCompact":
-            done = compaction(conversation, fields.text("trigger"), fields.text("custom_instructions"))
+            done = compaction(
+                conversation, fields.text("prompt_id"), *map(fields.text, ("trigger", "custom_instructions"))
+            )
     return Observed(event, conversation, agent, folder, done, session_id, batch)
 
 

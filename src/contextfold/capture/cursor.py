@@ -53,7 +53,7 @@ def read(payload: Mapping[str, object]) -> Observed:
         case "afterAgentResponse":
             done = message(conversation, fields.text("generation_id"), fields.text("text"))
         case "preCompact":
-            done = compaction(conversation, fields.text("trigger"))
+            done = compaction(conversation, fields.text("generation_id"), fields.text("trigger"))
     return Observed(event, conversation, folder=folder, done=done, session_id=session_id)
 
 

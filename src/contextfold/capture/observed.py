@@ -14,7 +14,6 @@ class Done:
     failed: bool = False
     tokens: int | None = None  # where the content is not what fills the context
     call_id: str = ""  # the same for two reports of the same thing; empty if nothing tells
-    is_marker: bool = False  # without an id of its own: the same again, with nothing between, is a repetition
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,15 @@ def message(conversation: str, turn: str, text: str) -> Done | None:
     return Done("message", text, call_id=call_id(conversation, turn, text)) if text else None
 
 
-def compaction(conversation: str, *told: str) -> Done:
-    """Counts for nothing: what was asked for goes to whoever summarises, not into the context."""
-    return Done(
-        "compaction",
-        ": ".join(filter(None, told)),
-        tokens=0,
-        call_id=call_id(conversation, "compaction"),
-        is_marker=True,
-    )
+def prompt(conversation: str, turn: str, text: str) -> Done | None:
+    """What a person asked for, or the host in their name."""
+    return Done("prompt", text, call_id=call_id(conversation, turn, "prompt", text)) if text else None
+
+
+def compaction(conversation: str, turn: str, *told: str) -> Done:
+    """Counts for nothing: what was asked for goes to whoever summarises, not into the context.
+
+    Nothing tells one compaction of a turn from the next, so a second one counts as the first told again.
+    """
+    content = ": ".join(filter(None, told))
+    return Done("compaction", content, tokens=0, call_id=call_id(conversation, f"compaction {turn} {content}"))

@@ -91,6 +91,10 @@ class Inbox(Generic[Item]):
         finally:
             lane.waiters = [waiter for waiter in lane.waiters if waiter[1] is not written]
 
+    async def all_settled(self, owner: str) -> None:
+        """Wait for what was put in for any session of an owner's."""
+        await asyncio.gather(*(self.settled(key) for key in list(self._lanes) if key.owner == owner))
+
     async def close(self, timeout_s: float) -> None:
         """Write all that is there, and take nothing more. What is left when the time is over is lost, and told."""
         self._closed = True

@@ -50,6 +50,7 @@ class Overview:
 
     async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
         """Live sessions, the latest activity first."""
+        await self._service.reports.all_settled(owner)  # a session may begin with what waits
         events_cursor = await self._store.cursor()
         page = await self._store.sessions(owner, after=_position(cursor) if cursor else None, limit=limit + 1)
         states = [await self._service.look(listed.key) for listed in page[:limit]]

@@ -37,7 +37,6 @@ class Report:
     tokens: int
     failed: bool
     call_id: str  # empty if nothing tells two of them apart
-    is_marker: bool  # its id tells it apart only from the one just before
 
 
 class Scrubbed(Protocol):
@@ -89,6 +88,9 @@ class Reports:
         """Wait until what was received for this session by now is written."""
         await self._inbox.settled(key)
 
+    async def all_settled(self, owner: str) -> None:
+        await self._inbox.all_settled(owner)
+
     async def close(self) -> None:
         await self._inbox.close(DRAIN_S)
 
@@ -135,5 +137,4 @@ def _work(report: Report, kind: Scrubbed, content: Scrubbed) -> session.Work:
         failed=report.failed,
         redactions=kind.redactions + content.redactions,
         call_id=hashed(report.call_id)[:CALL_ID_LENGTH] if report.call_id else "",
-        is_marker=report.is_marker,
     )

@@ -266,7 +266,6 @@ class Work:
     failed: bool
     redactions: int
     call_id: str = ""
-    is_marker: bool = False  # its id tells it apart only from the one just before
 
 
 def record(state: State, at: str, *works: Work) -> list[Event]:
@@ -282,13 +281,12 @@ def record(state: State, at: str, *works: Work) -> list[Event]:
 
 def unrepeated(state: State, works: Sequence[Work]) -> list[int]:
     """Which of these the log does not have yet, by their places."""
-    calls = list(state.calls)
+    known = set(state.calls)
     new = []
     for place, work in enumerate(works):
-        known = calls[-1:] if work.is_marker else calls
-        if not work.call_id or work.call_id not in known:
+        if work.call_id not in known:
             new.append(place)
-            calls += [work.call_id] if work.call_id else []
+            known |= {work.call_id} - {""}  # what has no id is always new
     return new
 
 

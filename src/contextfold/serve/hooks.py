@@ -92,9 +92,7 @@ class Hooks:
 
     def _take(self, host: str, target: Target, done: Done) -> None:
         tokens = self._fold.count(done.content) if done.tokens is None else done.tokens
-        self._fold.reports.receive(
-            Report(target, host, done.type, done.content, tokens, done.failed, done.call_id, done.is_marker)
-        )
+        self._fold.reports.receive(Report(target, host, done.type, done.content, tokens, done.failed, done.call_id))
 
     def _target(self, owner: str, observed: Observed) -> Target:
         who = (owner, observed.conversation, observed.agent)
