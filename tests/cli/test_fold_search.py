@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.fold.requests import branch_request, return_request
 from contextfold.fold.callers import Caller
+from contextfold.fold.requests import branch_request, return_request
 from contextfold.fold.service import FoldService
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite import SqliteStore

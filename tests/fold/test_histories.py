@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from contextfold.errors import FoldError, StoreUnavailable
+from contextfold.fold.callers import Caller
 from contextfold.fold.events import Event
 from contextfold.fold.project import project_at
 from contextfold.fold.requests import branch_request, look_request, record_request, return_request, rollback_request
-from contextfold.fold.callers import Caller
 from contextfold.fold.service import FoldService, Policy
 from contextfold.fold.session import Limits, replay
 from contextfold.fold.sessions import Outcome

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from contextfold.errors import BranchNotFound, ScrubFailed, StoreInvalid
+from contextfold.fold.callers import Caller
+from contextfold.fold.notes import Noted
 from contextfold.fold.project import project_at
 from contextfold.fold.requests import (
     branch_request,
@@ -21,8 +23,6 @@ from contextfold.fold.requests import (
     return_request,
     rollback_request,
 )
-from contextfold.fold.callers import Caller
-from contextfold.fold.notes import Noted
 from contextfold.fold.service import FoldService, Policy
 from contextfold.fold.session import Limits
 from contextfold.fold.store import Store

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 PROGRESS_EVERY_S = 0.1
 CLEAR_LINE = "\r\x1b[K"
+# Characters that are no C0 or C1 control and yet turn the direction of what follows, or end a line.
+TURNING = "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def say(text: str) -> None:
@@ -43,13 +45,21 @@ def complain(text: str) -> None:
 
 def plain(text: str) -> str:
     """One line without control characters: a file's name must not draw on the terminal or forge a line of ours."""
-    return "".join(f"\\x{ord(c):02x}" if c < " " or "\x7f" <= c < "\xa0" else c for c in text)
+    if text.isascii() and text.isprintable():
+        return text
+    controls = (f"\\x{ord(c):02x}" if c < " " or "\x7f" <= c < "\xa0" else c for c in text)
+    return "".join(f"\\u{ord(c):04x}" if c in TURNING else c for c in controls)
 
 
 def tell_on_terminal(text: str) -> None:
     """Tell a person who is watching; a pipe stays silent."""
     if _watched():
         _to_stderr(plain(text) + "\n")
+
+
+def say_to_person(text: str) -> None:
+    """Write on stderr what was made for a terminal, as it is."""
+    _to_stderr(text)
 
 
 def note(text: str) -> None:
