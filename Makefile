@@ -10,7 +10,7 @@ SOURCES := $(shell find src -name '*.py')
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup serve test check bench soak lock clean
+.PHONY: setup serve test check reference bench soak lock clean
 
 setup: $(READY) $(COMPILED) $(NODE_MODULES)
 
@@ -45,6 +45,10 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+# After a change of tools, commands, settings, routes, errors or metrics.
+reference: $(READY)
+	$(BIN)/python tools/reference.py docs/reference.md
 
 bench: setup
 	$(BIN)/python -m bench

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from bench import corpora as bench_corpora
 from bench import daemon as bench_daemon
+from bench import page as bench_page
 from bench import resolve as bench_resolve
 from bench import secrets as bench_secrets
 from bench import stdio as bench_stdio
@@ -130,6 +131,7 @@ def test_the_bench_prints_every_figure_of_the_table(
     assert bench_tampering.main(sizes)
     bench_daemon.main(turns=1, sessions=50)
     bench_secrets.main(turns=1)
+    bench_page.main(turns=1, sessions=20, branches=2, long=61)
     printed = capsys.readouterr().out
     rows = [line for line in printed.splitlines() if line.rstrip().endswith((" ok", " TOO SLOW"))]
     for figure in (
@@ -149,6 +151,7 @@ def test_the_bench_prints_every_figure_of_the_table(
         "1 MB",
         "missed",
         "by mistake",
+        *(("first view of the list", "update of a session") if bench_page.CHROMIUM else ()),
     ):
         assert any(figure in row for row in rows), figure
     assert printed.count("one-shot noticed, warm library noticed, warm stdio noticed") == 4

@@ -19,6 +19,7 @@ from contextfold.stores.sqlite import SqliteStore
 from daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
 from known_secrets import KnownSecret, known_secrets
 from machine import COMMAND, context, times
+from serve.reporting import Onlooker
 
 PROJECT = "/work/leaky"
 KINDS_MIN = 60
@@ -38,6 +39,7 @@ class Ways:
         self._misuse(agent, secret.text)
         self._rpc(agent, secret.text)
         self._http(secret.text)
+        self._hooks(secret.text, number)
         self._resolve(agent, secret.text)
 
     def call(self, agent: HttpAgent, tool: str, _meta: Mapping[str, Any] | None = None, **arguments: Any) -> Any:
@@ -109,6 +111,12 @@ class Ways:
             ("POST", "/mcp", text.encode(), RPC),
             ("GET", f"/{quote(text)}?token={quote(text)}", None, {}),
             ("GET", f"/mcp/{quote(text)}", None, {}),
+            ("GET", f"/v1/sessions/{quote(text, '')}", None, {}),
+            ("GET", f"/v1/sessions?cursor={quote(text, '')}&limit={quote(text, '')}", None, {}),
+            ("GET", f"/v1/summaries?query={quote(text, '')}", None, {}),
+            ("GET", f"/v1/events?after={quote(text, '')}", None, {}),
+            ("POST", f"/v1/sessions/{quote(text, '')}/rollback", body, {}),
+            ("GET", f"/web/{quote(text, '')}", None, {}),
         ]
         if text.isprintable() and text.isascii():
             for header in ("x-context-session", "idempotency-key", "authorization", "cookie", "mcp-protocol-version"):
@@ -118,6 +126,30 @@ class Ways:
         for method, path, sent, headers in asked:
             reply = http.ask(method, path, sent, headers)
             self.told += [reply.body, json.dumps(dict(reply.headers)).encode()]
+        http.close()
+
+    def _hooks(self, text: str, number: int) -> None:
+        """What a host reports, wherever in it a secret may stand."""
+        http = Http(self.daemon.port)
+        told = {"hook_event_name": "PostToolUse", "session_id": "c", "cwd": PROJECT, "tool_name": "Bash"}
+        reports: list[dict[str, Any]] = [
+            {"tool_input": {"command": text}, "tool_response": {"stdout": f"$ x\n{text}", "stderr": text}},
+            {"tool_input": {text: [text]}, "tool_response": [{"type": "text", "text": text}]},
+            {"tool_name": text, "tool_response": {text: {"deep": text}}},
+            {"hook_event_name": "PostToolUseFailure", "error": text},
+            {"hook_event_name": "Stop", "last_assistant_message": f"It is {text}", "prompt_id": text},
+            {"hook_event_name": "PreCompact", "trigger": text, "custom_instructions": text},
+            {"hook_event_name": "UserPromptSubmit", "prompt": f"Use {text}"},
+            {"session_id": text[:200], "cwd": f"/work/{text}", "tool_response": "x"},
+            {"agent_id": text, "agent_type": text, "tool_response": text},
+            {"hook_event_name": text},
+            {"cwd": text, "session_id": f"new {number}"},
+        ]
+        for place, more in enumerate(reports):
+            payload = json.dumps({**told, "tool_use_id": f"{number}.{place}", **more}).encode()
+            for host in ("claude-code", "cursor", "vscode"):
+                self.told.append(http.ask("POST", f"/hooks/{host}", payload).body)
+            self.told.append(http.ask("POST", "/hooks/claude-code", payload[:-2]).body)
         http.close()
 
     def _resolve(self, agent: HttpAgent, text: str) -> None:
@@ -218,6 +250,20 @@ def test_no_event_tells_a_watcher_one(ways: Ways, secrets: list[KnownSecret]) ->
     events = asyncio.run(watched())
     assert len(events) > 5 * len(secrets)
     assert leaked(secrets, *events) == set()
+
+
+def test_no_look_at_sessions_trees_and_trajectories_tells_one(ways: Ways, secrets: list[KnownSecret]) -> None:
+    look = Onlooker(ways.daemon)
+    told = [json.dumps(look.get("/v1/sessions?limit=100"))]
+    for row in look.sessions()[:50]:
+        view = look.get(f"/v1/sessions/{row['session_id']}?limit=500")
+        threads = ["", *(branch["id"] for branch in view["branches"][:20])]
+        told += [json.dumps(view), *(json.dumps(look.entries(row["session_id"], thread)) for thread in threads)]
+    (main,) = [row for row in look.sessions() if (row["project_path"], row["name"]) == (PROJECT, None)]
+    told.append(json.dumps(look.entries(main["session_id"])))
+    look.close()
+    assert sum(text.count("REDACTED") for text in told) > 3 * len(secrets)
+    assert leaked(secrets, *(text.encode() for text in told)) == set()
 
 
 def test_the_search_command_tells_none(ways: Ways, secrets: list[KnownSecret]) -> None:

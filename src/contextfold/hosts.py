@@ -1,40 +1,44 @@
-"""The agent hosts that can start our MCP server: which file, which key, which entry; and that file's text with our
-entry in it, or without it again. Text in, text out: reads no file and asks no environment.
+"""The agent hosts that can use our server: which files, which keys, what we write there, and how to know it again.
+Values in, values out: reads no file, knows no text and asks no environment.
 
-Removal is the exact inverse of installation, and nothing is kept anywhere to make it so. The text itself tells what was
-there before: an object that was empty is filled right behind its brace (see `contextfold.jsonc`), an object of ours has
-white space there, and a file of ours is, character for character, one that `new_file` writes. Its indentation says how
-many folders had to be made for it.
+A host is wired in one of two ways. `Stdio`: it starts `context serve --stdio` itself. `Daemon`: it calls a daemon that
+runs, and its hooks tell that daemon what the agent does.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from contextfold.jsonc import (
-    Broken,
-    Member,
-    Node,
-    Style,
-    Writable,
-    has_comment,
-    holds_only,
-    put,
-    read,
-    render,
-    replace,
-    take,
-)
+from contextfold.address import BadAddress, address_from, is_variable
+from contextfold.jsonc import Writable
 from contextfold.record import Record
 
 SERVER = "contextfold"
 SERVING = ("serve", "--stdio", "--cache-root")  # and then the folder
-FOLDER_INDENTS = ("  ", "    ", "\t", "        ")  # of a new file, by the number of folders made for it
-FOLDERS_MAX = len(FOLDER_INDENTS) - 1
+HOOK_TIMEOUT_S = 5  # more than `context hook` ever takes
+_BARE_WORD = r"[\w@%+=:,./-]+"
+_QUOTED_WORD = r"'[^']*'(?:\"'\"'[^']*')*"
 
 
-class Unfit(ValueError):
-    """A configuration that cannot be edited safely; says why, and what to do."""
+class Event(Record):
+    """Something that happens in a host and that a hook may be told of."""
+
+    name: str
+    matcher: str = ""  # of the tools it is for; none if empty
+    by_http: bool = False  # or by a command, where the host makes no requests itself
+
+
+class Hooks(Record):
+    """The file in which a host looks for hooks."""
+
+    events: tuple[Event, ...]
+    project_file: str
+    has_comments: bool
+    is_grouped: bool = False  # handlers are lists below matchers, as in Claude Code
+    has_type: bool = True  # whether a handler says what it is
+    version: int = 0  # that the file must name; 0 if none
+    user_file: str = ""  # below the user's home; none if empty
 
 
 class Host(Record):
@@ -46,6 +50,8 @@ class Host(Record):
     project_file: str = ""  # below a project; none if empty
     user_files: Mapping[str, str] = {}  # below the user's home, by platform
     after: str = ""  # what a person does next
+    variable: str = ""  # how an entry names a variable of the environment
+    hooks: Hooks | None = None  # none: it is wired by stdio only
 
 
 HOSTS = {
@@ -59,6 +65,21 @@ HOSTS = {
             has_comments=False,
             project_file=".mcp.json",
             after="start `claude` in that folder anew and approve the server",
+            variable="${NAME}",
+            hooks=Hooks(
+                (
+                    Event("SessionStart"),  # for which it makes no requests
+                    Event("UserPromptSubmit", by_http=True),
+                    Event("PostToolUse", "*", by_http=True),
+                    Event("PostToolUseFailure", "*", by_http=True),
+                    Event("PostToolBatch", by_http=True),  # alone tells of calls that never ran
+                    Event("PreCompact", by_http=True),
+                    Event("Stop", by_http=True),
+                ),
+                ".claude/settings.json",
+                has_comments=False,
+                is_grouped=True,
+            ),
         ),
         Host(
             "claude-desktop",
@@ -81,6 +102,27 @@ HOSTS = {
             project_file=".cursor/mcp.json",
             user_files=dict.fromkeys(("linux", "darwin"), ".cursor/mcp.json"),
             after="switch the server on in Cursor's settings if it is not",
+            variable="${env:NAME}",
+            hooks=Hooks(
+                tuple(
+                    map(
+                        Event,
+                        (
+                            "sessionStart",
+                            "postToolUse",
+                            "postToolUseFailure",
+                            "afterMCPExecution",  # names our session
+                            "afterAgentResponse",
+                            "preCompact",
+                        ),
+                    )
+                ),
+                ".cursor/hooks.json",
+                has_comments=True,
+                has_type=False,
+                version=1,
+                user_file=".cursor/hooks.json",
+            ),
         ),
         Host(
             "vscode",
@@ -90,148 +132,158 @@ HOSTS = {
             has_comments=True,
             project_file=".vscode/mcp.json",
             after="start the server from the MCP list or from the file itself",
+            variable="${env:NAME}",
+            hooks=Hooks(
+                tuple(map(Event, ("SessionStart", "PostToolUse", "PreCompact", "Stop"))),
+                ".github/hooks/contextfold.json",
+                has_comments=True,
+            ),
         ),
     )
 }
 
 
-class Place(Record):
-    """Where our entry is in a configuration, or would be."""
+class Stdio(Record):
+    """The host starts the server."""
 
-    root: Node
-    servers: Member | None
-    ours: Member | None
-
-
-class Removal(Record):
-    text: str | None  # none: the file was made by install, and goes
-    folders: int = 0  # how many folders above it were made as well
+    command: str
+    cache_root: str
 
 
-def entry(host: Host, command: str, cache_root: str) -> dict[str, Writable]:
-    """What a host needs to know to start the server."""
-    transport: dict[str, Writable] = {"type": "stdio"} if host.has_type else {}
-    return transport | {"command": command, "args": [*SERVING, cache_root]}
+class Daemon(Record):
+    """The server runs already."""
+
+    command: str  # that tells it of what happens, as one word of a shell's line
+    url: str  # of its root
+    token_variable: str = ""  # holds the token; none if empty
 
 
-def new_file(host: Host, command: str, cache_root: str, folders: int) -> str:
-    """A configuration with our entry alone."""
-    whole = {host.key: {SERVER: entry(host, command, cache_root)}}
-    return render(whole, Style("\n", "", FOLDER_INDENTS[folders])) + "\n"
+Wiring = Stdio | Daemon
 
 
-def install(host: Host, text: str, command: str, cache_root: str, *, force: bool = False) -> str:
-    """The text with our entry in it; the very same text if it is there already."""
-    place = locate(host, text)
-    wanted = entry(host, command, cache_root)
-    if place.servers is None:
-        written = put(text, place.root, host.key, {SERVER: wanted})
-    elif place.ours is None:
-        written = put(text, place.servers.node, SERVER, wanted)
-    elif _holds(place.ours.node, wanted):
-        written = text
-    elif _is_older(place.ours.node, wanted):
-        written = _brought_up_to_date(text, place.ours.node, command, cache_root)
-    elif force:
-        written = replace(text, place.ours.node, wanted)
-    else:
-        raise Unfit(
-            f"it has an entry {SERVER} that install did not write, or that was added to since; rename it, or add "
-            "--force to lose it (uninstall could not bring it back)"
-        )
-    _check(host, place, written, wanted)
-    return written
+def entry(host: Host, wiring: Wiring) -> dict[str, Writable]:
+    """What a host needs to know of the server."""
+    if isinstance(wiring, Stdio):
+        transport: dict[str, Writable] = {"type": "stdio"} if host.has_type else {}
+        return transport | {"command": wiring.command, "args": [*SERVING, wiring.cache_root]}
+    transport = {"type": "http"} if host.has_type else {}
+    return transport | {"url": address_from(wiring.url).mcp} | _headers(host.variable, wiring.token_variable)
 
 
-def is_foreign(host: Host, text: str, command: str, cache_root: str) -> bool:
-    """Whether an entry of our name holds what install would lose: somebody else wrote it, or added to it."""
-    ours = locate(host, text).ours
-    wanted = entry(host, command, cache_root)
-    return ours is not None and not _holds(ours.node, wanted) and not _is_older(ours.node, wanted)
+def elements(host: Host, daemon: Daemon) -> dict[str, Writable]:
+    """What a host needs to know of the hooks: the element of each event's array."""
+    return {event.name: _element(host, event, daemon) for event in _hooks(host).events}
 
 
-def uninstall(host: Host, text: str) -> Removal:
-    """The text without our entry, and without what install wrote around it; the very same text if it is not there."""
-    place = locate(host, text)
-    if place.servers is None or place.ours is None:
-        return Removal(text)
-    if not _is_older(place.ours.node, entry(host, "", "")):
-        raise Unfit(f"its entry {SERVER} is not as install wrote it; if all of it is to go, remove it by hand")
-    for folders in range(FOLDERS_MAX + 1):
-        if text == _as_new(host, place.ours.node, folders):
-            return Removal(None, folders)
-    if holds_only(text, place.servers.node, place.ours) and not has_comment(text, place.servers):
-        return Removal(take(text, place.root, place.servers))
-    return Removal(take(text, place.servers.node, place.ours))
+def handlers(host: Host, element: object) -> list[object]:
+    """What an element of a host's array of hooks has done."""
+    if not _hooks(host).is_grouped:
+        return [element]
+    inner = element.get("hooks") if isinstance(element, dict) else None
+    return inner if isinstance(inner, list) else []
 
 
-def locate(host: Host, text: str) -> Place:
-    """Where our entry is; Unfit if that cannot be said for certain."""
-    try:
-        root = read(text, comments=host.has_comments)
-    except Broken as problem:
-        what = "JSON, with or without comments" if host.has_comments else "JSON"
-        raise Unfit(f"it is not {what}: {problem}; mend it, or move it away and run this again") from problem
-    if not root.is_object:
-        raise Unfit("its top level is not an object; make it {} if nothing in it is needed")
-    servers = _only(root, host.key)
-    if servers is None:
-        return Place(root, None, None)
-    if not servers.node.is_object:
-        raise Unfit(f"its {host.key} is not an object; make it {{}} if nothing in it is needed")
-    return Place(root, servers, _only(servers.node, SERVER))
+def is_our_entry(host: Host, value: object) -> bool:
+    """Whether this is what install writes, for whatever executable, folder or daemon."""
+    if not isinstance(value, dict):
+        return False
+    match value:
+        case {"command": str(command), "args": [*serving, str(root)]} if tuple(serving) == SERVING:
+            return bool(value == entry(host, Stdio(command, root)))
+        case {"url": str(url)} if host.hooks and url.endswith("/mcp"):
+            variable = _variable_in(host.variable, value.get("headers"))
+            return _is_address(url) and bool(value == entry(host, Daemon("", url, variable)))
+    return False
 
 
-def _only(node: Node, key: str) -> Member | None:
-    found = node.named(key)
-    if len(found) > 1:
-        raise Unfit(f"it has {key} more than once, and only one of them counts; remove the others")
-    return found[0] if found else None
-
-
-def _brought_up_to_date(text: str, old: Node, command: str, cache_root: str) -> str:
-    """The text with two strings changed, so that uninstall finds the entry laid out as it was."""
-    (commands,), (args,) = old.named("command"), old.named("args")
-    changes = [(commands.node, command), (args.node.items[-1], cache_root)]
-    for node, value in sorted(changes, key=lambda change: -change[0].start):  # from the end, so that spans stay true
-        text = replace(text, node, value)
-    return text
-
-
-def _holds(node: Node, wanted: Mapping[str, Writable]) -> bool:
-    """Whether an entry says all that is wanted, whatever else it says."""
-    return isinstance(node.value, dict) and wanted.items() <= node.value.items()
-
-
-def _is_older(node: Node, wanted: Mapping[str, Writable]) -> bool:
-    """Whether an entry is one of ours, be it for another executable or folder, and holds nothing else."""
-    return (
-        isinstance(node.value, dict)
-        and len(node.members) == len(wanted)
-        and node.value.keys() == wanted.keys()
-        and node.value.get("type") == wanted.get("type")
-        and isinstance(node.value["command"], str)
-        and isinstance(node.value["args"], list)
-        and node.value["args"][:-1] == list(SERVING)
-        and isinstance(node.value["args"][-1], str)
+def is_our_element(host: Host, name: str, value: object) -> bool:
+    """Whether this is what install writes for an event, for whatever executable or daemon."""
+    event = next(event for event in _hooks(host).events if event.name == name)
+    return any(
+        daemon is not None and value == _element(host, event, daemon)
+        for daemon in (_daemon_in(host, handler) for handler in handlers(host, value))
     )
 
 
-def _as_new(host: Host, node: Node, folders: int) -> str | None:
-    """The file that install would have made for this entry."""
-    value = node.value
-    if not isinstance(value, dict) or not _is_older(node, entry(host, "", "")):
+def is_about_us(host: Host, handler: object) -> bool:
+    """Whether a handler calls our daemon, whoever wrote it."""
+    if not isinstance(handler, dict):
+        return False
+    url, command = handler.get("url"), handler.get("command")
+    return (isinstance(url, str) and url.endswith(f"/hooks/{host.name}")) or (
+        isinstance(command, str) and bool(re.search(rf"context['\"]? hook {host.name}(?!\S)", command))
+    )
+
+
+def mentions(host: Host, text: str) -> bool:
+    """Whether a text could have hooks of ours in it, as far as that can be told without reading it as JSON."""
+    return any(f"hook{slash}{host.name}" in text for slash in (" ", "s/", "s\\/"))
+
+
+def shell_word(text: str) -> str:
+    """A text as one word of a shell's line."""
+    return text if re.fullmatch(_BARE_WORD, text, re.ASCII) else "'" + text.replace("'", "'\"'\"'") + "'"
+
+
+def _hooks(host: Host) -> Hooks:
+    assert host.hooks is not None
+    return host.hooks
+
+
+def _element(host: Host, event: Event, daemon: Daemon) -> Writable:
+    handler = _request(host, daemon) if event.by_http else _command(host, daemon)
+    if not _hooks(host).is_grouped:
+        return handler
+    matcher: dict[str, Writable] = {"matcher": event.matcher} if event.matcher else {}
+    return matcher | {"hooks": [handler]}
+
+
+def _request(host: Host, daemon: Daemon) -> dict[str, Writable]:
+    handler: dict[str, Writable] = {"type": "http", "url": f"{daemon.url}/hooks/{host.name}", "timeout": HOOK_TIMEOUT_S}
+    if daemon.token_variable:
+        handler |= _headers(host.variable, daemon.token_variable) | {"allowedEnvVars": [daemon.token_variable]}
+    return handler
+
+
+def _command(host: Host, daemon: Daemon) -> dict[str, Writable]:
+    words = f"{daemon.command} hook {host.name} --url {shell_word(daemon.url)}"
+    if daemon.token_variable:
+        words += f" --token-variable {daemon.token_variable}"
+    kind: dict[str, Writable] = {"type": "command"} if _hooks(host).has_type else {}
+    return kind | {"command": words, "timeout": HOOK_TIMEOUT_S}
+
+
+def _headers(syntax: str, variable: str) -> dict[str, Writable]:
+    return {"headers": {"Authorization": "Bearer " + syntax.replace("NAME", variable)}} if variable else {}
+
+
+def _daemon_in(host: Host, handler: object) -> Daemon | None:
+    """The daemon that a handler of ours calls."""
+    if not isinstance(handler, dict):
         return None
-    return new_file(host, value["command"], value["args"][-1], folders)
+    match handler:
+        case {"url": str(url)} if url.endswith(f"/hooks/{host.name}"):
+            base = url.removesuffix(f"/hooks/{host.name}")
+            return Daemon("", base, _variable_in(host.variable, handler.get("headers"))) if _is_address(base) else None
+        case {"command": str(command)}:
+            words = rf"({_BARE_WORD}|{_QUOTED_WORD}) hook {host.name} --url (\S+?)(?: --token-variable (\w+))?"
+            found = re.fullmatch(words, command, re.ASCII)
+            base = found[2].strip("'") if found else ""
+            return Daemon(found[1], base, found[3] or "") if found and _is_address(base) else None
+    return None
 
 
-def _check(host: Host, before: Place, written: str, wanted: Mapping[str, Writable]) -> None:
-    """A configuration is never written unless it reads as the old one with our entry in it."""
-    after = read(written, comments=host.has_comments).value
-    old = before.root.value
-    assert isinstance(after, dict)
-    assert isinstance(old, dict)
-    servers, old_servers = after[host.key], old.get(host.key, {})
-    assert after | {host.key: None} == old | {host.key: None}
-    assert servers | {SERVER: None} == old_servers | {SERVER: None}
-    assert wanted.items() <= servers[SERVER].items()
+def _variable_in(syntax: str, headers: object) -> str:
+    """The variable that headers name; none if they are not what we write, which then tells itself."""
+    value = headers.get("Authorization") if isinstance(headers, dict) else None
+    before, after = ("Bearer " + syntax).split("NAME")
+    name = value.removeprefix(before).removesuffix(after) if isinstance(value, str) else ""
+    return name if is_variable(name) else ""
+
+
+def _is_address(url: str) -> bool:
+    try:
+        address_from(url)
+    except BadAddress:
+        return False
+    return True

@@ -1,5 +1,5 @@
 """JSON text as it was typed, comments and trailing commas included: where each value stands, and how to put one member
-in or take one out so that every other character stays.
+of an object or one element of an array in, or take one out, so that every other character stays.
 
 `take` undoes `put` to the character. That works without a record of what was there, because `put` only ever adds, and
 adds where `take` can find both ends again:
@@ -8,7 +8,8 @@ adds where `take` can find both ends again:
     {"a": 1,}             the member and a comma of its own, after the last comma and its comments
     {}                    the member right behind the brace or the last comment, nothing after it
 
-So the white space before a member we put in is ours, and none after it is. Knows no file and no host.
+So the white space before a member we put in is ours, and none after it is. Arrays are the same without keys. Knows no
+file and no host.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ _INDENTED = re.compile(r"^([ \t]+)[^ \t\r\n]", re.MULTILINE)
 _STRINGS = JSONDecoder()
 _CONSTANTS = {"true": True, "false": False, "null": None}
 
-Writable = str | Sequence[str] | Mapping[str, "Writable"]
+Writable = str | int | Sequence["Writable"] | Mapping[str, "Writable"]
+
+INTEGER_DIGITS_MAX = 15  # beyond, only a float takes any number of digits
 
 
 class Broken(ValueError):
@@ -46,21 +49,24 @@ class Node(Record):
     start: int
     end: int
     value: object
-    members: tuple[Member, ...] = ()
-    items: tuple[Node, ...] = ()
+    members: tuple[Member, ...] = ()  # or the elements, of an array
 
     @property
     def is_object(self) -> bool:
         return isinstance(self.value, dict)
+
+    @property
+    def is_array(self) -> bool:
+        return isinstance(self.value, list)
 
     def named(self, key: str) -> list[Member]:
         return [member for member in self.members if member.key == key]
 
 
 class Member(Record):
-    """A key with its value, and where the comma after it is; -1 if there is none."""
+    """A key with its value, and where the comma after it is; -1 if there is none. An element of an array has no key."""
 
-    key: str
+    key: str | None
     start: int
     node: Node
     comma: int
@@ -88,38 +94,55 @@ def read(text: str, *, comments: bool) -> Node:
 
 
 def render(value: Writable, style: Style) -> str:
-    """A value's text: objects with a line or a space around each member, anything else in one line."""
-    if not isinstance(value, Mapping):
+    """A value's text: objects, and arrays of them, with a line or a space around each member, the rest in one line."""
+    parts: list[tuple[str | None, Writable]]
+    if isinstance(value, Mapping):
+        parts, brackets = list(value.items()), "{}"
+    elif isinstance(value, str | int) or not any(isinstance(item, Mapping) for item in value):
         return dumps(value, ensure_ascii=False)
+    else:
+        parts, brackets = [(None, item) for item in value], "[]"
     opened = style.newline + style.inner.indent if style.newline else " "
     closed = style.newline + style.indent if style.newline else " "
-    members = (_member(key, inner, style.inner) for key, inner in value.items())
-    return "{" + opened + ("," + opened).join(members) + closed + "}"
+    members = (_member(key, inner, style.inner) for key, inner in parts)
+    return brackets[0] + opened + ("," + opened).join(members) + closed + brackets[1]
 
 
-def _member(key: str, value: Writable, style: Style) -> str:
-    return f"{dumps(key, ensure_ascii=False)}: {render(value, style)}"
+def _member(key: str | None, value: Writable, style: Style) -> str:
+    rendered = render(value, style)
+    return rendered if key is None else f"{dumps(key, ensure_ascii=False)}: {rendered}"
 
 
-def put(text: str, target: Node, key: str, value: Writable) -> str:
-    """The text with one member more at the end of an object in it."""
+def put(text: str, target: Node, key: str | None, value: Writable) -> str:
+    """The text with one member more at the end of an object in it, or one element more of an array."""
+    return _put(text, target, [(key, value)])
+
+
+def put_all(text: str, target: Node, members: Mapping[str, Writable]) -> str:
+    """The text with these members more at the end of an object in it; `take` undoes it from the last to the first."""
+    return _put(text, target, list(members.items()))
+
+
+def _put(text: str, target: Node, parts: Sequence[tuple[str | None, Writable]]) -> str:
     style = _style_in(text, target)
     if not target.members:
         at, comment = _after_comments(text, target.start + 1, target.end)
         style = style.inner if comment else style
-        lead = (style.newline + style.indent if style.newline else " ") if comment else ""
-        return text[:at] + lead + _member(key, value, style) + text[at:]
-    member = _member(key, value, style)
+        between = style.newline + style.indent if style.newline else " "
+        written = ("," + between).join(_member(key, value, style) for key, value in parts)
+        return text[:at] + (between if comment else "") + written + text[at:]
     last = target.members[-1]
     at, comment = _after_comments(text, last.comma + 1 if last.comma >= 0 else last.end, target.end)
-    lead = _own_line(text, _lead(text, target), comment)
+    between = _lead(text, target)
+    written = ("," + between).join(_member(key, value, style) for key, value in parts)
+    lead = _own_line(text, between, comment)
     if last.comma >= 0:
-        return text[:at] + lead + member + "," + text[at:]
-    return text[: last.end] + "," + text[last.end : at] + lead + member + text[at:]
+        return text[:at] + lead + written + "," + text[at:]
+    return text[: last.end] + "," + text[last.end : at] + lead + written + text[at:]
 
 
 def take(text: str, target: Node, member: Member) -> str:
-    """The text without one member of an object in it. What others wrote around it stays, and stays apart."""
+    """The text without one member of an object or array. What others wrote around it stays, and stays apart."""
     position = target.members.index(member)
     before = target.members[position - 1] if position else None
     start, comment = _after_comments(text, before.comma + 1 if before else target.start + 1, member.start)
@@ -141,8 +164,8 @@ def replace(text: str, old: Node, value: Writable) -> str:
 
 
 def holds_only(text: str, target: Node, member: Member) -> bool:
-    """Whether an object has this member and nothing else, spread over lines or padded: as `render` writes one, and as
-    `put` never leaves one that it found empty."""
+    """Whether an object or array has this member and nothing else, spread over lines or padded: as `render` writes
+    one, and as `put` never leaves one that it found empty."""
     opened, closed = text[target.start + 1 : member.start], text[member.end : target.end - 1]
     return len(target.members) == 1 and bool(opened) and not (opened + closed).strip(_SPACE)
 
@@ -211,6 +234,11 @@ def _indent_at(text: str, position: int) -> str:
     return line[: len(line) - len(line.lstrip(" \t"))]
 
 
+def _number(literal: str) -> int | float:
+    is_short = literal.removeprefix("-").isdigit() and len(literal) <= INTEGER_DIGITS_MAX
+    return int(literal) if is_short else float(literal)
+
+
 class _Reader:
     def __init__(self, text: str, *, comments: bool) -> None:
         self._text = text
@@ -239,8 +267,7 @@ class _Reader:
         if not found:
             raise self._broken(at, "a value is expected")
         literal = found.group()
-        # A number's value matters to nobody here, and only a float takes any number of digits.
-        return Node(at, found.end(), _CONSTANTS[literal] if literal in _CONSTANTS else float(literal))
+        return Node(at, found.end(), _CONSTANTS[literal] if literal in _CONSTANTS else _number(literal))
 
     def _object(self, start: int, depth: int) -> Node:
         members: list[Member] = []
@@ -261,15 +288,15 @@ class _Reader:
         return Node(start, at + 1, {member.key: member.node.value for member in members}, tuple(members))
 
     def _array(self, start: int, depth: int) -> Node:
-        items: list[Node] = []
-        comma = 0
+        members: list[Member] = []
         at = self._skip(start + 1)
         while self._text[at : at + 1] != "]":
-            if comma < 0:
+            if members and members[-1].comma < 0:
                 raise self._broken(at, "a comma or ] is expected")
-            items.append(self._value(at, depth + 1))
-            comma, at = self._comma(items[-1].end, "]")
-        return Node(start, at + 1, [item.value for item in items], (), tuple(items))
+            node = self._value(at, depth + 1)
+            comma, at = self._comma(node.end, "]")
+            members.append(Member(None, node.start, node, comma))
+        return Node(start, at + 1, [member.node.value for member in members], tuple(members))
 
     def _comma(self, end: int, closing: str) -> tuple[int, int]:
         """Where the comma after a value is, -1 if there is none, and where what follows begins."""

@@ -305,7 +305,9 @@ def test_a_batch_that_is_none_is_refused(calls: object) -> None:
 
 
 def test_a_tools_name_is_short_and_printable() -> None:
-    assert tool("a\nb\x00" + "c" * 99, "x").type == "a\ufffdb\ufffd" + "c" * 60
+    assert tool(" mcp__server__" + "c" * 115, "x").type == "mcp__server__" + "c" * 115
+    for odd in ("a\nb", "a\x00b", "c" * 129):
+        assert tool(odd, "x").type == "unnamed"
 
 
 def test_text_that_no_encoding_has_is_replaced() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,9 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, call: Call, caches: 
 def vscode(tmp_path: Path, call: Call, caches: Path) -> Project:
     (tmp_path / "project").mkdir()
     return Project(tmp_path / "project", "vscode", call, caches)
+
+
+@pytest.fixture
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Durability is tested elsewhere, and a thousand syncs are a minute."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)

@@ -13,6 +13,7 @@ from contextfold.cli.commands import COMMANDS
 from machine import Call
 
 FIRST_WORDS = {command.name.split()[0] for command in COMMANDS}
+FOLD_WORDS = {"status", "list", "show", "rollback", "search", "tail"}
 
 
 def bash_completes(script: str, cwd: Path, *words: str) -> set[str]:
@@ -39,7 +40,7 @@ def test_bash_completes_commands_options_choices_and_folders(call: Call, tmp_pat
     assert bash_completes(script, tmp_path, "context", "resolve", "--format", "") == {"json", "pretty"}
     assert bash_completes(script, tmp_path, "context", "build", "--sources", "fo") == {"folder"}
     assert bash_completes(script, tmp_path, "context", "completion", "z") == {"zsh"}
-    assert bash_completes(script, tmp_path, "context", "fold", "") == {"search"}
+    assert bash_completes(script, tmp_path, "context", "fold", "") == FOLD_WORDS
     assert "--project" in bash_completes(script, tmp_path, "context", "fold", "search", "--")
 
 
@@ -72,6 +73,6 @@ def test_fish_completes_commands_and_choices(call: Call, tmp_path: Path) -> None
 
     assert completes("context re") == {"resolve"}
     assert completes("context resolve --format ") == {"json", "pretty"}
-    assert completes("context fold ") == {"search"}
+    assert completes("context fold ") == FOLD_WORDS
     assert completes("context fold search --pro") == {"--project"}
     assert completes("context install ") >= {"claude-code", "claude-desktop", "cursor", "vscode"}

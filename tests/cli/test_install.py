@@ -10,7 +10,6 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,72 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cli.typed_json import COMMENTED, NAMES, VALUES, configurations, typed
 from cli.wiring import KEYS, Project, comments_of, entry, plain_json, umask
 from contextfold.cli.commands import COMMANDS
 from contextfold.hosts import HOSTS
 from machine import COMMAND, Call, Ran, context, read_terminal
-
-Draw = Callable[..., Any]
-
-# Configurations in every way a person may have typed them: the text, and the value it stands for.
-
-SPACE = st.lists(st.sampled_from([" ", "  ", "\t", "\n", "\r\n", "\r", "\n    "]), max_size=3).map("".join)
-COMMENTED = st.lists(
-    st.sampled_from(["", " ", "\n  ", "\r\n\t", "// {\n", '// " , \r\n', "// 1  \n", "/**/", "/* } */", "/* // */"]),
-    max_size=4,
-).map("".join)
-NAMES = st.text(max_size=4) | st.sampled_from(["inputs", "mcp", "a//b", "/*", 'q"', "é\u2028"])
-LEAVES = st.none() | st.booleans() | st.integers(-9, 10**30) | st.text(max_size=5)
-VALUES = st.recursive(
-    LEAVES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=2), max_leaves=4
-)
-
-
-def typed(draw: Draw, value: Any, trivia: st.SearchStrategy[str], *, last_commas: bool) -> str:
-    """A value as text, with anything allowed between its tokens."""
-
-    def listed(opening: str, parts: list[str], closing: str) -> str:
-        separated = (draw(trivia) + "," + draw(trivia)).join(parts)
-        last = draw(trivia) + "," if parts and last_commas and draw(st.booleans()) else ""
-        return f"{opening}{draw(trivia)}{separated}{last}{draw(trivia)}{closing}"
-
-    def inner(value: Any) -> str:
-        return typed(draw, value, trivia, last_commas=last_commas)
-
-    if isinstance(value, dict):
-        members = (
-            json.dumps(key, ensure_ascii=draw(st.booleans())) + draw(trivia) + ":" + draw(trivia) + inner(held)
-            for key, held in value.items()
-        )
-        return listed("{", list(members), "}")
-    if isinstance(value, list):
-        return listed("[", [inner(item) for item in value], "]")
-    return json.dumps(value, ensure_ascii=bool(draw(st.booleans())))
-
-
-@st.composite
-def configurations(draw: Draw, host: str) -> tuple[str, dict[str, Any]]:
-    """Some formatted by a program, some by hand."""
-    value = dict(draw(st.dictionaries(NAMES, VALUES, max_size=3)))
-    if draw(st.booleans()):
-        value[KEYS[host]] = draw(st.dictionaries(NAMES, VALUES, max_size=3))
-    value = dict(draw(st.permutations(list(value.items()))))
-    mark = draw(st.sampled_from(["", "", "\ufeff"]))
-    if draw(st.booleans()):
-        indent = draw(st.sampled_from([None, 0, 1, 2, 4, "\t"]))
-        newline = draw(st.sampled_from(["\n", "\r\n"]))
-        text = json.dumps(value, indent=indent, ensure_ascii=False).replace("\n", newline)
-        return mark + text + draw(st.sampled_from(["", newline])), value
-    with_comments = host != "claude-code"
-    trivia = COMMENTED if with_comments else SPACE
-    text = typed(draw, value, trivia, last_commas=with_comments)
-    return mark + draw(trivia) + text + draw(trivia), value
-
-
-@pytest.fixture
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Durability is tested elsewhere, and a thousand syncs are a minute."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.mark.usefixtures("quick_disk")
@@ -179,7 +117,7 @@ class TestTheFileComesBack:
 
 
 class TestEntriesOfOurName:
-    FOREIGN = '{"mcpServers": {"contextfold": {"url": "http://localhost:9090/mcp"}}}'
+    FOREIGN = '{"mcpServers": {"contextfold": {"url": "http://localhost:9090/sse"}}}'
 
     @pytest.fixture
     def cursor(self, tmp_path: Path, call: Call, caches: Path) -> Project:
@@ -265,7 +203,7 @@ class TestWhichFile:
     def test_the_current_folder_is_the_project_and_the_environment_names_the_caches(
         self, tmp_path: Path, caches: Path
     ) -> None:
-        assert self.run(tmp_path, "install", "claude-code", CONTEXT_CACHE_ROOT="caches").code == 0
+        assert self.run(tmp_path, "install", "claude-code", "--stdio", CONTEXT_CACHE_ROOT="caches").code == 0
         written = json.loads((tmp_path / ".mcp.json").read_text())
         assert written == {"mcpServers": {"contextfold": entry("claude-code", caches)}}
 
@@ -299,7 +237,8 @@ class TestWhichFile:
         [
             (["install"], 1, "missing host"),
             (["install", "emacs"], 1, "host is one of claude-code"),
-            (["install", "cursor"], 1, "missing --cache-root DIR"),
+            (["install", "cursor", "--stdio"], 1, "missing --cache-root DIR"),
+            (["install", "claude-desktop"], 1, "missing --cache-root DIR"),
             (["install", "cursor", "--cache-root", ""], 1, "missing --cache-root DIR"),
             (["install", "cursor", "--cache-root", "nowhere"], 6, "there is no folder nowhere"),
             (["install", "cursor", "--cache-root", "/", "--project", "nowhere"], 6, "give --project the folder"),

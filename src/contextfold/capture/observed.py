@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Done:
     """Something that was done in the agent's working context."""
 
-    type: str  # the tool's name, or what kind of thing it was: printable, 1 to 64 characters
+    type: str  # the tool's name, or what kind of thing it was: printable, 1 to 128 characters
     content: str  # what it put into the context, as the model reads it
     failed: bool = False
     tokens: int | None = None  # where the content is not what fills the context

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from contextfold.errors import ArgumentInvalid
 
 ID_LENGTH_MAX = 200
-WORD_LENGTH_MAX = 64
+WORD_LENGTH_MAX = 128
+UNNAMED = "unnamed"
 UNKNOWN_EVENT = "other"
 
 
@@ -61,9 +62,9 @@ def encodable(text: str) -> str:
 
 
 def word(text: str) -> str:
-    """What a name may look like in a table: short and printable, or empty."""
-    cut = encodable(text[:WORD_LENGTH_MAX]).strip()
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in cut)
+    """A name as it may stand in a table, or empty. What is none is not made one: what hides a secret's look keeps it."""
+    name = text.strip()
+    return name if len(name) <= WORD_LENGTH_MAX and name.isprintable() else UNNAMED
 
 
 def call_id(*parts: str) -> str:

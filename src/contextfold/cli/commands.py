@@ -58,11 +58,23 @@ HOST = Option(
     choices=("claude-code", "claude-desktop", "cursor", "vscode"),
 )
 PROJECT = Option("--project", "the project's folder, the current one if not given", "DIR", takes_folder=True)
-USER = Option("--user", "the file for all projects (cursor)")
+USER = Option("--user", "the files for all projects (cursor)")
+URL = Option("--url", "where the daemon listens, http://localhost:9090 if not given", "URL")
+TOKEN_VARIABLE = Option("--token-variable", "the variable that holds the token, where the daemon asks for one", "NAME")
 DRY_RUN = Option("--dry-run", "print the difference and change nothing")
 
 STORE = Option("--store", "the file that holds the folding state", "FILE")
 CONFIG = Option("--config", "a TOML file of settings", "FILE")
+JSON = Option("--json", "for programs")
+OF_SESSION = (
+    PROJECT,
+    Option("--session", "the named session, the project's own if not given", "NAME"),
+    Option("--owner", "whose, where the daemon has tokens; local if not given", "OWNER"),
+    JSON,
+    STORE,
+    CONFIG,
+)
+BRANCH = Option("branch", "a branch's id or a unique beginning of it", "BRANCH", required=True)
 
 COMMANDS = (
     Command(
@@ -161,6 +173,70 @@ COMMANDS = (
         argument=Option("owner", "whose sessions the token opens: letters, digits and . _ @ -", "OWNER", required=True),
     ),
     Command(
+        "fold status",
+        "tell how a project's session stands",
+        (
+            "Show a project's session: where work goes on, its tokens against the limit, what was folded and",
+            "what that saved, its health, how many secrets were scrubbed. Works on the store's own file, whether",
+            "or not the daemon runs, as every `context fold` command does.",
+        ),
+        (
+            "context fold status",
+            "context fold status --all",
+            "context fold status --project ~/work/app --json",
+        ),
+        (Option("--all", "every live session, the latest activity first"), *OF_SESSION),
+    ),
+    Command(
+        "fold list",
+        "draw a session's branches as a tree",
+        (
+            "Draw the tree of a session's branches, each with how it stands, its tokens, and what folding saved.",
+            "In a pipe, a line each: id, status, tokens, saved, description.",
+        ),
+        (
+            "context fold list",
+            "context fold list --limit 1000",
+            "context fold list --json",
+        ),
+        (Option("--limit", "how many branches at most, the last ones; 200 if not given", "N"), *OF_SESSION),
+    ),
+    Command(
+        "fold show",
+        "show what a branch did",
+        (
+            "Show a branch's prompt, its operations, the branches below it and its summary, from the archive:",
+            "discarded ones too, and by their whole id those of ended sessions.",
+        ),
+        (
+            "context fold show br_4c1d",
+            "context fold show main",
+            "context fold show br_4c1d --full | less",
+        ),
+        (Option("--full", "every text to its end, not only its first lines"), *OF_SESSION),
+        argument=BRANCH,
+    ),
+    Command(
+        "fold rollback",
+        "go back to where a branch began",
+        (
+            "Undo everything since a branch began: later branches are discarded, and the branch is open again.",
+            "Says first what that discards, and asks. Nothing is erased: `context fold show` still has it.",
+        ),
+        (
+            "context fold rollback br_4c1d --dry-run",
+            "context fold rollback br_4c1d",
+            "context fold rollback br_4c1d --keep --yes",
+        ),
+        (
+            Option("--keep", "discard the later branches alone; what else was done stays"),
+            Option("--yes", "do not ask"),
+            Option("--dry-run", "say what it would do, and change nothing"),
+            *OF_SESSION,
+        ),
+        argument=BRANCH,
+    ),
+    Command(
         "fold search",
         "find what folded branches came to",
         (
@@ -175,28 +251,53 @@ COMMANDS = (
             Option("--project", "only this project's", "DIR", takes_folder=True),
             Option("--limit", "how many at most, 20 if not given", "N"),
             Option("--owner", "whose summaries, where the daemon has tokens; local if not given", "OWNER"),
-            Option("--json", "for programs"),
+            JSON,
             STORE,
             CONFIG,
         ),
         argument=Option("query", "the words to look for", "QUERY", required=True),
     ),
     Command(
+        "fold tail",
+        "follow what happens, as it happens",
+        (
+            "Print a line for everything that happens in a project's sessions, whichever process does it, until",
+            "Ctrl-C. With --json, an object a line.",
+        ),
+        (
+            "context fold tail",
+            "context fold tail --all --since-start",
+            "context fold tail --json | jq .event",
+        ),
+        (
+            Option("--all", "of every project"),
+            Option("--since-start", "first what has happened so far in live sessions"),
+            *OF_SESSION,
+        ),
+    ),
+    Command(
         "install",
-        "let an agent's host start the server",
+        "wire an agent's host to the daemon, or let it start the server",
         (
-            "Write the entry that starts `context serve --stdio` into an agent host's own configuration file, and",
-            "print the difference. Everything else in the file stays as it is, to the byte.",
+            "Write our server and our hooks into an agent host's own configuration files, and print the",
+            "difference. Everything else in the files stays as it is, to the byte. Without --stdio and",
+            "--cache-root it is the daemon that `context serve` runs: the host calls it, and its hooks tell it",
+            "what the agent does. With one of them the host starts `context serve --stdio` itself, and there",
+            "are no hooks.",
         ),
         (
+            "context install claude-code",
+            "context install vscode --project ~/work/app --dry-run",
+            "context install cursor --url https://ctx.example.org --token-variable CONTEXT_TOKEN",
             "context install claude-code --cache-root caches",
-            "context install cursor --user --cache-root caches",
-            "context install vscode --cache-root caches --project ~/work/app --dry-run",
         ),
         (
+            URL,
+            TOKEN_VARIABLE,
+            Option("--stdio", "let the host start the server; CONTEXT_CACHE_ROOT may name its caches"),
             Option(
                 "--cache-root",
-                "the folder that holds the caches, CONTEXT_CACHE_ROOT if not given",
+                "the folder that holds the caches of a server that the host starts",
                 "DIR",
                 takes_folder=True,
             ),
@@ -211,8 +312,9 @@ COMMANDS = (
         "uninstall",
         "take back what install wrote",
         (
-            "Remove our entry from an agent host's configuration file, and print the difference. Without edits in",
-            "between, the file is what it was before `context install`, to the byte; with edits, they stay.",
+            "Remove our server and our hooks from an agent host's configuration files, and print the difference.",
+            "Without edits in between, the files are what they were before `context install`, to the byte; with",
+            "edits, they stay.",
         ),
         (
             "context uninstall claude-code",
@@ -220,6 +322,21 @@ COMMANDS = (
         ),
         (PROJECT, USER, DRY_RUN),
         argument=HOST,
+    ),
+    Command(
+        "hook",
+        "tell the daemon what a host's hook says",
+        (
+            "Read one hook's JSON from stdin, send it to the daemon, and print what the daemon wants the host to",
+            "know, mostly nothing. `context install` writes this command where a host cannot call the daemon",
+            "itself. A daemon that is down, slow or unwilling is no failure: the agent must not notice.",
+        ),
+        (
+            "context hook cursor < hook.json",
+            "context hook claude-code --url http://localhost:9100 < hook.json",
+        ),
+        (URL, TOKEN_VARIABLE),
+        argument=Option("host", "whose hook it is", "HOST", required=True, choices=("claude-code", "cursor", "vscode")),
     ),
     Command(
         "completion",

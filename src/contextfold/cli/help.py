@@ -79,5 +79,9 @@ def _rows(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 
     for name, text in rows:
         first, *rest = wrap(text, WIDTH - COLUMN) or [""]
-        yield f"  {name:<{COLUMN - 2}}{first}"
+        if len(name) > COLUMN - 4:  # no room beside it
+            yield f"  {name}"
+            rest.insert(0, first)
+        else:
+            yield f"  {name:<{COLUMN - 2}}{first}"
         yield from (" " * COLUMN + line for line in rest)

@@ -1,6 +1,6 @@
-"""What `context install` and `context uninstall` do to the world: find a host's file, read it, show the difference, put
-the new text in its place in one step. Knows paths, links, permissions and the environment; what the text should be is
-`contextfold.hosts`' to say.
+"""What `context install` and `context uninstall` do to the world: find a host's files, read them, show the difference,
+put each new text in its place in one step, all of them or none. Knows paths, links, permissions and the environment;
+what the texts should be is `contextfold.wiring`'s to say.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from contextfold import signals
 from contextfold.cli.parse import UsageError
 from contextfold.cli.render import plain, say
 from contextfold.errors import StorageFailed
-from contextfold.hosts import FOLDERS_MAX, HOSTS, Host, Unfit
+from contextfold.hosts import HOSTS, Host
+from contextfold.record import Record
 from contextfold.resolve.files import FileAbsent, NotRegular, read_regular, shown, storage_failed, sync
 from contextfold.settings import CACHE_ROOT
 from contextfold.streams import write_all
+from contextfold.wiring import FOLDERS_MAX, Removal, Unfit
 
 COMMAND = "context"
+EMPTY = "{}\n"
 CONFIG_BYTES_MAX = 16 << 20
 TAB = "    "  # on a terminal
 OWNER_ONLY = 0o600
@@ -63,13 +66,24 @@ class ConfigFile:
 
     def write(self, text: str) -> None:
         """Put another text in the file's place, whole, durable, with the mode and owner the file had."""
-        self._refuse_if_read_only()
+        self.refuse_if_read_only()
+        self._replace(text, self._status)
+
+    def put_back(self, folders: int) -> None:
+        """The file as it was when it was read, after this very run has changed it, and made this many folders."""
+        changed = ConfigFile(self.host, self.path)
+        if self.text is None:
+            changed.delete(folders)
+        else:
+            changed._replace(self.text, self._status)
+
+    def _replace(self, text: str, like: os.stat_result | None) -> None:
         folder = os.path.dirname(self._real)
         with signals.held_back():
             made = self._make_folders(folder)
             try:
                 with self._staging() as staging:
-                    self._stage(staging, text.encode())
+                    _stage(staging, text.encode(), like)
                     self._refuse_if_changed()
                     os.rename(self._staged, self._real)
                 made = []
@@ -81,7 +95,7 @@ class ConfigFile:
 
     def delete(self, folders: int) -> None:
         """Remove the file, and as many folders above it as were made for it, where nothing else is in them."""
-        self._refuse_if_read_only()
+        self.refuse_if_read_only()
         try:
             with signals.held_back(), self._staging():
                 self._refuse_if_changed()
@@ -145,18 +159,6 @@ class ConfigFile:
         except (FileAbsent, NotRegular):
             raise self._changed() from None
 
-    def _stage(self, descriptor: int, content: bytes) -> None:
-        """Write the new file. It may hold others' secrets, so until it is whole nobody else may read it."""
-        write_all(descriptor, content)
-        if self._status:
-            now = os.fstat(descriptor)
-            if (now.st_uid, now.st_gid) != (self._status.st_uid, self._status.st_gid):
-                os.fchown(descriptor, self._status.st_uid, self._status.st_gid)
-            os.fchmod(descriptor, stat.S_IMODE(self._status.st_mode))
-        else:
-            os.fchmod(descriptor, 0o666 & ~_umask())
-        os.fsync(descriptor)
-
     def _make_folders(self, folder: bytes) -> list[bytes]:
         """Make the folders that are missing; those that were made, the innermost first."""
         wanted = [folder]
@@ -172,7 +174,7 @@ class ConfigFile:
             raise storage_failed("cannot make", path, problem) from problem
         return made
 
-    def _refuse_if_read_only(self) -> None:
+    def refuse_if_read_only(self) -> None:
         """A rename would not ask. Whoever protected the file meant it, even against root."""
         if self._status and (not self._status.st_mode & ANYBODY_S or not os.access(self._real, os.W_OK)):
             raise StorageFailed(f"{self.path} is read-only; make it writable (chmod u+w), then run this again")
@@ -190,19 +192,70 @@ class ConfigFile:
         return StorageFailed(f"{self.path} was changed by somebody else just now; run this again")
 
 
-def config_file(values: Mapping[str, str]) -> ConfigFile:
-    """The file that a command's words mean."""
+class Change(Record):
+    """What is to become of a file."""
+
+    file: ConfigFile
+    text: str | None  # none: it goes
+    folders: int  # that have to be made before, or were made for it and go too
+
+    @property
+    def is_needed(self) -> bool:
+        return self.text != self.file.text
+
+    def make(self) -> None:
+        if self.text is None:
+            self.file.delete(self.folders)
+        else:
+            self.file.write(self.text)
+
+
+def change_to(file: ConfigFile, removal: Removal) -> Change:
+    """What is to become of a file that our things are taken out of."""
+    if removal.text is None and file.is_link:  # install makes no links: whoever made this one wants a file at its end
+        return Change(file, EMPTY, 0)
+    return Change(file, removal.text, removal.folders)
+
+
+def make_all(changes: list[Change]) -> None:
+    """Change all the files, or none of them."""
+    for change in changes:
+        change.file.refuse_if_read_only()
+    made: list[Change] = []
+    with signals.held_back():
+        try:
+            for change in changes:
+                change.make()
+                made.insert(0, change)
+        except Exception:
+            for change in made:
+                change.file.put_back(change.folders)
+            raise
+
+
+class Places(Record):
+    """Where a host keeps what a command is about."""
+
+    host: Host
+    server: str
+    hooks: str  # empty if the host has none
+
+
+def places(values: Mapping[str, str]) -> Places:
+    """The files that a command's words mean."""
     host = HOSTS[values["host"]]
     if "user" in values or not host.project_file:
         if "project" in values:
             raise UsageError(f"--project is not for a user's own file; leave it out, or {_use_project(host)}")
         if "user" in values and not (host.user_files and host.project_file):
             raise UsageError(f"--user is not for {host.name}: it has one place only; leave it out")
-        return ConfigFile(host, _user_file(host))
+        hooks = os.path.join(_home(), host.hooks.user_file) if host.hooks else ""
+        return Places(host, _user_file(host), hooks)
     project = absolute(values.get("project", "."))
     if not os.path.isdir(project):
         raise StorageFailed(f"there is no folder {project}; give --project the folder that holds the project")
-    return ConfigFile(host, os.path.join(project, host.project_file))
+    hooks = os.path.join(project, host.hooks.project_file) if host.hooks else ""
+    return Places(host, os.path.join(project, host.project_file), hooks)
 
 
 def _use_project(host: Host) -> str:
@@ -213,13 +266,18 @@ def _user_file(host: Host) -> str:
     below_home = host.user_files.get(sys.platform)
     if below_home is None:
         raise StorageFailed(f"where {host.title} keeps its configuration on {sys.platform} is not known to us")
-    home = os.path.expanduser("~")
-    if not os.path.isabs(home) or os.environ.get("HOME") == "":
-        raise StorageFailed("there is no home folder; set HOME to yours, then run this again")
+    home = _home()
     base, config = os.environ.get("XDG_CONFIG_HOME", ""), ".config/"
     if below_home.startswith(config) and os.path.isabs(base):
         return os.path.join(base, below_home.removeprefix(config))
     return os.path.join(home, below_home)
+
+
+def _home() -> str:
+    home = os.path.expanduser("~")
+    if not os.path.isabs(home) or os.environ.get("HOME") == "":
+        raise StorageFailed("there is no home folder; set HOME to yours, then run this again")
+    return home
 
 
 def cache_root(values: Mapping[str, str]) -> str:
@@ -259,9 +317,9 @@ def _writable_in_json(path: str) -> str:
     return path
 
 
-def show(path: str, before: str | None, after: str | None) -> None:
+def show(changes: list[Change]) -> None:
     """The difference, as a patch; on a terminal without what could draw on it."""
-    patch = "".join(_patch(path, before, after))
+    patch = "".join(line for change in changes for line in _patch(change.file.path, change.file.text, change.text))
     if sys.stdout is not None and sys.stdout.isatty():
         patch = "".join(plain(line.rstrip("\r").replace("\t", TAB)) + "\n" for line in patch.split("\n")[:-1])
     say(patch)
@@ -275,6 +333,19 @@ def _patch(path: str, before: str | None, after: str | None) -> Iterator[str]:
     old_name, new_name = (plain(path) if text is not None else "/dev/null" for text in (before, after))
     for line in unified_diff(old, new, old_name, new_name):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _stage(descriptor: int, content: bytes, like: os.stat_result | None) -> None:
+    """Write the new file. It may hold others' secrets, so until it is whole nobody else may read it."""
+    write_all(descriptor, content)
+    if like:
+        now = os.fstat(descriptor)
+        if (now.st_uid, now.st_gid) != (like.st_uid, like.st_gid):
+            os.fchown(descriptor, like.st_uid, like.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
+    else:
+        os.fchmod(descriptor, 0o666 & ~_umask())
+    os.fsync(descriptor)
 
 
 def _identity(status: os.stat_result | None) -> tuple[int, ...] | None:

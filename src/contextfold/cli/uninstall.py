@@ -2,42 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from contextfold.cli.hosting import ConfigFile, config_file, show
+from contextfold.cli.hosting import Change, ConfigFile, change_to, make_all, places, show
 from contextfold.cli.render import tell_on_terminal
 from contextfold.failures import EXIT_OK
-from contextfold.hosts import SERVER, Removal, Unfit, uninstall
-
-EMPTY = "{}\n"
+from contextfold.hosts import SERVER, Host
+from contextfold.wiring import Removal, Unfit, uninstall_hooks, uninstall_server
 
 
 def run(values: Mapping[str, str]) -> int:
-    file = config_file(values)
-    removal = _removal(file)
-    if removal.text == file.text:
-        tell_on_terminal(f"nothing to do: {file.path} has no entry {SERVER}")
+    where = places(values)
+    planned = [_change(ConfigFile(where.host, where.server), uninstall_server)]
+    if where.hooks:
+        planned.append(_change(ConfigFile(where.host, where.hooks), uninstall_hooks))
+    changes = [change for change in planned if change.is_needed]
+    if not changes:
+        tell_on_terminal(f"nothing to do: {where.server} has no entry {SERVER}")
         return EXIT_OK
     if "dry-run" in values:
-        show(file.path, file.text, removal.text)
+        show(changes)
         tell_on_terminal("nothing was changed; leave out --dry-run to do it")
-    elif removal.text is None:
-        file.delete(removal.folders)
-        show(file.path, file.text, None)
-        tell_on_terminal(f"{file.path} was made by install, and is gone")
-    else:
-        file.write(removal.text)
-        show(file.path, file.text, removal.text)
-        tell_on_terminal(f"{SERVER} is no longer in {file.path}")
+        return EXIT_OK
+    make_all(changes[::-1])  # the file that came last goes first: a folder may have been made for the other
+    show(changes)
+    for change in changes:
+        what = "was made by install, and is gone" if change.text is None else f"no longer has {SERVER}"
+        tell_on_terminal(f"{change.file.path} {what}")
     return EXIT_OK
 
 
-def _removal(file: ConfigFile) -> Removal:
+def _change(file: ConfigFile, uninstall: Callable[[Host, str], Removal]) -> Change:
     if file.text is None:
-        return Removal(None)
+        return Change(file, None, 0)
     try:
-        removal = uninstall(file.host, file.text)
+        return change_to(file, uninstall(file.host, file.text))
     except Unfit as problem:
         raise file.refuse(problem) from problem
-    # Install makes no links: whoever made this one wants a file at its end.
-    return Removal(EMPTY) if removal.text is None and file.is_link else removal

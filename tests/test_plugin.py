@@ -1,0 +1,203 @@
+"""The plugin for Claude Code: laid out as its reference says, and wired as `context install` wires a project."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import contextfold
+from contextfold.address import DAEMON_URL
+from contextfold.serve.fold_tools import FOLD_TOOLS
+from machine import COMMAND, ROOT, context
+
+PLUGIN = ROOT / "plugins" / "claude-code"
+CLAUDE = shutil.which("claude")
+
+# What the reference of plugins and hooks allows, as far as this plugin goes.
+MANIFEST_KEYS = {"name", "version", "description", "author", "homepage", "repository", "license", "keywords"}
+MARKETPLACE_KEYS = {"name", "description", "owner", "plugins", "metadata"}
+LISTED_KEYS = MANIFEST_KEYS | {"source", "category", "tags", "strict"}
+HTTP_EVENTS = {"UserPromptSubmit", "PostToolUse", "PostToolUseFailure", "PostToolBatch", "PreCompact", "Stop"}
+EVENTS = HTTP_EVENTS | {"SessionStart"}  # which takes commands only
+MATCHED_EVENTS = {"PostToolUse", "PostToolUseFailure"}
+HANDLER_KEYS = {"command": {"type", "command", "timeout"}, "http": {"type", "url", "timeout"}}
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+DESCRIPTION_MAX = 1024
+SKILL_LINES_MAX = 100
+
+
+def read(name: str, folder: Path = PLUGIN) -> Any:
+    """A JSON file, in which no key may stand twice."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        assert len(dict(pairs)) == len(pairs)
+        return dict(pairs)
+
+    return json.loads((folder / name).read_text(encoding="utf-8"), object_pairs_hook=once)
+
+
+@pytest.fixture
+def wired(tmp_path: Path) -> Path:
+    """A project as `context install` leaves it."""
+    assert context("install", "claude-code", cwd=tmp_path).code == 0
+    return tmp_path
+
+
+def test_the_manifest_has_what_the_reference_allows_and_our_version() -> None:
+    manifest = read(".claude-plugin/plugin.json")
+    assert manifest.keys() <= MANIFEST_KEYS
+    assert NAME.fullmatch(manifest["name"])
+    assert manifest["version"] == contextfold.__version__
+    assert manifest["license"] == "Apache-2.0"
+    assert manifest["author"].keys() <= {"name", "email", "url"}
+    assert all(isinstance(manifest[key], str) for key in ("name", "version", "description", "license"))
+    assert all(isinstance(word, str) for word in manifest["keywords"])
+    assert os.listdir(PLUGIN / ".claude-plugin") == ["plugin.json"]
+
+
+def test_the_marketplace_lists_the_plugin_where_it_is() -> None:
+    marketplace = read(".claude-plugin/marketplace.json", ROOT)
+    assert marketplace.keys() <= MARKETPLACE_KEYS
+    assert NAME.fullmatch(marketplace["name"])
+    assert marketplace["owner"]["name"]
+    (listed,) = marketplace["plugins"]
+    assert listed.keys() <= LISTED_KEYS
+    assert listed["name"] == read(".claude-plugin/plugin.json")["name"]
+    assert listed["source"].startswith("./")
+    assert (ROOT / listed["source"]).resolve() == PLUGIN
+
+
+def test_there_is_nothing_else_in_it() -> None:
+    files = {str(path.relative_to(PLUGIN)) for path in PLUGIN.rglob("*") if path.is_file()}
+    assert files == {
+        ".claude-plugin/plugin.json",
+        ".mcp.json",
+        "README.md",
+        "hooks/hooks.json",
+        "skills/context-folding/SKILL.md",
+    }
+
+
+def test_the_server_is_the_one_that_install_writes(wired: Path) -> None:
+    assert read(".mcp.json") == read(".mcp.json", wired)
+    assert read(".mcp.json")["mcpServers"]["contextfold"]["url"] == f"{DAEMON_URL}/mcp"
+
+
+def test_the_hooks_are_legal() -> None:
+    file = read("hooks/hooks.json")
+    assert file.keys() == {"description", "hooks"}
+    assert file["hooks"].keys() == EVENTS
+    for event, groups in file["hooks"].items():
+        for group in groups:
+            assert group.keys() == ({"matcher", "hooks"} if event in MATCHED_EVENTS else {"hooks"})
+            for handler in group["hooks"]:
+                assert handler.keys() == HANDLER_KEYS[handler["type"]]
+                assert handler["type"] == ("http" if event in HTTP_EVENTS else "command")
+                assert 0 < handler["timeout"] <= 10
+                assert handler.get("url", f"{DAEMON_URL}/hooks/claude-code") == f"{DAEMON_URL}/hooks/claude-code"
+
+
+def test_the_hooks_are_those_that_install_writes(wired: Path) -> None:
+    """But for the path of `context`, which nobody knows beforehand."""
+    ours, installed = read("hooks/hooks.json")["hooks"], read(".claude/settings.json", wired)["hooks"]
+    assert list(ours) == list(installed)
+    (guarded,), (plain,) = (hooks.pop("SessionStart")[0]["hooks"] for hooks in (ours, installed))
+    assert ours == installed
+    command = plain["command"].replace(str(COMMAND), "context")
+    assert f" {command} " in guarded["command"]
+    assert guarded | {"command": ""} == plain | {"command": ""}
+
+
+class TestTheStartOfASession:
+    @pytest.fixture
+    def start(self, tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[bytes]]:
+        """Runs the command in a shell whose PATH has one folder, with a program of ours in it or not."""
+        (group,) = read("hooks/hooks.json")["hooks"]["SessionStart"]
+        (handler,) = group["hooks"]
+
+        def run(program: str) -> subprocess.CompletedProcess[bytes]:
+            if program:
+                (tmp_path / "context").write_text(program)
+                (tmp_path / "context").chmod(0o755)
+            argv = ["/bin/sh", "-c", handler["command"]]
+            env = {"PATH": str(tmp_path)}
+            return subprocess.run(argv, env=env, input=b'{"a": 1}', capture_output=True, timeout=60, check=False)
+
+        return run
+
+    def test_without_the_command_it_does_nothing(
+        self, start: Callable[[str], subprocess.CompletedProcess[bytes]]
+    ) -> None:
+        done = start("")
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+    def test_another_program_of_that_name_is_left_alone(
+        self, start: Callable[[str], subprocess.CompletedProcess[bytes]]
+    ) -> None:
+        done = start("#!/bin/sh\necho 'mtx-context | ConTeXt'\nexit 1\n")
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+    def test_with_the_command_it_is_told(self, start: Callable[[str], subprocess.CompletedProcess[bytes]]) -> None:
+        done = start('#!/bin/sh\n[ "$1" = --version ] && echo contextfold 9 && exit\nread said\necho "$* $said"\n')
+        assert done.stdout == f'hook claude-code --url {DAEMON_URL} {{"a": 1}}\n'.encode()
+
+    def test_with_our_own_command_and_no_daemon_it_does_nothing(
+        self, start: Callable[[str], subprocess.CompletedProcess[bytes]]
+    ) -> None:
+        nowhere = f'[ "$1" = hook ] && set -- hook claude-code --url http://127.0.0.1:1\nexec {COMMAND} "$@"\n'
+        done = start("#!/bin/sh\n" + nowhere)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+class TestTheSkill:
+    TEXT = (PLUGIN / "skills" / "context-folding" / "SKILL.md").read_text(encoding="utf-8")
+
+    def test_its_front_matter_names_it_and_says_when_to_use_it(self) -> None:
+        opening, front, _ = self.TEXT.split("---\n", 2)
+        fields = dict(line.split(": ", 1) for line in front.splitlines())
+        assert opening == ""
+        assert fields.keys() == {"name", "description"}
+        assert fields["name"] == "context-folding"
+        assert "Use " in fields["description"]
+        assert len(fields["description"]) <= DESCRIPTION_MAX
+        assert ": " not in fields["description"]  # or it would have to be quoted
+
+    def test_the_tools_it_names_are_ours_and_it_names_them_all(self) -> None:
+        assert set(re.findall(r"\bcontext_\w+", self.TEXT)) == {tool.name for tool in FOLD_TOOLS}
+
+    def test_it_is_short(self) -> None:
+        assert len(self.TEXT.splitlines()) <= SKILL_LINES_MAX
+
+
+@pytest.mark.skipif(CLAUDE is None, reason="Claude Code is not on this machine (npm: @anthropic-ai/claude-code)")
+class TestClaudeCodeItself:
+    def claude(self, home: Path, *argv: str | Path) -> str:
+        assert CLAUDE
+        env = {"PATH": os.environ["PATH"], "HOME": str(home), "DISABLE_AUTOUPDATER": "1", "DISABLE_TELEMETRY": "1"}
+        env |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+        alone = ["unshare", "--net"] if os.geteuid() == 0 else []
+        done = subprocess.run(
+            [*alone, CLAUDE, *argv], cwd=home, env=env, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    @pytest.mark.parametrize("folder", [PLUGIN, ROOT])
+    def test_it_finds_no_fault(self, folder: Path, tmp_path: Path) -> None:
+        assert "Validation passed" in self.claude(tmp_path, "plugin", "validate", "--strict", folder)
+
+    def test_it_installs_the_plugin_with_all_its_parts(self, tmp_path: Path) -> None:
+        self.claude(tmp_path, "plugin", "marketplace", "add", ROOT)
+        self.claude(tmp_path, "plugin", "install", "contextfold@contextfold")
+        details = self.claude(tmp_path, "plugin", "details", "contextfold@contextfold")
+        assert re.search(r"Skills \(1\) +context-folding", details)
+        assert re.search(r"MCP servers \(1\) +contextfold", details)
+        assert re.search(rf"Hooks \({len(EVENTS)}\) ", details)
