@@ -7,6 +7,7 @@ store has to be asked again. A verb on the same session waits for what was put i
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +20,9 @@ ITEMS_MAX = 20_000  # of all sessions together
 BYTES_MAX = 64 << 20
 BATCH_ITEMS = 64  # written with one commit
 BATCH_BYTES = 1 << 20
-LINGER_S = 0.05  # for more of the same session to come; nobody waits for it
+LINGER_S = (0.05, 0.1)  # for more of the same session to come; at random, so that not all begin to write at once
 QUIET_S = 0.01  # without anything coming in before writing begins: who reports is served first
-LINGERS_MOST = 6
+LINGERS_MOST = 4
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.1, 2.0  # between tries while the store is away
 SETTLED_S = 5.0  # that a verb waits at most
 
@@ -132,7 +133,7 @@ class Inbox(Generic[Item]):
         """Until a quiet moment, or for as long as can be afforded."""
         loop = asyncio.get_running_loop()
         for _ in range(LINGERS_MOST):
-            await _wait(hurry, LINGER_S)
+            await _wait(hurry, random.uniform(*LINGER_S))  # noqa: S311 - no secret
             if hurry.is_set() or loop.time() - self._last_put_s > QUIET_S:
                 return
 

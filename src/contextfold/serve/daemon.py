@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import signal
 import socket
@@ -207,6 +208,9 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        # What is there now stays until the end: to look through it for garbage, again and again, only costs pauses.
+        gc.collect()
+        gc.freeze()
         log("daemon.listening", url=self._url)
         self._on_listening(self._url)
 

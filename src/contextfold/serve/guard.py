@@ -150,7 +150,7 @@ class Guard:
             self._account(exchange, self._clock() - started_s)
 
     async def _admit_and_pass(self, exchange: _Exchange) -> None:
-        token, owner = _token(exchange.scope["headers"]), self._admit(exchange.scope)
+        token, owner = exchange.token(), self._admit(exchange)
         if exchange.scope["path"] not in OPEN_PATHS:
             await exchange.read_body()
         exchange.is_admitted = lambda: self._is_admitted(token, owner)
@@ -159,18 +159,19 @@ class Guard:
         await self.app(exchange.scope, exchange.receive, exchange.send)
         await exchange.finish()
 
-    def _admit(self, scope: Scope) -> str:
+    def _admit(self, exchange: _Exchange) -> str:
         """The owner of a request that may come in, by its head alone."""
+        scope = exchange.scope
         if self.in_flight > self.limits.in_flight and scope["path"] not in OPEN_PATHS:
             raise busy("Too many requests are being answered; try again in a second.")
-        self._check_host_and_origin(scope["headers"])
-        if _values(scope["headers"], b"content-length") and _values(scope["headers"], b"transfer-encoding"):
+        self._check_host_and_origin(exchange)
+        if exchange.sent(b"content-length") and exchange.sent(b"transfer-encoding"):
             raise Refusal(400, "bad_request", "Send a length or chunks, not both.", [(b"connection", b"close")])
         if scope["path"] in OPEN_PATHS and scope["method"] not in ("GET", "HEAD"):
             raise Refusal(
                 405, "method_not_allowed", "Use GET here.", [(b"allow", b"GET, HEAD"), (b"connection", b"close")]
             )
-        owner = self._owner(scope)
+        owner = self._owner(exchange)
         by_mcp = scope["path"] == MCP_PATH and scope["method"] == "POST"
         if not by_mcp and scope["path"] not in OPEN_PATHS:
             wait_s = self.buckets.take(owner, self._clock())
@@ -178,8 +179,8 @@ class Guard:
                 raise too_often(self.buckets, wait_s)
         return owner
 
-    def _check_host_and_origin(self, headers: Headers) -> None:
-        hosts = _values(headers, b"host")
+    def _check_host_and_origin(self, exchange: _Exchange) -> None:
+        hosts = exchange.sent(b"host")
         host = self._hosts.host_of(hosts[0]) if len(hosts) == 1 else None
         if host is None:
             raise Refusal(
@@ -187,7 +188,7 @@ class Guard:
                 "host_not_allowed",
                 "This daemon does not answer to that Host; use localhost, or start it with --allow-host NAME.",
             )
-        origins = _values(headers, b"origin")
+        origins = exchange.sent(b"origin")
         if origins and not (len(origins) == 1 and self._hosts.is_origin(origins[0], host)):
             raise Refusal(
                 403,
@@ -196,10 +197,10 @@ class Guard:
                 "--allow-host NAME.",
             )
 
-    def _owner(self, scope: Scope) -> str:
-        if self._tokens is None or _is_anybodys(scope["path"]):
+    def _owner(self, exchange: _Exchange) -> str:
+        if self._tokens is None or _is_anybodys(exchange.scope["path"]):
             return LOCAL_OWNER
-        owner = self._tokens.owner_of(_token(scope["headers"]))
+        owner = self._tokens.owner_of(exchange.token())
         if owner is None:
             raise Refusal(
                 401,
@@ -257,13 +258,24 @@ class _Exchange:
         self.status = 0
         self.refused = ""
         self.buffered_bytes = 0
+        self._sent = _by_name(scope["headers"])
         self._body: bytes | None = b""
         self._started = self._complete = self._muted = False
+
+    def sent(self, name: bytes) -> list[str]:
+        """The values of a header of the request."""
+        return self._sent.get(name, [])
+
+    def token(self) -> str:
+        """What was sent as a token; empty, which nobody's is, if none was."""
+        given = self.sent(b"authorization")
+        words = given[0].split() if len(given) == 1 else []
+        return words[1] if len(words) == _BEARER_WORDS and words[0].lower() == "bearer" else ""
 
     async def read_body(self) -> None:
         """Have the whole body here, or refuse: by the length it claims, then by the length it has."""
         most = self._guard.limits.body_bytes
-        claimed = _values(self.scope["headers"], b"content-length")
+        claimed = self.sent(b"content-length")
         if claimed and claimed[0].isdecimal() and int(claimed[0][:20]) > most:
             raise too_large(most)
         chunks: list[bytes] = []
@@ -319,7 +331,7 @@ class _Exchange:
             return
         if message["type"] == "http.response.start":
             headers = list(message.get("headers", ()))
-            content_type = "".join(_values(headers, b"content-type"))
+            content_type = "".join(_by_name(headers).get(b"content-type", ()))
             if message["status"] == INTERNAL_ERROR and content_type.startswith("text/plain"):
                 self._muted = True  # a framework's own words, before it raises what happened
                 await self.refuse(internal_error())
@@ -363,7 +375,7 @@ class _Exchange:
         body = json.dumps(self._told(refusal)).encode() + b"\n"
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         headers += refusal.headers
-        if _values(self.scope["headers"], b"expect"):  # whether the body still comes is now anybody's guess
+        if self.sent(b"expect"):  # whether the body still comes is now anybody's guess
             headers.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": refusal.status, "headers": _secured(headers)})
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
@@ -399,15 +411,11 @@ def _is_anybodys(path: str) -> bool:
     return path in OPEN_PATHS or path == PAGE_PATH or path.startswith(WEB_PATH)
 
 
-def _token(headers: Headers) -> str:
-    """What was sent as a token; empty, which nobody's is, if none was."""
-    given = _values(headers, b"authorization")
-    words = given[0].split() if len(given) == 1 else []
-    return words[1] if len(words) == _BEARER_WORDS and words[0].lower() == "bearer" else ""
-
-
-def _values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[str]:
-    return [value.decode("latin-1").strip() for key, value in headers if key.lower() == name]
+def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
+    found: dict[bytes, list[str]] = {}
+    for name, value in headers:
+        found.setdefault(name.lower(), []).append(value.decode("latin-1").strip())
+    return found
 
 
 def _secured(headers: Headers) -> Headers:

@@ -53,6 +53,8 @@ READERS = {
     "vscode": Reader(vscode.read, vscode.answer),
 }
 
+_RECEIVED = Response(b"{}", media_type=JSON)  # nearly always the answer, so it is made once
+
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -88,7 +90,7 @@ class Hooks:
             return told_error(UNAVAILABLE, "busy", message, headers=RETRY_AFTER)
         line = self._line(target.key)
         answer = READERS[host].answer(observed.event, line) if line else {}
-        return Response(json.dumps(answer) if answer else b"{}", media_type=JSON)
+        return Response(json.dumps(answer), media_type=JSON) if answer else _RECEIVED
 
     def _take(self, host: str, target: Target, done: Done) -> None:
         tokens = self._fold.count(done.content) if done.tokens is None else done.tokens

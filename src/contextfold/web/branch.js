@@ -1,0 +1,283 @@
+// @ts-check
+/**
+ * One branch, or the main thread, from its prompt to its summary. Reads the trajectory page by page; while the branch
+ * grows only the last page is read again. What it holds is bounded: of a very long one the first pages go.
+ */
+
+import * as api from "./api.js";
+import { el, fill, reconcile, setText } from "./dom.js";
+import { counted, grouped, savedText, timeElement } from "./format.js";
+import { Pace } from "./pace.js";
+import { failure, longText, messageOf, showFigures, statusChip } from "./pieces.js";
+import { MAIN, sessionLink } from "./routes.js";
+
+const BUDGET_TOKENS = 4000; // of a page
+const MOST_ENTRIES = 400;
+const INTERVAL_MS = 500;
+const GONE_KIND = "branch_not_found";
+
+/** @typedef {{ cursor: string | null, entries: api.Entry[], next: string | null }} Page */
+
+export class BranchView {
+  /** @type {Page[]} */
+  #pages = [];
+  #isCut = false; // the first pages are gone
+  /** @type {api.Branch | null} null for the main thread */
+  branch = null;
+  #mustReadAll = false;
+  #heading = el("h2", { tabindex: "-1" });
+  #chip = el("span");
+  #figures = el("dl", { class: "figures small" });
+  #actions = el("div", { class: "actions" });
+  #cut = el(
+    "p",
+    { class: "muted", hidden: true },
+    "The first entries are not held any more. ",
+    el("button", { type: "button", class: "link", onclick: () => this.#again() }, "Start again from the first"),
+  );
+  #entries = el("ol", { class: "entries", "aria-label": "What happened" });
+  #more = el("button", { type: "button", class: "more", hidden: true, onclick: () => this.#showMore() }, "Show more");
+  #body = el("div", { class: "stack" }, this.#figures, this.#actions, this.#cut, this.#entries, this.#more);
+  #pace = new Pace(() => this.#refresh(), INTERVAL_MS);
+
+  /**
+   * @param {import("./app.js").Surroundings} around
+   * @param {string} sessionId
+   * @param {string} branchId  or "main"
+   * @param {{ onClose: () => void, onRollback: (branch: api.Branch) => void, nameOf: (id: string) => string }} actions
+   */
+  constructor(around, sessionId, branchId, actions) {
+    this.around = around;
+    this.sessionId = sessionId;
+    this.branchId = branchId;
+    this.actions = actions;
+    setText(this.#heading, branchId === MAIN ? "Main thread" : "Branch");
+    this.element = el(
+      "section",
+      {
+        class: "card details",
+        "aria-label": "Details",
+        onkeydown: (/** @type {KeyboardEvent} */ event) => this.#key(event),
+      },
+      el(
+        "div",
+        { class: "card-head" },
+        this.#heading,
+        this.#chip,
+        el("button", { type: "button", class: "quiet", onclick: actions.onClose }, "Close"),
+      ),
+      this.#body,
+    );
+  }
+
+  async start() {
+    try {
+      await this.#read(0);
+    } catch (error) {
+      if (this.around.failed(error)) return;
+      const isGone = error instanceof api.ApiError && error.kind === GONE_KIND;
+      const message = isGone ? "There is no such branch in this session." : messageOf(error);
+      fill(this.#body, failure(message, isGone ? undefined : () => this.#again()));
+    }
+  }
+
+  stop() {
+    this.#pace.stop();
+  }
+
+  focus() {
+    this.#heading.focus();
+  }
+
+  /** @param {boolean} isDeep whether what was read before may have changed too */
+  changed(isDeep) {
+    this.#mustReadAll ||= isDeep;
+    this.#pace.mark();
+  }
+
+  /** The names of other branches may be known by now. */
+  named() {
+    if (this.#pages.length) this.#showEntries();
+  }
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    if (event.key !== "Escape") return;
+    event.preventDefault();
+    this.actions.onClose();
+  }
+
+  async #again() {
+    this.#pages = [];
+    this.#isCut = false;
+    fill(this.#body, this.#figures, this.#actions, this.#cut, this.#entries, this.#more);
+    await this.start();
+  }
+
+  async #refresh() {
+    const readAll = this.#mustReadAll;
+    this.#mustReadAll = false;
+    try {
+      await this.#read(readAll ? 0 : Math.max(0, this.#pages.length - 1));
+    } catch (error) {
+      this.around.failed(error);
+    }
+  }
+
+  async #showMore() {
+    const before = this.#entries.childElementCount;
+    const last = this.#pages.at(-1);
+    if (!last || last.next === null) return;
+    try {
+      await this.#readPage(this.#pages.length, last.next);
+    } catch (error) {
+      this.around.failed(error);
+    }
+    const entry = /** @type {HTMLElement | undefined} */ (this.#entries.children[before]);
+    entry?.setAttribute("tabindex", "-1");
+    entry?.focus();
+  }
+
+  /** Read the pages held again, from one of them on. @param {number} from */
+  async #read(from) {
+    const last = Math.max(from, this.#pages.length - 1);
+    let cursor = this.#pages[from]?.cursor ?? null;
+    for (let index = from; index <= last; index += 1) {
+      const next = await this.#readPage(index, cursor);
+      if (next === null) {
+        this.#pages.length = index + 1;
+        break;
+      }
+      cursor = next;
+    }
+  }
+
+  /** @param {number} index @param {string | null} cursor */
+  async #readPage(index, cursor) {
+    const branchId = this.branchId === MAIN ? null : this.branchId;
+    const answer = await api.trajectory(this.sessionId, branchId, BUDGET_TOKENS, cursor);
+    this.#pages[index] = { cursor, entries: answer.entries, next: answer.next_cursor };
+    while (this.#pages.length > 1 && total(this.#pages) > MOST_ENTRIES) {
+      this.#pages.shift();
+      this.#isCut = true;
+    }
+    this.#show(answer.branch);
+    return answer.next_cursor;
+  }
+
+  /** @param {api.Branch | null} branch */
+  #show(branch) {
+    if (branch) this.#showBranch(branch);
+    this.#showEntries();
+    const isNothing = !branch && !this.#entries.childElementCount;
+    if (isNothing) fill(this.#actions, el("p", { class: "muted" }, "Nothing happened on the main thread yet."));
+    else if (!branch) fill(this.#actions);
+  }
+
+  #showEntries() {
+    const entries = joined(this.#pages.flatMap((page) => page.entries)).map((entry) => ({
+      ...entry,
+      name: entry.branch_id ? this.actions.nameOf(entry.branch_id) : "",
+    }));
+    reconcile(this.#entries, entries, {
+      key: (entry) => `${entry.kind}-${entry.n}`,
+      create: () => el("li", { class: "entry" }),
+      update: (item, entry) => this.#showEntry(item, entry),
+    });
+    this.#entries.hidden = !entries.length;
+    this.#cut.hidden = !this.#isCut;
+    this.#more.hidden = (this.#pages.at(-1)?.next ?? null) === null;
+  }
+
+  /** @param {api.Branch} branch */
+  #showBranch(branch) {
+    setText(this.#heading, branch.description);
+    if (branch.status !== this.branch?.status) fill(this.#chip, statusChip(branch.status));
+    const isFolded = branch.status === "folded";
+    const failed = branch.failed_operations;
+    const redactions = branch.secrets_scrubbed;
+    showFigures(this.#figures, [
+      {
+        label: "Tokens",
+        value: grouped(branch.tokens),
+        note: isFolded ? `summary ${grouped(branch.summary_tokens)}` : "",
+      },
+      isFolded ? { label: "Folding", value: savedText(branch.tokens_saved) } : null,
+      { label: "Operations", value: grouped(branch.operations), note: failed ? `${grouped(failed)} failed` : "" },
+      redactions ? { label: "Redactions", value: grouped(redactions) } : null,
+      { label: ENDED[branch.status] ?? "Opened", value: "", at: branch.closed_at ?? branch.created_at },
+    ]);
+    const hasButton = this.#actions.querySelector("button");
+    if (branch.status === "discarded")
+      fill(this.#actions, el("p", { class: "muted" }, "Discarded by a rollback; kept here to be read."));
+    else if (!hasButton)
+      fill(
+        this.#actions,
+        el("button", { type: "button", onclick: () => this.#rollback() }, "Roll back to this branch…"),
+      );
+    this.branch = branch;
+  }
+
+  #rollback() {
+    if (this.branch) this.actions.onRollback(this.branch);
+  }
+
+  /** @param {HTMLElement} item @param {api.Entry & { name: string }} entry */
+  #showEntry(item, entry) {
+    item.dataset.kind = entry.kind;
+    item.classList.toggle("undone", Boolean(entry.undone));
+    const link = entry.branch_id
+      ? el("a", { href: sessionLink(this.sessionId, entry.branch_id) }, entry.name || "Open the branch")
+      : null;
+    fill(
+      item,
+      el(
+        "div",
+        { class: "entry-head" },
+        el("b", {}, entryName(entry)),
+        entry.source ? el("span", { class: "muted" }, SOURCES[entry.source] ?? entry.source) : null,
+        entry.failed ? el("span", { class: "chip failed-chip" }, "failed") : null,
+        entry.undone ? el("span", { class: "chip" }, "undone") : null,
+        el("span", { class: "muted number" }, entry.tokens ? counted(entry.tokens, "token") : ""),
+        timeElement(entry.at),
+      ),
+      link,
+      entry.text ? longText(entry.text, entry.kind === "operation" ? "code" : "") : null,
+    );
+  }
+}
+
+/** @type {Record<string, string>} */
+const ENDED = { folded: "Folded", discarded: "Discarded" };
+/** @type {Record<string, string>} */
+const SOURCES = { hook: "by a hook", reported: "reported by the agent", proxy: "by the proxy" };
+
+/** @param {api.Entry} entry */
+function entryName(entry) {
+  const names = {
+    prompt: "Prompt",
+    operation: entry.type ?? "Operation",
+    child: "Branch folded",
+    summary: "Summary",
+    rollback: "Rolled back",
+  };
+  return names[entry.kind] ?? entry.kind;
+}
+
+/** @param {Page[]} pages */
+function total(pages) {
+  return pages.reduce((sum, page) => sum + page.entries.length, 0);
+}
+
+/** An entry that a page's end cut goes on at the next page's beginning. @param {api.Entry[]} entries */
+function joined(entries) {
+  /** @type {api.Entry[]} */
+  const whole = [];
+  for (const entry of entries) {
+    const last = whole.at(-1);
+    if (last?.part && last.n === entry.n && last.kind === entry.kind) {
+      whole[whole.length - 1] = { ...entry, text: last.text + entry.text, tokens: last.tokens + entry.tokens };
+    } else whole.push(entry);
+  }
+  return whole;
+}

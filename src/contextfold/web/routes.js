@@ -1,0 +1,32 @@
+// @ts-check
+/** Where on the page one is, as the part of the address after `#`: what can be linked to, and nothing else. */
+
+/** @typedef {{ view: "sessions" }
+ *   | { view: "session", sessionId: string, branchId: string | null }
+ *   | { view: "search", words: string }} Route  a branchId of "main" is the main thread */
+
+export const MAIN = "main";
+
+/** @param {string} hash @returns {Route} */
+export function parseRoute(hash) {
+  let parts;
+  try {
+    parts = hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  } catch {
+    return { view: "sessions" }; // no address of ours
+  }
+  if (parts[0] === "search") return { view: "search", words: parts[1] ?? "" };
+  if (parts[0] !== "sessions" || !parts[1]) return { view: "sessions" };
+  return { view: "session", sessionId: parts[1], branchId: parts[2] === "branches" ? (parts[3] ?? null) : null };
+}
+
+/** @param {string} sessionId @param {string | null} [branchId] */
+export function sessionLink(sessionId, branchId = null) {
+  const link = `#/sessions/${encodeURIComponent(sessionId)}`;
+  return branchId === null ? link : `${link}/branches/${encodeURIComponent(branchId)}`;
+}
+
+/** @param {string} words */
+export function searchLink(words) {
+  return `#/search/${encodeURIComponent(words)}`;
+}

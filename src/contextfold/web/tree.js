@@ -1,0 +1,264 @@
+// @ts-check
+/**
+ * A session's branches as a tree one can walk with the keyboard, kept in step with a window of rows.
+ *
+ * The rows are flat, in depth-first order, each with its level; that is what the daemon gives and what a window of it
+ * can show. Knows rows, focus and keys; reading them and what a selection means is for who holds the tree.
+ */
+
+import { el, reconcile, setAttribute, setText } from "./dom.js";
+import { grouped, savedText } from "./format.js";
+import { bar, icon, setBar, STATUS_WORDS } from "./pieces.js";
+import { MAIN } from "./routes.js";
+
+const AT_END_PX = 32; // so near to the end one wants to stay there
+const DEEPEST_INDENT = 10;
+
+/**
+ * @typedef {import("./api.js").Branch} Branch
+ * @typedef {{ id: string, parentId: string | null, level: number, description: string, status: string, tokens: number,
+ *   saved: string, failed: number, redactions: number, isHere: boolean, isAfterGap: boolean, share: number,
+ *   expanded: boolean | null }} Row
+ */
+
+export class Tree {
+  /** @type {Row[]} those shown */
+  #rows = [];
+  /** @type {import("./api.js").SessionTree | null} */
+  #shown = null;
+  /** @type {Set<string>} */
+  #collapsed = new Set();
+  /** @type {string | null} */
+  #selected = null;
+  #current = MAIN; // the one row that Tab reaches
+  #isFirst = true;
+  #list = el("div", {
+    class: "tree",
+    role: "tree",
+    "aria-label": "Branches",
+    onkeydown: (/** @type {KeyboardEvent} */ event) => this.#key(event),
+    onclick: (/** @type {MouseEvent} */ event) => this.#click(event),
+  });
+
+  /** @param {(id: string) => void} onSelect */
+  constructor(onSelect) {
+    this.onSelect = onSelect;
+    this.element = el("div", { class: "tree-scroll" }, this.#list);
+  }
+
+  /** @param {import("./api.js").SessionTree} tree */
+  show(tree) {
+    const box = this.element;
+    const isAtEnd = this.#isFirst || box.scrollHeight - box.scrollTop - box.clientHeight < AT_END_PX;
+    this.#shown = tree;
+    const all = rowsOf(tree, this.#collapsed);
+    const known = new Set(all.map((row) => row.id));
+    for (const id of this.#collapsed) if (!known.has(id)) this.#collapsed.delete(id);
+    this.#rows = visible(all, this.#collapsed);
+    reconcile(this.#list, this.#rows, { key: (row) => row.id, create: createRow, update: updateRow });
+    if (!this.#rows.some((row) => row.id === this.#current))
+      this.#current = this.#selected !== null && known.has(this.#selected) ? this.#selected : MAIN;
+    this.#mark();
+    if (isAtEnd) box.scrollTop = box.scrollHeight;
+    this.#isFirst = false;
+  }
+
+  /** @param {string | null} id */
+  select(id) {
+    this.#selected = id;
+    if (id !== null && this.#rows.some((row) => row.id === id)) this.#current = id;
+    this.#mark();
+  }
+
+  /** Put the focus where one was in the tree. */
+  focus() {
+    this.#element(this.#current)?.focus();
+  }
+
+  /** @param {string} id @returns {HTMLElement | null} */
+  #element(id) {
+    return this.#list.querySelector(`[data-key="${CSS.escape(id)}"]`);
+  }
+
+  #mark() {
+    for (const row of this.#list.children) {
+      const id = /** @type {HTMLElement} */ (row).dataset.key;
+      setAttribute(row, "aria-selected", String(id === this.#selected));
+      setAttribute(row, "tabindex", id === this.#current ? "0" : "-1");
+    }
+  }
+
+  /** @param {string | undefined} id */
+  #go(id) {
+    if (id === undefined) return;
+    this.#current = id;
+    this.#mark();
+    this.focus();
+  }
+
+  /** @param {string} id @param {boolean} isOpen */
+  #expand(id, isOpen) {
+    if (isOpen) this.#collapsed.delete(id);
+    else this.#collapsed.add(id);
+    this.#current = id;
+    if (this.#shown) this.show(this.#shown);
+  }
+
+  /** @param {MouseEvent} event */
+  #click(event) {
+    const target = /** @type {Element} */ (event.target);
+    const row = /** @type {HTMLElement | null} */ (target.closest("[role=treeitem]"));
+    const id = row?.dataset.key;
+    if (!row || id === undefined) return;
+    this.#go(id);
+    if (target.closest(".twist") && row.hasAttribute("aria-expanded"))
+      this.#expand(id, row.getAttribute("aria-expanded") === "false");
+    else this.onSelect(id);
+  }
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    const at = this.#rows.findIndex((row) => row.id === this.#current);
+    const row = this.#rows[at];
+    if (!row) return;
+    const next = this.#rows[at + 1];
+    /** @type {Record<string, () => void>} */
+    const keys = {
+      ArrowDown: () => this.#go(next?.id),
+      ArrowUp: () => this.#go(this.#rows[at - 1]?.id),
+      Home: () => this.#go(this.#rows[0].id),
+      End: () => this.#go(this.#rows.at(-1)?.id),
+      ArrowRight: () => {
+        if (row.expanded === false) this.#expand(row.id, true);
+        else if (row.expanded && next) this.#go(next.id);
+      },
+      ArrowLeft: () => {
+        if (row.expanded) this.#expand(row.id, false);
+        else if (row.id !== MAIN) this.#go(this.#rows.slice(0, at).findLast((above) => above.level < row.level)?.id);
+      },
+      Enter: () => this.onSelect(row.id),
+      " ": () => this.onSelect(row.id),
+    };
+    if (!(event.key in keys)) return;
+    event.preventDefault();
+    keys[event.key]();
+  }
+}
+
+/** @param {import("./api.js").SessionTree} tree @param {Set<string>} collapsed @returns {Row[]} */
+function rowsOf({ session, open_branches, branches, first_row }, collapsed) {
+  const held = new Set(branches.map((branch) => branch.id));
+  const apart = open_branches.filter((branch) => !held.has(branch.id)); // the open path is shown wherever the window is
+  const begin = branches[0]?.created_at ?? "";
+  const above = apart.filter((branch) => branch.created_at <= begin);
+  const below = apart.filter((branch) => branch.created_at > begin);
+  const shown = [...above, ...branches, ...below];
+  const parents = new Set(shown.map((branch) => branch.parent_id ?? MAIN));
+  const most = Math.max(1, session.main_thread_tokens, ...shown.map((branch) => branch.tokens));
+  const expanded = (/** @type {string} */ id) => (parents.has(id) ? !collapsed.has(id) : null);
+  /** @type {Row} */
+  const main = {
+    id: MAIN,
+    parentId: null,
+    level: 1,
+    description: "Main thread",
+    status: "main",
+    tokens: session.main_thread_tokens,
+    saved: "",
+    failed: 0,
+    redactions: 0,
+    isHere: session.active_branch_id === null,
+    isAfterGap: false,
+    share: session.main_thread_tokens / most,
+    expanded: expanded(MAIN),
+  };
+  return [
+    main,
+    ...shown.map((branch, index) => ({
+      id: branch.id,
+      parentId: branch.parent_id ?? MAIN,
+      level: branch.depth + 2,
+      description: branch.description,
+      status: branch.status,
+      tokens: branch.tokens,
+      saved: branch.status === "folded" ? savedText(branch.tokens_saved) : "",
+      failed: branch.failed_operations,
+      redactions: branch.secrets_scrubbed,
+      isHere: branch.id === session.active_branch_id,
+      isAfterGap: index === above.length ? first_row > 0 : index === above.length + branches.length,
+      share: branch.tokens / most,
+      expanded: expanded(branch.id),
+    })),
+  ];
+}
+
+/** Without what lies below a collapsed row. @param {Row[]} rows @param {Set<string>} collapsed */
+function visible(rows, collapsed) {
+  const hidden = new Set();
+  return rows.filter((row) => {
+    const isHidden = row.parentId !== null && (hidden.has(row.parentId) || collapsed.has(row.parentId));
+    if (isHidden) hidden.add(row.id);
+    return !isHidden;
+  });
+}
+
+/** @param {Row} row */
+function createRow(row) {
+  return el(
+    "div",
+    { class: "row", role: "treeitem" },
+    el(
+      "span",
+      { class: "row-name" },
+      el("span", { class: "indent" }),
+      el("span", { class: "twist" }),
+      el("span", { class: "state" }),
+      el("span", { class: "description" }),
+      el("span", { class: "marks" }),
+    ),
+    el(
+      "span",
+      { class: "row-size" },
+      bar(),
+      el("span", { class: "number tokens" }),
+      el("span", { class: "unseen" }, " tokens "),
+    ),
+    el("span", { class: "row-saved number" }, row.saved),
+  );
+}
+
+/** @param {HTMLElement} item @param {Row} row */
+function updateRow(item, row) {
+  const part = (/** @type {string} */ selector) => /** @type {HTMLElement} */ (item.querySelector(selector));
+  setAttribute(item, "aria-level", String(row.level));
+  setAttribute(item, "aria-expanded", row.expanded === null ? null : String(row.expanded));
+  item.dataset.status = row.status;
+  item.classList.toggle("here", row.isHere);
+  item.classList.toggle("after-gap", row.isAfterGap);
+  item.style.setProperty("--level", String(Math.min(row.level - 1, DEEPEST_INDENT)));
+  part(".twist").replaceChildren(...(row.expanded === null ? [] : [icon("chevron")]));
+  part(".state").replaceChildren(
+    icon(/** @type {"main"} */ (row.status)),
+    el("span", { class: "unseen" }, `${STATUS_WORDS[row.status]}: `),
+  );
+  setText(part(".description"), row.description);
+  part(".description").title = row.description;
+  part(".marks").replaceChildren(...marks(row));
+  setBar(part(".bar"), row.share);
+  setText(part(".tokens"), grouped(row.tokens));
+  setText(
+    part(".row-saved"),
+    row.status === "active" || row.status === "discarded" ? STATUS_WORDS[row.status] : row.saved,
+  );
+  part(".row-saved").classList.toggle("good", row.saved.startsWith("saved"));
+}
+
+/** @param {Row} row */
+function marks(row) {
+  return [
+    row.isHere ? el("span", { class: "chip here-chip" }, "agent is here") : null,
+    row.failed ? el("span", { class: "chip failed-chip" }, `${grouped(row.failed)} failed`) : null,
+    row.redactions ? el("span", { class: "chip" }, `${grouped(row.redactions)} redacted`) : null,
+  ].filter((mark) => mark !== null);
+}
