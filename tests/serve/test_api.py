@@ -293,6 +293,7 @@ def test_summaries_are_found_by_their_words(look: Onlooker, agent: Worker) -> No
     agent.call("context_return", message="Two quokkas were seen.")
     (found,) = look.get("/v1/summaries?query=quokka%20seen")["summaries"]
     assert (found["project_path"], found["summary"]) == (agent.project, "Two quokkas were seen.")
+    assert found["live"]
     assert look.get("/v1/summaries?query=")["summaries"] == []
     assert look.get("/v1/summaries?query=%22%28%2A")["summaries"] == []
 

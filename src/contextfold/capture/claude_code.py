@@ -31,8 +31,8 @@ EVENTS = frozenset(
         "UserPromptSubmit",
     }
 )
-# Where a line reaches the model, once. Added to Stop or SubagentStop it makes the agent go on instead of stopping; added
-# to PreCompact and the like it is an error, shown to the person; and PostToolBatch comes right after PostToolUse.
+# Where a line reaches the model, once. Added to Stop or SubagentStop it makes the agent go on instead of stopping; to
+# PreCompact and the like it is an error, shown to the person; and PostToolBatch comes right after PostToolUse.
 ANSWERED = frozenset({"PostToolUse", "PostToolUseFailure", "SessionStart", "UserPromptSubmit"})
 LINE_LENGTH_MAX = 10_000
 CALLS_MAX = 1_000  # of one turn

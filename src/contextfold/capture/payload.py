@@ -62,7 +62,7 @@ def encodable(text: str) -> str:
 
 
 def word(text: str) -> str:
-    """A name as it may stand in a table, or empty. What is none is not made one: what hides a secret's look keeps it."""
+    """A name as it may stand in a table, or empty. What is none is not made one: cut, a secret would not be known."""
     name = text.strip()
     return name if len(name) <= WORD_LENGTH_MAX and name.isprintable() else UNNAMED
 

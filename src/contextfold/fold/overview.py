@@ -29,6 +29,7 @@ from contextfold.fold.views import (
 )
 
 TURNS_EVENTS = 200  # replayed before others get a turn
+SUMMARY_TOLD = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
 
 Shape = Mapping[str, Encodable]
 
@@ -127,9 +128,15 @@ class Overview:
         return outcome.answer
 
     async def search(self, owner: str, query: str, *, limit: int) -> Shape:
+        """Summaries of folded branches, and whether their sessions can still be looked at."""
         found = await self._service.search(owner, query, None, limit=limit)
-        names = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
-        return {"summaries": [{name: getattr(one, name) for name in names} for one in found]}
+        sessions = {one.session_id for one in found}
+        live = {session_id: await self._store.find(owner, session_id) is not None for session_id in sessions}
+        return {
+            "summaries": [
+                {**{name: getattr(one, name) for name in SUMMARY_TOLD}, "live": live[one.session_id]} for one in found
+            ]
+        }
 
     async def follow(
         self, owner: str, after: str, session_id: str | None = None

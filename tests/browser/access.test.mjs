@@ -1,0 +1,147 @@
+// For everybody: with the keyboard alone, by automated rules, in light, dark and narrow.
+
+import { join } from "node:path";
+import { assert, findings, live, makeToken, NARROW, row, scenario, WIDE } from "./browser.mjs";
+
+const MOST_TABS = 40;
+const focused = (page) => page.evaluate(() => document.activeElement.textContent.trim());
+
+/** Tab on until the focus is where it is wanted. */
+async function tabTo(page, wanted) {
+  for (let turn = 0; turn < MOST_TABS; turn += 1) {
+    await page.keyboard.press("Tab");
+    if (wanted.test(await focused(page))) return;
+  }
+  assert.fail(`Tab never came to ${wanted}`);
+}
+
+const inTree = (page) => page.evaluate(() => document.activeElement.querySelector(".description")?.textContent);
+
+scenario("the keyboard alone is enough", async (stage) => {
+  const daemon = await stage.daemon({ scene: ["story"] });
+  const page = await stage.page(daemon);
+  await live(page);
+  await tabTo(page, /^shop$/);
+  await page.keyboard.press("Enter");
+  await row(page, "Compare in milliseconds").waitFor();
+  await tabTo(page, /^main thread: Main thread/);
+  await page.keyboard.press("ArrowDown");
+  assert.equal(await inTree(page), "Find where the session is refused");
+  await page.keyboard.press("ArrowRight");
+  assert.equal(await inTree(page), "Reproduce it in a test");
+  await page.keyboard.press("ArrowLeft");
+  assert.equal(await inTree(page), "Find where the session is refused");
+  await page.keyboard.press("ArrowLeft"); // closes it
+  assert.equal(await row(page, "Reproduce it").count(), 0);
+  await page.keyboard.press("ArrowRight");
+  await row(page, "Reproduce it").waitFor();
+  await page.keyboard.press("End");
+  assert.equal(await inTree(page), "Look for the same mistake elsewhere");
+  await page.keyboard.press("Home");
+  assert.equal(await inTree(page), "Main thread");
+  await page.keyboard.press("ArrowDown");
+  await page.keyboard.press("Enter");
+  const details = page.getByRole("region", { name: "Details" });
+  await details.getByRole("heading", { name: "Find where the session is refused" }).waitFor();
+  assert.equal(await inTree(page), "Find where the session is refused"); // one can go on from there
+
+  await tabTo(page, /^Roll back to this branch…$/);
+  await page.keyboard.press("Enter");
+  await page.getByRole("dialog").getByText("branches will be discarded").waitFor();
+  assert.equal(await focused(page), "Cancel");
+  await page.keyboard.press("Escape");
+  await page.getByRole("dialog").waitFor({ state: "hidden" });
+  assert.equal(await focused(page), "Roll back to this branch…");
+  await page.keyboard.press("Escape"); // leaves the details
+  await details.waitFor({ state: "detached" });
+  assert.equal(await inTree(page), "Find where the session is refused");
+
+  await page.keyboard.press("/");
+  await page.keyboard.type("milliseconds");
+  await page.locator(".result").first().waitFor();
+  await tabTo(page, /^Find where the session is refused$/);
+  await page.keyboard.press("Enter");
+  await details.getByRole("heading", { name: "Find where the session is refused" }).waitFor();
+});
+
+const LOOKS = {
+  light: { colorScheme: "light", viewport: WIDE },
+  dark: { colorScheme: "dark", viewport: WIDE },
+  narrow: { colorScheme: "light", viewport: NARROW, hasTouch: true, isMobile: true },
+};
+
+scenario("axe-core finds nothing serious in light", (stage) => examine(stage, LOOKS.light));
+scenario("axe-core finds nothing serious in dark", (stage) => examine(stage, LOOKS.dark));
+scenario("axe-core finds nothing serious on a phone", (stage) => examine(stage, LOOKS.narrow));
+
+/** Every view there is, in one look. */
+async function examine(stage, look) {
+  const daemon = await stage.daemon({ scene: ["story"] });
+  const page = await stage.page(daemon, look);
+  const check = async (view) => {
+    assert.deepEqual(await findings(page), [], view);
+    const { content, window } = await page.evaluate(() => ({
+      content: document.documentElement.scrollWidth,
+      window: innerWidth,
+    }));
+    assert.ok(content <= window, `${view} fits in its width`);
+  };
+  await page.locator(".session").first().waitFor();
+  await check("sessions");
+  await page.locator(".session a").first().click();
+  await row(page, "Compare").waitFor();
+  await page.getByText("Show as a table").click();
+  await check("session");
+  await row(page, "Reproduce it").click();
+  await page.locator(".entry").first().waitFor();
+  await check("branch");
+  await page.getByRole("button", { name: /^Roll back to/ }).click();
+  await page.locator("#rollback-confirm:enabled").waitFor();
+  await check("dialog");
+  await page.keyboard.press("Escape");
+  await page.goto(`${daemon.url}/#/search/session`);
+  await page.locator(".result").first().waitFor();
+  await check("search");
+  await page.goto(`${daemon.url}/#/sessions/sess_none`);
+  await page.getByRole("heading", { name: "No such session" }).waitFor();
+  await check("no session");
+
+  const empty = await stage.daemon({ name: "empty" });
+  await page.goto(empty.url);
+  await page.getByRole("heading", { name: "No session yet" }).waitFor();
+  await check("empty");
+
+  makeToken(stage, "ann");
+  const guarded = await stage.daemon({ name: "guarded", argv: ["--token-file", join(stage.folder, "tokens")] });
+  await page.goto(guarded.url);
+  await page.getByLabel("Token").fill("wrong");
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByText("That is no token").waitFor();
+  await check("sign-in");
+}
+
+scenario("on a phone a branch takes the place of the tree and gives it back", async (stage) => {
+  const daemon = await stage.daemon({ scene: ["story"] });
+  const page = await stage.page(daemon, LOOKS.narrow);
+  await page.locator(".session a").first().tap();
+  await row(page, "Find where").tap();
+  await page.locator(".entry").first().waitFor();
+  assert.equal(await page.getByRole("tree").count(), 0);
+  assert.equal(await focused(page), "Find where the session is refused"); // read out first
+  await page.getByRole("button", { name: "Close" }).tap();
+  await row(page, "Find where").waitFor();
+});
+
+scenario("a chosen theme is kept", async (stage) => {
+  const daemon = await stage.daemon();
+  const page = await stage.page(daemon, { colorScheme: "light" });
+  const paper = () => page.evaluate(() => getComputedStyle(document.documentElement).backgroundColor);
+  const light = await paper();
+  await page.locator("#theme").click();
+  await page.locator("#theme").click();
+  assert.equal(await page.locator("#theme").getAttribute("aria-label"), "Theme: dark");
+  const dark = await paper();
+  assert.notEqual(dark, light);
+  await page.reload();
+  assert.equal(await paper(), dark);
+});

@@ -1,0 +1,219 @@
+// What every scenario needs: a real daemon, agents that work over real MCP calls, a real browser that is watched.
+// A scenario registers itself with `scenario`; CONTEXTFOLD_SCENARIO picks one of a file.
+
+import assert from "node:assert/strict";
+import { execFileSync, spawn } from "node:child_process";
+import { mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { createInterface } from "node:readline";
+import { test } from "node:test";
+import { fileURLToPath } from "node:url";
+
+const HERE = dirname(fileURLToPath(import.meta.url));
+export const ROOT = dirname(dirname(HERE));
+const COMMANDS = process.env.CONTEXTFOLD_BIN ?? join(ROOT, ".venv", "bin");
+const CHROMIUM = process.env.CONTEXTFOLD_CHROMIUM ?? "/usr/bin/chromium";
+const FLAGS = [
+  "--no-sandbox",
+  "--disable-gpu",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+];
+export const PATIENCE_MS = 20_000;
+export const WIDE = { width: 1280, height: 860 };
+export const NARROW = { width: 360, height: 740 };
+
+const installed = createRequire(join(ROOT, "tests", "clients", "package.json"));
+const { chromium } = installed("playwright-core");
+const AXE = readFileSync(installed.resolve("axe-core/axe.min.js"), "utf8");
+
+/** What a scenario started is ended with it, last first. */
+export class Stage {
+  #endings = [];
+
+  constructor() {
+    this.folder = mkdtempSync(join(tmpdir(), "contextfold-page-"));
+    this.ends(() => rmSync(this.folder, { recursive: true, force: true, maxRetries: 5 }));
+  }
+
+  ends(ending) {
+    this.#endings.push(ending);
+  }
+
+  async close() {
+    for (const ending of this.#endings.reverse()) await ending();
+  }
+
+  /** A daemon with a store of its own, filled by seed.py with a scene or empty. */
+  async daemon({ name = "daemon", scene = [], argv = [] } = {}) {
+    const folder = join(this.folder, name);
+    const daemon = new Daemon(folder, argv);
+    if (scene.length)
+      execFileSync(join(COMMANDS, "python"), [join(HERE, "seed.py"), daemon.store, ...scene.map(String)]);
+    await daemon.start();
+    this.ends(() => daemon.stop());
+    return daemon;
+  }
+
+  async browser() {
+    if (!this.launched) {
+      this.launched = await chromium.launch({ executablePath: CHROMIUM, args: FLAGS });
+      this.ends(() => this.launched.close());
+    }
+    return this.launched;
+  }
+
+  /** A page of its own profile, and everything it asks for and complains about. */
+  async page(daemon, { path = "/", ...options } = {}) {
+    const context = await (
+      await this.browser()
+    ).newContext({ viewport: WIDE, locale: "en-GB", timezoneId: "UTC", ...options });
+    context.setDefaultTimeout(PATIENCE_MS);
+    const page = await context.newPage();
+    const watched = { requests: [], problems: [], dialogs: [] };
+    page.on("request", (request) => watched.requests.push(request.url()));
+    page.on(
+      "console",
+      (message) => ["error", "warning"].includes(message.type()) && watched.problems.push(message.text()),
+    );
+    page.on("pageerror", (error) => watched.problems.push(String(error)));
+    page.on("dialog", (dialog) => {
+      watched.dialogs.push(dialog.message());
+      return dialog.dismiss();
+    });
+    page.watched = watched;
+    if (path !== null) await page.goto(`${daemon.url}${path}`);
+    return page;
+  }
+}
+
+/** `context serve` on a free port; started again, on the same one. */
+class Daemon {
+  constructor(folder, argv) {
+    this.folder = folder;
+    this.store = join(folder, "state", "state.db");
+    this.argv = argv;
+    this.port = 0; // a free one at first, and the same one ever after
+  }
+
+  async start() {
+    mkdirSync(this.folder, { recursive: true });
+    const log = openSync(join(this.folder, "daemon.log"), "a");
+    const argv = ["serve", "--store", this.store, "--port", String(this.port), ...this.argv];
+    const env = {
+      ...process.env,
+      XDG_DATA_HOME: join(this.folder, "data"),
+      CONTEXT_RATE_PER_SECOND: "1000000",
+      CONTEXT_RATE_BURST: "1000000",
+    };
+    this.process = spawn(join(COMMANDS, "context"), argv, { stdio: ["ignore", "pipe", log], env });
+    this.ended = new Promise((resolve) => this.process.once("exit", resolve));
+    const lines = createInterface({ input: this.process.stdout });
+    const line = await Promise.race([new Promise((resolve) => lines.once("line", resolve)), this.ended]);
+    assert.match(
+      String(line),
+      /^contextfold listens on /,
+      readFileSync(join(this.folder, "daemon.log"), "utf8").slice(-2000),
+    );
+    this.url = line
+      .split(" ")
+      .at(-1)
+      .replace(/\/mcp$/, "");
+    this.port = Number(new URL(this.url).port);
+  }
+
+  async kill() {
+    this.process.kill("SIGKILL");
+    await this.ended;
+  }
+
+  async stop() {
+    this.process.kill("SIGTERM");
+    await this.ended;
+  }
+}
+
+/** An agent on a project: real MCP calls, one after the other. */
+export class Agent {
+  constructor(daemon, project, token) {
+    this.daemon = daemon;
+    this.project = project;
+    this.headers = {
+      "content-type": "application/json",
+      accept: "application/json, text/event-stream",
+      "mcp-protocol-version": "2025-11-25",
+      ...(token ? { authorization: `Bearer ${token}` } : {}),
+    };
+  }
+
+  async call(name, args) {
+    const params = { name, arguments: { project_path: this.project, ...args } };
+    const body = JSON.stringify({ jsonrpc: "2.0", id: 1, method: "tools/call", params });
+    const answer = await fetch(`${this.daemon.url}/mcp`, { method: "POST", headers: this.headers, body });
+    const told = await answer.json();
+    assert.ok(told.result, JSON.stringify(told));
+    return JSON.parse(told.result.content[0].text);
+  }
+
+  async branch(description, prompt = "Look into it and say what you found.") {
+    const { branch_id: id } = await this.call("context_branch", { description, prompt });
+    return id;
+  }
+
+  did(type, content, failed = false) {
+    return this.call("context_record", { type, content, failed });
+  }
+
+  fold(message) {
+    return this.call("context_return", { message });
+  }
+
+  /** The session this agent works in. */
+  async session() {
+    return (await this.call("context_branch_status", {})).session_id;
+  }
+}
+
+/** @param {string} name @param {(stage: Stage) => Promise<void>} play */
+export function scenario(name, play) {
+  const chosen = process.env.CONTEXTFOLD_SCENARIO;
+  if (chosen && chosen !== name) return;
+  test(name, async () => {
+    const stage = new Stage();
+    try {
+      await play(stage);
+    } finally {
+      await stage.close();
+    }
+  });
+}
+
+/** Make a token with the product's own command. */
+export function makeToken(stage, owner) {
+  const argv = ["token", owner, "--token-file", join(stage.folder, "tokens")];
+  return execFileSync(join(COMMANDS, "context"), argv, { encoding: "utf8" }).trim();
+}
+
+export const row = (page, text) => page.getByRole("treeitem").filter({ hasText: text });
+export const live = (page) => page.locator('#live[data-state="live"]').waitFor();
+
+/** What axe-core finds that is serious or critical. */
+export async function findings(page) {
+  await page.evaluate(AXE);
+  const { violations } = await page.evaluate(() => globalThis.axe.run());
+  return violations
+    .filter(({ impact }) => impact === "serious" || impact === "critical")
+    .map(
+      ({ id, nodes }) =>
+        `${id}: ${nodes
+          .map((node) => node.html)
+          .slice(0, 3)
+          .join(" | ")}`,
+    );
+}
+
+export { assert };

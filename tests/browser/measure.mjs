@@ -1,0 +1,112 @@
+// What a first view and an update cost: time, bytes fetched, elements held. The scenarios judge bytes and elements;
+// run by itself (`node measure.mjs TURNS SESSIONS BRANCHES LONG`), it prints the times of small and large stores.
+
+import { pathToFileURL } from "node:url";
+import { Agent, live, Stage } from "./browser.mjs";
+
+const UPDATE_PAUSE_MS = 1100; // longer than the page waits between two readings of a list
+export const PROJECT = "/home/ana/many/project-0000"; // seed.py makes it, whatever the size
+
+/** A view that is looked at: how to get there, when it is complete, and where an update shows. */
+const VIEWS = {
+  sessions: {
+    path: async () => "/",
+    ready: [".session"],
+    shows: (page) => page.locator(".session").first().locator(".session-usage .number"),
+  },
+  session: {
+    path: async (agent) => `/#/sessions/${await agent.session()}`,
+    ready: ['[role="treeitem"][aria-level="2"]', ".dots circle"],
+    shows: (page) => page.locator(".usage-text"),
+  },
+};
+
+export class Look {
+  bytes = 0;
+
+  constructor(page, view, agent) {
+    Object.assign(this, { page, view, agent });
+  }
+
+  static async at(stage, daemon, name) {
+    const agent = new Agent(daemon, PROJECT);
+    const page = await stage.page(daemon, { path: null });
+    const look = new Look(page, VIEWS[name], agent);
+    const network = await page.context().newCDPSession(page);
+    await network.send("Network.enable");
+    network.on("Network.loadingFinished", ({ encodedDataLength }) => (look.bytes += encodedDataLength));
+    const url = `${daemon.url}${await look.view.path(agent)}`;
+    look.ms = await taken(async () => {
+      await page.goto(url);
+      for (const selector of look.view.ready) await page.locator(selector).first().waitFor();
+    });
+    await live(page);
+    return look;
+  }
+
+  /** Let the agent do something and see it; the milliseconds until then. */
+  async update() {
+    await this.page.waitForTimeout(UPDATE_PAUSE_MS);
+    const shown = this.view.shows(this.page);
+    const before = await shown.innerText();
+    this.bytes = 0;
+    const seen = shown.filter({ hasNotText: before }).waitFor();
+    return taken(async () => {
+      await this.agent.did("Read", "x".repeat(40));
+      await seen;
+    });
+  }
+
+  nodes() {
+    return this.page.evaluate(() => document.querySelectorAll("*").length);
+  }
+
+  close() {
+    return this.page.context().close();
+  }
+}
+
+async function taken(work) {
+  const begin = performance.now();
+  await work();
+  return performance.now() - begin;
+}
+
+/** Take first views and updates of two daemons in turns. */
+async function inTurns(stage, turns, view, daemons) {
+  const times = daemons.map(() => ({ first: [], update: [] }));
+  for (let turn = 0; turn <= turns; turn += 1) {
+    const order = turn % 2 ? [0, 1] : [1, 0]; // who comes first pays for who was before
+    for (const index of order) {
+      const daemon = daemons[index];
+      const look = await Look.at(stage, daemon, view);
+      const update = await look.update();
+      await look.close();
+      if (turn === 0) continue; // warms up
+      times[index].first.push(look.ms);
+      times[index].update.push(update);
+    }
+  }
+  return times;
+}
+
+async function main([turns, sessions, branches, long]) {
+  const stage = new Stage();
+  try {
+    const few = await stage.daemon({ name: "few", scene: ["many", 10, 10] });
+    const many = await stage.daemon({ name: "many", scene: ["many", sessions, branches] });
+    const window = await stage.daemon({ name: "window", scene: ["many", 1, 60] });
+    const tall = await stage.daemon({ name: "tall", scene: ["many", 1, long] });
+    console.log(
+      JSON.stringify({
+        sessions: await inTurns(stage, turns, "sessions", [few, many]),
+        session: await inTurns(stage, turns, "session", [few, many]),
+        long: await inTurns(stage, turns, "session", [window, tall]),
+      }),
+    );
+  } finally {
+    await stage.close();
+  }
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1]).href) await main(process.argv.slice(2).map(Number));

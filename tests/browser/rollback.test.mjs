@@ -1,0 +1,65 @@
+// Rolling back from the page: it asks, says what will go, and does that or nothing.
+
+import { Agent, assert, live, row, scenario } from "./browser.mjs";
+
+async function workedOn(stage) {
+  const daemon = await stage.daemon();
+  const agent = new Agent(daemon, "/home/ana/work/shop");
+  const target = await agent.branch("Store seconds");
+  await agent.did("Edit", "x".repeat(4000));
+  await agent.branch("Migrate rows");
+  await agent.did("Write", "y".repeat(8000));
+  const session = await agent.session();
+  const page = await stage.page(daemon, { path: `/#/sessions/${session}/branches/${target}` });
+  await live(page);
+  await page.getByRole("button", { name: "Roll back to this branch…" }).click();
+  const dialog = page.getByRole("dialog", { name: "Roll back to “Store seconds”?" });
+  await dialog.getByText("1 branch will be discarded:").waitFor();
+  return { agent, page, dialog, session, target };
+}
+
+scenario("a rollback says what it discards, does it and tells the result", async (stage) => {
+  const { agent, page, dialog, target } = await workedOn(stage);
+  await dialog.getByText("Migrate rows").waitFor();
+  await dialog.getByText("3\u202f018 → 9", { exact: true }).waitFor();
+  await dialog.getByRole("button", { name: "Roll back", exact: true }).click();
+  await page.getByText(/^Rolled back to “Store seconds”: 1 branch discarded, 3\u202f009 tokens/).waitFor();
+  assert.equal(await dialog.count(), 0);
+  await row(page, "Migrate rows").getByText("discarded", { exact: true }).waitFor();
+  await row(page, "Store seconds").getByText("agent is here").waitFor();
+  await page.locator(".entry.undone").getByText("undone", { exact: true }).first().waitFor();
+  const { active_branch_id: active } = await agent.call("context_branch_status", {});
+  assert.equal(active, target);
+});
+
+scenario("a rollback may leave what was gathered", async (stage) => {
+  const { page, dialog } = await workedOn(stage);
+  await dialog.getByLabel("Only drop later branches").check();
+  await dialog.getByText("3\u202f018 → 1\u202f009", { exact: true }).waitFor();
+  await dialog.getByRole("button", { name: "Roll back", exact: true }).click();
+  await row(page, "Migrate rows").getByText("discarded", { exact: true }).waitFor();
+  await page.getByText("1\u202f009 of 32\u202f768 tokens in context").waitFor();
+});
+
+scenario("the dialog keeps up with an agent that goes on", async (stage) => {
+  const { agent, dialog } = await workedOn(stage);
+  await agent.branch("One more");
+  await dialog.getByText("2 branches will be discarded:").waitFor();
+});
+
+scenario("cancelling a rollback changes nothing", async (stage) => {
+  const { agent, page, dialog } = await workedOn(stage);
+  const before = await agent.call("context_list_branches", {});
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), "Cancel");
+  await page.keyboard.press("Enter");
+  await dialog.waitFor({ state: "hidden" });
+  await page.getByRole("button", { name: "Roll back to this branch…" }).click();
+  await dialog.waitFor();
+  await page.keyboard.press("Escape");
+  await dialog.waitFor({ state: "hidden" });
+  assert.deepEqual(await agent.call("context_list_branches", {}), before);
+  assert.ok(
+    page.watched.requests.every((url) => !url.endsWith("/rollback")),
+    "nothing but previews was asked for",
+  );
+});

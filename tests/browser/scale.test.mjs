@@ -1,0 +1,91 @@
+// Many sessions, long sessions, busy sessions: what the page fetches and holds stays small.
+
+import { Agent, assert, live, row, scenario } from "./browser.mjs";
+import { Look, PROJECT } from "./measure.mjs";
+
+const LIMIT = 2; // times what ten sessions cost
+const EVENTS = 2000;
+const AT_ONCE = 16;
+const MOST_NODES = 4000;
+const READS_PER_SECOND = 4;
+
+/** Bytes and elements of a first view, and bytes of an update, beside those of a smaller store. */
+async function compare(stage, view, small, large) {
+  const costs = [];
+  for (const daemon of [small, large]) {
+    const look = await Look.at(stage, daemon, view);
+    const first = look.bytes;
+    const nodes = await look.nodes();
+    await look.update();
+    costs.push({ first, nodes, update: look.bytes, updatedNodes: await look.nodes() });
+    assert.deepEqual(look.page.watched.problems, []);
+    await look.close();
+  }
+  for (const [name, cost] of Object.entries(costs[1])) {
+    assert.ok(costs[0][name] > 0, name);
+    assert.ok(cost <= LIMIT * costs[0][name], `${view}, ${name}: ${cost} with much, ${costs[0][name]} with little`);
+  }
+}
+
+scenario("a thousand sessions cost no more than twice what ten cost", async (stage) => {
+  const few = await stage.daemon({ name: "few", scene: ["many", 10, 10] });
+  const many = await stage.daemon({ name: "many", scene: ["many", 1000, 10] });
+  await compare(stage, "sessions", few, many);
+  await compare(stage, "session", few, many);
+  const page = await stage.page(many);
+  await page.getByText("1\u202f000 live").waitFor();
+  await page.getByRole("button", { name: /^Show more/ }).click();
+  await page.locator(".session").nth(39).waitFor();
+  assert.equal(await page.locator(".session").count(), 40);
+});
+
+scenario("a session of a thousand branches is shown by its newest, and earlier ones on demand", async (stage) => {
+  const small = await stage.daemon({ name: "small", scene: ["many", 1, 60] });
+  const large = await stage.daemon({ name: "large", scene: ["many", 1, 1000] });
+  await compare(stage, "session", small, large);
+  const page = await stage.page(large, { path: `/#/sessions/${await new Agent(large, PROJECT).session()}` });
+  await row(page, "Piece of work 1000").waitFor();
+  assert.ok(await row(page, "Piece of work 1000").isVisible(), "the newest is on screen");
+  const first = () => page.getByRole("treeitem").nth(1).locator(".description").innerText();
+  assert.equal(await first(), "Piece of work 941");
+  for (let turn = 0; turn < 12; turn += 1) {
+    const before = await first();
+    await page.getByRole("button", { name: /^Show earlier/ }).click();
+    await page.getByRole("treeitem").nth(1).locator(".description").filter({ hasNotText: before }).waitFor();
+    assert.ok((await page.getByRole("treeitem").count()) <= 500, "rows are bounded");
+  }
+  await page.getByRole("button", { name: "Show the newest" }).click();
+  await row(page, "Piece of work 1000").waitFor();
+});
+
+scenario("thousands of events leave the page as small as it was, and are read together", async (stage) => {
+  const daemon = await stage.daemon();
+  const agent = new Agent(daemon, "/home/ana/work/busy");
+  const id = await agent.branch("Busy work");
+  const session = await agent.session();
+  const page = await stage.page(daemon, { path: `/#/sessions/${session}/branches/${id}` });
+  await live(page);
+  for (let turn = 0; turn < 100; turn += 1) {
+    await agent.branch(`Small step ${turn}`);
+    await agent.fold("Done.");
+  }
+  await row(page, "Small step 99")
+    .getByText(/^(saved|cost)/)
+    .waitFor();
+  const reads = () =>
+    page.watched.requests.filter((url) => url.includes(`${session}?`) && !url.includes("events")).length;
+  const before = { reads: reads(), nodes: await nodes(page), at: performance.now() };
+  for (let done = 0; done < EVENTS; done += AT_ONCE) {
+    await Promise.all(Array.from({ length: AT_ONCE }, () => agent.did("Read", "x".repeat(40))));
+  }
+  await page.locator(".figure", { hasText: "Operations" }).first().getByText("2\u202f000", { exact: true }).waitFor();
+  const seconds = (performance.now() - before.at) / 1000;
+  assert.ok(reads() - before.reads <= READS_PER_SECOND * seconds + READS_PER_SECOND, "readings are few");
+  const after = await nodes(page);
+  assert.ok(after <= MOST_NODES && after <= 2 * before.nodes, `${before.nodes} elements, then ${after}`);
+  assert.deepEqual(page.watched.problems, []);
+});
+
+function nodes(page) {
+  return page.evaluate(() => document.querySelectorAll("*").length);
+}

@@ -1,0 +1,194 @@
+"""Fill a store for the browser to look at: `seed.py STORE story`, `… ended`, `… many SESSIONS BRANCHES`.
+
+Through the service, with a clock of its own, so that a story of an hour takes a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from contextfold.fold.callers import Caller
+from contextfold.fold.requests import branch_request, record_request, return_request, rollback_request
+from contextfold.fold.service import FoldService
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.stores.sqlite import SqliteStore
+
+AT_ONCE = 64  # sessions written at a time: the store commits for many at once
+OWNER = "local"
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self, minutes_ago: float) -> None:
+        self.now = datetime.now(UTC) - timedelta(minutes=minutes_ago)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.now = min(self.now + timedelta(seconds=seconds), datetime.now(UTC))
+
+
+class Agent:
+    """One agent on one project."""
+
+    def __init__(self, service: FoldService, clock: Clock, project: str, name: str | None = None) -> None:
+        self._service, self._clock, self._project = service, clock, project
+        self._caller = Caller(OWNER, name)
+
+    async def branch(self, description: str, prompt: str) -> str:
+        self._clock.wait(7)
+        arguments = {"description": description, "prompt": prompt, "project_path": self._project}
+        told = await self._service.branch(self._caller, branch_request(arguments))
+        branch_id: str = json.loads(told.answer)["branch_id"]
+        return branch_id
+
+    async def did(self, kind: str, text: str, *, failed: bool = False, times: int = 1) -> None:
+        self._clock.wait(23)
+        arguments: dict[str, Any] = {"type": kind, "content": text * times, "project_path": self._project}
+        await self._service.record(self._caller, record_request(arguments | {"failed": failed}), "hook")
+
+    async def fold(self, summary: str) -> None:
+        self._clock.wait(11)
+        await self._service.fold(self._caller, return_request({"message": summary, "project_path": self._project}))
+
+    async def rollback(self, branch_id: str) -> None:
+        self._clock.wait(15)
+        arguments = {"branch_id": branch_id, "project_path": self._project, "restore_state": True}
+        await self._service.rollback(self._caller, rollback_request(arguments))
+
+
+SOURCE = """export async function checkSession(request: Request, store: SessionStore): Promise<Session> {
+  const token = readCookie(request, "sid");
+  if (!token) throw new Unauthorized("no session cookie");
+  const session = await store.find(hash(token));
+  if (!session) throw new Unauthorized("unknown session");
+  if (session.expiresAt < Date.now() / 1000) throw new Unauthorized("session expired");
+  return session;
+}
+"""
+TRACE = """FAIL  test/login.test.ts > login > keeps a user signed in across a deploy
+AssertionError: expected 401 to be 200
+    at test/login.test.ts:48:31
+"""
+GREP = """src/auth/session.ts:31:  if (session.expiresAt < Date.now() / 1000) throw new Unauthorized("session expired");
+src/auth/session.ts:64:  const expiresAt = Date.now() + TTL_MS;
+src/auth/refresh.ts:19:  if (session.expiresAt - Date.now() < REFRESH_MS) return renew(session);
+src/jobs/cleanup.ts:12:  await store.deleteWhere("expiresAt < ?", Date.now());
+"""
+
+
+async def login_bug(agent: Agent) -> None:
+    """An agent that looks for a bug in a login, tries one thing too many, and fixes it."""
+    await agent.did("Message", "Users are signed out after every deploy. Find out why and fix it, with a test.")
+    await agent.did("Read", SOURCE, times=42)
+    await agent.branch(
+        "Find where the session is refused", "Follow a request from the cookie to the 401. Name the line."
+    )
+    await agent.did("Grep", GREP, times=35)
+    await agent.did("Read", SOURCE, times=70)
+    await agent.branch("Reproduce it in a test", "Write a failing test that deploys between two requests.")
+    await agent.did("Write", SOURCE, times=21)
+    await agent.did("Bash", TRACE, failed=True, times=63)
+    secret = "ghp_" + "aB3dE5fG7hJ9kL1mN2pQ4rS6tU8vW0xY2zA4"
+    await agent.did("Bash", f"{TRACE}    env: API_TOKEN={secret}\n", failed=True)
+    await agent.fold(
+        "test/login.test.ts now has a failing test: two requests with the store reopened between them. The second "
+        "one gets 401 `session expired` although the cookie is 40 seconds old."
+    )
+    await agent.did("Read", GREP, times=84)
+    await agent.fold(
+        "The session is refused in src/auth/session.ts:31. `expiresAt` is written in milliseconds (line 64) but "
+        "compared in seconds there; the in-memory cache hid it, and a deploy empties that cache. refresh.ts and "
+        "cleanup.ts use milliseconds correctly."
+    )
+    before = await agent.branch("Store seconds everywhere", "Change every writer and reader of expiresAt to seconds.")
+    await agent.did("Edit", SOURCE, times=28)
+    await agent.branch("Migrate the rows that exist", "Write a migration from milliseconds to seconds.")
+    await agent.did("Write", SOURCE, times=35)
+    await agent.did("Bash", "migration 0042 failed: column expires_at is indexed\n", failed=True, times=140)
+    await agent.rollback(before)
+    await agent.fold("Not worth it: a migration of live rows for what one comparison fixes. Nothing was changed.")
+    await agent.branch("Compare in milliseconds", "Fix session.ts:31 alone and make the failing test pass.")
+    await agent.did("Edit", SOURCE, times=14)
+    await agent.did("Bash", "PASS  test/login.test.ts (14 tests)\n", times=84)
+    await agent.branch("Look for the same mistake elsewhere", "Search for comparisons of times in different units.")
+    await agent.did("Grep", GREP, times=56)
+
+
+async def full_thread(agent: Agent) -> None:
+    for _ in range(12):
+        await agent.did("Read", SOURCE, times=16)
+    await agent.branch("Explain the slow query", "Why does the report take 40 s?")
+    await agent.did("Bash", TRACE, times=4)
+
+
+async def some_work(agent: Agent) -> None:
+    await agent.did("Read", SOURCE, times=40)
+    await agent.branch("Bring the changelog up to date", "Write the entries since 2.3.")
+    await agent.did("Bash", GREP, times=90)
+    await agent.fold("CHANGELOG.md has the entries since 2.3: four fixes, one new flag.")
+
+
+async def short_work(agent: Agent) -> None:
+    await agent.did("Read", SOURCE, times=12)
+
+
+Scene = tuple[str, str | None, float, Callable[[Agent], Any]]  # project, session's name, minutes ago, what is done
+STORY: list[Scene] = [
+    ("/home/ana/work/docs-site", None, 600, some_work),
+    ("/home/ana/work/infra", None, 420, short_work),
+    ("/home/ana/work/api-gateway", "review", 190, some_work),
+    ("/home/ana/work/reports", None, 75, full_thread),
+    ("/home/ana/work/shop", "second agent", 55, some_work),
+    ("/home/ana/work/shop", None, 9, login_bug),
+]
+
+
+ENDED: list[Scene] = [("/home/ana/work/docs-site", None, 48 * 60, some_work)]  # longer ago than a session may idle
+
+
+async def play(store: SqliteStore, scenes: list[Scene]) -> None:
+    for project, name, minutes_ago, work in scenes:
+        clock = Clock(minutes_ago)
+        await work(Agent(FoldService(store, standard_scrubber(), clock=clock), clock, project, name))
+
+
+async def many(store: SqliteStore, sessions: int, branches: int) -> None:
+    """Sessions with as many branches each: the last one open, the others folded."""
+    clock = Clock(60)
+    service = FoldService(store, standard_scrubber(), clock=clock)
+
+    async def one(number: int) -> None:
+        agent = Agent(service, clock, f"/home/ana/many/project-{number:04}")
+        for branch in range(branches):
+            await agent.branch(f"Piece of work {branch + 1}", "Look into it and say what you found.")
+            await agent.did("Read", SOURCE, times=2)
+            if branch < branches - 1:
+                await agent.fold(f"Piece {branch + 1} is done; nothing else to say.")
+
+    for first in range(0, sessions, AT_ONCE):
+        await asyncio.gather(*(one(number) for number in range(first, min(first + AT_ONCE, sessions))))
+
+
+async def main(path: str, scene: str, *sizes: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    store = SqliteStore.open(path)
+    try:
+        if scene == "many":
+            await many(store, *map(int, sizes))
+        else:
+            await play(store, {"story": STORY, "ended": ENDED}[scene])
+    finally:
+        await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,229 @@
+// What the page shows of sessions and branches, and that it goes on showing it.
+
+import { Agent, assert, live, row, scenario } from "./browser.mjs";
+
+const PROJECT = "/home/ana/work/shop";
+
+scenario("the tree of a session appears", async (stage) => {
+  const daemon = await stage.daemon({ scene: ["story"] });
+  const page = await stage.page(daemon);
+  await page.getByRole("link", { name: "shop" }).first().click();
+  await row(page, "Compare in milliseconds").waitFor();
+  const tree = page.getByRole("tree", { name: "Branches" });
+  assert.deepEqual(
+    await tree
+      .getByRole("treeitem")
+      .evaluateAll((rows) =>
+        rows.map((one) => [one.getAttribute("aria-level"), one.querySelector(".description").textContent]),
+      ),
+    [
+      ["1", "Main thread"],
+      ["2", "Find where the session is refused"],
+      ["3", "Reproduce it in a test"],
+      ["2", "Store seconds everywhere"],
+      ["3", "Migrate the rows that exist"],
+      ["2", "Compare in milliseconds"],
+      ["3", "Look for the same mistake elsewhere"],
+    ],
+  );
+  assert.match(await row(page, "Find where").innerText(), /saved/);
+  assert.match(await row(page, "Migrate the rows").innerText(), /discarded/);
+  assert.match(await row(page, "Look for the same mistake").innerText(), /agent is here/);
+  await page
+    .locator("#chart-summary")
+    .getByText(/of the limit of 32\u202f768/)
+    .waitFor();
+  assert.ok((await page.locator(".line.total").getAttribute("d")).includes("H"), "a line was drawn");
+  await page.getByText("Show as a table").click();
+  await page.getByRole("row").nth(20).waitFor();
+  await page.reload();
+  await row(page, "Compare in milliseconds").waitFor(); // the address says which session
+});
+
+scenario("the tree grows while an agent works", async (stage) => {
+  const daemon = await stage.daemon();
+  const agent = new Agent(daemon, PROJECT);
+  await agent.did("Message", "Users are signed out.");
+  const page = await stage.page(daemon, { path: `/#/sessions/${await agent.session()}` });
+  await live(page);
+  await page
+    .locator("#chart-summary")
+    .getByText(/^Now 6 tokens/)
+    .waitFor(); // a chart of one step
+  const top = await agent.branch("Find the bug");
+  await row(page, "Find the bug").waitFor();
+  await row(page, "Find the bug").evaluate((one) => one.focus());
+  await agent.branch("Reproduce it");
+  await row(page, "Reproduce it").waitFor();
+  await agent.did("Bash", "x".repeat(4000), true);
+  await row(page, "Reproduce it").getByText("1 failed").waitFor();
+  await agent.fold("It fails without a cookie.");
+  await row(page, "Reproduce it")
+    .getByText(/^saved/)
+    .waitFor();
+  assert.equal(await page.evaluate(() => document.activeElement.dataset.key), top, "the focus stays on its row");
+  await agent.fold("The cookie was not read.");
+  await page.getByText("2 folded").waitFor();
+  assert.match(await row(page, "Main thread").innerText(), /agent is here/);
+  assert.deepEqual(page.watched.problems, []);
+});
+
+scenario("the list of sessions follows what agents do", async (stage) => {
+  const daemon = await stage.daemon();
+  const page = await stage.page(daemon);
+  await page.getByRole("heading", { name: "No session yet" }).waitFor();
+  await page.getByText("context install claude-code", { exact: true }).waitFor();
+  await live(page);
+  await new Agent(daemon, "/home/ana/work/first").branch("Begin");
+  await page.getByRole("link", { name: "first" }).waitFor();
+  await page.getByText("1 branch, one open").waitFor();
+});
+
+scenario("the session with the latest activity moves to the top", async (stage) => {
+  const daemon = await stage.daemon({ scene: ["story"] });
+  const page = await stage.page(daemon);
+  await live(page);
+  const names = () => page.locator(".session a").allInnerTexts();
+  assert.deepEqual(await names(), ["shop", "shop", "reports", "api-gateway", "infra", "docs-site"]);
+  await page.locator(".session a").getByText("infra").focus();
+  await new Agent(daemon, "/home/ana/work/infra").did("Read", "x".repeat(80_000));
+  await page.locator(".session").first().getByText("infra", { exact: true }).waitFor();
+  assert.deepEqual(await names(), ["infra", "shop", "shop", "reports", "api-gateway", "docs-site"]);
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), "infra"); // it took the focus along
+});
+
+scenario("a warning is shown with what it suggests", async (stage) => {
+  const daemon = await stage.daemon();
+  const agent = new Agent(daemon, PROJECT);
+  await agent.did("Read", "x".repeat(4 * 25_000));
+  const page = await stage.page(daemon);
+  await page.locator(".session").getByText("nearly full").waitFor();
+  await page.goto(`${daemon.url}/#/sessions/${await agent.session()}`);
+  await page
+    .locator(".notice")
+    .getByText(/The main thread is at 76\u202f% of the limit\. \S/)
+    .waitFor();
+});
+
+scenario("the page survives a restart of the daemon and misses nothing", async (stage) => {
+  const daemon = await stage.daemon();
+  const agent = new Agent(daemon, PROJECT);
+  await agent.branch("Before the restart");
+  const page = await stage.page(daemon, { path: `/#/sessions/${await agent.session()}` });
+  await live(page);
+  await daemon.kill();
+  await page.getByText("connection lost, trying again").waitFor();
+  await row(page, "Before the restart").waitFor(); // what was known stays
+  await daemon.start();
+  await agent.branch("Right after the restart");
+  await row(page, "Right after the restart").waitFor();
+  await live(page);
+  await agent.branch("Long after the restart");
+  await row(page, "Long after the restart").waitFor();
+  await page.goto(`${daemon.url}/#/`);
+  await page.getByRole("link", { name: "shop" }).waitFor();
+});
+
+scenario("a page in the background reads nothing, and catches up when it is looked at", async (stage) => {
+  const daemon = await stage.daemon();
+  const agent = new Agent(daemon, PROJECT);
+  await agent.branch("Before");
+  const path = `/#/sessions/${await agent.session()}`;
+  const [page, other] = [await stage.page(daemon, { path }), await stage.page(daemon, { path })];
+  await live(page);
+  await live(other);
+  const turn = (isHidden) =>
+    page.evaluate((value) => {
+      Object.defineProperty(document, "hidden", { value, configurable: true }); // what a browser does to a tab
+      document.dispatchEvent(new Event("visibilitychange"));
+    }, isHidden);
+  await turn(true);
+  const asked = page.watched.requests.length;
+  await agent.branch("Meanwhile");
+  await row(other, "Meanwhile").waitFor();
+  assert.equal(page.watched.requests.length, asked);
+  assert.equal(await row(page, "Meanwhile").count(), 0);
+  await turn(false);
+  await row(page, "Meanwhile").waitFor();
+  await agent.branch("Afterwards");
+  await row(page, "Afterwards").waitFor();
+});
+
+scenario("another store behind the same address is shown afresh", async (stage) => {
+  const daemon = await stage.daemon();
+  const agent = new Agent(daemon, PROJECT);
+  for (const turn of [1, 2, 3]) await agent.did("Message", `Turn ${turn}`);
+  const page = await stage.page(daemon);
+  await page.getByRole("link", { name: "shop" }).waitFor();
+  await live(page);
+  await daemon.kill();
+  daemon.store = `${daemon.store}.new`; // its cursors begin anew, and the page's is none of them
+  await daemon.start();
+  await page.getByRole("heading", { name: "No session yet" }).waitFor();
+  await live(page);
+  await new Agent(daemon, "/home/ana/work/other").did("Message", "Hello.");
+  await page.getByRole("link", { name: "other" }).waitFor();
+});
+
+scenario("a branch shows its prompt, operations, children and summary", async (stage) => {
+  const daemon = await stage.daemon();
+  const agent = new Agent(daemon, PROJECT);
+  const id = await agent.branch("Find the bug", "Follow the request.");
+  await agent.did("Bash", `begin ${"long ".repeat(400)} end`, true);
+  await agent.branch("Reproduce it");
+  await agent.fold("It fails.");
+  await agent.fold("The cookie was not read.");
+  const page = await stage.page(daemon, { path: `/#/sessions/${await agent.session()}/branches/${id}` });
+  const details = page.getByRole("region", { name: "Details" });
+  await details.getByText("The cookie was not read.").waitFor();
+  await details.getByText("Follow the request.").waitFor();
+  const operation = details.locator('[data-kind="operation"]');
+  assert.match(await operation.innerText(), /Bash[\s\S]*failed/);
+  assert.doesNotMatch(await operation.innerText(), / end/);
+  await operation.getByRole("button", { name: /^Show all/ }).click();
+  assert.match(await operation.innerText(), / end/);
+  await details.getByRole("link", { name: "Reproduce it" }).click();
+  await details.getByText("It fails.").waitFor();
+  await row(page, "Main thread").click();
+  await details.getByRole("heading", { name: "Main thread" }).waitFor();
+  await agent.did("Message", "Thank you.");
+  await details.getByText("Thank you.").waitFor(); // what is looked at goes on too
+});
+
+scenario("a long branch is read page by page", async (stage) => {
+  const daemon = await stage.daemon();
+  const agent = new Agent(daemon, PROJECT);
+  const id = await agent.branch("Read much");
+  for (let turn = 1; turn <= 6; turn += 1)
+    await agent.did("Read", `page ${turn} ${"word ".repeat(1500)} last of ${turn}`);
+  const page = await stage.page(daemon, { path: `/#/sessions/${await agent.session()}/branches/${id}` });
+  const details = page.getByRole("region", { name: "Details" });
+  await details.getByText("page 1").waitFor();
+  assert.equal(await details.getByText("page 6").count(), 0);
+  for (let turn = 0; turn < 4; turn += 1) {
+    const before = await details.locator(".entry").count();
+    await details.getByRole("button", { name: "Show more", exact: true }).click();
+    await details.locator(".entry").nth(before).waitFor();
+    if (await details.getByText("page 6").count()) break;
+  }
+  while (await details.getByRole("button", { name: /^Show all/ }).count())
+    await details
+      .getByRole("button", { name: /^Show all/ })
+      .first()
+      .click();
+  for (let turn = 1; turn <= 6; turn += 1)
+    await details.locator(".entry", { hasText: new RegExp(`page ${turn} (word )+ last of ${turn}`) }).waitFor();
+  assert.equal(await details.locator(".entry").count(), 7, "a text cut by a page's end is one entry");
+});
+
+scenario("search finds what ended sessions have folded", async (stage) => {
+  const daemon = await stage.daemon({ scene: ["ended"] });
+  const page = await stage.page(daemon);
+  await page.getByRole("heading", { name: "No session yet" }).waitFor();
+  await page.getByRole("searchbox").fill("changelog entr");
+  await page.locator(".result", { hasText: "four fixes, one new flag." }).waitFor();
+  await page.getByText("its session has ended").waitFor();
+  assert.equal(await page.getByRole("link", { name: "Bring the changelog up to date" }).count(), 0);
+  await page.goto(`${daemon.url}/#/sessions/sess_0000000000000000`);
+  await page.getByText("It has ended, or it is not yours.").waitFor();
+});
