@@ -21,6 +21,7 @@ from contextfold.fold.events import (
     SessionStarted,
 )
 from contextfold.fold.notes import Noted
+from contextfold.fold.reports import LOST
 from contextfold.fold.service import FoldService, Policy
 from contextfold.fold.session import Limits
 from contextfold.scrub.rules import RulesInvalid
@@ -206,10 +207,20 @@ def _count(noted: Noted, metrics: Metrics, tracer: Tracer | None) -> None:
         _count_event(event, metrics)
     for (host, outcome), times in noted.reports.items():
         metrics.hook_report(host, outcome, times)
+        if outcome == LOST:
+            _tell_lost(host, times, noted.reports_failed)
     if noted.reports_took_s is not None:
         metrics.hook_write_took(noted.reports_took_s)
         if tracer is not None:
             tracer.reports_written(noted.reports, noted.reports_took_s)
+
+
+def _tell_lost(host: str, times: int, problem: Exception | None) -> None:
+    from contextfold.places import place_of
+    from contextfold.serve.logs import log
+
+    why = {"exception": type(problem).__name__, "raised_at": place_of(problem)} if problem else {}
+    log("reports.lost", "error", host=host, count=times, **why)
 
 
 def _count_event(event: Event, metrics: Metrics) -> None:

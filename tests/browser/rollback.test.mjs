@@ -32,6 +32,30 @@ scenario("a rollback says what it discards, does it and tells the result", async
   assert.equal(active, target);
 });
 
+scenario("a rollback names the branches that are open again, and what was folded comes back", async (stage) => {
+  const daemon = await stage.daemon();
+  const agent = new Agent(daemon, "/home/ana/work/shop");
+  await agent.branch("Find the bug");
+  await agent.did("Read", "x".repeat(4000));
+  const target = await agent.branch("Reproduce it");
+  await agent.did("Bash", "y".repeat(4000));
+  await agent.fold("It fails.");
+  await agent.fold("Found.");
+  const session = await agent.session();
+  const page = await stage.page(daemon, { path: `/#/sessions/${session}/branches/${target}` });
+  await page.getByRole("button", { name: "Roll back to this branch…" }).click();
+  const dialog = page.getByRole("dialog", { name: "Roll back to “Reproduce it”?" });
+  await dialog.getByText("2 folded branches will be open again, their summaries leave the context:").waitFor();
+  await dialog.getByText("No branch will be discarded.").waitFor();
+  const names = await dialog.getByRole("listitem").allInnerTexts();
+  assert.equal(names.length, 2);
+  assert.match(names[0], /folded\s+Find the bug/); // as they lie: the outer one first
+  assert.match(names[1], /folded\s+Reproduce it/);
+  await dialog.getByRole("button", { name: "Roll back", exact: true }).click();
+  await row(page, "Reproduce it").getByText("agent is here").waitFor();
+  await row(page, "Find the bug").getByText("open", { exact: true }).waitFor();
+});
+
 scenario("a rollback may leave what was gathered", async (stage) => {
   const { page, dialog } = await workedOn(stage);
   await dialog.getByLabel("Only drop later branches").check();

@@ -1,4 +1,5 @@
-"""Fill a store for the browser to look at: `seed.py STORE story`, `… ended`, `… many SESSIONS BRANCHES`.
+"""Fill a store for the browser to look at: `seed.py STORE story`, `… ended`, `… many SESSIONS BRANCHES`,
+`… busy OPERATIONS`.
 
 Through the service, with a clock of its own, so that a story of an hour takes a second.
 """
@@ -178,12 +179,23 @@ async def many(store: SqliteStore, sessions: int, branches: int) -> None:
         await asyncio.gather(*(one(number) for number in range(first, min(first + AT_ONCE, sessions))))
 
 
+async def busy(store: SqliteStore, operations: int) -> None:
+    """One session, one open branch, and as many operations in it."""
+    clock = Clock(operations / 2)
+    agent = Agent(FoldService(store, standard_scrubber(), clock=clock), clock, "/home/ana/many/project-0000")
+    await agent.branch("Busy work", "Go through all of it.")
+    for number in range(operations):
+        await agent.did("Read", f"Step {number + 1}: looked at one more, nothing unusual was seen.")
+
+
 async def main(path: str, scene: str, *sizes: str) -> None:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     store = SqliteStore.open(path)
     try:
         if scene == "many":
             await many(store, *map(int, sizes))
+        elif scene == "busy":
+            await busy(store, *map(int, sizes))
         else:
             await play(store, {"story": STORY, "ended": ENDED}[scene])
     finally:

@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,16 +30,23 @@ SCENARIOS = [
 HOW = "needs Chromium: apt-get install chromium, or CONTEXTFOLD_CHROMIUM=/path/to/it"
 
 
+@pytest.fixture
+def short_folder() -> Iterator[str]:
+    """Chromium makes a socket in it, and the path of a socket has room for about a hundred characters."""
+    with tempfile.TemporaryDirectory(prefix="cf-", ignore_cleanup_errors=True) as folder:
+        yield folder
+
+
 @pytest.mark.parametrize(("script", "name"), SCENARIOS, ids=[name for _, name in SCENARIOS])
-def test_page(script: str, name: str, tmp_path: Path) -> None:
+def test_page(script: str, name: str, short_folder: str) -> None:
     if not CHROMIUM:
         pytest.skip(f"“{name}” {HOW}")
     ran = subprocess.run(
         [NODE, "--test-reporter=tap", HERE / script],
         env={
             **os.environ,
-            "HOME": str(tmp_path),
-            "TMPDIR": str(tmp_path),
+            "HOME": short_folder,
+            "TMPDIR": short_folder,
             "CONTEXTFOLD_BIN": str(Path(sys.executable).parent),
             "CONTEXTFOLD_CHROMIUM": CHROMIUM,
             "CONTEXTFOLD_SCENARIO": name,

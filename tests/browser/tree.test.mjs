@@ -105,6 +105,25 @@ scenario("a warning is shown with what it suggests", async (stage) => {
     .waitFor();
 });
 
+scenario("a branch in which much fails is shown although the main thread is healthy", async (stage) => {
+  const daemon = await stage.daemon();
+  const agent = new Agent(daemon, PROJECT);
+  await agent.branch("Make the tests pass");
+  for (const failed of [true, false, false]) await agent.did("Bash", "One more try.", failed);
+  const page = await stage.page(daemon, { path: `/#/sessions/${await agent.session()}` });
+  const said = "of the open branch's operations failed.";
+  await page.locator(".usage").getByText(`33\u202f% ${said}`).waitFor();
+  assert.equal(await page.locator(".notice").isVisible(), false, "a few failures are no warning");
+  await live(page);
+  await agent.did("Bash", "One more try.", true);
+  await page.locator(".notice-medium").getByText(`50\u202f% ${said}`, { exact: true }).waitFor();
+  await page.locator(".figure", { hasText: "Health" }).getByText("failing").waitFor();
+  await page.goto(`${daemon.url}/#/`);
+  await page.locator(".session .health-medium").getByText("failing").waitFor();
+  await agent.fold("It was the clock.");
+  await page.locator(".session").getByText("healthy").waitFor();
+});
+
 scenario("the page survives a restart of the daemon and misses nothing", async (stage) => {
   const daemon = await stage.daemon();
   const agent = new Agent(daemon, PROJECT);
@@ -122,6 +141,61 @@ scenario("the page survives a restart of the daemon and misses nothing", async (
   await row(page, "Long after the restart").waitFor();
   await page.goto(`${daemon.url}/#/`);
   await page.getByRole("link", { name: "shop" }).waitFor();
+});
+
+scenario("an answer that comes late does not take the events from the view that is shown", async (stage) => {
+  const daemon = await stage.daemon();
+  const [first, second] = [new Agent(daemon, PROJECT), new Agent(daemon, "/home/ana/work/other")];
+  for (const agent of [first, second]) await agent.did("Message", "Begin.");
+  const session = await first.session();
+  const page = await stage.page(daemon, { path: null });
+  for (const answer of ["200", "500"]) {
+    await page.goto(`${daemon.url}/#/`);
+    const held = new Promise((resolve) => {
+      page.route(`**/v1/sessions/${session}?*`, (route) => resolve(route));
+    });
+    await live(page);
+    await page.locator(".session a").getByText("shop").click();
+    const late = await held;
+    await page.getByRole("link", { name: "Sessions" }).click();
+    await live(page);
+    const answered = page.waitForResponse(`**/v1/sessions/${session}?*`);
+    await (answer === "200" ? late.continue() : late.fulfill({ status: 500, body: "{}" }));
+    await (await answered).finished();
+    await second.branch(`Something new ${answer}`);
+    await page.locator(".session").first().getByText("other", { exact: true }).waitFor();
+    await page.locator(".session").first().getByText("2 deep").or(page.getByText("one open")).waitFor();
+    await page.unrouteAll();
+  }
+});
+
+scenario("a figure that cannot be read is said to be old, and read again without another event", async (stage) => {
+  const daemon = await stage.daemon();
+  const agent = new Agent(daemon, PROJECT);
+  const id = await agent.branch("Find the bug");
+  const session = await agent.session();
+  const views = [
+    { path: "/#/", part: "/v1/sessions?*", shows: ".session-usage .number" },
+    { path: `/#/sessions/${session}`, part: `/v1/sessions/${session}?*`, shows: ".usage-text" },
+    { path: `/#/sessions/${session}`, part: "/timeline", shows: "#chart-summary" },
+    { path: `/#/sessions/${session}/branches/${id}`, part: "/trajectory?*", shows: ".details .figures" },
+  ];
+  for (const { path, part, shows } of views) {
+    const page = await stage.page(daemon, { path });
+    const shown = page.locator(shows).first();
+    await shown.getByText(/\d/).first().or(shown.filter({ hasText: /\d/ })).first().waitFor();
+    await live(page);
+    const before = await shown.innerText();
+    const fails = (route) => route.fulfill({ status: 503, body: "{}" });
+    await page.route(`**${part}`, fails);
+    await agent.did("Read", "x".repeat(400));
+    await page.getByText("not up to date, trying again").waitFor();
+    assert.equal(await shown.innerText(), before, "what is known stays");
+    await page.unroute(`**${part}`, fails);
+    await shown.filter({ hasNotText: before }).waitFor();
+    await live(page);
+    await page.context().close();
+  }
 });
 
 scenario("a page in the background reads nothing, and catches up when it is looked at", async (stage) => {
@@ -214,6 +288,39 @@ scenario("a long branch is read page by page", async (stage) => {
   for (let turn = 1; turn <= 6; turn += 1)
     await details.locator(".entry", { hasText: new RegExp(`page ${turn} (word )+ last of ${turn}`) }).waitFor();
   assert.equal(await details.locator(".entry").count(), 7, "a text cut by a page's end is one entry");
+});
+
+scenario("a long branch that grows stays where it is", async (stage) => {
+  const daemon = await stage.daemon({ scene: ["busy", 640] }); // more than the page holds
+  const agent = new Agent(daemon, "/home/ana/many/project-0000");
+  const { session_id: session, active_branch_id: id } = await agent.call("context_branch_status", {});
+  const page = await stage.page(daemon, { path: `/#/sessions/${session}/branches/${id}` });
+  const details = page.getByRole("region", { name: "Details" });
+  const numbers = async () =>
+    (await details.locator('[data-kind="operation"] .text').allInnerTexts()).map((text) => Number(text.match(/\d+/)));
+  const more = details.getByRole("button", { name: "Show more", exact: true });
+  await details.getByText("Step 1:").waitFor();
+  while ((await numbers()).at(-1) < 640) {
+    const last = (await numbers()).at(-1);
+    await more.click();
+    await details.getByText(`Step ${last + 1}:`).waitFor();
+  }
+  await details.getByText("The first entries are not held any more.").waitFor();
+  await live(page);
+  for (let number = 641; number <= 644; number += 1) {
+    await agent.did("Read", `Step ${number}: looked at one more, nothing unusual was seen.`);
+    await details.getByText(`Step ${number}:`).waitFor();
+    const shown = await numbers();
+    assert.ok(shown[0] > 1 && shown.length <= 400, `${shown.length} entries from ${shown[0]} on`);
+    assert.deepEqual(
+      shown,
+      Array.from(shown, (_, at) => number - shown.length + 1 + at),
+      "every one up to the last",
+    );
+  }
+  await details.getByRole("button", { name: "Start again from the first" }).click();
+  await details.getByText("Step 1:").waitFor();
+  assert.equal((await numbers())[0], 1);
 });
 
 scenario("search finds what ended sessions have folded", async (stage) => {

@@ -211,17 +211,20 @@ def test_the_main_agent_may_have_a_type_and_is_no_subagent() -> None:
 
 
 def test_a_call_without_an_id_is_left_out_of_a_batch() -> None:
+    refused = "<tool_use_error>No.</tool_use_error>"
     calls = [
-        {"tool_name": "Bash", "tool_response": "x"},
-        {"tool_name": "Read", "tool_use_id": "t", "tool_response": "x"},
+        {"tool_name": "Bash", "tool_response": refused},
+        {"tool_name": "Read", "tool_use_id": "t", "tool_response": refused},
     ]
     assert [told.type for told in observed("PostToolBatch", tool_calls=calls).batch] == ["Read"]
 
 
 def test_calls_that_never_ran_are_in_the_batch_alone() -> None:
     ran = {seen.done.call_id for _, seen in RUN if seen.done}
-    never = [told for _, seen in RUN for told in seen.batch if told.call_id not in ran]
-    assert Counter(told.type for told in never if told.failed) == {
+    never = [told for _, seen in RUN for told in seen.batch]
+    assert not ran & {told.call_id for told in never}
+    assert all(told.failed for told in never)
+    assert Counter(told.type for told in never) == {
         "Grep": 4,
         "Edit": 2,
         "TodoWrite": 2,
@@ -231,14 +234,11 @@ def test_calls_that_never_ran_are_in_the_batch_alone() -> None:
         "NotebookEdit": 1,
         "Skill": 1,
     }
-    assert [told.type for told in never if not told.failed] == ["Write", "Bash"]  # permission was not given
 
 
-def test_a_batch_tells_what_was_told_before_under_the_same_ids_and_never_our_own_calls() -> None:
-    batched = [told for _, seen in RUN for told in seen.batch]
-    assert len({told.call_id for told in batched}) == len(batched) == 71 - 3
-    told_before = {seen.done.call_id for _, seen in RUN if seen.done and seen.event.startswith("PostToolUse")}
-    assert told_before <= {told.call_id for told in batched}
+def test_a_batch_leaves_calls_that_ran_to_their_own_hooks_in_whatever_order_they_come() -> None:
+    assert sum(len(payload.get("tool_calls", ())) for payload, _ in RUN) == 71
+    assert sum(len(seen.batch) for _, seen in RUN) == 13
     sessions = {seen.session_id for _, seen in RUN if seen.event == "PostToolBatch"}
     assert sessions == {None, SESSION}
 
@@ -298,7 +298,7 @@ def test_what_is_no_payload_is_refused_by_the_fields_name(field: str, value: obj
     assert refused.value.data["field"] == field
 
 
-@pytest.mark.parametrize("calls", [None, {}, "x", [{"tool_name": "Bash", "tool_use_id": "t"}] * 1_001, [1]])
+@pytest.mark.parametrize("calls", [None, {}, "x", [{"tool_name": "Bash", "tool_use_id": "t"}] * 1_001])
 def test_a_batch_that_is_none_is_refused(calls: object) -> None:
     with pytest.raises(ArgumentInvalid):
         observed("PostToolBatch", tool_calls=calls)

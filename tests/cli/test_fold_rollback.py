@@ -140,7 +140,8 @@ def test_a_dry_run_tells_and_changes_nothing(call: Call, filled: Filled) -> None
     assert "Roll back?" not in text
     told = answered(call(*argv(filled, filled.find, "--dry-run", "--json")))
     assert [branch["id"] for branch in told["branches_discarded"]] == [filled.look, filled.fix]
-    assert (told["reopened"], told["tokens_recovered"], told["total_tokens_after"]) == (True, 3_002, 1_004)
+    assert [branch["id"] for branch in told["reopened"]] == [filled.find]
+    assert (told["tokens_recovered"], told["total_tokens_after"]) == (3_002, 1_004)
     assert statuses(call, filled) == AS_IT_WAS
     assert "[y/N]" not in on_terminal(*argv(filled, filled.find, "--dry-run"))
 

@@ -236,7 +236,9 @@ class TestRollingBack:
         path = f"/v1/sessions/{session_id}/rollback"
         told = look.get(f"{path}?branch_id={outer['id']}")
         assert told["branches_discarded"] == [inner, last]
-        assert (told["reopened"], told["tokens_recovered"], told["total_tokens_after"]) == (True, 10, 5200)
+        assert (told["reopened"], told["tokens_recovered"], told["total_tokens_after"]) == ([outer], 10, 5200)
+        nested = look.get(f"{path}?branch_id={inner['id']}")
+        assert (nested["reopened"], nested["branches_discarded"]) == ([outer, inner], [last])
         assert look.get(f"/v1/sessions/{session_id}")["branches"] == [outer, inner, last]
         body = json.dumps({"branch_id": outer["id"]}).encode()
         done = look.http.ask("POST", path, body, {"content-type": "application/json"}).json

@@ -121,7 +121,6 @@ class TestARecordedRun:
         self, daemon: Daemon, look: Onlooker, folder: str, seed: int
     ) -> None:
         run = [payload for payload in recorded_run() if not payload.get("tool_name", "").startswith(OURS)]
-        run = [payload for payload in run if payload["hook_event_name"] not in ("PreCompact", "PostToolBatch")]
         shuffled = random.Random(seed).sample(run, len(run))
         figures = []
         for order, posted in enumerate((run, shuffled)):
@@ -168,6 +167,12 @@ class TestWhatIsWrong:
         assert reply.json["error"]["data"] == {"kind": "invalid_argument", "field": field}
         after = look.get("/v1/sessions?limit=100")
         assert (after["total"], after["events_cursor"]) == (before["total"], before["events_cursor"])
+
+    def test_a_conversation_goes_on_after_a_report_that_was_none(self, agent: HookedAgent, look: Onlooker) -> None:
+        for folder in ("relative", "", "x" * 5000, "/a\x00b", "/" + "x" * 100_000):
+            assert agent.uses(cwd=folder).status == 400
+        assert agent.uses().status == 200
+        assert look.session(agent.folder)["operations"] == 1
 
     def test_a_report_that_is_too_large_is_refused_whole(self, agent: HookedAgent, look: Onlooker) -> None:
         agent.uses()
@@ -216,7 +221,44 @@ class TestWhatWasReceived:
         assert sorted(row["operations"] for row in look.sessions()) == [40] * 8
         look.close()
         assert daemon.stop() == 0
-        assert "lost" not in daemon.log.read_text()
+        assert "reports.lost" not in daemon.log.read_text()
+
+    def test_survives_the_end_of_the_daemon_however_much_it_is(self, tmp_path: Path) -> None:
+        daemon = Daemon(tmp_path)
+        agent = HookedAgent(daemon, "/p")
+        for _ in range(3000):
+            assert agent.uses(response="x").status == 200
+        agent.close()
+        assert daemon.stop() == 0
+        daemon.start()
+        look = Onlooker(daemon)
+        assert look.session("/p")["operations"] == 3000
+        look.close()
+        assert daemon.stop() == 0
+
+    def test_that_cannot_be_written_at_all_is_told_to_the_operator(self, tmp_path: Path) -> None:
+        daemon = Daemon(tmp_path)
+        agent, healthy = HookedAgent(daemon, "/broken"), HookedAgent(daemon, "/healthy", conversation="c2")
+        agent.calls("context_branch", description="d", prompt="p")
+        assert daemon.stop() == 0
+        other = sqlite3.connect(daemon.store, isolation_level=None)
+        other.execute("UPDATE events SET body = replace(body, 'branch.created', 'branch.invented')")
+        other.close()
+        daemon.start()
+        for each in (agent, healthy):
+            each.close()
+        agent, healthy = HookedAgent(daemon, "/broken"), HookedAgent(daemon, "/healthy", conversation="c2")
+        assert (agent.uses().status, healthy.uses().status) == (200, 200)
+        look = Onlooker(daemon)
+        reply = look.http.ask("GET", "/v1/sessions")
+        rows = [(row["project_path"], row["operations"]) for row in reply.json["sessions"]]
+        assert rows == [("/healthy", 1)]
+        look.close()
+        for each in (agent, healthy):
+            each.close()
+        assert daemon.stop() == 0
+        lost = [json.loads(line) for line in daemon.log.read_text().splitlines() if "reports.lost" in line]
+        assert [(line["count"], line["exception"]) for line in lost] == [(1, "StoreInvalid")]
 
     def test_waits_while_the_store_is_away_and_is_written_when_it_is_back(self, tmp_path: Path) -> None:
         daemon = Daemon(tmp_path)
@@ -248,7 +290,8 @@ class TestWhereAReportBelongs:
         agent.uses()
         agent.uses(cwd=f"{agent.folder}/src/deep")
         agent.uses(cwd=f"{agent.folder}-other")
-        assert look.session(agent.folder)["operations"] == 2
+        agent.uses(cwd=f"{agent.folder}/elsewhere")  # back below where it began
+        assert look.session(agent.folder)["operations"] == 3
         assert look.session(f"{agent.folder}-other")["operations"] == 1
 
     def test_a_conversation_is_tied_to_the_session_that_its_calls_name(

@@ -1,8 +1,9 @@
 """Claude Code's hooks: payload → what was observed, and the answer that adds a line to the model's context.
 
 Recorded with Claude Code 2.1.325 (`tests/hooks`). PostToolUse and PostToolUseFailure tell each call that ran. A call
-that never ran, since its input was refused or permission was not given, is told by PostToolBatch alone, which comes
-once for a turn of the model and carries the very texts the model reads, but not which of them failed.
+that never ran is told by PostToolBatch alone, which comes once for a turn of the model and carries the very texts the
+model reads, but not which of them failed. One whose input was refused is known by its text. One that permission was
+not given for looks like any other, and is not counted.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def _call(fields: Payload, conversation: str, result: str, *, failed: bool) -> t
 
 
 def _batch(fields: Payload, conversation: str) -> tuple[tuple[Done, ...], str | None]:
-    """Calls without an id are left out: nothing would tell that they were told before."""
+    """The calls that were refused before they ran. Of those that ran, hooks of their own tell, and if they failed."""
     calls = fields["tool_calls"]
     if not isinstance(calls, list) or len(calls) > CALLS_MAX:
         raise ArgumentInvalid("tool_calls", f"must be a list of at most {CALLS_MAX} calls")
@@ -86,8 +87,8 @@ def _batch(fields: Payload, conversation: str) -> tuple[tuple[Done, ...], str | 
     for call in calls:
         each = Payload(call if isinstance(call, Mapping) else {})
         result = text_of(each["tool_response"])
-        done, named = _call(each, conversation, result, failed=result.startswith(REFUSED))
-        session_id = session_id or named
-        if done and done.call_id:
-            told.append(done)
+        if result.startswith(REFUSED):
+            done, _ = _call(each, conversation, result, failed=True)
+            told += [done] if done and done.call_id else []
+        session_id = session_id or session_named(each.text("tool_name"), result)
     return tuple(told), session_id

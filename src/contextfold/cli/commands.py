@@ -61,6 +61,7 @@ PROJECT = Option("--project", "the project's folder, the current one if not give
 USER = Option("--user", "the files for all projects (cursor)")
 URL = Option("--url", "where the daemon listens, http://localhost:9090 if not given", "URL")
 TOKEN_VARIABLE = Option("--token-variable", "the variable that holds the token, where the daemon asks for one", "NAME")
+YES = Option("--yes", "do not ask, where somebody could answer")
 DRY_RUN = Option("--dry-run", "print the difference and change nothing")
 
 STORE = Option("--store", "the file that holds the folding state", "FILE")
@@ -279,7 +280,7 @@ COMMANDS = (
         "install",
         "wire an agent's host to the daemon, or let it start the server",
         (
-            "Write our server and our hooks into an agent host's own configuration files, and print the",
+            "Write our server and our hooks into an agent host's own configuration files, once you have seen the",
             "difference. Everything else in the files stays as it is, to the byte. Without --stdio and",
             "--cache-root it is the daemon that `context serve` runs: the host calls it, and its hooks tell it",
             "what the agent does. With one of them the host starts `context serve --stdio` itself, and there",
@@ -304,6 +305,7 @@ COMMANDS = (
             PROJECT,
             USER,
             Option("--force", "replace an entry of this name that somebody else wrote"),
+            YES,
             DRY_RUN,
         ),
         argument=HOST,
@@ -320,7 +322,7 @@ COMMANDS = (
             "context uninstall claude-code",
             "context uninstall cursor --user --dry-run",
         ),
-        (PROJECT, USER, DRY_RUN),
+        (PROJECT, USER, YES, DRY_RUN),
         argument=HOST,
     ),
     Command(

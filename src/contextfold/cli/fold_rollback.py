@@ -22,7 +22,7 @@ from contextfold.cli.folding import (
     tell_json,
 )
 from contextfold.cli.parse import UsageError
-from contextfold.cli.render import report, say_to_person, tell_on_terminal
+from contextfold.cli.render import is_agreed, is_attended, report, say_to_person, tell_on_terminal
 from contextfold.cli.screen import Column, Line, Screen, screen, screen_on, several
 from contextfold.cli.tree import id_length, standing
 from contextfold.errors import ArgumentInvalid, BranchStateInvalid
@@ -30,9 +30,7 @@ from contextfold.failures import EXIT_CODES, EXIT_OK, EXIT_USAGE
 from contextfold.fold.accounting import total_tokens
 from contextfold.fold.session import Branch, State
 
-QUESTION = "Roll back? [y/N] "
-YES = ("y", "yes")
-ANSWER_LENGTH = 100
+QUESTION = "Roll back?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class Preview:
 def run(values: Values) -> int:
     place = place_of(values)
     is_asked = "yes" not in values and "dry-run" not in values
-    if is_asked and not _is_attended():
+    if is_asked and not is_attended():
         raise UsageError(
             "there is no terminal to ask on: add --yes to roll back, or --dry-run to see what that discards"
         )
@@ -64,8 +62,8 @@ def run(values: Values) -> int:
                 tell(_told(screen(), preview))
             return EXIT_OK
         if is_asked:
-            say_to_person(_told(screen_on(sys.stderr), preview) + QUESTION)
-            if not _agreed():
+            say_to_person(_told(screen_on(sys.stderr), preview))
+            if not is_agreed(QUESTION):
                 tell_on_terminal("nothing was rolled back")
                 return EXIT_USAGE
             if _ids(_preview(desk, place, values)) != _ids(preview):  # an agent may be at work meanwhile
@@ -79,15 +77,6 @@ def run(values: Values) -> int:
         )
     tell(answer + "\n" if "json" in values else _done(screen(), preview, answer))
     return EXIT_OK
-
-
-def _is_attended() -> bool:
-    """Whether somebody can read a question and answer it."""
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
-
-
-def _agreed() -> bool:
-    return sys.stdin.readline(ANSWER_LENGTH).strip().lower() in YES
 
 
 def _preview(desk: Desk, place: Place, values: Values) -> Preview:
@@ -106,18 +95,9 @@ def _preview(desk: Desk, place: Place, values: Values) -> Preview:
         "keep" in values,
         told,
         [state.branches[one["id"]] for one in told["branches_discarded"]],
-        [branch for branch in _line_of(state, branch_id) if branch.status != "active"],
+        [state.branches[one["id"]] for one in told["reopened"]],
         told["total_tokens_after"],
     )
-
-
-def _line_of(state: State, branch_id: str | None) -> list[Branch]:
-    """A branch and those it lies in, the outermost first."""
-    found: list[Branch] = []
-    while branch_id is not None:
-        found.insert(0, state.branches[branch_id])
-        branch_id = found[0].parent_id
-    return found
 
 
 def _ids(preview: Preview) -> list[list[str]]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from contextfold import signals
 from contextfold.cli.parse import UsageError
-from contextfold.cli.render import plain, say
+from contextfold.cli.render import is_agreed, is_attended, plain, say, tell_on_terminal
 from contextfold.errors import StorageFailed
 from contextfold.hosts import HOSTS, Host
 from contextfold.record import Record
@@ -231,6 +231,20 @@ def make_all(changes: list[Change]) -> None:
             for change in made:
                 change.file.put_back(change.folders)
             raise
+
+
+def made(changes: list[Change], values: Mapping[str, str], *, order: int = 1) -> bool:
+    """Make the changes and print the difference; a person sees it first, and is asked."""
+    is_asked = "yes" not in values and is_attended()
+    if is_asked:
+        show(changes)
+        if not is_agreed("Change this?"):
+            tell_on_terminal("nothing was changed")
+            return False
+    make_all(changes[::order])
+    if not is_asked:
+        show(changes)
+    return True
 
 
 class Places(Record):

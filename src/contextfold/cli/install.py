@@ -14,7 +14,7 @@ from contextfold.cli.hosting import (
     cache_root,
     change_to,
     executable,
-    make_all,
+    made,
     places,
     show,
 )
@@ -48,9 +48,7 @@ def run(values: Mapping[str, str]) -> int:
     elif "dry-run" in values:
         show(changes)
         tell_on_terminal("nothing was changed; leave out --dry-run to do it")
-    else:
-        make_all(changes)
-        show(changes)
+    elif made(changes, values):
         told = " and ".join(change.file.path for change in planned if change.text is not None)
         tell_on_terminal(f"{SERVER} is in {told}; {where.host.after}")
     return EXIT_OK

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 PROGRESS_EVERY_S = 0.1
+YES = ("y", "yes")
+ANSWER_LENGTH = 100
 CLEAR_LINE = "\r\x1b[K"
 # Characters that are no C0 or C1 control and yet turn the direction of what follows, or end a line.
 TURNING = "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -65,6 +67,17 @@ def say_to_person(text: str) -> None:
 def note(text: str) -> None:
     """Tell something on stderr that is no failure."""
     _to_stderr(f"note: {text}\n")
+
+
+def is_attended() -> bool:
+    """Whether somebody can read a question and answer it."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+def is_agreed(question: str) -> bool:
+    """Ask; anything but yes is no."""
+    say_to_person(f"{question} [y/N] ")
+    return sys.stdin.readline(ANSWER_LENGTH).strip().lower() in YES
 
 
 def _watched() -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from contextfold.cli.hosting import Change, ConfigFile, change_to, make_all, places, show
+from contextfold.cli.hosting import Change, ConfigFile, change_to, made, places, show
 from contextfold.cli.render import tell_on_terminal
 from contextfold.failures import EXIT_OK
 from contextfold.hosts import SERVER, Host
@@ -24,9 +24,8 @@ def run(values: Mapping[str, str]) -> int:
         show(changes)
         tell_on_terminal("nothing was changed; leave out --dry-run to do it")
         return EXIT_OK
-    make_all(changes[::-1])  # the file that came last goes first: a folder may have been made for the other
-    show(changes)
-    for change in changes:
+    # The file that came last goes first: a folder may have been made for the other.
+    for change in changes if made(changes, values, order=-1) else ():
         what = "was made by install, and is gone" if change.text is None else f"no longer has {SERVER}"
         tell_on_terminal(f"{change.file.path} {what}")
     return EXIT_OK

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
+import secrets
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.errors import StoreUnavailable
 from contextfold.fold.store import SessionKey
 
-ITEMS_MAX = 20_000  # of all sessions together
-BYTES_MAX = 64 << 20
+ITEMS_MAX = 40_000  # of all owners together
+BYTES_MAX = 128 << 20
+OWNER_ITEMS_MAX = 20_000  # so that one who floods leaves room for others
+OWNER_BYTES_MAX = 64 << 20
 BATCH_ITEMS = 64  # written with one commit
 BATCH_BYTES = 1 << 20
 LINGER_S = (0.05, 0.1)  # for more of the same session to come; at random, so that not all begin to write at once
@@ -31,6 +34,16 @@ Item = TypeVar("Item")
 
 class InboxFull(Exception):
     """Nothing more can be taken until the store has caught up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Generic[Item]):
+    """Items of one session, to be written together. Tried again, it has the same id."""
+
+    key: SessionKey
+    id: str
+    items: Sequence[Item]
+    is_again: bool = False
 
 
 @dataclass(slots=True)
@@ -48,31 +61,35 @@ class _Lane(Generic[Item]):
 class Inbox(Generic[Item]):
     def __init__(
         self,
-        write: Callable[[SessionKey, Sequence[Item]], Awaitable[None]],
+        write: Callable[[Batch[Item]], Awaitable[None]],
         *,
         lost: Callable[[Sequence[Item], Exception | None], None],
     ) -> None:
         self._write = write
         self._lost = lost  # told of what could not be written, and why
         self._lanes: dict[SessionKey, _Lane[Item]] = {}
+        self._items: Counter[str] = Counter()  # that wait, by owner
+        self._bytes: Counter[str] = Counter()
         self._closed = False
         self._last_put_s = 0.0
-        self.waiting = 0
-        self.waiting_bytes = 0
 
-    def put(self, key: SessionKey, item: Item, size_bytes: int) -> None:
-        """Take it, or refuse with InboxFull. What was taken is written, unless the process is killed before."""
-        if self._closed or self.waiting >= ITEMS_MAX or self.waiting_bytes + size_bytes > BYTES_MAX:
-            raise InboxFull
+    @property
+    def waiting(self) -> int:
+        return self._items.total()
+
+    def put(self, key: SessionKey, items: Sequence[Item], sizes_bytes: Sequence[int]) -> None:
+        """Take them all, or refuse with InboxFull. What was taken is written, unless the process is killed before."""
+        if not items:
+            return
+        self._check_room(key.owner, len(items), sum(sizes_bytes))
         loop = asyncio.get_running_loop()
         self._last_put_s = loop.time()
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane()
-        lane.items.append((item, size_bytes))
-        lane.taken += 1
-        self.waiting += 1
-        self.waiting_bytes += size_bytes
+        lane.items.extend(zip(items, sizes_bytes, strict=True))
+        lane.taken += len(items)
+        self._count(key.owner, len(items), sum(sizes_bytes))
         if lane.task is None:
             lane.task = loop.create_task(self._work(key, lane))
 
@@ -93,8 +110,9 @@ class Inbox(Generic[Item]):
             lane.waiters = [waiter for waiter in lane.waiters if waiter[1] is not written]
 
     async def all_settled(self, owner: str) -> None:
-        """Wait for what was put in for any session of an owner's."""
-        await asyncio.gather(*(self.settled(key) for key in list(self._lanes) if key.owner == owner))
+        """Wait for what was put in for any session of an owner's. One that cannot be written holds up no other."""
+        keys = [key for key in self._lanes if key.owner == owner]
+        await asyncio.gather(*map(self.settled, keys), return_exceptions=True)
 
     async def close(self, timeout_s: float) -> None:
         """Write all that is there, and take nothing more. What is left when the time is over is lost, and told."""
@@ -112,20 +130,35 @@ class Inbox(Generic[Item]):
         if left:
             self._lost(left, None)
 
+    def _check_room(self, owner: str, items: int, size_bytes: int) -> None:
+        if (
+            self._closed
+            or self._items.total() + items > ITEMS_MAX
+            or self._bytes.total() + size_bytes > BYTES_MAX
+            or self._items[owner] + items > OWNER_ITEMS_MAX
+            or self._bytes[owner] + size_bytes > OWNER_BYTES_MAX
+        ):
+            raise InboxFull
+
+    def _count(self, owner: str, items: int, size_bytes: int) -> None:
+        self._items[owner] += items
+        self._bytes[owner] += size_bytes
+        if not self._items[owner]:
+            del self._items[owner], self._bytes[owner]
+
     async def _work(self, key: SessionKey, lane: _Lane[Item]) -> None:
         while lane.items:
             await self._linger(lane.hurry)
-            batch = _batch(lane.items)
-            await self._deliver(key, [item for item, _ in batch])
+            batch = _first(lane.items)
+            await self._deliver(Batch(key, secrets.token_hex(16), [item for item, _ in batch]))
             for _ in batch:
-                _, size_bytes = lane.items.popleft()
-                self.waiting -= 1
-                self.waiting_bytes -= size_bytes
+                lane.items.popleft()
+            self._count(key.owner, -len(batch), -sum(size_bytes for _, size_bytes in batch))
             lane.done += len(batch)
             for ticket, written in lane.waiters:
                 if ticket <= lane.done and not written.done():
                     written.set_result(None)
-            if all(written.done() for _, written in lane.waiters):
+            if not self._closed and all(written.done() for _, written in lane.waiters):
                 lane.hurry.clear()
         del self._lanes[key]  # with no await since the last look, nothing can have come
 
@@ -137,26 +170,28 @@ class Inbox(Generic[Item]):
             if hurry.is_set() or loop.time() - self._last_put_s > QUIET_S:
                 return
 
-    async def _deliver(self, key: SessionKey, items: Sequence[Item]) -> None:
+    async def _deliver(self, batch: Batch[Item]) -> None:
         """Write them together; if that cannot be done, one by one, so that one bad apple spoils nothing."""
         pause_s = AGAIN_FIRST_S
         while True:
             try:
-                await self._write(key, items)
-            except (StoreUnavailable, StoreInvalid):
+                await self._write(batch)
+            except StoreUnavailable:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, AGAIN_MOST_S)
+                batch = replace(batch, is_again=True)
                 continue
-            except Exception as problem:  # a text that cannot be scrubbed, or a bug: it will not get better
-                if len(items) == 1:
-                    self._lost(items, problem)
+            except Exception as problem:  # a text that cannot be scrubbed, a log that cannot be read: it stays so
+                if len(batch.items) == 1:
+                    self._lost(batch.items, problem)
                 else:
-                    for item in items:
-                        await self._deliver(key, [item])
+                    for item in batch.items:
+                        await self._deliver(Batch(batch.key, secrets.token_hex(16), [item]))
             return
 
 
-def _batch(items: deque[tuple[Item, int]]) -> list[tuple[Item, int]]:
+def _first(items: deque[tuple[Item, int]]) -> list[tuple[Item, int]]:
+    """As many as are written with one commit."""
     chosen: list[tuple[Item, int]] = []
     size_bytes = 0
     for item, item_bytes in items:

@@ -5,19 +5,23 @@ and goes back where a person says so. Knows no wire and no screen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 
 from contextfold.canonical import Encodable, encode
-from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound
+from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StoreInvalid
 from contextfold.fold import session
 from contextfold.fold.accounting import total_tokens
 from contextfold.fold.callers import Target
 from contextfold.fold.events import BranchDiscarded, members
 from contextfold.fold.service import FoldService
 from contextfold.fold.session import EMPTY, State, apply, replay
-from contextfold.fold.store import Listed, SessionKey
+from contextfold.fold.sessions import TURN_EVENTS
+from contextfold.fold.store import Known, Listed, SessionKey
 from contextfold.fold.views import (
+    POINTS_MOST,
+    Point,
     branch_told,
     open_rows,
     point_after,
@@ -28,10 +32,17 @@ from contextfold.fold.views import (
     tree,
 )
 
-TURNS_EVENTS = 200  # replayed before others get a turn
+TIMELINES_MAX = 64  # kept, of the sessions that were looked at last
+POINTS_KEPT = 4 * POINTS_MOST  # of each: more than are told, so that thinning them again and again loses no height
 SUMMARY_TOLD = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
 
 Shape = Mapping[str, Encodable]
+
+
+@dataclass(frozen=True, slots=True)
+class _Timeline:
+    state: State = EMPTY
+    points: Sequence[Point] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +59,14 @@ class Overview:
     def __init__(self, service: FoldService) -> None:
         self._service = service
         self._store = service.store
+        self._timelines: OrderedDict[str, _Timeline] = OrderedDict()
 
     async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
         """Live sessions, the latest activity first."""
         await self._service.reports.all_settled(owner)  # a session may begin with what waits
         events_cursor = await self._store.cursor()
         page = await self._store.sessions(owner, after=_position(cursor) if cursor else None, limit=limit + 1)
-        states = [await self._service.look(listed.key) for listed in page[:limit]]
+        states = [await self._readable(listed.key) for listed in page[:limit]]
         return {
             "owner": owner,
             "sessions": [self.row(state) for state in states if state.revision],
@@ -81,19 +93,30 @@ class Overview:
         }
 
     async def timeline(self, owner: str, session_id: str) -> Shape:
-        """How the figures of a session went."""
+        """How the figures of a session went. What was read before is kept, and only what came since is read."""
         found = await self.find(owner, session_id)
-        log = await self._store.load(found.key)
-        state, points = EMPTY, []
-        for event in log.events if log else ():
+        kept = self._timelines.get(session_id) or _Timeline()
+        known = Known(session_id, kept.state.revision) if kept.state.revision else None
+        log = await self._store.load(found.key, known)
+        state, points = kept.state, list(kept.points)
+        for event in log.events if log and log.session_id == session_id else ():
             state = apply(state, event)
             points.append(point_after(state))
-            if event.n % TURNS_EVENTS == 0:
+            if event.n % TURN_EVENTS == 0:
                 await asyncio.sleep(0)
+        if len(points) > POINTS_KEPT:
+            points = thinned(points, POINTS_KEPT // 2)
+        self._keep(session_id, _Timeline(state, points))
         return {
             "context_limit": self._service.policy.limits.context_tokens,
             "points": [point_told(point) for point in thinned(points)],
         }
+
+    def _keep(self, session_id: str, timeline: _Timeline) -> None:
+        self._timelines[session_id] = timeline
+        self._timelines.move_to_end(session_id)
+        if len(self._timelines) > TIMELINES_MAX:
+            self._timelines.popitem(last=False)
 
     async def trajectory(
         self, owner: str, session_id: str, branch_id: str | None, *, budget_tokens: int, position: tuple[int, int]
@@ -115,7 +138,7 @@ class Overview:
         return {
             "rolled_back_to": branch_id,
             "branches_discarded": [branch_told(row_of(state, later)) for later in reversed(discarded)],
-            "reopened": state.branches[branch_id].status == "folded",
+            "reopened": [branch_told(row_of(state, opened)) for opened in after.path if opened not in state.path],
             "tokens_recovered": max(0, total_tokens(state) - total_tokens(after)),
             "total_tokens_after": total_tokens(after),
         }
@@ -140,7 +163,7 @@ class Overview:
 
     async def follow(
         self, owner: str, after: str, session_id: str | None = None
-    ) -> AsyncIterator[tuple[str, str, str]]:
+    ) -> AsyncGenerator[tuple[str, str, str]]:
         """Events after a cursor as (cursor, kind, JSON), as long as somebody listens."""
         async for seen in self._store.watch(owner, after):
             if session_id in (None, seen.session_id):
@@ -152,6 +175,13 @@ class Overview:
         if key is None or state.session_id != session_id:
             raise SessionNotFound(session_id)
         return Found(key, state)
+
+    async def _readable(self, key: SessionKey) -> State:
+        """A session for a list: one whose log cannot be read is left out of it, and spoils no other."""
+        try:
+            return await self._service.look(key)
+        except StoreInvalid:
+            return EMPTY
 
     def row(self, state: State) -> dict[str, Encodable]:
         return session_told(state, self._service.policy.limits, self._service.policy.thresholds)

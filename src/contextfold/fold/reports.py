@@ -15,7 +15,7 @@ from typing import Protocol
 from contextfold.fold import session
 from contextfold.fold.callers import Target
 from contextfold.fold.events import Event
-from contextfold.fold.inbox import Inbox
+from contextfold.fold.inbox import Batch, Inbox
 from contextfold.fold.notes import Noted
 from contextfold.fold.project import hashed
 from contextfold.fold.session import State
@@ -23,6 +23,7 @@ from contextfold.fold.sessions import Decide, Outcome, Tell
 from contextfold.fold.store import Operation, SessionKey
 
 HOOK = "hook"  # the source of these figures
+RECORDED, REPEATED, LOST = "recorded", "repeated", "lost"  # what becomes of a report
 CALL_ID_LENGTH = 16  # of a hash's 64 digits: enough among the few hundred it is compared with
 UTF8_MOST_BYTES = 4  # of a character
 DRAIN_S = 5.0  # at the end, for what has been received
@@ -62,6 +63,7 @@ class Commit(Protocol):
         *,
         begins: bool,
         texts: dict[int, str],
+        is_again: bool,
     ) -> Outcome: ...
 
 
@@ -75,10 +77,11 @@ class Reports:
     def waiting(self) -> int:
         return self._inbox.waiting
 
-    def receive(self, report: Report) -> None:
-        """Take a report, to be written behind; InboxFull if there is no room."""
-        self._inbox.put(report.target.key, report, UTF8_MOST_BYTES * len(report.content))
-        self._tokens[report.target.key] += report.tokens
+    def receive(self, key: SessionKey, reports: Sequence[Report]) -> None:
+        """Take reports of a session, to be written behind; InboxFull, and none is taken, if there is no room."""
+        self._inbox.put(key, reports, [UTF8_MOST_BYTES * len(report.content) for report in reports])
+        for report in reports:
+            self._tokens[key] += report.tokens
 
     def waiting_tokens(self, key: SessionKey) -> int:
         """What a session's figures do not have yet."""
@@ -94,8 +97,9 @@ class Reports:
     async def close(self) -> None:
         await self._inbox.close(DRAIN_S)
 
-    async def _write(self, _key: SessionKey, reports: Sequence[Report]) -> None:
+    async def _write(self, batch: Batch[Report]) -> None:
         started_s = time.monotonic()
+        reports = batch.items
         scrubbed = await self._scrub(*(text for report in reports for text in (report.type, report.content)))
         kinds, contents = scrubbed[::2], scrubbed[1::2]
         works = [_work(*each) for each in zip(reports, kinds, contents, strict=True)]
@@ -109,9 +113,14 @@ class Reports:
             texts.update((event.n, contents[place].text) for event, place in zip(events, new, strict=True))
             return events
 
-        await self._commit(reports[0].target, None, decide, lambda *_: {}, begins=True, texts=texts)
+        # With an id, a commit whose answer was lost is known when it is tried again.
+        operation = Operation(batch.id, batch.id)
+        await self._commit(
+            reports[0].target, operation, decide, lambda *_: {}, begins=True, texts=texts, is_again=batch.is_again
+        )
+        recorded = set(new)
         became = Counter(
-            (report.told_by, "recorded" if place in set(new) else "repeated") for place, report in enumerate(reports)
+            (report.told_by, RECORDED if place in recorded else REPEATED) for place, report in enumerate(reports)
         )
         self._settle(reports)
         self._note(Noted(reports=became, reports_took_s=time.monotonic() - started_s))
@@ -125,7 +134,7 @@ class Reports:
 
     def _lost(self, reports: Sequence[Report], problem: Exception | None) -> None:
         self._settle(reports)
-        became = Counter((report.told_by, "lost") for report in reports)
+        became = Counter((report.told_by, LOST) for report in reports)
         self._note(Noted(reports=became, reports_failed=problem))
 
 

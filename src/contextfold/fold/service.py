@@ -319,12 +319,15 @@ class FoldService:
         *,
         begins: bool,
         texts: Mapping[int, str],
+        is_again: bool = True,
     ) -> Outcome:
         given, name = await self.scrub(target.given_path, target.given_name or "")
         (path,) = await self.scrub(displayed(given.text))
         beginning = Beginning(self._new_id("sess"), path.text, name.text or None)
         try:
-            outcome = await self.sessions.change(Change(target.key, beginning, begins, operation, decide, tell, texts))
+            outcome = await self.sessions.change(
+                Change(target.key, beginning, begins, operation, decide, tell, texts, is_again)
+            )
         except (StoreUnavailable, StoreInvalid):
             self._note(Noted(store_failed=True))
             raise

@@ -24,6 +24,7 @@ from contextfold.fold.session import EMPTY, Beginning, Limits, LogBroken, State,
 from contextfold.fold.store import Commit, Known, Operation, Receipt, SessionKey, StaleRevision, Store, Summary
 
 TRIES_MAX = 200  # each lost race means that somebody else got on
+TURN_EVENTS = 200  # of a long log are replayed in one go
 TURN_S = 5.0  # for the calls before it on the same session
 PAUSE_MOST_S = 0.02  # before another try, at random: in step, two would meet again and again
 WEIGHT_KEPT_MAX = 200_000  # sessions and branches whose state is held in memory; the rest is read when needed
@@ -42,6 +43,7 @@ class Change:
     decide: Decide
     tell: Tell
     texts: Mapping[int, str] = field(default_factory=dict)  # of operations, by event; `decide` fills it
+    is_again: bool = True  # whether the operation may have been done already
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,10 @@ class Sessions:
 
     async def change(self, change: Change) -> Outcome:
         async with self._session(change.key) as kept:
-            if change.operation is not None and (done := await self._earlier(change.operation, change.key, kept)):
-                return done
+            if change.operation is not None and change.is_again:
+                done = await self._earlier(change.operation, change.key, kept)
+                if done is not None:
+                    return done
             # What is kept is tried first; whoever it is too old for, or would refuse, looks again.
             if kept.state.revision and (outcome := await self._attempt(change, kept, is_fresh=False)):
                 return outcome
@@ -175,7 +179,8 @@ class Sessions:
         known = Known(state.session_id, state.revision) if state.session_id else None
         try:
             log = await self._store.load(key, known)
-            state = replay(log.events, state if log.session_id == state.session_id else EMPTY) if log else EMPTY
+            before = state if log and log.session_id == state.session_id else EMPTY
+            state = await _replayed(log.events if log else (), before)
         except (LogBroken, EventUnknown) as problem:
             raise StoreInvalid(f"{problem}; was it written by a newer version?") from problem
         if state.session_id != kept.state.session_id or state.revision > kept.state.revision:
@@ -229,6 +234,15 @@ async def _acquire(lock: asyncio.Lock) -> None:
             await lock.acquire()
     except TimeoutError:
         raise StoreUnavailable(f"calls before this one have taken {TURN_S:g} s") from None
+
+
+async def _replayed(events: Sequence[Event], state: State) -> State:
+    """The state after events, however many: others get a turn now and then."""
+    for begin_at in range(0, len(events), TURN_EVENTS):
+        if begin_at:
+            await asyncio.sleep(0)
+        state = replay(events[begin_at : begin_at + TURN_EVENTS], state)
+    return state
 
 
 def _decided(change: Change, before: State, at: str) -> list[Event]:

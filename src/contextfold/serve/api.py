@@ -7,7 +7,7 @@ what they mean for MCP.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -44,6 +44,7 @@ ALIVE_EVERY_S = 15.0
 RETRY_MS = 1_000
 
 Handler = Callable[[Request], Awaitable[Response]]
+Told = tuple[str, str, str]  # an event: its cursor, its kind, its JSON
 
 
 class Api:
@@ -143,16 +144,25 @@ class Api:
         cursor = after or await self._fold.store.cursor()
         events = self._overview.follow(_owner(request), cursor, asked.text("session"))
         first = asyncio.ensure_future(anext(events))
-        if after:  # a cursor of somebody else's store is told now, in place of a stream
-            await asyncio.wait([first], timeout=FIRST_WAIT_S)
-        if first.done() and isinstance(problem := first.exception(), FoldError):
-            raise problem
+        try:
+            refusal = await _refusal(first) if after else None
+        except asyncio.CancelledError:
+            await _ended(first, events)
+            raise
+        if refusal is not None:
+            await _ended(first, events)
+            raise refusal
         return StreamingResponse(_stream(cursor, first, events), media_type="text/event-stream")
 
 
-async def _stream(
-    cursor: str, coming: asyncio.Future[tuple[str, str, str]], events: AsyncIterator[tuple[str, str, str]]
-) -> AsyncIterator[str]:
+async def _refusal(first: asyncio.Future[Told]) -> FoldError | None:
+    """Why there will be no stream: a cursor of somebody else's store is told at once, in place of one."""
+    await asyncio.wait([first], timeout=FIRST_WAIT_S)
+    problem = first.exception() if first.done() else None
+    return problem if isinstance(problem, FoldError) else None
+
+
+async def _stream(cursor: str, coming: asyncio.Future[Told], events: AsyncGenerator[Told]) -> AsyncGenerator[str]:
     """The events in the words of server-sent events; a line now and then, so that both ends know of each other."""
     try:
         yield f"retry: {RETRY_MS}\nid: {cursor}\nevent: following\ndata: {{}}\n\n"
@@ -169,9 +179,15 @@ async def _stream(
     except FoldError as problem:  # whoever follows comes back, and is told then
         log("events.ended", "warning", code=problem.code, raised_at=place_of(problem))
     finally:
-        coming.cancel()
-        with suppress(asyncio.CancelledError, StopAsyncIteration, FoldError):
-            await coming
+        await _ended(coming, events)
+
+
+async def _ended(coming: asyncio.Future[Told], events: AsyncGenerator[Told]) -> None:
+    """Nobody listens any more."""
+    coming.cancel()
+    with suppress(asyncio.CancelledError, StopAsyncIteration, FoldError):
+        await coming
+    await events.aclose()
 
 
 class _Query:

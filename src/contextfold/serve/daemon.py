@@ -6,7 +6,8 @@ The end, at SIGTERM or SIGINT; a second signal ends the process at once, as if t
     event streams are told that nobody listens, and get a proper last chunk      (STREAM_GRACE_S, then cancelled)
     every other request that was taken is answered                               (GRACE_S, then 503 if not begun)
     what was written reaches the clients                                         (FLUSH_S, then cut)
-    the application's lifespan ends: the store is closed                         (LIFESPAN_GRACE_S)
+    the application's lifespan ends: what hosts reported is written, the store
+    is closed                                                                    (LIFESPAN_GRACE_S)
 
 h11 reads the requests, also where a quicker parser is installed: it refuses what is ambiguous (two Host headers, odd
 lengths), and behaves the same on every machine.
@@ -48,7 +49,7 @@ STALLED_S = 30.0  # that a client may leave an answer unread
 GRACE_S = 10.0
 CANCEL_GRACE_S = 1.0
 FLUSH_S = 1.0
-LIFESPAN_GRACE_S = 10.0
+LIFESPAN_GRACE_S = 15.0
 POLL_S = 0.02
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

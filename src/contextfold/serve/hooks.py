@@ -7,7 +7,7 @@ answer is small, quick, and never a decision. Which session a report is for:
     else                                                   the current session of the project it works in
     a subagent                                             one of its own: its work is not in the main context
 
-The folder may move about below the one a conversation began in; that is still the same project.
+Below the folder that a conversation began in, its work is still the same project's; elsewhere it is another's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, TypeVar
 
 from starlette.responses import Response
@@ -27,7 +27,7 @@ from contextfold.errors import ArgumentInvalid, FoldError
 from contextfold.fold.accounting import main_thread_health, percent
 from contextfold.fold.callers import Caller, Target, target_of
 from contextfold.fold.inbox import InboxFull
-from contextfold.fold.project import NAME_LENGTH_MAX, normalised, project_at
+from contextfold.fold.project import NAME_LENGTH_MAX, Project, project_at
 from contextfold.fold.reports import Report
 from contextfold.fold.service import FoldService
 from contextfold.fold.store import SessionKey
@@ -38,6 +38,8 @@ from contextfold.serve.guard import HOOKS_PATH, OWNER, Receive, Scope, Send
 from contextfold.serve.metrics import Metrics
 
 CONVERSATIONS_MAX = 10_000  # that are remembered
+READ_INLINE_BYTES = 64 << 10
+SEARCHES_MAX = 100  # at a time, for sessions that a result named
 RETRY_AFTER = {"retry-after": "1"}
 UNAVAILABLE = 503
 
@@ -63,7 +65,7 @@ class Hooks:
     def __init__(self, fold: FoldService, metrics: Metrics) -> None:
         self._fold, self._metrics = fold, metrics
         self._ties: _Latest[tuple[str, str, str | None], Target] = _Latest()
-        self._homes: _Latest[tuple[str, str], str] = _Latest()
+        self._homes: _Latest[tuple[str, str], Project] = _Latest()  # where conversations began
         self._places: _Latest[tuple[str, str, str | None, str], Target] = _Latest()
         self._searches: set[asyncio.Task[None]] = set()
 
@@ -71,9 +73,13 @@ class Hooks:
         endpoints = {f"{HOOKS_PATH}{host}": _Endpoint(host, self.receive) for host in READERS}
         return [Route(path, endpoint=endpoint, methods=["POST"]) for path, endpoint in endpoints.items()]
 
-    def receive(self, host: str, owner: str, body: bytes) -> Response:
+    async def receive(self, host: str, owner: str, body: bytes) -> Response:
         try:
-            observed = READERS[host].read(_payload(body))
+            # A long report takes long to read, and others are to be answered meanwhile.
+            if len(body) <= READ_INLINE_BYTES:
+                observed = _observed(host, body)
+            else:
+                observed = await asyncio.to_thread(_observed, host, body)
             target = self._target(owner, observed)
         except FoldError as problem:
             self._metrics.hook_report(host, "refused")
@@ -82,8 +88,7 @@ class Hooks:
         if not dones:
             self._metrics.hook_report(host, "tied" if observed.session_id else "ignored")
         try:
-            for done in dones:
-                self._take(host, target, done)
+            self._fold.reports.receive(target.key, [self._report(host, target, done) for done in dones])
         except InboxFull:
             self._metrics.hook_report(host, "full")
             message = "Too much is waiting to be written; this report was not taken."
@@ -92,9 +97,14 @@ class Hooks:
         answer = READERS[host].answer(observed.event, line) if line else {}
         return Response(json.dumps(answer), media_type=JSON) if answer else _RECEIVED
 
-    def _take(self, host: str, target: Target, done: Done) -> None:
+    def _report(self, host: str, target: Target, done: Done) -> Report:
         tokens = self._fold.count(done.content) if done.tokens is None else done.tokens
-        self._fold.reports.receive(Report(target, host, done.type, done.content, tokens, done.failed, done.call_id))
+        return Report(target, host, done.type, done.content, tokens, done.failed, done.call_id)
+
+    async def close(self) -> None:
+        for search in self._searches:
+            search.cancel()
+        await asyncio.gather(*self._searches, return_exceptions=True)
 
     def _target(self, owner: str, observed: Observed) -> Target:
         who = (owner, observed.conversation, observed.agent)
@@ -117,7 +127,7 @@ class Hooks:
         target = self._fold.address(who[0], session_id)
         if target is not None:
             self._ties.put(who, target)
-        else:
+        elif len(self._searches) < SEARCHES_MAX:
             search = asyncio.get_running_loop().create_task(self._search(who, session_id))
             self._searches.add(search)
             search.add_done_callback(self._searches.discard)
@@ -132,13 +142,13 @@ class Hooks:
             self._ties.put(who, Target(key, state.project_path, state.name))
 
     def _by_folder(self, owner: str, observed: Observed, folder: str) -> Target:
-        conversation = (owner, observed.conversation)
-        home = self._homes.get(conversation)
-        if home is None or not _is_within(normalised(folder), home):
-            self._homes.put(conversation, folder)
-            home = folder
+        project = project_at(folder)
+        home = self._homes.get((owner, observed.conversation))
+        if home is None:
+            home = project
+            self._homes.put((owner, observed.conversation), home)
         name = observed.agent[:NAME_LENGTH_MAX] if observed.agent else None
-        return target_of(Caller(owner, name), project_at(home))
+        return target_of(Caller(owner, name), home if _is_within(project, home) else project)
 
     def _line(self, key: SessionKey) -> str:
         """The session's state in one line, where it is not healthy; with what is not yet written."""
@@ -158,12 +168,13 @@ class Hooks:
 class _Endpoint:
     """What the host's hook tells; 2xx means received. The answer may add a line of state."""
 
-    def __init__(self, host: str, receive: Callable[[str, str, bytes], Response]) -> None:
+    def __init__(self, host: str, receive: Callable[[str, str, bytes], Awaitable[Response]]) -> None:
         self._host, self._receive = host, receive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         message = await receive()  # the guard has the whole body
-        await self._receive(self._host, scope[OWNER], message["body"])(scope, receive, send)
+        answer = await self._receive(self._host, scope[OWNER], message["body"])
+        await answer(scope, receive, send)
 
 
 class _Latest(Generic[Key, Value]):
@@ -195,6 +206,10 @@ def _payload(body: bytes) -> Mapping[str, object]:
     return payload
 
 
-def _is_within(folder: str, home: str) -> bool:
-    top = normalised(home)
-    return folder == top or (len(top) > 1 and folder.startswith((f"{top}/", f"{top}\\")))
+def _observed(host: str, body: bytes) -> Observed:
+    return READERS[host].read(_payload(body))
+
+
+def _is_within(project: Project, home: Project) -> bool:
+    below = (f"{home.path}/", f"{home.path}\\")
+    return project.path == home.path or (len(home.path) > 1 and project.path.startswith(below))

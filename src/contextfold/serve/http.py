@@ -43,6 +43,7 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
     endpoint = McpEndpoint(tools, services, body_max_bytes=body_max_bytes)
     pages = _Pages(tools, services)
     folds = any(isinstance(tool, FoldTool) for tool in tools)
+    hooks = Hooks(services.fold, services.metrics)
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -54,12 +55,15 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
                 tidying.cancel()
                 with suppress(asyncio.CancelledError):
                     await tidying
-                await services.resolvers.close()
-                await services.fold.close()
+                await hooks.close()
+                try:
+                    await services.fold.close()
+                finally:
+                    await services.resolvers.close()
 
     routes = [  # the busiest first: they are tried in order
         Route(MCP_PATH, endpoint=endpoint, methods=["POST"]),
-        *(_of_folding(services) if folds else []),
+        *([*hooks.routes(), *Api(services.fold).routes(), *Web().routes()] if folds else []),
         Route(MCP_PATH, endpoint=pages.no_stream, methods=["GET", "DELETE"]),
         Route(f"{MCP_PATH}/tools/list", endpoint=pages.tools, methods=["GET"]),
         Route("/healthz", endpoint=pages.healthz, methods=["GET"]),
@@ -67,14 +71,6 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
         Route("/metrics", endpoint=pages.metrics, methods=["GET"]),
     ]
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: _not_found, 405: _wrong_method})
-
-
-def _of_folding(services: Services) -> list[Route]:
-    return [
-        *Hooks(services.fold, services.metrics).routes(),
-        *Api(services.fold).routes(),
-        *Web().routes(),
-    ]
 
 
 class StatingGuard(Guard):

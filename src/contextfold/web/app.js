@@ -24,7 +24,13 @@ const TIMES_MS = 10_000; // how often relative times catch up
 const TYPING_MS = 250; // a pause after which a search begins
 const SAID_MS = 8000;
 
-const CONNECTION_WORDS = { idle: "", connecting: "", live: "live", lost: "connection lost, trying again" };
+const CONNECTION_WORDS = {
+  idle: "",
+  connecting: "",
+  live: "live",
+  lost: "connection lost, trying again",
+  behind: "not up to date, trying again",
+};
 
 /** What a view may use of the page around it. */
 export class Surroundings {
@@ -32,10 +38,17 @@ export class Surroundings {
   #view = null;
   #isFirst = true;
   #saidTimer = 0;
+  /** @type {import("./stream.js").Connection} */
+  #connection = "idle";
+  /** @type {Set<string>} what of the view could not be read again */
+  #behind = new Set();
   #stream = new EventStream({
     onEvent: (event) => this.#view?.event(event),
     onReopened: () => this.#view?.reopened(),
-    onState: (state) => this.#connection(state),
+    onState: (state) => {
+      this.#connection = state;
+      this.#showConnection();
+    },
     onUnauthorized: (error) => this.failed(error),
   });
   rollback = new RollbackDialog({
@@ -52,6 +65,13 @@ export class Surroundings {
 
   unfollow() {
     this.#stream.close();
+  }
+
+  /** A part of the view could not be read and shows what is old. @param {string} part @param {boolean} isBehind */
+  behind(part, isBehind) {
+    if (isBehind) this.#behind.add(part);
+    else this.#behind.delete(part);
+    this.#showConnection();
   }
 
   /** @param {string} link */
@@ -180,7 +200,8 @@ export class Surroundings {
   async #askWho() {
     if (!byId("owner").hidden) return;
     try {
-      this.signedIn((await api.sessions(1)).owner);
+      const { owner } = await api.sessions(1);
+      if (!(this.#view instanceof SignInView)) this.signedIn(owner);
     } catch (error) {
       this.failed(error);
     }
@@ -197,8 +218,8 @@ export class Surroundings {
     if (route.view !== "search") this.#stream.follow(route.view === "session" ? route.sessionId : null, null);
   }
 
-  /** @param {import("./stream.js").Connection} state */
-  #connection(state) {
+  #showConnection() {
+    const state = this.#connection === "live" && this.#behind.size ? "behind" : this.#connection;
     const shown = byId("live");
     shown.dataset.state = state;
     setText(shown, CONNECTION_WORDS[state]);

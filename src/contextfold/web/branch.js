@@ -14,7 +14,7 @@ import { MAIN, sessionLink } from "./routes.js";
 const BUDGET_TOKENS = 4000; // of a page
 const MOST_ENTRIES = 400;
 const INTERVAL_MS = 500;
-const GONE_KIND = "branch_not_found";
+const NOT_FOUND = 404;
 
 /** @typedef {{ cursor: string | null, entries: api.Entry[], next: string | null }} Page */
 
@@ -25,6 +25,9 @@ export class BranchView {
   /** @type {api.Branch | null} null for the main thread */
   branch = null;
   #mustReadAll = false;
+  #isStopped = false; // what is answered later is of no use
+  /** @type {Promise<unknown>} readings come one after the other: each begins where the one before has ended */
+  #reading = Promise.resolve();
   #heading = el("h2", { tabindex: "-1" });
   #chip = el("span");
   #figures = el("dl", { class: "figures small" });
@@ -33,12 +36,16 @@ export class BranchView {
     "p",
     { class: "muted", hidden: true },
     "The first entries are not held any more. ",
-    el("button", { type: "button", class: "link", onclick: () => this.#again() }, "Start again from the first"),
+    el("button", { type: "button", class: "link", onclick: () => this.start() }, "Start again from the first"),
   );
   #entries = el("ol", { class: "entries", "aria-label": "What happened" });
   #more = el("button", { type: "button", class: "more", hidden: true, onclick: () => this.#showMore() }, "Show more");
   #body = el("div", { class: "stack" }, this.#figures, this.#actions, this.#cut, this.#entries, this.#more);
-  #pace = new Pace(() => this.#refresh(), INTERVAL_MS);
+  #pace = new Pace(
+    () => this.#refresh(),
+    INTERVAL_MS,
+    (isBehind) => this.around.behind("branch", isBehind),
+  );
 
   /**
    * @param {import("./app.js").Surroundings} around
@@ -72,16 +79,20 @@ export class BranchView {
 
   async start() {
     try {
-      await this.#read(0);
+      await this.#inTurn(() => {
+        this.#pages = [];
+        this.#isCut = false;
+        return this.#read(0, 1);
+      });
     } catch (error) {
-      if (this.around.failed(error)) return;
-      const isGone = error instanceof api.ApiError && error.kind === GONE_KIND;
-      const message = isGone ? "There is no such branch in this session." : messageOf(error);
-      fill(this.#body, failure(message, isGone ? undefined : () => this.#again()));
+      if (this.#isStopped || this.around.failed(error)) return;
+      const message = isGone(error) ? "There is no such branch in this session." : messageOf(error);
+      fill(this.#body, failure(message, isGone(error) ? undefined : () => this.start()));
     }
   }
 
   stop() {
+    this.#isStopped = true;
     this.#pace.stop();
   }
 
@@ -93,6 +104,11 @@ export class BranchView {
   changed(isDeep) {
     this.#mustReadAll ||= isDeep;
     this.#pace.mark();
+  }
+
+  reopened() {
+    this.#mustReadAll = true;
+    this.#pace.resume();
   }
 
   /** The names of other branches may be known by now. */
@@ -107,66 +123,68 @@ export class BranchView {
     this.actions.onClose();
   }
 
-  async #again() {
-    this.#pages = [];
-    this.#isCut = false;
-    fill(this.#body, this.#figures, this.#actions, this.#cut, this.#entries, this.#more);
-    await this.start();
-  }
-
   async #refresh() {
     const readAll = this.#mustReadAll;
     this.#mustReadAll = false;
     try {
-      await this.#read(readAll ? 0 : Math.max(0, this.#pages.length - 1));
+      await this.#inTurn(() => this.#read(readAll ? 0 : Math.max(0, this.#pages.length - 1), this.#pages.length));
     } catch (error) {
-      this.around.failed(error);
+      this.#mustReadAll ||= readAll;
+      if (this.#isStopped || this.around.failed(error)) return;
+      if (!isGone(error)) throw error; // the tree says so of the whole session
     }
   }
 
   async #showMore() {
-    const before = this.#entries.childElementCount;
-    const last = this.#pages.at(-1);
-    if (!last || last.next === null) return;
+    const last = this.#entries.lastElementChild;
     try {
-      await this.#readPage(this.#pages.length, last.next);
+      await this.#inTurn(() => this.#read(this.#pages.length, this.#pages.length + 1));
     } catch (error) {
-      this.around.failed(error);
+      if (!this.#isStopped && !this.around.failed(error)) this.around.announce(messageOf(error));
     }
-    const entry = /** @type {HTMLElement | undefined} */ (this.#entries.children[before]);
+    const entry = /** @type {HTMLElement | null | undefined} */ (last?.nextElementSibling);
     entry?.setAttribute("tabindex", "-1");
     entry?.focus();
   }
 
-  /** Read the pages held again, from one of them on. @param {number} from */
-  async #read(from) {
-    const last = Math.max(from, this.#pages.length - 1);
-    let cursor = this.#pages[from]?.cursor ?? null;
-    for (let index = from; index <= last; index += 1) {
-      const next = await this.#readPage(index, cursor);
-      if (next === null) {
-        this.#pages.length = index + 1;
-        break;
-      }
-      cursor = next;
-    }
+  /** @param {() => Promise<void>} read */
+  #inTurn(read) {
+    const done = this.#reading.then(read);
+    this.#reading = done.catch(() => {}); // told to who waits for it, not to the next one
+    return done;
   }
 
-  /** @param {number} index @param {string | null} cursor */
-  async #readPage(index, cursor) {
-    const branchId = this.branchId === MAIN ? null : this.branchId;
-    const answer = await api.trajectory(this.sessionId, branchId, BUDGET_TOKENS, cursor);
-    this.#pages[index] = { cursor, entries: answer.entries, next: answer.next_cursor };
-    while (this.#pages.length > 1 && total(this.#pages) > MOST_ENTRIES) {
-      this.#pages.shift();
-      this.#isCut = true;
-    }
-    this.#show(answer.branch);
-    return answer.next_cursor;
+  /** Read pages, those held again and new ones after them. @param {number} from @param {number} to not included */
+  async #read(from, to) {
+    const pages = this.#pages.slice(0, from);
+    let cursor = this.#pages[from]?.cursor ?? pages.at(-1)?.next ?? null;
+    if (from > 0 && cursor === null) return; // there is no page after the last
+    let branch = null;
+    do {
+      const branchId = this.branchId === MAIN ? null : this.branchId;
+      const answer = await api.trajectory(this.sessionId, branchId, BUDGET_TOKENS, cursor);
+      pages.push({ cursor, entries: answer.entries, next: answer.next_cursor });
+      branch = answer.branch;
+      cursor = answer.next_cursor;
+    } while (cursor !== null && pages.length < to);
+    if (this.#isStopped) return;
+    this.#keep(pages);
+    this.#show(branch);
+  }
+
+  /** Of too many entries the first pages go, once all are read: no place moves meanwhile. @param {Page[]} pages */
+  #keep(pages) {
+    const excess = total(pages) - MOST_ENTRIES;
+    let first = 0;
+    for (let gone = 0; gone < excess && first < pages.length - 1; first += 1) gone += pages[first].entries.length;
+    this.#pages = pages.slice(first);
+    this.#isCut ||= first > 0;
   }
 
   /** @param {api.Branch | null} branch */
   #show(branch) {
+    if (this.#entries.parentElement !== this.#body)
+      fill(this.#body, this.#figures, this.#actions, this.#cut, this.#entries, this.#more);
     if (branch) this.#showBranch(branch);
     this.#showEntries();
     const isNothing = !branch && !this.#entries.childElementCount;
@@ -262,6 +280,11 @@ function entryName(entry) {
     rollback: "Rolled back",
   };
   return names[entry.kind] ?? entry.kind;
+}
+
+/** @param {unknown} error */
+function isGone(error) {
+  return error instanceof api.ApiError && error.status === NOT_FOUND;
 }
 
 /** @param {Page[]} pages */

@@ -7,6 +7,7 @@ import { counted, percent, setTime } from "./format.js";
 
 const SHORT_CHARACTERS = 700;
 const SHORT_LINES = 12;
+const FAILING_RATE = 0.5; // of a branch's operations
 
 /** Shapes, so that a status never hangs on colour alone. */
 const ICONS = {
@@ -47,28 +48,44 @@ export function setBar(element, share) {
 }
 
 /** @type {Record<string, string>} */
-export const HEALTH_WORDS = { none: "healthy", medium: "getting full", high: "nearly full" };
+const HEALTH_WORDS = { none: "healthy", medium: "getting full", high: "nearly full" };
+
+/** How loud a warning has to be: many failures are one too. @param {import("./api.js").Health} health */
+export function healthLevel(health) {
+  const isFailing = (health.failure_rate ?? 0) >= FAILING_RATE;
+  return health.warning === "none" && isFailing ? "medium" : health.warning;
+}
+
+/** @param {import("./api.js").Health} health */
+export function healthWords(health) {
+  const level = healthLevel(health);
+  return level === health.warning ? HEALTH_WORDS[level] : "failing";
+}
 
 /** @param {import("./api.js").Health} health */
 export function healthChip(health) {
-  const words = HEALTH_WORDS[health.warning];
+  const level = healthLevel(health);
+  const usage = `Main thread at ${percent(health.main_thread_usage)} of the limit.`;
   return el(
     "span",
-    {
-      class: `chip health-${health.warning}`,
-      title: `main thread at ${percent(health.main_thread_usage)} of the limit`,
-    },
-    health.warning === "none" ? null : icon("warning"),
-    words,
+    { class: `chip health-${level}`, title: `${usage} ${failureText(health)}`.trim() },
+    level === "none" ? null : icon("warning"),
+    healthWords(health),
   );
 }
 
 /** What a health warning has to say. @param {import("./api.js").Health} health */
 export function healthText(health) {
-  const parts = [`The main thread is at ${percent(health.main_thread_usage)} of the limit.`];
-  if (health.suggestion) parts.push(health.suggestion);
-  if (health.failure_rate) parts.push(`${percent(health.failure_rate)} of the open branch's operations failed.`);
-  return parts.join(" ");
+  const parts = [failureText(health)];
+  if (health.warning !== "none") {
+    parts.unshift(`The main thread is at ${percent(health.main_thread_usage)} of the limit.`, health.suggestion ?? "");
+  }
+  return parts.filter(Boolean).join(" ");
+}
+
+/** @param {import("./api.js").Health} health */
+function failureText(health) {
+  return health.failure_rate ? `${percent(health.failure_rate)} of the open branch's operations failed.` : "";
 }
 
 /** @param {string} text */

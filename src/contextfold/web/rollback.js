@@ -117,8 +117,7 @@ export class RollbackDialog {
 
 /** @param {api.Preview} preview @param {number} total */
 function told(preview, total) {
-  const discarded = preview.branches_discarded;
-  const more = discarded.length - NAMED_BRANCHES;
+  const { branches_discarded: discarded, reopened } = preview;
   return [
     el(
       "p",
@@ -129,9 +128,17 @@ function told(preview, total) {
         ? " tokens: what was folded comes back."
         : ` tokens, ${grouped(preview.tokens_recovered)} recovered.`,
     ),
-    preview.reopened
-      ? el("p", {}, "The branch is folded now and will be open again; its summary leaves the context.")
-      : null,
+    ...(reopened.length
+      ? [
+          el(
+            "p",
+            {},
+            `${counted(reopened.length, "folded branch", "folded branches")} will be open again, `,
+            reopened.length === 1 ? "its summary leaves the context:" : "their summaries leave the context:",
+          ),
+          named(reopened),
+        ]
+      : []),
     el(
       "p",
       {},
@@ -139,25 +146,29 @@ function told(preview, total) {
         ? `${counted(discarded.length, "branch", "branches")} will be discarded:`
         : "No branch will be discarded.",
     ),
-    discarded.length
-      ? el(
-          "ul",
-          {},
-          ...discarded
-            .slice(0, NAMED_BRANCHES)
-            .map((branch) =>
-              el(
-                "li",
-                {},
-                statusChip(branch.status),
-                " ",
-                branch.description,
-                el("span", { class: "muted number" }, ` ${grouped(branch.tokens)} tokens`),
-              ),
-            ),
-          more > 0 ? el("li", { class: "muted" }, `and ${grouped(more)} more`) : null,
-        )
-      : null,
+    discarded.length ? named(discarded) : null,
     el("p", { class: "muted" }, "Nothing is erased: discarded branches stay in the tree and can be read."),
   ];
+}
+
+/** @param {api.Branch[]} branches as they are now */
+function named(branches) {
+  const more = branches.length - NAMED_BRANCHES;
+  return el(
+    "ul",
+    {},
+    ...branches
+      .slice(0, NAMED_BRANCHES)
+      .map((branch) =>
+        el(
+          "li",
+          {},
+          statusChip(branch.status),
+          " ",
+          branch.description,
+          el("span", { class: "muted number" }, ` ${grouped(branch.tokens)} tokens`),
+        ),
+      ),
+    more > 0 ? el("li", { class: "muted" }, `and ${grouped(more)} more`) : null,
+  );
 }

@@ -7,7 +7,7 @@ import { Chart } from "./chart.js";
 import { el, fill, setText } from "./dom.js";
 import { baseName, counted, grouped, percent, setTime } from "./format.js";
 import { Pace } from "./pace.js";
-import { bar, failure, HEALTH_WORDS, healthText, icon, messageOf, setBar, showFigures } from "./pieces.js";
+import { bar, failure, healthLevel, healthText, healthWords, icon, messageOf, setBar, showFigures } from "./pieces.js";
 import { sessionLink } from "./routes.js";
 import { Tree } from "./tree.js";
 
@@ -28,12 +28,13 @@ export class SessionView {
   #tree = null;
   /** @type {BranchView | null} */
   #branch = null;
-  #isStopped = false;
+  #isStopped = false; // what is answered later is of no use
   #body;
   #health = "none";
   #path = el("p", { class: "path muted" });
   #tag = el("span", { class: "tag", hidden: true });
   #notice = el("div", { class: "notice", hidden: true });
+  #failures = el("p", { class: "muted", hidden: true });
   #usage = el("p", { class: "usage-text number" });
   #bar = bar("large");
   #last = el("time");
@@ -48,8 +49,16 @@ export class SessionView {
     "Show the newest",
   );
   #aside = el("div", { class: "aside" });
-  #treePace = new Pace(() => this.#refreshTree(), TREE_INTERVAL_MS);
-  #chartPace = new Pace(() => this.#refreshChart(), CHART_INTERVAL_MS);
+  #treePace = new Pace(
+    () => this.#refreshTree(),
+    TREE_INTERVAL_MS,
+    (isBehind) => this.around.behind("tree", isBehind),
+  );
+  #chartPace = new Pace(
+    () => this.#refreshChart(),
+    CHART_INTERVAL_MS,
+    (isBehind) => this.around.behind("chart", isBehind),
+  );
 
   /** @param {import("./app.js").Surroundings} around @param {string} sessionId */
   constructor(around, sessionId) {
@@ -63,7 +72,12 @@ export class SessionView {
         "div",
         { class: "overview" },
         this.#notice,
-        el("div", { class: "card summary-card" }, el("div", { class: "usage" }, this.#usage, this.#bar), this.#figures),
+        el(
+          "div",
+          { class: "card summary-card" },
+          el("div", { class: "usage" }, this.#usage, this.#bar, this.#failures),
+          this.#figures,
+        ),
         this.#chart.element,
       ),
       el(
@@ -100,10 +114,12 @@ export class SessionView {
   async start() {
     try {
       const tree = await this.#readTree();
+      if (this.#isStopped) return;
       this.around.follow(this.sessionId, tree.events_cursor);
-      await this.#readChart();
+      this.#chartPace.mark();
     } catch (error) {
-      if (!this.around.failed(error)) this.#showFailure(error);
+      if (this.#isStopped || this.around.failed(error)) return;
+      this.#showFailure(error);
     }
   }
 
@@ -122,7 +138,9 @@ export class SessionView {
   }
 
   reopened() {
-    this.#changed(true);
+    this.#treePace.resume();
+    this.#chartPace.resume();
+    this.#branch?.reopened();
   }
 
   /** @param {boolean} isDeep whether something before the latest may have changed */
@@ -163,10 +181,11 @@ export class SessionView {
   async #refreshTree() {
     try {
       const tree = await this.#readTree();
-      this.around.rollback.refresh(tree.session.total_tokens);
+      if (!this.#isStopped) this.around.rollback.refresh(tree.session.total_tokens);
     } catch (error) {
-      if (!this.around.failed(error) && error instanceof api.ApiError && error.status === NOT_FOUND)
-        this.#showFailure(error);
+      if (this.#isStopped || this.around.failed(error)) return;
+      if (!isGone(error)) throw error;
+      this.#showFailure(error);
     }
   }
 
@@ -180,7 +199,8 @@ export class SessionView {
     try {
       await this.#readChart();
     } catch (error) {
-      this.around.failed(error);
+      if (this.#isStopped || this.around.failed(error)) return;
+      if (!isGone(error)) throw error; // the tree says so of the whole session
     }
   }
 
@@ -194,13 +214,17 @@ export class SessionView {
     if (!tree) return;
     if (this.#limit + STEP_ROWS <= MOST_ROWS) this.#limit += STEP_ROWS;
     else this.#before = Math.max(this.#limit, tree.first_row + this.#limit - STEP_ROWS);
-    await this.#refreshTree();
+    await this.#refreshNow();
   }
 
   async #showNewest() {
     this.#before = null;
     this.#limit = STEP_ROWS;
-    await this.#refreshTree();
+    await this.#refreshNow();
+  }
+
+  async #refreshNow() {
+    await this.#refreshTree().catch(() => this.#treePace.mark());
   }
 
   // ---- showing
@@ -254,25 +278,29 @@ export class SessionView {
         note: failed ? `${grouped(failed)} failed` : "none failed",
       },
       { label: "Redactions", value: grouped(redactions), note: redactions ? "kept out" : "no secrets seen" },
-      { label: "Health", value: HEALTH_WORDS[health.warning] },
+      { label: "Health", value: healthWords(health) },
     ]);
   }
 
   /** @param {api.Health} health */
   #showHealth(health) {
-    const text = health.warning === "none" ? "" : healthText(health);
-    this.#notice.hidden = !text;
+    const level = healthLevel(health);
+    const isWarning = level !== "none";
+    const text = healthText(health);
+    this.#notice.hidden = !isWarning;
     if (this.#notice.textContent !== text) fill(this.#notice, icon("warning"), el("p", {}, text));
-    this.#notice.className = `notice notice-${health.warning}`;
-    if (health.warning !== this.#health && text && this.#health !== "high") this.around.announce(text);
-    this.#health = health.warning;
+    this.#notice.className = `notice notice-${level}`;
+    this.#failures.hidden = isWarning || !text;
+    setText(this.#failures, isWarning ? "" : text);
+    if (level !== this.#health && isWarning && this.#health !== "high") this.around.announce(text);
+    this.#health = level;
   }
 
   /** @param {unknown} error */
   #showFailure(error) {
-    const isGone = error instanceof api.ApiError && error.status === NOT_FOUND;
+    this.stop();
     this.around.unfollow();
-    if (isGone) {
+    if (isGone(error)) {
       setText(this.heading, "No such session");
       fill(
         this.#body,
@@ -289,6 +317,11 @@ export class SessionView {
         failure(messageOf(error), () => this.around.restart()),
       );
   }
+}
+
+/** @param {unknown} error */
+function isGone(error) {
+  return error instanceof api.ApiError && error.status === NOT_FOUND;
 }
 
 /** @param {api.Session} session */

@@ -21,7 +21,12 @@ export class SessionsView {
   #more = el("button", { type: "button", class: "more", hidden: true, onclick: () => this.#showMore() }, "Show more");
   #note = el("p", { class: "muted more", hidden: true });
   #body = el("div", { class: "stack" }, this.#list, this.#more, this.#note);
-  #pace = new Pace(() => this.#refresh(), INTERVAL_MS);
+  #isStopped = false; // what is answered later is of no use
+  #pace = new Pace(
+    () => this.#refresh(),
+    INTERVAL_MS,
+    (isBehind) => this.around.behind("sessions", isBehind),
+  );
 
   /** @param {import("./app.js").Surroundings} around */
   constructor(around) {
@@ -38,17 +43,19 @@ export class SessionsView {
   async start() {
     try {
       const answer = await this.#read();
+      if (this.#isStopped) return;
       this.around.follow(null, answer.events_cursor);
     } catch (error) {
-      if (!this.around.failed(error))
-        fill(
-          this.#body,
-          failure(messageOf(error), () => this.around.restart()),
-        );
+      if (this.#isStopped || this.around.failed(error)) return;
+      fill(
+        this.#body,
+        failure(messageOf(error), () => this.around.restart()),
+      );
     }
   }
 
   stop() {
+    this.#isStopped = true;
     this.#pace.stop();
   }
 
@@ -57,13 +64,13 @@ export class SessionsView {
   }
 
   reopened() {
-    this.#pace.mark();
+    this.#pace.resume();
   }
 
   async #showMore() {
     const before = this.#list.childElementCount;
     this.#rows = Math.min(this.#rows + STEP_ROWS, MOST_ROWS);
-    await this.#refresh();
+    await this.#refresh().catch(() => this.#pace.mark());
     const link = this.#list.children[before]?.querySelector("a");
     link?.focus();
   }
@@ -72,7 +79,7 @@ export class SessionsView {
     try {
       await this.#read();
     } catch (error) {
-      this.around.failed(error);
+      if (!this.#isStopped && !this.around.failed(error)) throw error;
     }
   }
 
@@ -86,7 +93,7 @@ export class SessionsView {
     }
     // More rows cost more to read again, so they are read again less often.
     this.#pace.intervalMs = INTERVAL_MS * Math.ceil(this.#rows / PAGE_ROWS);
-    this.#show(first, distinct(rows), answer.next_cursor !== null);
+    if (!this.#isStopped) this.#show(first, distinct(rows), answer.next_cursor !== null);
     return first;
   }
 
