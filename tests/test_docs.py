@@ -130,6 +130,8 @@ def test_the_limits_that_pages_name_are_those_of_the_code() -> None:
     waiting = f"{inbox.ITEMS_MAX:,}", f"{inbox.BYTES_MAX >> 20} MiB"
     assert f"| hosts' reports received and not yet written | {', '.join(waiting)} | |" in daemon
     assert f"At most {waiting[0]} reports or {waiting[1]} wait" in capture
+    share = f"{inbox.OWNER_ITEMS_MAX:,}, {inbox.OWNER_BYTES_MAX >> 20} MiB"
+    assert f"| an owner's share of those | {share} | |" in daemon
     assert f"| {Limits().streams:,} | |" in daemon
     assert f"among the last {session.CALLS_KEPT} of a session" in capture
     assert f"among the last {session.CALLS_KEPT} of the session" in text_of(DOCS / "folding.md")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from bench import corpora as bench_corpora
 from bench import daemon as bench_daemon
+from bench import hooks as bench_hooks
 from bench import page as bench_page
 from bench import resolve as bench_resolve
 from bench import secrets as bench_secrets
@@ -130,6 +131,7 @@ def test_the_bench_prints_every_figure_of_the_table(
     monkeypatch.setattr(bench_tampering, "HERE", tmp_path)
     assert bench_tampering.main(sizes)
     bench_daemon.main(turns=1, sessions=50)
+    bench_hooks.main(turns=1, rounds=3)
     bench_secrets.main(turns=1)
     bench_page.main(turns=1, sessions=20, branches=2, long=61)
     printed = capsys.readouterr().out
@@ -151,6 +153,7 @@ def test_the_bench_prints_every_figure_of_the_table(
         "1 MB",
         "missed",
         "by mistake",
+        "a hook's answer, p99, 16 agents at once",
         *(("first view of the list", "update of a session") if bench_page.CHROMIUM else ()),
     ):
         assert any(figure in row for row in rows), figure

@@ -70,11 +70,6 @@ def test_the_readme_commands_work_as_they_stand(home: Path) -> None:
     assert "ok: 5 documents" in printed
 
 
-def test_the_entry_for_claude_code_is_its_documented_one() -> None:
-    (entry,) = (json.loads(text) for kind, text in BLOCKS if kind == "json" and "mcpServers" in text)
-    assert entry == {"mcpServers": {"contextfold": {"type": "http", "url": "http://localhost:9090/mcp"}}}
-
-
 def test_the_answer_shown_is_the_answer_given(home: Path) -> None:
     (shown,) = (json.loads(text) for kind, text in BLOCKS if kind == "json" and "documents" in text)
     commands = next(text for kind, text in BLOCKS if kind == "sh" and "resolve" in text)

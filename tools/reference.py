@@ -122,12 +122,13 @@ def routes() -> list[tuple[str, str, str]]:
         Metrics(tool.name for tool in TOOLS),
     )
     app = routes_of(TOOLS, services, body_max_bytes=1)
-    return [
+    told = [
         (method, route.path, (inspect.getdoc(route.endpoint) or "").partition("\n")[0])
         for route in app.routes
         if isinstance(route, Route)
         for method in sorted(route.methods - {"HEAD"} if route.methods else ())
     ]
+    return sorted(told, key=lambda route: (route[1], route[0]))
 
 
 def _routes() -> Iterator[str]:

@@ -343,7 +343,7 @@ SETTINGS = {
             "CONTEXT_OTLP_ENDPOINT",
             "",
             _url_or_off,
-            f"where traces go, by OTLP over HTTP; {COMMON_OTLP_ENDPOINT} if not given; off turns them off",
+            f"where traces go (OTLP over HTTP), {COMMON_OTLP_ENDPOINT} if not given; off: nowhere",
         ),
     )
 }

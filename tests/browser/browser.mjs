@@ -201,6 +201,22 @@ export function makeToken(stage, owner) {
 export const row = (page, text) => page.getByRole("treeitem").filter({ hasText: text });
 export const live = (page) => page.locator('#live[data-state="live"]').waitFor();
 
+/** Wait until a text is another one. */
+export const changed = (locator, before) =>
+  locator.evaluate(
+    (element, [text, patienceMs]) =>
+      new Promise((resolve, reject) => {
+        const timer = setTimeout(() => reject(new Error(`still ${text}`)), patienceMs);
+        const look = () => {
+          if (element.innerText === text) return requestAnimationFrame(look);
+          clearTimeout(timer);
+          resolve();
+        };
+        look();
+      }),
+    [before, PATIENCE_MS],
+  );
+
 /** What axe-core finds that is serious or critical. */
 export async function findings(page) {
   await page.evaluate(AXE);

@@ -1,8 +1,9 @@
 // What a first view and an update cost: time, bytes fetched, elements held. The scenarios judge bytes and elements;
-// run by itself (`node measure.mjs TURNS SESSIONS BRANCHES LONG`), it prints the times of small and large stores.
+// run by itself (`node measure.mjs TURNS SESSIONS BRANCHES LONG OPERATIONS`), it prints the times of small and large
+// stores.
 
 import { pathToFileURL } from "node:url";
-import { Agent, live, Stage } from "./browser.mjs";
+import { Agent, changed, live, Stage } from "./browser.mjs";
 
 const UPDATE_PAUSE_MS = 1100; // longer than the page waits between two readings of a list
 export const PROJECT = "/home/ana/many/project-0000"; // seed.py makes it, whatever the size
@@ -12,12 +13,12 @@ const VIEWS = {
   sessions: {
     path: async () => "/",
     ready: [".session"],
-    shows: (page) => page.locator(".session").first().locator(".session-usage .number"),
+    shows: [".session .session-usage .number"],
   },
   session: {
     path: async (agent) => `/#/sessions/${await agent.session()}`,
     ready: ['[role="treeitem"][aria-level="2"]', ".dots circle"],
-    shows: (page) => page.locator(".usage-text"),
+    shows: [".usage-text", "#chart-summary"], // figures and chart are read apart
   },
 };
 
@@ -47,10 +48,10 @@ export class Look {
   /** Let the agent do something and see it; the milliseconds until then. */
   async update() {
     await this.page.waitForTimeout(UPDATE_PAUSE_MS);
-    const shown = this.view.shows(this.page);
-    const before = await shown.innerText();
+    const shown = this.view.shows.map((selector) => this.page.locator(selector).first());
+    const before = await Promise.all(shown.map((one) => one.innerText()));
     this.bytes = 0;
-    const seen = shown.filter({ hasNotText: before }).waitFor();
+    const seen = Promise.all(shown.map((one, index) => changed(one, before[index])));
     return taken(async () => {
       await this.agent.did("Read", "x".repeat(40));
       await seen;
@@ -72,13 +73,17 @@ async function taken(work) {
   return performance.now() - begin;
 }
 
-/** Take first views and updates of two daemons in turns. */
-async function inTurns(stage, turns, view, daemons) {
+/** Take first views and updates of two daemons in turns; `isAnew`: each view is the first one a daemon has to give. */
+async function inTurns(stage, turns, view, daemons, isAnew = false) {
   const times = daemons.map(() => ({ first: [], update: [] }));
   for (let turn = 0; turn <= turns; turn += 1) {
     const order = turn % 2 ? [0, 1] : [1, 0]; // who comes first pays for who was before
     for (const index of order) {
       const daemon = daemons[index];
+      if (isAnew) {
+        await daemon.stop();
+        await daemon.start();
+      }
       const look = await Look.at(stage, daemon, view);
       const update = await look.update();
       await look.close();
@@ -90,18 +95,22 @@ async function inTurns(stage, turns, view, daemons) {
   return times;
 }
 
-async function main([turns, sessions, branches, long]) {
+async function main([turns, sessions, branches, long, operations]) {
   const stage = new Stage();
   try {
     const few = await stage.daemon({ name: "few", scene: ["many", 10, 10] });
     const many = await stage.daemon({ name: "many", scene: ["many", sessions, branches] });
     const window = await stage.daemon({ name: "window", scene: ["many", 1, 60] });
     const tall = await stage.daemon({ name: "tall", scene: ["many", 1, long] });
+    const quiet = await stage.daemon({ name: "quiet", scene: ["busy", 200] });
+    const busy = await stage.daemon({ name: "busy", scene: ["busy", operations] });
     console.log(
       JSON.stringify({
         sessions: await inTurns(stage, turns, "sessions", [few, many]),
         session: await inTurns(stage, turns, "session", [few, many]),
         long: await inTurns(stage, turns, "session", [window, tall]),
+        busy: await inTurns(stage, turns, "session", [quiet, busy]),
+        anew: await inTurns(stage, turns, "session", [quiet, busy], true),
       }),
     );
   } finally {

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cli.folds import Terminal
 from cli.typed_json import configurations, hook_files
 from cli.wiring import (
     EVENTS,
@@ -191,6 +192,40 @@ class TestWhatIsWritten:
             f"+++ {project.hooks}",
         ]
         assert project.uninstall("--dry-run").out == project.uninstall().out
+
+
+class TestOnATerminal:
+    """Somebody is there to see the difference first."""
+
+    @pytest.mark.parametrize(("answer", "agreed"), [("y\n", True), ("yes\n", True), ("\n", False), ("n\n", False)])
+    def test_it_shows_the_difference_and_asks(self, project: Project, answer: str, agreed: bool) -> None:
+        before = project.everything()
+        terminal = Terminal("install", project.host, "--project", project.folder)
+        shown = terminal.until("Change this? [y/N]")
+        assert "+" in shown
+        assert "contextfold" in shown
+        assert project.everything() == before
+        terminal.type(answer)
+        code, told = terminal.finish()
+        assert code == 0
+        assert (project.everything() != before) == agreed
+        assert ("nothing was changed" in told) != agreed
+
+    def test_yes_is_not_asked_for(self, project: Project) -> None:
+        code, told = Terminal("install", project.host, "--project", project.folder, "--yes").finish()
+        assert code == 0
+        assert "[y/N]" not in told
+        assert "+" in told
+
+    def test_taking_it_out_asks_too(self, project: Project) -> None:
+        Terminal("install", project.host, "--project", project.folder, "--yes").finish()
+        there = project.everything()
+        terminal = Terminal("uninstall", project.host, "--project", project.folder)
+        terminal.until("Change this? [y/N]")
+        assert project.everything() == there
+        terminal.type("y\n")
+        assert terminal.finish()[0] == 0
+        assert project.everything() != there
 
 
 class TestWords:
