@@ -1,7 +1,8 @@
 """The dashboard's figures in a real browser: a first view and an update, with much in the store beside little.
 
 The yardstick is the same page on a store of ten sessions, and for a long session one of as many branches as the page
-shows at a time; for one of many operations, one of a few. The browser is driven by `tests/browser/measure.mjs`, in turns.
+shows at a time; for one of many operations, one of a few. The browser is driven by `tests/browser/measure.mjs`, in
+turns.
 """
 
 from __future__ import annotations

@@ -201,20 +201,21 @@ export function makeToken(stage, owner) {
 export const row = (page, text) => page.getByRole("treeitem").filter({ hasText: text });
 export const live = (page) => page.locator('#live[data-state="live"]').waitFor();
 
-/** Wait until a text is another one. */
-export const changed = (locator, before) =>
-  locator.evaluate(
-    (element, [text, patienceMs]) =>
+/** What the first of some elements says, and to wait until that, whichever element it is then, is something else. */
+export const textOf = (page, selector) => page.locator(selector).first().innerText();
+export const changed = (page, selector, before) =>
+  page.evaluate(
+    ([path, text, patienceMs]) =>
       new Promise((resolve, reject) => {
-        const timer = setTimeout(() => reject(new Error(`still ${text}`)), patienceMs);
+        const end = performance.now() + patienceMs;
         const look = () => {
-          if (element.innerText === text) return requestAnimationFrame(look);
-          clearTimeout(timer);
-          resolve();
+          if (document.querySelector(path)?.innerText !== text) resolve();
+          else if (performance.now() > end) reject(new Error(`${path} still says ${text}`));
+          else requestAnimationFrame(look);
         };
         look();
       }),
-    [before, PATIENCE_MS],
+    [selector, before, PATIENCE_MS],
   );
 
 /** What axe-core finds that is serious or critical. */

@@ -3,7 +3,7 @@
 // stores.
 
 import { pathToFileURL } from "node:url";
-import { Agent, changed, live, Stage } from "./browser.mjs";
+import { Agent, changed, live, Stage, textOf } from "./browser.mjs";
 
 const UPDATE_PAUSE_MS = 1100; // longer than the page waits between two readings of a list
 export const PROJECT = "/home/ana/many/project-0000"; // seed.py makes it, whatever the size
@@ -48,10 +48,10 @@ export class Look {
   /** Let the agent do something and see it; the milliseconds until then. */
   async update() {
     await this.page.waitForTimeout(UPDATE_PAUSE_MS);
-    const shown = this.view.shows.map((selector) => this.page.locator(selector).first());
-    const before = await Promise.all(shown.map((one) => one.innerText()));
+    const { shows } = this.view;
+    const before = await Promise.all(shows.map((selector) => textOf(this.page, selector)));
     this.bytes = 0;
-    const seen = Promise.all(shown.map((one, index) => changed(one, before[index])));
+    const seen = Promise.all(shows.map((selector, index) => changed(this.page, selector, before[index])));
     return taken(async () => {
       await this.agent.did("Read", "x".repeat(40));
       await seen;

@@ -1,6 +1,6 @@
 // What the page shows of sessions and branches, and that it goes on showing it.
 
-import { Agent, assert, changed, live, row, scenario } from "./browser.mjs";
+import { Agent, assert, changed, live, row, scenario, textOf } from "./browser.mjs";
 
 const PROJECT = "/home/ana/work/shop";
 
@@ -186,17 +186,16 @@ scenario("a figure that cannot be read is said to be old, and read again without
   ];
   for (const { path, part, shows } of views) {
     const page = await stage.page(daemon, { path });
-    const shown = page.locator(shows).first();
-    await shown.filter({ hasText: /\d/ }).waitFor();
+    await page.locator(shows, { hasText: /\d/ }).first().waitFor();
     await live(page);
-    const before = await shown.innerText();
+    const before = await textOf(page, shows);
     const fails = (route) => route.fulfill({ status: 503, body: "{}" });
     await page.route(`**${part}`, fails);
     await agent.did("Read", "x".repeat(400));
     await page.getByText("not up to date, trying again").waitFor();
-    assert.equal(await shown.innerText(), before, "what is known stays");
+    assert.equal(await textOf(page, shows), before, "what is known stays");
     await page.unroute(`**${part}`, fails);
-    await changed(shown, before);
+    await changed(page, shows, before);
     await live(page);
     await page.context().close();
   }

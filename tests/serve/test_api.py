@@ -184,6 +184,17 @@ class TestTheTimeline:
         assert told["context_limit"] == 32768
         assert told["points"][-1]["total_tokens"] == look.session(project)["total_tokens"]
 
+    def test_it_goes_on_where_it_was_read_before(self, agent: Worker, look: Onlooker, session_id: str) -> None:
+        path = f"/v1/sessions/{session_id}/timeline"
+        first = look.get(path)["points"]
+        assert look.get(path)["points"] == first
+        agent.fold(3)
+        again = look.get(path)["points"]
+        assert again[:-1] == first
+        assert (again[-1]["n"], again[-1]["total_tokens"]) == (10, 5203)
+        agent.call("context_rollback", branch_id=look.get(f"/v1/sessions/{session_id}")["branches"][0]["id"])
+        assert look.get(path)["points"][-1]["total_tokens"] == look.session(agent.project)["total_tokens"] == 5200
+
     def test_a_long_one_is_thinned_but_keeps_its_peak_and_its_end(self, agent: Worker, look: Onlooker) -> None:
         for number in range(150):
             agent.branch("b", 900 if number == 77 else 1)

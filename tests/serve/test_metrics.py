@@ -7,7 +7,9 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from contextfold import __version__
-from contextfold.serve.metrics import RULES_MAX, Metrics
+from contextfold.hosts import HOSTS as WIRED
+from contextfold.serve.hooks import READERS
+from contextfold.serve.metrics import HOSTS, RULES_MAX, Metrics
 from daemon import Daemon, HttpAgent
 
 
@@ -136,3 +138,7 @@ def test_two_daemons_in_one_process_count_apart() -> None:
     first, second = Metrics([]), Metrics([])
     first.store_commit()
     assert ("contextfold_store_operations_total", "commit") not in figures(second)
+
+
+def test_every_host_that_can_report_is_counted_by_its_name() -> None:
+    assert set(READERS) == set(HOSTS) == {host.name for host in WIRED.values() if host.hooks}
