@@ -78,16 +78,16 @@ def scrubber_of(settings: FoldSettings) -> Scrubber:
         raise SettingsError(f"the allowlist {path}: {problem}") from None
 
 
-def fold_service(settings: FoldSettings) -> FoldService:
+def fold_service(settings: FoldSettings, *, may_migrate: bool = True) -> FoldService:
     scrubber = scrubber_of(settings)
-    return FoldService(SqliteStore.open(settings.store), scrubber, policy_of(settings))
+    return FoldService(SqliteStore.open(settings.store, may_migrate=may_migrate), scrubber, policy_of(settings))
 
 
 class FoldDesk:
     """Folding for a process that does one thing at a time: a stdio server's worker, a command."""
 
-    def __init__(self, settings: FoldSettings) -> None:
-        self.service = fold_service(settings)
+    def __init__(self, settings: FoldSettings, *, may_migrate: bool = True) -> None:
+        self.service = fold_service(settings, may_migrate=may_migrate)
         self._runner = asyncio.Runner()
         self._tidied_s = -TIDY_EVERY_S
 
@@ -205,14 +205,26 @@ def _count(noted: Noted, metrics: Metrics, tracer: Tracer | None) -> None:
         metrics.store_commit()
     for event in noted.events:
         _count_event(event, metrics)
+    _count_reports(noted, metrics, tracer)
+
+
+def _count_reports(noted: Noted, metrics: Metrics, tracer: Tracer | None) -> None:
     for (host, outcome), times in noted.reports.items():
         metrics.hook_report(host, outcome, times)
         if outcome == LOST:
             _tell_lost(host, times, noted.reports_failed)
+    if noted.reports_wait is not None:
+        _tell_waiting(noted.reports_wait)
     if noted.reports_took_s is not None:
         metrics.hook_write_took(noted.reports_took_s)
         if tracer is not None:
             tracer.reports_written(noted.reports, noted.reports_took_s)
+
+
+def _tell_waiting(is_away: bool) -> None:
+    from contextfold.serve.logs import log
+
+    log("reports.waiting" if is_away else "reports.tried", "warning" if is_away else "info")
 
 
 def _tell_lost(host: str, times: int, problem: Exception | None) -> None:

@@ -16,7 +16,8 @@ const VIEWS = {
     shows: [".session .session-usage .number"],
   },
   session: {
-    path: async (agent) => `/#/sessions/${await agent.session()}`,
+    // Asked for once: a daemon that was started again is to read nothing before the view does.
+    path: async (agent) => `/#/sessions/${(agent.daemon.looked ??= await agent.session())}`,
     ready: ['[role="treeitem"][aria-level="2"]', ".dots circle"],
     shows: [".usage-text", "#chart-summary"], // figures and chart are read apart
   },

@@ -4,10 +4,12 @@ import { Agent, assert, live, row, scenario } from "./browser.mjs";
 import { Look, PROJECT } from "./measure.mjs";
 
 const LIMIT = 2; // times what ten sessions cost
+const FIRST = 400;
 const EVENTS = 2000;
 const AT_ONCE = 16;
 const MOST_NODES = 4000;
 const READS_PER_SECOND = 4;
+const MOST_GROWTH_BYTES = 250_000; // less than the events themselves
 
 /** Bytes and elements of a first view, and bytes of an update, beside those of a smaller store. */
 async function compare(stage, view, small, large) {
@@ -74,17 +76,32 @@ scenario("thousands of events leave the page as small as it was, and are read to
     .waitFor();
   const reads = () =>
     page.watched.requests.filter((url) => url.includes(`${session}?`) && !url.includes("events")).length;
-  const before = { reads: reads(), nodes: await nodes(page), at: performance.now() };
-  for (let done = 0; done < EVENTS; done += AT_ONCE) {
-    await Promise.all(Array.from({ length: AT_ONCE }, () => agent.did("Read", "x".repeat(40))));
-  }
-  await page.locator(".figure", { hasText: "Operations" }).first().getByText("2\u202f000", { exact: true }).waitFor();
+  const works = async (operations, shown) => {
+    for (let done = 0; done < operations; done += AT_ONCE) {
+      await Promise.all(Array.from({ length: AT_ONCE }, () => agent.did("Read", "x".repeat(40))));
+    }
+    await page.locator(".figure", { hasText: "Operations" }).first().getByText(shown, { exact: true }).waitFor();
+  };
+  await works(FIRST, "400"); // the chart and the first page of the branch are full
+  const before = { reads: reads(), nodes: await nodes(page), heap: await heap(page), at: performance.now() };
+  await works(EVENTS, "2\u202f400");
   const seconds = (performance.now() - before.at) / 1000;
   assert.ok(reads() - before.reads <= READS_PER_SECOND * seconds + READS_PER_SECOND, "readings are few");
   const after = await nodes(page);
   assert.ok(after <= MOST_NODES && after <= 2 * before.nodes, `${before.nodes} elements, then ${after}`);
+  const growth = (await heap(page)) - before.heap;
+  assert.ok(growth <= MOST_GROWTH_BYTES, `${before.heap} bytes held by scripts, then ${growth} more`);
   assert.deepEqual(page.watched.problems, []);
 });
+
+/** Bytes that scripts hold once everything is gone that can go. */
+async function heap(page) {
+  const session = await page.context().newCDPSession(page);
+  await session.send("HeapProfiler.collectGarbage");
+  const { usedSize } = await session.send("Runtime.getHeapUsage");
+  await session.detach();
+  return usedSize;
+}
 
 function nodes(page) {
   return page.evaluate(() => document.querySelectorAll("*").length);

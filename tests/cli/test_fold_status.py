@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.folds import PROJECT, Agent, on_terminal, without_colours
-from machine import Call, context
+from machine import ROOT, Call, context
 
 KNOWN_SECRET = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
 ROW = [
@@ -135,6 +136,17 @@ def test_without_a_store_every_command_says_what_makes_one(call: Call, tmp_path:
     assert "there is no store yet" in ran.err
     assert "context serve" in ran.err
     assert not (tmp_path / "absent.db").exists()
+
+
+def test_a_look_brings_no_older_store_up_to_date_under_its_daemon(call: Call, tmp_path: Path) -> None:
+    older = tmp_path / "state.db"
+    older.write_bytes(gzip.decompress((ROOT / "tests" / "stores" / "format-1.db.gz").read_bytes()))
+    before = older.read_bytes()
+    ran = call("fold", "status", "--store", older)
+    assert (ran.code, ran.out) == (5, b"")
+    assert "written by an older contextfold" in ran.err
+    assert "context serve" in ran.err
+    assert older.read_bytes() == before
 
 
 def test_names_that_cannot_be_are_named(call: Call, store: Path) -> None:

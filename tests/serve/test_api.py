@@ -248,6 +248,7 @@ class TestRollingBack:
         told = look.get(f"{path}?branch_id={outer['id']}")
         assert told["branches_discarded"] == [inner, last]
         assert (told["reopened"], told["tokens_recovered"], told["total_tokens_after"]) == ([outer], 10, 5200)
+        assert told["total_discarded"] == 2
         nested = look.get(f"{path}?branch_id={inner['id']}")
         assert (nested["reopened"], nested["branches_discarded"]) == ([outer, inner], [last])
         assert look.get(f"/v1/sessions/{session_id}")["branches"] == [outer, inner, last]

@@ -368,3 +368,53 @@ def test_a_stream_that_begins_while_the_daemon_stops_is_ended() -> None:
         assert guard.streams == guard.in_flight == 0
 
     run(scenario())
+
+
+def test_nobody_without_a_token_can_make_the_daemon_wait_for_a_body(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        tokens, _ = tokens_of(tmp_path, "alice")
+        guard = guarded(Seen(), tokens=tokens)
+        for path in ("/", "/web/app.js", "/web/x", "/healthz"):
+            for method in ("POST", "PUT", "OPTIONS"):
+                slow = Client(method=method, path=path, headers=host("localhost", ("content-length", "1000")))
+                assert (await slow.call(guard)).error == (405, "method_not_allowed")
+            assert (
+                await Client(path=path, headers=host("localhost", ("content-length", "9"))).call(guard)
+            ).status == 200
+
+    run(scenario())
+
+
+def test_whoever_has_no_token_uses_up_nobodys_calls(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        tokens, (local,) = tokens_of(tmp_path, "local")
+        guard = guarded(Seen(), tokens=tokens, rate=RateLimit(1, 3))
+        statuses = [(await Client(path="/web/app.js").call(guard)).status for _ in range(5)]
+        assert statuses == [200, 200, 200, 429, 429]
+        mine = Client(headers=host("localhost", ("authorization", f"Bearer {local}")))
+        assert (await mine.call(guard)).status == 200
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("method", "origin", "content_type", "status"),
+    [
+        ("POST", "http://localhost:9090", "text/plain", 200),  # our own page
+        ("POST", "http://localhost:5173", "application/json", 200),  # a browser asks first, and is told no
+        ("POST", "http://localhost:5173", "text/plain", 403),
+        ("POST", "http://localhost:5173", "", 403),
+        ("POST", "http://localhost", "application/x-www-form-urlencoded", 403),
+        ("GET", "http://localhost:5173", "", 200),
+        ("OPTIONS", "http://localhost:5173", "", 403),
+    ],
+)
+def test_a_page_of_another_port_cannot_send_what_a_browser_does_not_ask_about(
+    method: str, origin: str, content_type: str, status: int
+) -> None:
+    async def scenario() -> None:
+        more = [("content-type", content_type)] if content_type else []
+        client = Client(method=method, headers=host("localhost:9090", ("origin", origin), *more))
+        assert (await client.call(guarded(Seen()))).status == status
+
+    run(scenario())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import sqlite3
@@ -12,6 +13,13 @@ from typing import Any
 import pytest
 
 from capture.payloads import RECORDED, payloads
+from contextfold.canonical import encode
+from contextfold.fold.overview import Overview
+from contextfold.fold.service import FoldService
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.serve import hooks
+from contextfold.serve.metrics import Metrics
+from contextfold.stores.memory import MemoryStore
 from contextfold.tokens import COUNTERS
 from daemon import Daemon, Refused
 from machine import context, times
@@ -270,6 +278,8 @@ class TestWhatWasReceived:
             assert agent.uses().status == 200
         with pytest.raises(Refused, match="State store is unavailable"):
             agent.mcp.call("context_return", message="m", project_path="/p")
+        assert agent.http.ask("GET", "/readyz").status == 503
+        assert '"event":"reports.waiting"' in daemon.log.read_text()
         other.execute("ROLLBACK")
         other.close()
         look = Onlooker(daemon)
@@ -365,6 +375,28 @@ class TestWhereAReportBelongs:
         for agent in (hers, his, nobody):
             agent.close()
         assert daemon.stop() == 0
+
+    def test_one_owners_conversations_push_out_nobody_elses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(hooks, "CONVERSATIONS_MAX", 3)
+
+        async def scenario() -> list[str]:
+            fold = FoldService(MemoryStore(), standard_scrubber())
+            taken = hooks.Hooks(fold, Metrics([]))
+
+            async def report(owner: str, conversation: str, folder: str) -> None:
+                payload = {"hook_event_name": "Stop", "session_id": conversation, "cwd": folder}
+                body = json.dumps({**payload, "last_assistant_message": folder}).encode()
+                assert (await taken.receive("claude-code", owner, body)).status_code == 200
+
+            await report("alice", "hers", "/home/alice")
+            for number in range(10):
+                await report("bob", f"his {number}", "/home/bob")
+            await report("alice", "hers", "/home/alice/src")
+            listed = encode(await Overview(fold).sessions("alice", limit=10))
+            await fold.close()
+            return [row["project_path"] for row in json.loads(listed)["sessions"]]
+
+        assert asyncio.run(scenario()) == ["/home/alice"]
 
 
 class TestTheLineOfState:

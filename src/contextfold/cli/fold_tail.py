@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from contextfold.canonical import encode
-from contextfold.cli.folding import MAIN, Desk, Place, Values, at_desk, owner_of, place_of, tell
+from contextfold.cli.folding import MAIN, Desk, Place, Values, at_desk, drawn_as_json, owner_of, place_of, tell
 from contextfold.cli.render import tell_on_terminal
 from contextfold.cli.screen import Line, Screen, screen, text_lines
 from contextfold.failures import EXIT_OK
@@ -90,7 +90,7 @@ class _Tail:
 
     async def _line(self, seen: Seen) -> str:
         if self._is_json:
-            return encode({"session_id": seen.session_id, **members(seen.event)}) + "\n"
+            return drawn_as_json(encode({"session_id": seen.session_id, **members(seen.event)})) + "\n"
         project: Line = [] if self._place else [(await self._project(seen), "magenta"), "  "]
         when = (self._shown.moment(seen.event.at), "dim")
         # A narrow screen has no room for a line of columns: there it goes on below.

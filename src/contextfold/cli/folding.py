@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from contextfold.app import FoldDesk
 from contextfold.canonical import Encodable, encode
-from contextfold.cli.render import say, tell_on_terminal
+from contextfold.cli.render import TURNING, say, tell_on_terminal
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.callers import Caller, target_of
 from contextfold.fold.overview import Overview
@@ -63,7 +64,7 @@ def at_desk(values: Values) -> Iterator[Desk]:
         raise StoreInvalid(
             f"there is no store yet: {settings.store} is not there; `context serve` makes it, --store names another"
         )
-    fold = FoldDesk(settings)
+    fold = FoldDesk(settings, may_migrate=False)
     try:
         yield Desk(fold, Overview(fold.service))
     finally:
@@ -140,8 +141,16 @@ def tell(text: str) -> bool:
     return True
 
 
-def tell_json(value: Encodable) -> None:
-    tell(encode(value) + "\n")
+def tell_json(value: Encodable) -> bool:
+    """JSON, the same on a terminal but that nothing in it can draw; False if nobody reads any more."""
+    return tell(drawn_as_json(encode(value)) + "\n")
+
+
+def drawn_as_json(told: str) -> str:
+    """On a terminal, what could draw there is escaped, as JSON allows; a pipe gets it as it is."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return told
+    return "".join(f"\\u{ord(c):04x}" if c in TURNING or "\x7f" <= c < "\xa0" else c for c in told)
 
 
 def _stem(given: str) -> str:

@@ -25,7 +25,7 @@ from contextfold.wiring import FOLDERS_MAX, Removal, Unfit
 
 COMMAND = "context"
 EMPTY = "{}\n"
-CONFIG_BYTES_MAX = 16 << 20
+CONFIG_BYTES_MAX = 2 << 20
 TAB = "    "  # on a terminal
 OWNER_ONLY = 0o600
 ANYBODY_S = 0o222
@@ -119,8 +119,11 @@ class ConfigFile:
         descriptor = os.open(self._staged, _STAGING_FLAGS, OWNER_ONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(descriptor), os.lstat(self._staged)):
+            status = os.fstat(descriptor)
+            if not os.path.samestat(status, os.lstat(self._staged)):
                 raise self._changed()
+            if status.st_nlink > 1:
+                raise StorageFailed(f"{shown(self._staged)} is a second name of another file; remove it first")
             os.ftruncate(descriptor, 0)
             try:
                 yield descriptor

@@ -28,6 +28,7 @@ QUIET_S = 0.01  # without anything coming in before writing begins: who reports 
 LINGERS_MOST = 4
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.1, 2.0  # between tries while the store is away
 SETTLED_S = 5.0  # that a verb waits at most
+ALL_SETTLED_S = 1.0  # and a look at all sessions: better without the last than late
 
 Item = TypeVar("Item")
 
@@ -64,9 +65,12 @@ class Inbox(Generic[Item]):
         write: Callable[[Batch[Item]], Awaitable[None]],
         *,
         lost: Callable[[Sequence[Item], Exception | None], None],
+        away: Callable[[bool], None] = lambda _is_away: None,
     ) -> None:
         self._write = write
         self._lost = lost  # told of what could not be written, and why
+        self._away = away  # told when the store has to be asked again, and when it no longer has to
+        self._retrying = 0
         self._lanes: dict[SessionKey, _Lane[Item]] = {}
         self._items: Counter[str] = Counter()  # that wait, by owner
         self._bytes: Counter[str] = Counter()
@@ -76,6 +80,11 @@ class Inbox(Generic[Item]):
     @property
     def waiting(self) -> int:
         return self._items.total()
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the store has to be asked again for some of what waits."""
+        return self._retrying > 0
 
     def put(self, key: SessionKey, items: Sequence[Item], sizes_bytes: Sequence[int]) -> None:
         """Take them all, or refuse with InboxFull. What was taken is written, unless the process is killed before."""
@@ -93,8 +102,9 @@ class Inbox(Generic[Item]):
         if lane.task is None:
             lane.task = loop.create_task(self._work(key, lane))
 
-    async def settled(self, key: SessionKey) -> None:
+    async def settled(self, key: SessionKey, timeout_s: float | None = None) -> None:
         """Wait until everything that was put in for this session by now is written."""
+        timeout_s = SETTLED_S if timeout_s is None else timeout_s
         lane = self._lanes.get(key)
         if lane is None:
             return
@@ -102,17 +112,17 @@ class Inbox(Generic[Item]):
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lane.waiters.append((lane.taken, written))
         try:
-            async with asyncio.timeout(SETTLED_S):
+            async with asyncio.timeout(timeout_s):
                 await written
         except TimeoutError:
-            raise StoreUnavailable(f"what was reported before is not written after {SETTLED_S:g} s") from None
+            raise StoreUnavailable(f"what was reported before is not written after {timeout_s:g} s") from None
         finally:
             lane.waiters = [waiter for waiter in lane.waiters if waiter[1] is not written]
 
     async def all_settled(self, owner: str) -> None:
         """Wait for what was put in for any session of an owner's. One that cannot be written holds up no other."""
         keys = [key for key in self._lanes if key.owner == owner]
-        await asyncio.gather(*map(self.settled, keys), return_exceptions=True)
+        await asyncio.gather(*(self.settled(key, ALL_SETTLED_S) for key in keys), return_exceptions=True)
 
     async def close(self, timeout_s: float) -> None:
         """Write all that is there, and take nothing more. What is left when the time is over is lost, and told."""
@@ -177,7 +187,7 @@ class Inbox(Generic[Item]):
             try:
                 await self._write(batch)
             except StoreUnavailable:
-                await asyncio.sleep(pause_s)
+                await self._pause(pause_s)
                 pause_s = min(2 * pause_s, AGAIN_MOST_S)
                 batch = replace(batch, is_again=True)
                 continue
@@ -188,6 +198,19 @@ class Inbox(Generic[Item]):
                     for item in batch.items:
                         await self._deliver(Batch(batch.key, secrets.token_hex(16), [item]))
             return
+
+    async def _pause(self, pause_s: float) -> None:
+        self._retry(1)
+        try:
+            await asyncio.sleep(pause_s)
+        finally:
+            self._retry(-1)
+
+    def _retry(self, more: int) -> None:
+        was_away = self.is_away
+        self._retrying += more
+        if self.is_away != was_away:
+            self._away(self.is_away)
 
 
 def _first(items: deque[tuple[Item, int]]) -> list[tuple[Item, int]]:

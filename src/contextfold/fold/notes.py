@@ -17,3 +17,4 @@ class Noted:
     reports: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (host, what became of it) → how many
     reports_took_s: float | None = None
     reports_failed: Exception | None = None  # why some were lost
+    reports_wait: bool | None = None  # whether the store is away for them, when that changes

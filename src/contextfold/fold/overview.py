@@ -16,7 +16,7 @@ from contextfold.fold.accounting import total_tokens
 from contextfold.fold.callers import Target
 from contextfold.fold.events import BranchDiscarded, members
 from contextfold.fold.service import FoldService
-from contextfold.fold.session import EMPTY, State, apply, replay
+from contextfold.fold.session import EMPTY, State, replay, states
 from contextfold.fold.sessions import TURN_EVENTS
 from contextfold.fold.store import Known, Listed, SessionKey
 from contextfold.fold.views import (
@@ -60,6 +60,7 @@ class Overview:
         self._service = service
         self._store = service.store
         self._timelines: OrderedDict[str, _Timeline] = OrderedDict()
+        self._reading = asyncio.Lock()
 
     async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
         """Live sessions, the latest activity first."""
@@ -95,22 +96,28 @@ class Overview:
     async def timeline(self, owner: str, session_id: str) -> Shape:
         """How the figures of a session went. What was read before is kept, and only what came since is read."""
         found = await self.find(owner, session_id)
-        kept = self._timelines.get(session_id) or _Timeline()
-        known = Known(session_id, kept.state.revision) if kept.state.revision else None
-        log = await self._store.load(found.key, known)
-        state, points = kept.state, list(kept.points)
-        for event in log.events if log and log.session_id == session_id else ():
-            state = apply(state, event)
-            points.append(point_after(state))
-            if event.n % TURN_EVENTS == 0:
-                await asyncio.sleep(0)
-        if len(points) > POINTS_KEPT:
-            points = thinned(points, POINTS_KEPT // 2)
-        self._keep(session_id, _Timeline(state, points))
+        async with self._reading:  # a long log is read once, however many want to see it
+            points = await self._points(found.key, session_id)
         return {
             "context_limit": self._service.policy.limits.context_tokens,
             "points": [point_told(point) for point in thinned(points)],
         }
+
+    async def _points(self, key: SessionKey, session_id: str) -> Sequence[Point]:
+        kept = self._timelines.get(session_id) or _Timeline()
+        known = Known(session_id, kept.state.revision) if kept.state.revision else None
+        log = await self._store.load(key, known)
+        state, points = kept.state, list(kept.points)
+        events = log.events if log and log.session_id == session_id else ()
+        for begin_at in range(0, len(events), TURN_EVENTS):
+            for after in states(events[begin_at : begin_at + TURN_EVENTS], state):
+                state = after
+                points.append(point_after(state))
+            await asyncio.sleep(0)
+        if len(points) > POINTS_KEPT:
+            points = thinned(points, POINTS_KEPT // 2)
+        self._keep(session_id, _Timeline(replay((), state), points))
+        return points
 
     def _keep(self, session_id: str, timeline: _Timeline) -> None:
         self._timelines[session_id] = timeline
@@ -129,15 +136,18 @@ class Overview:
         told = branch_told(row_of(found.state, branch_id)) if branch_id is not None else None
         return {"branch": told, **{name: value for name, value in page.items() if name != "branch_id"}}
 
-    async def preview(self, owner: str, session_id: str, branch_id: str, *, restore_state: bool) -> Shape:
-        """What a rollback would do."""
+    async def preview(
+        self, owner: str, session_id: str, branch_id: str, *, restore_state: bool, most: int | None = None
+    ) -> Shape:
+        """What a rollback would do; of the branches it discards, the first of so many."""
         state = (await self.find(owner, session_id)).state
         events = session.rollback(state, state.last_at, branch_id=branch_id, restore_state=restore_state)
         after = replay(events, state)
         discarded = [event.branch_id for event in events if isinstance(event, BranchDiscarded)]
         return {
             "rolled_back_to": branch_id,
-            "branches_discarded": [branch_told(row_of(state, later)) for later in reversed(discarded)],
+            "branches_discarded": [branch_told(row_of(state, later)) for later in discarded[::-1][:most]],
+            "total_discarded": len(discarded),
             "reopened": [branch_told(row_of(state, opened)) for opened in after.path if opened not in state.path],
             "tokens_recovered": max(0, total_tokens(state) - total_tokens(after)),
             "total_tokens_after": total_tokens(after),

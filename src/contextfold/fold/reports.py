@@ -70,12 +70,19 @@ class Commit(Protocol):
 class Reports:
     def __init__(self, commit: Commit, scrub: Scrub, note: Callable[[Noted], None]) -> None:
         self._commit, self._scrub, self._note = commit, scrub, note
-        self._inbox: Inbox[Report] = Inbox(self._write, lost=self._lost)
+        self._inbox: Inbox[Report] = Inbox(
+            self._write, lost=self._lost, away=lambda is_away: note(Noted(reports_wait=is_away))
+        )
         self._tokens: Counter[SessionKey] = Counter()  # of what waits
 
     @property
     def waiting(self) -> int:
         return self._inbox.waiting
+
+    @property
+    def is_away(self) -> bool:
+        """Whether some cannot be written for the time being."""
+        return self._inbox.is_away
 
     def receive(self, key: SessionKey, reports: Sequence[Report]) -> None:
         """Take reports of a session, to be written behind; InboxFull, and none is taken, if there is no room."""

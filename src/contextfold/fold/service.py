@@ -51,7 +51,7 @@ from contextfold.fold.store import Operation, SessionKey, Store, Summary
 from contextfold.tokens import COUNTERS
 
 SCRUB_INLINE_LENGTH = 16_384  # a longer text is scrubbed in a thread, so that others are answered meanwhile
-SCRUB_LONG_LENGTH = 262_144  # and one longer than this in a lane of its own, so that it holds up nobody but its like
+SCRUB_LONG_LENGTH = 1_000_000  # and one longer than this in lanes of its own, so that it holds up nobody but its like
 PAGE_ENTRIES = 64
 SEARCH_LIMIT = 20
 ADDRESSES_MAX = 10_000  # of the sessions that were called last
@@ -102,7 +102,7 @@ class FoldService:
         self._note = note
         self._addresses: OrderedDict[str, Target] = OrderedDict()
         self.reports = Reports(self.commit, self.scrub, note)
-        self._lanes = (ThreadPoolExecutor(4, "contextfold-scrub"), ThreadPoolExecutor(1, "contextfold-scrub-long"))
+        self._lanes = (ThreadPoolExecutor(4, "contextfold-scrub"), ThreadPoolExecutor(2, "contextfold-scrub-long"))
 
     async def branch(self, caller: Caller, request: BranchRequest) -> Outcome:
         description, prompt = await self.scrub(request.description, request.prompt)

@@ -19,9 +19,9 @@ it to that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
 from contextfold.fold.events import (
@@ -35,6 +35,7 @@ from contextfold.fold.events import (
     SessionStarted,
 )
 
+Value = TypeVar("Value")
 Status = Literal["active", "folded", "discarded"]
 CALLS_KEPT = 512  # a report sent again after that many others is taken for a new one
 
@@ -115,10 +116,22 @@ class LogBroken(ValueError):
     """Events that do not follow from one another: a fault of the store, or of ours."""
 
 
+class _Draft(dict[str, Value]):
+    """What a replay changes in place: nobody sees the states between, and a copy for each would make it quadratic."""
+
+
 def replay(events: Iterable[Event], state: State = EMPTY) -> State:
+    for after in states(events, state):
+        state = after
+    return replace(state, branches=dict(state.branches), checkpoints=dict(state.checkpoints))
+
+
+def states(events: Iterable[Event], state: State = EMPTY) -> Iterator[State]:
+    """The state after each event, to be looked at before the next one: it is changed in place."""
+    state = replace(state, branches=_Draft(state.branches), checkpoints=_Draft(state.checkpoints))
     for event in events:
         state = apply(state, event)
-    return state
+        yield state
 
 
 def apply(state: State, event: Event) -> State:
@@ -143,7 +156,8 @@ def _apply(state: State, event: Event) -> State:  # noqa: PLR0911 - one return f
         case BranchDiscarded():
             branch = replace(_branch(state, event), status="discarded", closed_at=event.at)
             path = tuple(open_id for open_id in state.path if open_id != event.branch_id)
-            checkpoints = {key: kept for key, kept in state.checkpoints.items() if key != event.branch_id}
+            checkpoints = _draft_of(state.checkpoints)
+            checkpoints.pop(branch.id, None)
             return replace(_with(state, branch), path=path, checkpoints=checkpoints)
         case SessionRolledBack():
             return _rolled_back(state, event)
@@ -155,7 +169,9 @@ def _created(state: State, event: BranchCreated) -> State:
     branch = Branch(event.branch_id, event.parent_id, event.description, event.at, event.tokens, event.redactions)
     state = replace(_with(state, branch), path=(*state.path, branch.id))
     checkpoint = Checkpoint(event.n, state.main, tuple(state.branches[open_id] for open_id in state.path))
-    return replace(state, checkpoints={**state.checkpoints, branch.id: checkpoint})
+    checkpoints = _draft_of(state.checkpoints)
+    checkpoints[branch.id] = checkpoint
+    return replace(state, checkpoints=checkpoints)
 
 
 def _operated(state: State, event: OperationCompleted) -> State:
@@ -217,7 +233,14 @@ def _branch(state: State, event: OperationCompleted | BranchFolded | BranchDisca
 
 
 def _with(state: State, *branches: Branch) -> State:
-    return replace(state, branches={**state.branches, **{branch.id: branch for branch in branches}})
+    changed = _draft_of(state.branches)
+    changed.update((branch.id, branch) for branch in branches)
+    return replace(state, branches=changed)
+
+
+def _draft_of(items: Mapping[str, Value]) -> dict[str, Value]:
+    """Itself within a replay, else a copy: a state that somebody has is never changed."""
+    return items if isinstance(items, _Draft) else dict(items)
 
 
 # ---- verbs: state and input → events

@@ -27,6 +27,7 @@ TRIES_MAX = 200  # each lost race means that somebody else got on
 TURN_EVENTS = 200  # of a long log are replayed in one go
 TURN_S = 5.0  # for the calls before it on the same session
 PAUSE_MOST_S = 0.02  # before another try, at random: in step, two would meet again and again
+CALLS_OF_A_WEIGHT = 16  # ids of calls take that much less than a branch
 WEIGHT_KEPT_MAX = 200_000  # sessions and branches whose state is held in memory; the rest is read when needed
 
 
@@ -63,7 +64,7 @@ class _Kept:
 
     @property
     def weight(self) -> int:
-        return 1 + len(self.state.branches)
+        return 1 + len(self.state.branches) + len(self.state.calls) // CALLS_OF_A_WEIGHT
 
 
 class Sessions:

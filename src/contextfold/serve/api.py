@@ -38,10 +38,12 @@ from contextfold.serve.mcp import caller_of
 SESSIONS, SESSIONS_MOST = 20, 100  # in one answer
 ROWS, ROWS_MOST = 100, 500
 SUMMARIES = 20
+DISCARDED_MOST = 100  # that a preview names
 TEXT_MOST = 1_000  # characters of a query, a cursor, an id
 FIRST_WAIT_S = 0.05  # for a store to say that a cursor is none of its own
 ALIVE_EVERY_S = 15.0
 RETRY_MS = 1_000
+EVENT_STREAM = "text/event-stream"
 
 Handler = Callable[[Request], Awaitable[Response]]
 Told = tuple[str, str, str]  # an event: its cursor, its kind, its JSON
@@ -117,7 +119,9 @@ class Api:
         asked = _Query(request)
         restore_state = asked.flag("restore_state", default=True)
         branch_id = asked.text("branch_id") or ""
-        told = await self._overview.preview(*_session(request), branch_id, restore_state=restore_state)
+        told = await self._overview.preview(
+            *_session(request), branch_id, restore_state=restore_state, most=DISCARDED_MOST
+        )
         return _json(encode(told))
 
     async def rollback(self, request: Request) -> Response:
@@ -140,6 +144,8 @@ class Api:
     async def events(self, request: Request) -> Response:
         """Events as they happen (server-sent); `session`; `after` or `Last-Event-ID` to go on after one."""
         asked = _Query(request)
+        if request.method == "HEAD":
+            return Response(media_type=EVENT_STREAM)
         after = request.headers.get("last-event-id") or asked.text("after")
         cursor = after or await self._fold.store.cursor()
         events = self._overview.follow(_owner(request), cursor, asked.text("session"))
@@ -152,7 +158,7 @@ class Api:
         if refusal is not None:
             await _ended(first, events)
             raise refusal
-        return StreamingResponse(_stream(cursor, first, events), media_type="text/event-stream")
+        return StreamingResponse(_stream(cursor, first, events), media_type=EVENT_STREAM)
 
 
 async def _refusal(first: asyncio.Future[Told]) -> FoldError | None:

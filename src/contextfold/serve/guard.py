@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
@@ -44,6 +45,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
+READING = ("GET", "HEAD")
+NOBODY = ""  # who calls without a token, where that may be
 OWNER = "contextfold.owner"  # where the inner application finds the caller
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for whoever watches the daemon
 MCP_PATH = "/mcp"
@@ -69,6 +72,7 @@ class Limits(Record):
 
     in_flight: int = 256
     streams: int = 1024
+    streams_of_owner: int = 256
     body_bytes: int = 4 << 20
     buffered_bytes: int = 64 << 20  # of all bodies together
     body_timeout_s: float = 30.0
@@ -99,6 +103,7 @@ class Guard:
         self._open: set[_Exchange] = set()
         self.in_flight = 0
         self.streams = 0
+        self.streams_of: Counter[str] = Counter()
         self.buffered_bytes = 0
         self.stopping = False
 
@@ -151,7 +156,7 @@ class Guard:
 
     async def _admit_and_pass(self, exchange: _Exchange) -> None:
         token, owner = exchange.token(), self._admit(exchange)
-        if exchange.scope["path"] not in OPEN_PATHS:
+        if not _is_anybodys(exchange.scope["path"]):
             await exchange.read_body()
         exchange.is_admitted = lambda: self._is_admitted(token, owner)
         headers = [(name, value) for name, value in exchange.scope["headers"] if name != b"authorization"]
@@ -167,7 +172,7 @@ class Guard:
         self._check_host_and_origin(exchange)
         if exchange.sent(b"content-length") and exchange.sent(b"transfer-encoding"):
             raise Refusal(400, "bad_request", "Send a length or chunks, not both.", [(b"connection", b"close")])
-        if scope["path"] in OPEN_PATHS and scope["method"] not in ("GET", "HEAD"):
+        if _is_anybodys(scope["path"]) and scope["method"] not in READING:  # for a body nobody waits without a token
             raise Refusal(
                 405, "method_not_allowed", "Use GET here.", [(b"allow", b"GET, HEAD"), (b"connection", b"close")]
             )
@@ -189,7 +194,11 @@ class Guard:
                 "This daemon does not answer to that Host; use localhost, or start it with --allow-host NAME.",
             )
         origins = exchange.sent(b"origin")
-        if origins and not (len(origins) == 1 and self._hosts.is_origin(origins[0], host)):
+        if origins and not (
+            len(origins) == 1
+            and self._hosts.is_origin(origins[0], host)
+            and (origins[0].partition("://")[2] == hosts[0] or _is_asked_for_first(exchange))
+        ):
             raise Refusal(
                 403,
                 "origin_not_allowed",
@@ -198,8 +207,10 @@ class Guard:
             )
 
     def _owner(self, exchange: _Exchange) -> str:
-        if self._tokens is None or _is_anybodys(exchange.scope["path"]):
+        if self._tokens is None:
             return LOCAL_OWNER
+        if _is_anybodys(exchange.scope["path"]):
+            return NOBODY
         owner = self._tokens.owner_of(exchange.token())
         if owner is None:
             raise Refusal(
@@ -214,10 +225,14 @@ class Guard:
         """Whether whoever was let in would still be: a stream outlives the token it began with."""
         return self._tokens is None or self._tokens.owner_of(token) == owner
 
+    def has_room_for_stream(self, owner: str) -> bool:
+        return self.streams < self.limits.streams and self.streams_of[owner] < self.limits.streams_of_owner
+
     def _release(self, exchange: _Exchange) -> None:
         self.buffered_bytes -= exchange.buffered_bytes
         if exchange.is_stream:
             self.streams -= 1
+            self.streams_of[exchange.scope[OWNER]] -= 1
             self.metrics.streams.dec()
         else:
             self.in_flight -= 1
@@ -337,7 +352,7 @@ class _Exchange:
                 await self.refuse(internal_error())
                 return
             if content_type.startswith("text/event-stream"):
-                if self._guard.streams >= self._guard.limits.streams:
+                if not self._guard.has_room_for_stream(self.scope[OWNER]):
                     await self._refuse_stream()
                     return
                 self._become_stream()
@@ -362,6 +377,7 @@ class _Exchange:
         self._guard.in_flight -= 1
         self._guard.metrics.in_flight.dec()
         self._guard.streams += 1
+        self._guard.streams_of[self.scope[OWNER]] += 1
         self._guard.metrics.streams.inc()
         if self._guard.stopping:
             self.ended.set()
@@ -405,6 +421,11 @@ class _Exchange:
         """A proper end, so that a client takes it for one and comes back later."""
         self._complete = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _is_asked_for_first(exchange: _Exchange) -> bool:
+    """Whether a browser asks before it sends this for a page of another port, which it is then told no."""
+    return exchange.scope["method"] in READING or exchange.sent(b"content-type")[:1] == ["application/json"]
 
 
 def _is_anybodys(path: str) -> bool:

@@ -37,7 +37,7 @@ from contextfold.serve.answers import JSON, refused, told_error
 from contextfold.serve.guard import HOOKS_PATH, OWNER, Receive, Scope, Send
 from contextfold.serve.metrics import Metrics
 
-CONVERSATIONS_MAX = 10_000  # that are remembered
+CONVERSATIONS_MAX = 10_000  # of an owner's that are remembered
 READ_INLINE_BYTES = 64 << 10
 SEARCHES_MAX = 100  # at a time, for sessions that a result named
 RETRY_AFTER = {"retry-after": "1"}
@@ -57,16 +57,15 @@ READERS = {
 
 _RECEIVED = Response(b"{}", media_type=JSON)  # nearly always the answer, so it is made once
 
-Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
 class Hooks:
     def __init__(self, fold: FoldService, metrics: Metrics) -> None:
         self._fold, self._metrics = fold, metrics
-        self._ties: _Latest[tuple[str, str, str | None], Target] = _Latest()
-        self._homes: _Latest[tuple[str, str], Project] = _Latest()  # where conversations began
-        self._places: _Latest[tuple[str, str, str | None, str], Target] = _Latest()
+        self._ties: _Latest[Target] = _Latest()
+        self._homes: _Latest[Project] = _Latest()  # where conversations began
+        self._places: _Latest[Target] = _Latest()
         self._searches: set[asyncio.Task[None]] = set()
 
     def routes(self) -> list[Route]:
@@ -110,23 +109,23 @@ class Hooks:
         who = (owner, observed.conversation, observed.agent)
         if observed.session_id is not None:
             self._tie(who, observed.session_id)
-        tied = self._ties.get(who)
+        tied = self._ties.get(*who)
         if tied is not None:
             return tied
         if observed.folder is None:
             raise ArgumentInvalid("cwd", "must be the folder that the agent works in")
         place = (*who, observed.folder)
-        target = self._places.get(place)
+        target = self._places.get(*place)
         if target is None:
             target = self._by_folder(owner, observed, observed.folder)
-            self._places.put(place, target)
+            self._places.put(target, *place)
         return target
 
     def _tie(self, who: tuple[str, str, str | None], session_id: str) -> None:
         """From now on the conversation's reports go to this session. A session we do not know at once is looked for."""
         target = self._fold.address(who[0], session_id)
         if target is not None:
-            self._ties.put(who, target)
+            self._ties.put(target, *who)
         elif len(self._searches) < SEARCHES_MAX:
             search = asyncio.get_running_loop().create_task(self._search(who, session_id))
             self._searches.add(search)
@@ -139,14 +138,14 @@ class Hooks:
         except FoldError:
             return  # as if it had not been named: the next call of our tools names it again
         if key is not None and state is not None:
-            self._ties.put(who, Target(key, state.project_path, state.name))
+            self._ties.put(Target(key, state.project_path, state.name), *who)
 
     def _by_folder(self, owner: str, observed: Observed, folder: str) -> Target:
         project = project_at(folder)
-        home = self._homes.get((owner, observed.conversation))
+        home = self._homes.get(owner, observed.conversation)
         if home is None:
             home = project
-            self._homes.put((owner, observed.conversation), home)
+            self._homes.put(home, owner, observed.conversation)
         name = observed.agent[:NAME_LENGTH_MAX] if observed.agent else None
         return target_of(Caller(owner, name), home if _is_within(project, home) else project)
 
@@ -177,22 +176,25 @@ class _Endpoint:
         await answer(scope, receive, send)
 
 
-class _Latest(Generic[Key, Value]):
-    """The latest of many, by when they were last asked for."""
+class _Latest(Generic[Value]):
+    """The latest of many of each owner's, by when they were last asked for. An owner pushes out nobody else's."""
 
     def __init__(self) -> None:
-        self._items: OrderedDict[Key, Value] = OrderedDict()
+        self._owners: dict[str, OrderedDict[tuple[str | None, ...], Value]] = {}
 
-    def get(self, key: Key) -> Value | None:
-        if key in self._items:
-            self._items.move_to_end(key)
-        return self._items.get(key)
+    def get(self, owner: str, *key: str | None) -> Value | None:
+        items = self._owners.get(owner)
+        if items is None or key not in items:
+            return None
+        items.move_to_end(key)
+        return items[key]
 
-    def put(self, key: Key, value: Value) -> None:
-        self._items[key] = value
-        self._items.move_to_end(key)
-        if len(self._items) > CONVERSATIONS_MAX:
-            self._items.popitem(last=False)
+    def put(self, value: Value, owner: str, *key: str | None) -> None:
+        items = self._owners.setdefault(owner, OrderedDict())
+        items[key] = value
+        items.move_to_end(key)
+        if len(items) > CONVERSATIONS_MAX:
+            items.popitem(last=False)
 
 
 def _payload(body: bytes) -> Mapping[str, object]:

@@ -119,7 +119,7 @@ class _Pages:
             if self._services.clock() - self._checked_s >= READY_KEPT_S:
                 self._is_ready = await self._check()
                 self._checked_s = self._services.clock()
-        if self._is_ready:
+        if self._is_ready and not self._services.fold.reports.is_away:
             return PlainTextResponse("ready\n")
         return PlainTextResponse(f"{StoreUnavailable.code}: the state store does not take commits\n", 503)
 

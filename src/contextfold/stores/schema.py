@@ -143,6 +143,23 @@ def open_for_writing(
     return connection
 
 
+def refuse_older(path: Path, newest: int, busy_timeout_s: float) -> None:
+    """For who only looks: a daemon of the older version may have the file open, and could not go on with a newer."""
+    _look(path, newest, busy_timeout_s)
+    try:
+        connection = _connect(path, busy_timeout_s, read_only=True)
+        try:
+            version = version_of(connection)
+        finally:
+            connection.close()
+    except sqlite3.Error as problem:
+        raise _refusal(path, problem) from problem
+    if version < newest:
+        raise StoreInvalid(
+            f"{path} was written by an older contextfold: stop its daemon if one runs, then start `context serve` once"
+        )
+
+
 def open_for_reading(path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
     """A connection beside the writer's: in WAL mode it neither waits for a commit nor holds one up."""
     connection = _connect(path, busy_timeout_s)

@@ -13,6 +13,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -29,6 +30,13 @@ CURSOR_DIGITS: Final = 18  # of a 64-bit number, with room
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Watcher:
+    loop: asyncio.AbstractEventLoop
+    owner: str
+    bell: asyncio.Event
+
+
 class SqliteStore:
     def __init__(
         self, path: Path, connection: sqlite3.Connection, *, version: int, busy_timeout_s: float, poll_s: float
@@ -38,10 +46,11 @@ class SqliteStore:
         self._poll_s = poll_s
         self._file = _identity(path)
         self._closed = False
-        self._watchers: frozenset[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = frozenset()
+        self._watchers: frozenset[_Watcher] = frozenset()
         self._watchers_lock = threading.Lock()
+        self._polls: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
         self._readers = Readers(lambda: schema.open_for_reading(path, busy_timeout_s=busy_timeout_s))
-        self._writer = Writer(connection, guard=self._guard, committed=self._wake)
+        self._writer = Writer(connection, guard=self._guard)
 
     @classmethod
     def open(
@@ -51,9 +60,12 @@ class SqliteStore:
         migrations: Sequence[schema.Migration] = schema.MIGRATIONS,
         busy_timeout_s: float = schema.BUSY_TIMEOUT_S,
         poll_s: float = POLL_S,
+        may_migrate: bool = True,
     ) -> SqliteStore:
         """The store in this file, made if it is missing; StoreInvalid says what to do about one that cannot be used."""
         place = Path(os.path.realpath(path))
+        if not may_migrate:
+            schema.refuse_older(place, len(migrations), busy_timeout_s)
         connection = schema.open_for_writing(place, migrations=migrations, busy_timeout_s=busy_timeout_s)
         return cls(place, connection, version=len(migrations), busy_timeout_s=busy_timeout_s, poll_s=poll_s)
 
@@ -63,7 +75,9 @@ class SqliteStore:
         return await self._readers.read(lambda connection: sqlite_rows.load(connection, key, known))
 
     async def commit(self, commit: Commit) -> Receipt:
-        return await self._write(sqlite_rows.committing(commit))
+        receipt = await self._write(sqlite_rows.committing(commit))
+        self._wake(commit.key.owner)
+        return receipt
 
     async def receipt(self, key: SessionKey, operation_id: str) -> Receipt | None:
         return await self._readers.read(lambda connection: sqlite_rows.receipt(connection, key, operation_id))
@@ -85,13 +99,16 @@ class SqliteStore:
         return self._follow(owner, None if after is None else _position(after))
 
     async def _follow(self, owner: str, position: int | None) -> AsyncIterator[Seen]:
-        watcher = (asyncio.get_running_loop(), asyncio.Event())
+        loop = asyncio.get_running_loop()
+        watcher = _Watcher(loop, owner, asyncio.Event())
         with self._watchers_lock:
             self._watchers |= {watcher}
+        if loop not in self._polls:
+            self._polls[loop] = loop.create_task(self._poll(loop))
         try:
             position = await self._begin_at(position)
             while not self._closed:
-                watcher[1].clear()  # before reading: what is committed from here on rings again
+                watcher.bell.clear()  # before reading: what is committed from here on rings again
                 page = await self._events_after(owner, position)
                 if page is None:
                     return
@@ -99,10 +116,26 @@ class SqliteStore:
                     yield seen
                 position = page.position
                 if page.is_last:
-                    await _rung(watcher[1], self._poll_s)
+                    await watcher.bell.wait()
         finally:
             with self._watchers_lock:
                 self._watchers -= {watcher}
+
+    async def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look now and then, once for all watchers of a loop, whether another process has committed something."""
+        reached = -1
+        try:
+            while not self._closed and any(watcher.loop is loop for watcher in self._watchers):
+                try:
+                    found = await self._readers.read(sqlite_rows.last_seq)
+                except StoreUnavailable:
+                    found = -1  # whoever reads next says so
+                if found != reached:
+                    reached = found
+                    self._wake()
+                await asyncio.sleep(self._poll_s)
+        finally:
+            del self._polls[loop]
 
     async def _begin_at(self, position: int | None) -> int:
         reached = await self._readers.read(sqlite_rows.last_seq)
@@ -119,12 +152,14 @@ class SqliteStore:
                 return None
             raise
 
-    def _wake(self) -> None:
-        for loop, bell in self._watchers:
-            try:
-                loop.call_soon_threadsafe(bell.set)
-            except RuntimeError:  # that loop is gone, and its watcher with it
-                pass
+    def _wake(self, owner: str | None = None) -> None:
+        """Ring for an owner's watchers, or for all."""
+        for watcher in self._watchers:
+            if owner in (None, watcher.owner):
+                try:
+                    watcher.loop.call_soon_threadsafe(watcher.bell.set)
+                except RuntimeError:  # that loop is gone, and its watcher with it
+                    pass
 
     # ---- the collections
 
@@ -158,6 +193,8 @@ class SqliteStore:
             if step < sqlite_rows.STEP_SESSIONS:
                 break
         await self._repeat(sqlite_rows.clear_ended)
+        if ended:
+            self._wake()
         return ended
 
     async def retain(self, archive_since: str, summaries_since: str) -> None:
@@ -198,6 +235,8 @@ class SqliteStore:
             return
         self._closed = True
         self._wake()
+        for poll in list(self._polls.values()):
+            poll.cancel()
         await asyncio.to_thread(self._stop)
 
     def _stop(self) -> None:
@@ -235,14 +274,6 @@ def _position(cursor: str) -> int:
 
 def _no_cursor() -> ArgumentInvalid:
     return ArgumentInvalid("cursor", "must be one that this store has given out")
-
-
-async def _rung(bell: asyncio.Event, timeout_s: float) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await bell.wait()
-    except TimeoutError:
-        pass
 
 
 def _forgetting(table: str, sessions: Sequence[int]) -> Work[bool]:

@@ -66,12 +66,10 @@ class Writer:
         connection: sqlite3.Connection,
         *,
         guard: Callable[[sqlite3.Connection], None],
-        committed: Callable[[], None],
     ) -> None:
-        """`guard` speaks up in a transaction that must not be made; `committed` is told, in the writer's thread."""
+        """`guard` speaks up in a transaction that must not be made."""
         self._connection = connection
         self._guard = guard
-        self._committed = committed
         self._jobs: deque[_Job[object]] = deque()
         self._changed = threading.Condition()
         self._stopping = False
@@ -114,7 +112,6 @@ class Writer:
             while jobs := self._take():
                 self._perform(jobs)
                 _deliver(jobs)
-                self._committed()
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error:  # the log is as good as the file; whoever opens it next goes on from there
             pass

@@ -26,8 +26,8 @@
  * @typedef {{ session: Session, open_branches: Branch[], branches: Branch[], first_row: number, total_rows: number,
  *   counter: string, events_cursor: string }} SessionTree
  * @typedef {{ branch: Branch | null, entries: Entry[], tokens: number, next_cursor: string | null }} Trajectory
- * @typedef {{ rolled_back_to: string, branches_discarded: Branch[], reopened: Branch[], tokens_recovered: number,
- *   total_tokens_after: number }} Preview
+ * @typedef {{ rolled_back_to: string, branches_discarded: Branch[], total_discarded: number,
+ *   reopened: Branch[], tokens_recovered: number, total_tokens_after: number }} Preview  the first of those discarded
  */
 
 const TOKEN_KEY = "contextfold.token";

@@ -16,7 +16,10 @@ const MOST_ENTRIES = 400;
 const INTERVAL_MS = 500;
 const NOT_FOUND = 404;
 
-/** @typedef {{ cursor: string | null, entries: api.Entry[], next: string | null }} Page */
+/**
+ * @typedef {{ cursor: string | null, entries: api.Entry[], next: string | null, isInside: boolean }} Page
+ *   `isInside`: it begins with the rest of an entry
+ */
 
 export class BranchView {
   /** @type {Page[]} */
@@ -159,11 +162,13 @@ export class BranchView {
     const pages = this.#pages.slice(0, from);
     let cursor = this.#pages[from]?.cursor ?? pages.at(-1)?.next ?? null;
     if (from > 0 && cursor === null) return; // there is no page after the last
+    let isInside = this.#pages[from]?.isInside ?? Boolean(pages.at(-1)?.entries.at(-1)?.part);
     let branch = null;
     do {
       const branchId = this.branchId === MAIN ? null : this.branchId;
       const answer = await api.trajectory(this.sessionId, branchId, BUDGET_TOKENS, cursor);
-      pages.push({ cursor, entries: answer.entries, next: answer.next_cursor });
+      pages.push({ cursor, entries: answer.entries, next: answer.next_cursor, isInside });
+      isInside = Boolean(answer.entries.at(-1)?.part);
       branch = answer.branch;
       cursor = answer.next_cursor;
     } while (cursor !== null && pages.length < to);
@@ -193,7 +198,7 @@ export class BranchView {
   }
 
   #showEntries() {
-    const entries = joined(this.#pages.flatMap((page) => page.entries)).map((entry) => ({
+    const entries = wholeEntries(this.#pages).map((entry) => ({
       ...entry,
       name: entry.branch_id ? this.actions.nameOf(entry.branch_id) : "",
     }));
@@ -292,12 +297,14 @@ function total(pages) {
   return pages.reduce((sum, page) => sum + page.entries.length, 0);
 }
 
-/** An entry that a page's end cut goes on at the next page's beginning. @param {api.Entry[]} entries */
-function joined(entries) {
+/** An entry that a page's end cut goes on at the next page's beginning. @param {Page[]} pages */
+function wholeEntries(pages) {
   /** @type {api.Entry[]} */
   const whole = [];
-  for (const entry of entries) {
+  const rest = pages[0]?.isInside ? pages[0].entries[0] : null; // of one whose beginning is not held
+  for (const entry of pages.flatMap((page) => page.entries)) {
     const last = whole.at(-1);
+    if (rest?.n === entry.n && rest.kind === entry.kind) continue;
     if (last?.part && last.n === entry.n && last.kind === entry.kind) {
       whole[whole.length - 1] = { ...entry, text: last.text + entry.text, tokens: last.tokens + entry.tokens };
     } else whole.push(entry);

@@ -117,7 +117,7 @@ export class RollbackDialog {
 
 /** @param {api.Preview} preview @param {number} total */
 function told(preview, total) {
-  const { branches_discarded: discarded, reopened } = preview;
+  const { branches_discarded: discarded, total_discarded: count, reopened } = preview;
   return [
     el(
       "p",
@@ -136,24 +136,22 @@ function told(preview, total) {
             `${counted(reopened.length, "folded branch", "folded branches")} will be open again, `,
             reopened.length === 1 ? "its summary leaves the context:" : "their summaries leave the context:",
           ),
-          named(reopened),
+          named(reopened, reopened.length),
         ]
       : []),
     el(
       "p",
       {},
-      discarded.length
-        ? `${counted(discarded.length, "branch", "branches")} will be discarded:`
-        : "No branch will be discarded.",
+      count ? `${counted(count, "branch", "branches")} will be discarded:` : "No branch will be discarded.",
     ),
-    discarded.length ? named(discarded) : null,
+    count ? named(discarded, count) : null,
     el("p", { class: "muted" }, "Nothing is erased: discarded branches stay in the tree and can be read."),
   ];
 }
 
-/** @param {api.Branch[]} branches as they are now */
-function named(branches) {
-  const more = branches.length - NAMED_BRANCHES;
+/** @param {api.Branch[]} branches as they are now, the first of them @param {number} count of all */
+function named(branches, count) {
+  const more = count - Math.min(branches.length, NAMED_BRANCHES);
   return el(
     "ul",
     {},
