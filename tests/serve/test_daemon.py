@@ -76,7 +76,10 @@ class TestWhatComesIn:
     def test_a_page_from_elsewhere_is_refused(self, running: Daemon) -> None:
         for origin in ("null", "https://evil.example", "http://localhost.evil.example"):
             assert running.ask("POST", "/echo/x", b"", Origin=origin).error == "origin_not_allowed"
-        assert running.ask("POST", "/echo/x", b"", Origin="http://localhost:3000").status == 200
+        other_port = {"Origin": "http://localhost:3000"}
+        assert running.ask("POST", "/echo/x", b"", **other_port).error == "origin_not_allowed"
+        json_too = {**other_port, "Content-Type": "application/json; charset=utf-8"}
+        assert running.ask("POST", "/echo/x", b"", **json_too).status == 200
 
     def test_a_body_is_refused_by_the_length_it_claims_and_by_the_length_it_has(
         self, tmp_path: Path, stack: ExitStack

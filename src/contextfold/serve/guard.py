@@ -46,6 +46,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 READING = ("GET", "HEAD")
+UNASKED = frozenset({"", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded"})  # as Fetch has it
 NOBODY = ""  # who calls without a token, where that may be
 OWNER = "contextfold.owner"  # where the inner application finds the caller
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for whoever watches the daemon
@@ -424,8 +425,9 @@ class _Exchange:
 
 
 def _is_asked_for_first(exchange: _Exchange) -> bool:
-    """Whether a browser asks before it sends this for a page of another port, which it is then told no."""
-    return exchange.scope["method"] in READING or exchange.sent(b"content-type")[:1] == ["application/json"]
+    """Whether a browser asks before it sends this for a page of another port, and is then told no."""
+    kinds = [value.partition(";")[0].strip().lower() for value in exchange.sent(b"content-type")]
+    return exchange.scope["method"] in READING or (bool(kinds) and not UNASKED.intersection(kinds))
 
 
 def _is_anybodys(path: str) -> bool:
