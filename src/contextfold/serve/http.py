@@ -6,7 +6,7 @@ Who may come in is decided before (`serve.guard`), what a call does behind (`ser
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -70,7 +70,27 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
         Route("/readyz", endpoint=pages.readyz, methods=["GET"]),
         Route("/metrics", endpoint=pages.metrics, methods=["GET"]),
     ]
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: _not_found, 405: _wrong_method})
+    return _Application(
+        routes=routes, lifespan=lifespan, exception_handlers={404: _not_found, 405: _wrong_method}
+    ).with_shortcuts(hooks.routes() if folds else [])
+
+
+class _Application(Starlette):
+    """Starlette, past whose layers the paths go that an agent waits for at every step."""
+
+    _shortcuts: Mapping[str, Route] = {}
+
+    def with_shortcuts(self, routes: Sequence[Route]) -> _Application:
+        self._shortcuts = {route.path: route for route in routes}
+        return self
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self._shortcuts.get(scope.get("path", ""))
+        if route is None or scope["method"] != "POST":
+            await super().__call__(scope, receive, send)
+        else:
+            scope["route"] = route
+            await route.app(scope, receive, send)
 
 
 class StatingGuard(Guard):
