@@ -44,6 +44,7 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
     pages = _Pages(tools, services)
     folds = any(isinstance(tool, FoldTool) for tool in tools)
     hooks = Hooks(services.fold, services.metrics)
+    reports = hooks.routes() if folds else []
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -61,9 +62,10 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
                 finally:
                     await services.resolvers.close()
 
-    routes = [  # the busiest first: they are tried in order
+    routes = [
         Route(MCP_PATH, endpoint=endpoint, methods=["POST"]),
-        *([*hooks.routes(), *Api(services.fold).routes(), *Web().routes()] if folds else []),
+        *reports,
+        *([*Api(services.fold).routes(), *Web().routes()] if folds else []),
         Route(MCP_PATH, endpoint=pages.no_stream, methods=["GET", "DELETE"]),
         Route(f"{MCP_PATH}/tools/list", endpoint=pages.tools, methods=["GET"]),
         Route("/healthz", endpoint=pages.healthz, methods=["GET"]),
@@ -72,7 +74,7 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
     ]
     return _Application(
         routes=routes, lifespan=lifespan, exception_handlers={404: _not_found, 405: _wrong_method}
-    ).with_shortcuts(hooks.routes() if folds else [])
+    ).with_shortcuts(reports)
 
 
 class _Application(Starlette):
