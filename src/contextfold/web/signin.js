@@ -64,6 +64,7 @@ export class SignInView {
     const canBeSent = /^[\x21-\x7e]+$/.test(value); // in a header
     if (!canBeSent) return this.#refuse("That is no token of this daemon.");
     this.#button.disabled = true;
+    setText(this.#problem, ""); // what was said of the token before is not said of this one
     api.keepToken(value);
     try {
       const answer = await api.sessions(1);
