@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from contextfold.cli.main import main
 from machine import Call, Ran, times, write_files
+from nats_servers import NatsServer
 
 settings.register_profile(
     "house",
@@ -61,3 +63,10 @@ def cache(sources: Path, tmp_path: Path, call: Call) -> Path:
     path = tmp_path / "docs.cache"
     assert call("build", "--sources", sources, "--cache", path).code == 0
     return path
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A server that tests share, each with a prefix of its own: nobody may stop it."""
+    with NatsServer(tmp_path_factory.mktemp("nats")) as server:
+        yield server

@@ -8,6 +8,7 @@ import pytest
 
 from contract.transports import InProcess, OverHttp, Stdio, Transport
 from daemon import LEGACY, MODERN, Daemon
+from nats_servers import NatsServer, random_prefix
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +18,16 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     assert running.stop() == 0
 
 
-@pytest.fixture(params=["in process", "stdio", f"http {LEGACY}", f"http {MODERN}"], scope="session")
+@pytest.fixture(scope="session")
+def nats_daemon(tmp_path_factory: pytest.TempPathFactory, nats_server: NatsServer) -> Iterator[Daemon]:
+    """A daemon whose sessions lie on NATS."""
+    argv = ("--nats-prefix", random_prefix())
+    running = Daemon(tmp_path_factory.mktemp("nats_daemon"), *argv, store=nats_server.url)
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture(params=["in process", "stdio", f"http {LEGACY}", f"http {MODERN}", "http over nats"], scope="session")
 def transport(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transport]:
     made: Transport
     match request.param.split():
@@ -25,6 +35,8 @@ def transport(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
             made = InProcess()
         case ["stdio"]:
             made = Stdio(tmp_path_factory.mktemp("stdio"))
+        case [_, "over", "nats"]:
+            made = OverHttp(request.getfixturevalue("nats_daemon").port, MODERN)
         case [_, era]:
             made = OverHttp(request.getfixturevalue("daemon").port, era)
     yield made

@@ -10,15 +10,24 @@ import pytest
 
 from contextfold.fold.store import Store
 from contextfold.stores.memory import MemoryStore
+from contextfold.stores.nats import NatsStore
+from contextfold.stores.nats_wire import Place
 from contextfold.stores.sqlite import SqliteStore
+from nats_servers import NatsServer, drop, random_prefix
 
-Opener = Callable[[Path], Store]
+Opener = Callable[[Path, Callable[[], Place]], Store]  # a folder to lie in, a place on NATS if it is asked for
 STORES: dict[str, Opener] = {
-    "memory": lambda _: MemoryStore(),
-    "sqlite": lambda folder: SqliteStore.open(folder / "state.db"),
+    "memory": lambda _folder, _place: MemoryStore(),
+    "sqlite": lambda folder, _place: SqliteStore.open(folder / "state.db"),
+    "nats": lambda _folder, place: NatsStore(place()),
 }
 Act = Callable[[Store], Awaitable[None]]
 Run = Callable[[Act], None]
+
+
+def place_on(server: NatsServer) -> Place:
+    """Where nobody has been before."""
+    return Place(servers=(server.url,), prefix=random_prefix())
 
 
 @pytest.fixture(params=STORES)
@@ -26,12 +35,20 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Do something with a store that is new, and is closed afterwards."""
 
     def run(act: Act) -> None:
+        taken: list[Place] = []
+
+        def place() -> Place:
+            taken.append(place_on(request.getfixturevalue("nats_server")))
+            return taken[-1]
+
         async def whole() -> None:
-            store = STORES[request.param](tmp_path)
+            store = STORES[request.param](tmp_path, place)
             try:
                 await act(store)
             finally:
                 await store.close()
+                for used in taken:
+                    await drop(used)
 
         asyncio.run(whole())
 

@@ -8,14 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextfold.fold.archive import Entry
 from contextfold.fold.store import Known, StaleRevision, Store
 from contextfold.stores.memory import MemoryStore
+from contextfold.stores.nats import NatsStore
 from contextfold.stores.sqlite import SqliteStore
 from contract.sessions import commit_of, key_of, summary_of, take, watching
+from contract.stores import place_on
+from machine import times
+from nats_servers import NatsServer, drop
 
 STEPS_MOST = 40
 HOURS = [f"2026-01-{day:02}T{hour:02}:00:00Z" for day in (1, 2, 3) for hour in (0, 8, 16)]
@@ -125,4 +129,15 @@ async def _outcomes(store: Store, history: Sequence[Step]) -> list[object]:
 def test_sqlite_and_memory_agree_on_any_history(history: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         kept = asyncio.run(_outcomes(SqliteStore.open(Path(folder) / "state.db"), history))
+    assert kept == asyncio.run(_outcomes(MemoryStore(), history))
+
+
+@settings(max_examples=times(15, 500))
+@given(st.lists(steps, max_size=STEPS_MOST))
+def test_nats_and_memory_agree_on_any_history(nats_server: NatsServer, history: list[Step]) -> None:
+    place = place_on(nats_server)
+    try:
+        kept = asyncio.run(_outcomes(NatsStore(place), history))
+    finally:
+        asyncio.run(drop(place))
     assert kept == asyncio.run(_outcomes(MemoryStore(), history))

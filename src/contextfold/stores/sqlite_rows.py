@@ -45,8 +45,8 @@ def committing(commit: Commit) -> Callable[[sqlite3.Connection], Receipt]:
     receipt = Receipt(commit.operation.fingerprint if commit.operation else "", commit.answer)
     last_at = max(event.at for event in commit.events)
     events = [(event.n, to_json(event)) for event in commit.events]
-    entries = [_entry_row(entry) for entry in commit.entries]
-    summaries = [_summary_row(summary) for summary in commit.summaries]
+    entries = [entry_row(entry) for entry in commit.entries]
+    summaries = [summary_row(summary) for summary in commit.summaries]
     operation = _digest(commit.operation.id) if commit.operation else None
 
     def work(connection: sqlite3.Connection) -> Receipt:
@@ -66,11 +66,11 @@ def committing(commit: Commit) -> Callable[[sqlite3.Connection], Receipt]:
                 (session, operation, receipt.fingerprint, receipt.answer),
             )
         if entries:
-            connection.executemany(_INSERT_ENTRY, [(session, *row) for row in entries])
+            connection.executemany(INSERT_ENTRY, [(session, *row) for row in entries])
         for branch_id in commit.retracted:
             connection.execute("DELETE FROM summaries WHERE session = ? AND branch_id = ?", (session, branch_id))
         if summaries:
-            connection.executemany(_INSERT_SUMMARY, [(session, *row) for row in summaries])
+            connection.executemany(INSERT_SUMMARY, [(session, *row) for row in summaries])
         return receipt
 
     return work
@@ -125,7 +125,7 @@ def load(connection: sqlite3.Connection, key: SessionKey, known: Known | None) -
     ).fetchall()
     if not rows:
         return None
-    return Log(rows[0][0], [_event(body) for _, body in rows if body is not None])
+    return Log(rows[0][0], [event_of(body) for _, body in rows if body is not None])
 
 
 def receipt(connection: sqlite3.Connection, key: SessionKey, operation_id: str) -> Receipt | None:
@@ -162,7 +162,7 @@ def _digest(operation_id: str) -> bytes:
     return hashlib.sha256(operation_id.encode("utf-8", "surrogatepass")).digest()
 
 
-def _event(body: str) -> Event:
+def event_of(body: str) -> Event:
     try:
         return from_json(body)
     except (EventUnknown, Malformed) as problem:
@@ -196,7 +196,7 @@ def events_after(connection: sqlite3.Connection, owner: str, position: int) -> P
         (position, owner, EVENTS_MOST),
     ).fetchall()
     events = [
-        Seen(str(seq), SessionKey(owner, project_hash, name_hash), session_id, _event(body))
+        Seen(str(seq), SessionKey(owner, project_hash, name_hash), session_id, event_of(body))
         for seq, project_hash, name_hash, session_id, body in rows
     ]
     last = rows[-1][0] if rows else position
@@ -206,14 +206,14 @@ def events_after(connection: sqlite3.Connection, owner: str, position: int) -> P
 
 # ---- summaries and archive
 
-_INSERT_SUMMARY = """INSERT INTO summaries
+INSERT_SUMMARY = """INSERT INTO summaries
     (session, branch_id, project_path, tokens_folded, folded_at, description, summary) VALUES (?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (session, branch_id) DO UPDATE SET
         project_path = excluded.project_path, tokens_folded = excluded.tokens_folded,
         folded_at = excluded.folded_at, description = excluded.description, summary = excluded.summary"""
 
 
-def _summary_row(summary: Summary) -> tuple[object, ...]:
+def summary_row(summary: Summary) -> tuple[object, ...]:
     return (
         summary.branch_id,
         summary.project_path,
@@ -227,7 +227,7 @@ def _summary_row(summary: Summary) -> tuple[object, ...]:
 def search(
     connection: sqlite3.Connection, owner: str, query: str, project_hash: str | None, limit: int
 ) -> list[Summary]:
-    words = _words(query)
+    words = phrases(query)
     if not words or limit < 1:
         return []
     rows = connection.execute(
@@ -240,7 +240,7 @@ def search(
     return [Summary(*row) for row in rows]
 
 
-def _words(query: str) -> str:
+def phrases(query: str) -> str:
     """The query in FTS5's language: every word a quoted phrase, so that nothing in it is an operator.
 
     A word without a letter or digit is left out, because FTS5 finds nothing for a phrase without a token.
@@ -251,22 +251,22 @@ def _words(query: str) -> str:
     return phrases and phrases + " *"
 
 
-_INSERT_ENTRY = """INSERT INTO archive
+INSERT_ENTRY = """INSERT INTO archive
     (session, branch_id, n, at, kind, text, tokens, type, source, failed, child_id, undone_from)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _OF_BRANCH = """FROM archive JOIN sessions ON sessions.id = archive.session
     WHERE owner = ? AND project_hash = ? AND branch_id = ?"""
 _OF_MAIN = """FROM archive WHERE branch_id IS NULL AND session = (SELECT id FROM sessions
     WHERE owner = ? AND project_hash = ? AND session_id = ? ORDER BY id DESC LIMIT 1)"""
-_ENTRY_COLUMNS = "branch_id, n, at, kind, text, tokens, type, source, failed, child_id, undone_from"
+ENTRY_COLUMNS = "branch_id, n, at, kind, text, tokens, type, source, failed, child_id, undone_from"
 
 
-def _entry_row(entry: Entry) -> tuple[object, ...]:
+def entry_row(entry: Entry) -> tuple[object, ...]:
     told = (entry.tokens, entry.type, entry.source, entry.failed, entry.child_id, entry.undone_from)
     return (entry.branch_id, entry.n, entry.at, entry.kind, entry.text, *told)
 
 
-def _entry(row: tuple[Any, ...]) -> Entry:
+def entry_of(row: tuple[Any, ...]) -> Entry:
     branch_id, n, at, kind, text, tokens, type_, source, failed, child_id, undone_from = row
     return Entry(branch_id, n, at, kind, text, tokens, type_, source, bool(failed), child_id, undone_from)
 
@@ -295,10 +295,10 @@ def trajectory(connection: sqlite3.Connection, asked: Excerpt) -> Trajectory | N
             f"SELECT undone_from, n {archived} AND kind = 'rollback' ORDER BY n", whose
         ).fetchall()
         rows = connection.execute(
-            f"SELECT {_ENTRY_COLUMNS} {archived} AND n > ? ORDER BY n LIMIT ?",
+            f"SELECT {ENTRY_COLUMNS} {archived} AND n > ? ORDER BY n LIMIT ?",
             (*whose, asked.after_n, max(asked.limit, 0)),
         )
-        entries = list(up_to(map(_entry, rows), asked.characters))  # row by row: what is not wanted is never read
+        entries = list(up_to(map(entry_of, rows), asked.characters))  # row by row: what is not wanted is never read
         rows.close()
         return Trajectory(entries, rollbacks)
     finally:

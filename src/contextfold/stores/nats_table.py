@@ -1,0 +1,163 @@
+"""Which sessions live, as every daemon knows them: the last commit of each log and how far each is published, followed.
+
+Asked only for what spans sessions. Before an answer it makes sure that it has seen everything that was committed until
+the question. What a single session holds is never taken from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from contextfold.errors import StoreUnavailable
+from contextfold.fold.store import SessionKey
+from contextfold.stores import nats_records as records
+from contextfold.stores.nats_names import Names
+from contextfold.stores.nats_reading import Reading, follow
+from contextfold.stores.nats_wire import Stored, Wire
+
+REACH_TIMEOUT_S: Final = 5.0
+LOOK_AGAIN_S: Final = 0.5  # what was last may have been deleted before it was seen
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The last commit of a key."""
+
+    key: SessionKey
+    session_id: str
+    revision: int
+    last_at: str
+    seq: int
+    ended_at: str = ""  # of one that is over; then the commit is its end
+
+
+class Table:
+    def __init__(self, wire: Wire, names: Names) -> None:
+        self._wire = wire
+        self._names = names
+        self._rows: dict[SessionKey, Row] = {}
+        self._of_owner: dict[str, dict[SessionKey, Row]] = defaultdict(dict)  # live ones
+        self._published: dict[str, int] = {}  # revision, by the subject of the session
+        self._reached = 0
+        self._changed = asyncio.Condition()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # ---- following
+
+    def begin(self) -> None:
+        if not self._tasks:
+            self._tasks = [
+                asyncio.create_task(self._follow_logs(), name="contextfold-logs"),
+                asyncio.create_task(self._follow_states(), name="contextfold-states"),
+            ]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError, StoreUnavailable):
+                await task
+
+    async def _follow_logs(self) -> None:
+        reading = Reading(self._names.log, self._names.every_log, headers_only=True, last_of_each=True)
+        async for stored in follow(self._wire, reading):
+            self.note(self._names.key_of(stored.subject), stored)
+            self._reached = max(self._reached, stored.seq)
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _follow_states(self) -> None:
+        reading = Reading(self._names.state, self._names.every_session_state, headers_only=True, last_of_each=True)
+        async for stored in follow(self._wire, reading):
+            session = stored.subject.removesuffix(".meta.session_state")
+            revision = stored.headers.get(records.REVISION)
+            if revision is None:  # the server's own mark that its time was over
+                self._published.pop(session, None)
+            else:
+                self._published[session] = int(revision)
+            async with self._changed:
+                self._changed.notify_all()
+
+    def note(self, key: SessionKey, stored: Stored) -> None:
+        """A commit, seen or made."""
+        before = self._rows.get(key)
+        if before is not None and before.seq >= stored.seq:
+            return
+        headers = stored.headers
+        row = Row(
+            key,
+            records.session_in(headers),
+            int(headers.get(records.REVISION, 0)),
+            headers.get(records.LAST_AT, ""),
+            stored.seq,
+            headers.get(records.ENDED, ""),
+        )
+        self._rows[key] = row
+        if row.ended_at:
+            self._of_owner[key.owner].pop(key, None)
+        else:
+            self._of_owner[key.owner][key] = row
+
+    def forget(self, row: Row) -> None:
+        """One that is over, and whose end nobody needs to see any more."""
+        if self._rows.get(row.key) == row:
+            del self._rows[row.key]
+        self._published.pop(self._names.session(row.key, row.session_id), None)
+
+    async def reach(self) -> None:
+        """Until everything is seen that is committed now."""
+        self.begin()
+        last = await self._wire.last(self._names.log, self._names.every_log)
+        until = asyncio.get_running_loop().time() + REACH_TIMEOUT_S
+        while last is not None and self._reached < last.seq:
+            if asyncio.get_running_loop().time() >= until:
+                raise StoreUnavailable("NATS: the list of sessions is behind")
+            await self.wait_for(lambda seq=last.seq: self._reached >= seq, LOOK_AGAIN_S)  # type: ignore[misc]
+            last = await self._wire.last(self._names.log, self._names.every_log)
+
+    async def wait_for(self, is_so: Callable[[], bool], timeout_s: float) -> None:
+        """Until something is so, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(is_so)
+
+    # ---- what is known
+
+    def live(self, owner: str | None = None) -> Iterator[Row]:
+        owners = [self._of_owner.get(owner, {})] if owner is not None else list(self._of_owner.values())
+        return (row for rows in owners for row in list(rows.values()))
+
+    def count(self, owner: str | None = None) -> int:
+        if owner is not None:
+            return len(self._of_owner.get(owner, {}))
+        return sum(map(len, self._of_owner.values()))
+
+    def find(self, owner: str, session_id: str) -> Row | None:
+        return next((row for row in self.live(owner) if row.session_id == session_id), None)
+
+    def ended(self) -> list[Row]:
+        return [row for row in self._rows.values() if row.ended_at]
+
+    def behind(self) -> list[Row]:
+        """Live sessions of which not everything is published, as far as is known here."""
+        return [row for row in self.live() if not self.is_published(row)]
+
+    def is_published(self, row: Row) -> bool:
+        return self._published.get(self._names.session(row.key, row.session_id), -1) >= row.revision
+
+
+async def settled(
+    table: Table, rows: list[Row], catch_up: Callable[[SessionKey], Awaitable[None]], patience_s: float
+) -> None:
+    """Until everything of these sessions is published: mostly it is on its way already, and else we do it."""
+    late = [row for row in rows if not table.is_published(row)]
+    if late:
+        await table.wait_for(lambda: all(map(table.is_published, late)), patience_s)
+    for row in late:
+        if not table.is_published(row):
+            await catch_up(row.key)

@@ -1,0 +1,272 @@
+"""Real NATS servers for tests: one, or three that are a cluster; killed, paused and started again as a test likes.
+
+Whatever happens to a test, no server outlives its `with`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import nats
+import nats.errors
+from nats.aio.client import Client
+
+from contextfold.stores.nats_wire import Place
+
+PROGRAM = Path(sys.executable).parent / "nats-server"
+PORTS = range(20_000, 30_000)  # below those that the system gives to whoever connects somewhere
+PORTS_TRIED_MAX = 50
+STARTS_TRIED_MAX = 5
+ANSWER_S = 60.0  # a bound on a hang, not a measure
+ASKED_EVERY_S = 0.01
+NODES = 3
+LOG_TOLD = 3_000  # characters
+
+
+def random_prefix() -> str:
+    """A name for the streams of one test, which no other test has."""
+    return f"t{secrets.token_hex(6)}"
+
+
+def _free_port() -> int:
+    for _ in range(PORTS_TRIED_MAX):
+        port = random.SystemRandom().choice(PORTS)
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
+
+
+class _PortTaken(Exception):
+    """Somebody else was faster."""
+
+
+class NatsServer:
+    """`nats-server` with JetStream, everything of it below a folder."""
+
+    def __init__(self, folder: Path, *, name: str = "n1", port: int = 0, config: str = "") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.name, self.port = folder, name, port
+        self.log = folder / "nats.log"
+        self.is_paused = False
+        self._config = config
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> NatsServer:
+        for _ in range(STARTS_TRIED_MAX):
+            try:
+                self.start()
+            except _PortTaken:
+                self.port = 0
+            else:
+                return self
+        raise AssertionError(self.told_log())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def is_up(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start it, or start it again: the same port, the same folder."""
+        assert not self.is_up
+        self.port = self.port or _free_port()
+        written = self.folder / "nats.conf"
+        written.write_text(
+            f'listen: "127.0.0.1:{self.port}"\nserver_name: "{self.name}"\nlog_file: "{self.log}"\n'
+            f'jetstream {{ store_dir: "{self.folder / "js"}", max_file_store: 20GB }}\n{self._config}\n'
+        )
+        argv = [str(PROGRAM), "--config", str(written)]
+        self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        """Until it answers."""
+        assert self._process is not None
+        give_up_s = time.monotonic() + ANSWER_S
+        while time.monotonic() < give_up_s:
+            if self._process.poll() is not None:
+                raise (
+                    _PortTaken(self.told_log())
+                    if "address already in use" in self.told_log()
+                    else AssertionError(self.told_log())
+                )
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_S) as tried,
+            ):
+                if tried.recv(5) == b"INFO ":
+                    return
+            time.sleep(ASKED_EVERY_S)  # there is nothing to wait for but its answer
+        raise AssertionError(f"no answer of {self.url}: {self.told_log()}")
+
+    def stop(self) -> None:
+        """As an operator stops it."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(number)
+        if self.is_paused:
+            self.resume()
+        self._process.wait(timeout=ANSWER_S)
+        self._process = None
+
+    def pause(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        self.is_paused = True
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+        self.is_paused = False
+
+    def told_log(self) -> str:
+        return self.log.read_text(errors="replace")[-LOG_TOLD:] if self.log.exists() else "(no log)"
+
+
+class NatsCluster:
+    """Three servers that know each other. As long as two of them run, the cluster can commit."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.servers: list[NatsServer] = []
+
+    def __enter__(self) -> NatsCluster:
+        for tried in range(STARTS_TRIED_MAX):
+            try:
+                self._start(self.folder / str(tried))
+            except _PortTaken:
+                self.kill()
+            except BaseException:
+                self.kill()
+                raise
+            else:
+                return self
+        raise AssertionError("no free ports for a cluster")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def _start(self, folder: Path) -> None:
+        ports = [_free_port() for _ in range(NODES)]
+        routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
+        cluster = 'cluster {{ name: "tests", listen: "127.0.0.1:{}", routes: [{}], no_advertise: true }}'
+        self.servers = [
+            NatsServer(
+                folder / f"n{number}",
+                name=f"n{number}",
+                config=cluster.format(port, routes),
+            )
+            for number, port in enumerate(ports, 1)
+        ]
+        for server in self.servers:
+            server.start(wait=False)
+        for server in self.servers:
+            server.wait()
+        self.wait()
+
+    @property
+    def urls(self) -> list[str]:
+        return [server.url for server in self.servers]
+
+    def wait(self, replicas: int = NODES) -> None:
+        """Until a stream with so many replicas can be made and takes a message."""
+        up = [server.url for server in self.servers if server.is_up and not server.is_paused]
+        asyncio.run(_probed(up, replicas))
+
+    def heal(self) -> None:
+        """All of them run again, and agree again."""
+        for server in self.servers:
+            if server.is_paused:
+                server.resume()
+            if not server.is_up:
+                server.start()
+        self.wait()
+
+    def kill(self) -> None:
+        for server in self.servers:
+            server.kill()
+
+
+async def _quiet(_problem: Exception) -> None:
+    """What happens to a connection is for whoever uses it to notice."""
+
+
+async def connected(urls: Sequence[str] | str) -> Client:
+    servers = [urls] if isinstance(urls, str) else list(urls)
+    return await nats.connect(servers, error_cb=_quiet, connect_timeout=5, max_reconnect_attempts=-1)
+
+
+async def _probed(urls: Sequence[str], replicas: int) -> None:
+    connection = await connected(urls)
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            for _ in range(int(ANSWER_S / ASKED_EVERY_S)):
+                if await _takes_a_message(connection, replicas):
+                    return
+                await asyncio.sleep(ASKED_EVERY_S)
+    finally:
+        await connection.close()
+    raise AssertionError("no leader")
+
+
+async def _takes_a_message(connection: Client, replicas: int) -> bool:
+    name = f"probe_{secrets.token_hex(4)}"
+    stream = {"name": name, "subjects": [name], "num_replicas": replicas, "storage": "memory"}
+    try:
+        made = await _asked(connection, f"$JS.API.STREAM.CREATE.{name}", stream)
+        if "error" in made:
+            return False
+        told = await _asked(connection, name, {})
+        await _asked(connection, f"$JS.API.STREAM.DELETE.{name}", {})
+    except (nats.errors.Error, TimeoutError):
+        return False
+    return "seq" in told
+
+
+async def _asked(connection: Client, subject: str, sent: dict[str, Any]) -> dict[str, Any]:
+    answer = await connection.request(subject, json.dumps(sent).encode(), timeout=2)
+    told: dict[str, Any] = json.loads(answer.data)
+    return told
+
+
+async def drop(place: Place) -> None:
+    """Delete the streams of a prefix, so that a server shared by many tests stays small."""
+    connection = await connected(place.servers)
+    try:
+        listed = await _asked(connection, "$JS.API.STREAM.NAMES", {})
+        for name in listed.get("streams") or ():
+            if name.startswith(f"{place.prefix}_"):
+                await _asked(connection, f"$JS.API.STREAM.DELETE.{name}", {})
+    finally:
+        await connection.close()
