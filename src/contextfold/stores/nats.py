@@ -17,13 +17,14 @@ from contextfold.fold.store import Commit, Known, Listed, Log, Receipt, Seen, Se
 from contextfold.stores import nats_records as records
 from contextfold.stores.nats_archive import Archive
 from contextfold.stores.nats_ends import Ends
+from contextfold.stores.nats_link import Place, Tell
 from contextfold.stores.nats_log import Logs
 from contextfold.stores.nats_names import Names
 from contextfold.stores.nats_reading import Reading, follow
 from contextfold.stores.nats_streams import prepare
 from contextfold.stores.nats_table import Table, settled
 from contextfold.stores.nats_view import View
-from contextfold.stores.nats_wire import Place, Stored, Tell, Wire, new_mark
+from contextfold.stores.nats_wire import Stored, Wire, new_mark
 from contextfold.stores.sqlite_rows import Excerpt
 
 CLOSE_TIMEOUT_S: Final = 4.0
@@ -42,7 +43,9 @@ class NatsStore:
         self._tell = tell
         self._closed = False
         self._me = new_mark()
-        self._calls = 0
+        self._commits = 0  # on their way
+        self._is_still = asyncio.Event()
+        self._is_still.set()
         self._watches: set[asyncio.Event] = set()
         self._mending: asyncio.Task[None] | None = None
         self._wire = Wire(place, prepare, tell)
@@ -69,14 +72,17 @@ class NatsStore:
 
     async def commit(self, commit: Commit) -> Receipt:
         self._check_open()
-        self._calls += 1
+        self._commits += 1
+        self._is_still.clear()
         try:
             done = await self._logs.commit(commit)
             if done.record is not None:
                 self._view.offer(commit.key, done.record)
                 self._table.note(commit.key, Stored("", done.seq, done.headers, b""))
         finally:
-            self._calls -= 1
+            self._commits -= 1
+            if not self._commits:
+                self._is_still.set()
         return done.receipt
 
     async def receipt(self, key: SessionKey, operation_id: str) -> Receipt | None:
@@ -211,8 +217,7 @@ class NatsStore:
         self._closed = True
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                while self._calls:
-                    await asyncio.sleep(0.005)
+                await self._is_still.wait()
                 if self._wire.is_ready:
                     await self._view.settle()
                     await self._wire.purge(self._names.state, self._names.alive(self._me))

@@ -189,7 +189,7 @@ class _Index:
 
 _COLUMNS: Final = tuple(Summary.__slots__)
 _NAMED: Final = ", ".join(_COLUMNS)
-_INSERT: Final = f"INSERT INTO summaries (id, key, revision, {_NAMED}) VALUES (?, ?, ?{', ?' * len(_COLUMNS)})"
+_INSERT: Final = f"INSERT INTO summaries (id, key, revision, {_NAMED}) VALUES (?, ?, ?{', ?' * len(_COLUMNS)})"  # noqa: S608 - our own names alone
 _SEARCH: Final = f"""SELECT {", ".join("m." + name for name in _COLUMNS)}
     FROM words JOIN summaries m ON m.id = words.rowid
     WHERE words MATCH ? AND m.project_hash = coalesce(?, m.project_hash)

@@ -10,9 +10,10 @@ import asyncio
 from typing import Final
 
 from contextfold.errors import StoreInvalid
+from contextfold.stores.nats_link import Unanswered
 from contextfold.stores.nats_reading import Reading, read_to
 from contextfold.stores.nats_records import Pieces, cut
-from contextfold.stores.nats_wire import Unanswered, Wire, new_mark
+from contextfold.stores.nats_wire import Wire, new_mark
 
 PIECE_BYTES: Final = 512 << 10
 AT_ONCE: Final = 8  # pieces on their way

@@ -33,6 +33,7 @@ class Row:
     revision: int
     last_at: str
     seq: int
+    place: str  # the subject of the session, for those who watch
     ended_at: str = ""  # of one that is over; then the commit is its end
 
 
@@ -43,6 +44,7 @@ class Table:
         self._rows: dict[SessionKey, Row] = {}
         self._of_owner: dict[str, dict[SessionKey, Row]] = defaultdict(dict)  # live ones
         self._published: dict[str, int] = {}  # revision, by the subject of the session
+        self._behind: dict[str, Row] = {}  # live ones of which not everything is published, by the same
         self._reached = 0
         self._changed = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
@@ -75,11 +77,10 @@ class Table:
         reading = Reading(self._names.state, self._names.every_session_state, headers_only=True, last_of_each=True)
         async for stored in follow(self._wire, reading):
             session = stored.subject.removesuffix(".meta.session_state")
-            revision = stored.headers.get(records.REVISION)
-            if revision is None:  # the server's own mark that its time was over
-                self._published.pop(session, None)
-            else:
-                self._published[session] = int(revision)
+            revision = int(stored.headers.get(records.REVISION, -1))  # none on the server's mark that its time is over
+            self._published[session] = max(revision, self._published.get(session, -1))
+            if session in self._behind and self.is_published(self._behind[session]):
+                del self._behind[session]
             async with self._changed:
                 self._changed.notify_all()
 
@@ -95,9 +96,17 @@ class Table:
             int(headers.get(records.REVISION, 0)),
             headers.get(records.LAST_AT, ""),
             stored.seq,
+            self._names.session(key, records.session_in(headers)),
             headers.get(records.ENDED, ""),
         )
         self._rows[key] = row
+        if before is not None and before.place != row.place:
+            self._published.pop(before.place, None)
+            self._behind.pop(before.place, None)
+        if row.ended_at or self.is_published(row):
+            self._behind.pop(row.place, None)
+        else:
+            self._behind[row.place] = row
         if row.ended_at:
             self._of_owner[key.owner].pop(key, None)
         else:
@@ -107,7 +116,7 @@ class Table:
         """One that is over, and whose end nobody needs to see any more."""
         if self._rows.get(row.key) == row:
             del self._rows[row.key]
-        self._published.pop(self._names.session(row.key, row.session_id), None)
+            self._published.pop(row.place, None)
 
     async def reach(self) -> None:
         """Until everything is seen that is committed now."""
@@ -145,10 +154,10 @@ class Table:
 
     def behind(self) -> list[Row]:
         """Live sessions of which not everything is published, as far as is known here."""
-        return [row for row in self.live() if not self.is_published(row)]
+        return list(self._behind.values())
 
     def is_published(self, row: Row) -> bool:
-        return self._published.get(self._names.session(row.key, row.session_id), -1) >= row.revision
+        return self._published.get(row.place, -1) >= row.revision
 
 
 async def settled(

@@ -21,17 +21,19 @@ from contextfold.fold.events import BranchCreated, BranchFolded, Event
 from contextfold.fold.session import EMPTY, LogBroken, State, replay
 from contextfold.fold.store import SessionKey
 from contextfold.stores import nats_records as records
+from contextfold.stores.nats_link import Unanswered
 from contextfold.stores.nats_log import Logs
 from contextfold.stores.nats_names import NOTHING, Names, escaped
 from contextfold.stores.nats_pieces import most_in_one, read_pieces, write_pieces
 from contextfold.stores.nats_records import Record
-from contextfold.stores.nats_wire import TTL, Conflict, Unanswered, Wire
+from contextfold.stores.nats_wire import TTL, Conflict, Wire
 
 N: Final = "Cf-N"
 TRIES: Final = 8  # of one publication that others get in the way of
 RETRY_S: Final = 0.05
 AT_ONCE: Final = 32  # writes of one session on their way
-SHOWN_MOST: Final = 2_000  # sessions whose figures are kept between commits
+SHOWN_MOST: Final = 64 << 20  # characters of sessions that are kept between commits
+SHOWN_LEAST: Final = 2_000  # that one of them counts for, and each of its branches a tenth
 WAITING_MOST: Final = 256  # commits of a session; beyond that they are read from the log instead
 TEXT_MOST: Final = records.TOLD_MOST + 1
 
@@ -47,13 +49,16 @@ class _Shown:
     event_n: int = 0
     event_seq: int = 0
     seqs: dict[str, int] = field(default_factory=dict)  # of the states, by subject
+    weight: int = SHOWN_LEAST
 
     def take(self, record: Record) -> None:
         for event in record.events:
             if isinstance(event, BranchCreated):
                 self.prompts[event.branch_id] = event.prompt[:TEXT_MOST]
+                self.weight += len(self.prompts[event.branch_id]) + SHOWN_LEAST // 10
             elif isinstance(event, BranchFolded):
                 self.summaries[event.branch_id] = event.summary[:TEXT_MOST]
+                self.weight += len(self.summaries[event.branch_id])
         self.state = replay(record.events, self.state)
 
 
@@ -71,6 +76,8 @@ class View:
         self._logs = logs
         self._ttl = f"{max(1, idle_s)}s"
         self._shown: OrderedDict[SessionKey, _Shown] = OrderedDict()
+        self._weights: dict[SessionKey, int] = {}  # as they are counted in
+        self._weight = 0
         self._works: dict[SessionKey, _Work] = {}
 
     # ---- who publishes what, when
@@ -126,6 +133,7 @@ class View:
 
     def forget(self, key: SessionKey) -> None:
         self._shown.pop(key, None)
+        self._weight -= self._weights.pop(key, 0)
 
     def _start(self, key: SessionKey, work: _Work) -> None:
         if work.task is None:
@@ -157,8 +165,10 @@ class View:
     def _keep(self, key: SessionKey, shown: _Shown) -> None:
         self._shown[key] = shown
         self._shown.move_to_end(key)
-        while len(self._shown) > SHOWN_MOST:
-            self._shown.popitem(last=False)
+        self._weight += shown.weight - self._weights.get(key, 0)
+        self._weights[key] = shown.weight
+        while self._weight > SHOWN_MOST and len(self._shown) > 1:
+            self.forget(next(iter(self._shown)))
 
     async def _publish_next(self, key: SessionKey, shown: _Shown, waiting: Sequence[Record]) -> None:
         try:
@@ -227,6 +237,7 @@ class View:
             for branch in changed
         )
         await _all(self._put_events(session, shown, events), *texts, *states)
+        self._keep(key, shown)
         told = records.session_told(shown.state)
         await self._put_state(shown, self._names.session_state(session), told, {TTL: self._ttl})
 
