@@ -45,12 +45,12 @@ class Reply(NamedTuple):
 class Daemon:
     """`context serve` on a free port, with its state and its log below a folder."""
 
-    def __init__(self, folder: Path, *argv: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, *argv: str, env: Mapping[str, str] | None = None, store: str = "") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.store = folder / "state" / "state.db"
+        self.store = folder / "state" / "state.db"  # unless another one is named
         self.log = folder / "daemon.log"
-        self._argv = [str(COMMAND), "serve", "--store", str(self.store), *argv]
+        self._argv = [str(COMMAND), "serve", "--store", store or str(self.store), *argv]
         self.port = 0  # a free one at first, and the same one ever after
         self._env = {**os.environ, "XDG_DATA_HOME": str(folder / "data"), **(env or {})}
         self.start()
@@ -68,6 +68,12 @@ class Daemon:
     def kill(self) -> None:
         self.process.kill()
         self._reap()
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:
         if self.process.poll() is None:
@@ -87,6 +93,11 @@ class Http:
     def __init__(self, port: int, **headers: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_TIMEOUT_S)
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    def within(self, timeout_s: float) -> Http:
+        """The same, but it waits for an answer no longer than that."""
+        self._connection.timeout = timeout_s
+        return self
 
     def ask(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
         self._connection.request(method, path, body, {**self.headers, **(headers or {})})

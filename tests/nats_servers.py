@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,7 +24,7 @@ import nats
 import nats.errors
 from nats.aio.client import Client
 
-from contextfold.stores.nats_wire import Place
+from contextfold.stores.nats_link import Place
 
 PROGRAM = Path(sys.executable).parent / "nats-server"
 PORTS = range(20_000, 30_000)  # below those that the system gives to whoever connects somewhere
@@ -34,6 +34,7 @@ ANSWER_S = 60.0  # a bound on a hang, not a measure
 ASKED_EVERY_S = 0.01
 NODES = 3
 LOG_TOLD = 3_000  # characters
+LeadTo = Callable[[Mapping[str, int]], Mapping[str, int]]  # ports of servers by their names
 
 
 def random_prefix() -> str:
@@ -155,8 +156,10 @@ class NatsServer:
 class NatsCluster:
     """Three servers that know each other. As long as two of them run, the cluster can commit."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, lead_to: LeadTo = lambda ports: ports) -> None:
+        """`lead_to` may have the servers reach each other by other ports than those they listen on."""
         self.folder = folder
+        self._lead_to = lead_to
         self.servers: list[NatsServer] = []
 
     def __enter__(self) -> NatsCluster:
@@ -178,16 +181,15 @@ class NatsCluster:
         self.kill()
 
     def _start(self, folder: Path) -> None:
-        ports = [_free_port() for _ in range(NODES)]
-        routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
-        cluster = 'cluster {{ name: "tests", listen: "127.0.0.1:{}", routes: [{}], no_advertise: true }}'
+        listening = {f"n{number}": _free_port() for number in range(1, NODES + 1)}
+        told = self._lead_to(listening)
         self.servers = [
             NatsServer(
-                folder / f"n{number}",
-                name=f"n{number}",
-                config=cluster.format(port, routes),
+                folder / name,
+                name=name,
+                config=_cluster(port, told[name], [told[other] for other in told if other != name]),
             )
-            for number, port in enumerate(ports, 1)
+            for name, port in listening.items()
         ]
         for server in self.servers:
             server.start(wait=False)
@@ -216,6 +218,14 @@ class NatsCluster:
     def kill(self) -> None:
         for server in self.servers:
             server.kill()
+
+
+def _cluster(port: int, told: int, others: Sequence[int]) -> str:
+    routes = ", ".join(f'"nats://127.0.0.1:{other}"' for other in others)
+    return (
+        f'cluster {{ name: "tests", listen: "127.0.0.1:{port}", advertise: "127.0.0.1:{told}", '
+        f"routes: [{routes}], no_advertise: true }}"
+    )
 
 
 async def _quiet(_problem: Exception) -> None:

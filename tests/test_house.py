@@ -15,6 +15,7 @@ import pytest
 from bench import corpora as bench_corpora
 from bench import daemon as bench_daemon
 from bench import hooks as bench_hooks
+from bench import nats as bench_nats
 from bench import page as bench_page
 from bench import resolve as bench_resolve
 from bench import secrets as bench_secrets
@@ -132,6 +133,7 @@ def test_the_bench_prints_every_figure_of_the_table(
     assert bench_tampering.main(sizes)
     bench_daemon.main(turns=1, sessions=50)
     bench_hooks.main(turns=1, rounds=3)
+    bench_nats.main(turns=1, number=16)
     bench_secrets.main(turns=1)
     bench_page.main(turns=1, sessions=20, branches=2, long=61)
     printed = capsys.readouterr().out
@@ -154,6 +156,9 @@ def test_the_bench_prints_every_figure_of_the_table(
         "missed",
         "by mistake",
         "a hook's answer, p99, 16 agents at once",
+        "commits, 1 client, 1 server",
+        "commits, 16 clients, 3 servers",
+        "the least of them, 16 clients, 1 server",
         *(("first view of the list", "update of a session") if bench_page.CHROMIUM else ()),
     ):
         assert any(figure in row for row in rows), figure

@@ -9,6 +9,7 @@ from tools import reference
 
 from contextfold.failures import EXIT_CODES
 from contextfold.serve.metrics import Metrics
+from contextfold.stores.nats_names import Names
 from machine import ROOT, SOURCE
 
 PAGE: Path = ROOT / "docs" / "reference.md"
@@ -42,7 +43,7 @@ def test_every_event_of_the_log_is_on_the_page_about_it() -> None:
 
 
 def test_every_figure_that_a_page_names_is_there() -> None:
-    figures = {figure.name for figure in Metrics([]).figures}
+    figures = {figure.name for figure in Metrics([]).figures} | Names("contextfold").subjects.keys()  # streams' names
     for page in (ROOT / "docs").rglob("*.md"):
         for name in re.findall(r"\bcontextfold_[a-z_]+[a-z]", page.read_text(encoding="utf-8")):
             assert re.sub("_(bucket|sum|count)$", "", name) in figures, (page, name)

@@ -1,5 +1,5 @@
-"""A daemon's address as a person gives it: checked once, then known to be safe in JSON, in a shell's line and in a
-request. Knows no socket and no host's file.
+"""Addresses as a person gives them, the daemon's and NATS servers': checked once, then known to be safe in JSON, in a
+shell's line and in a request. Knows no socket and no host's file.
 
 Read by hand: `context hook` runs after every tool call, and regular expressions would be a fifth of its time.
 """
@@ -12,6 +12,10 @@ DAEMON_URL = "http://localhost:9090"
 MCP_PATH = "/mcp"
 PORT_MAX = 65_535
 URL_MAX = 2_000
+NATS_URL = "nats://localhost:4222"
+NATS_SCHEMES = ("nats", "tls")
+NATS_SERVERS_MAX = 16
+_NATS_PORT = ":4222"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _DIGITS = frozenset("0123456789")
 _LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
@@ -60,6 +64,55 @@ def address_from(text: str) -> Address:
     path = "".join("/" + segment for segment in segments).removesuffix(MCP_PATH)
     number = int(port.removeprefix(":") or _DEFAULT_PORTS[scheme])
     return Address(f"{scheme}://{name}{port}{path}", scheme == "https", name.strip("[]"), number, path)
+
+
+class NatsServers(Record):
+    urls: tuple[str, ...]  # scheme, name and port of each, and nobody's name or password
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"NatsServers(urls={self.urls!r})"
+
+
+def nats_servers_from(text: str) -> NatsServers:
+    """Servers of one cluster, commas between. What is wrong is told without a word of it: one may be a password."""
+    parts = [_nats_server(part) for part in text.split(",")]
+    if len(parts) > NATS_SERVERS_MAX or len(text) > URL_MAX:
+        raise BadAddress(f"it names too much: {NATS_SERVERS_MAX} servers and {URL_MAX} characters at most")
+    if len({url.partition(":")[0] for url, _ in parts}) > 1:
+        raise BadAddress("it mixes nats:// and tls://; with tls:// on every server nothing is sent in the clear")
+    told = {whose for _, whose in parts if whose}
+    if len(told) > 1:
+        raise BadAddress("its servers name different users; they are one cluster, and have the same")
+    user, _, password = told.pop().partition(":") if told else ("", "", "")
+    return NatsServers(tuple(dict.fromkeys(url for url, _ in parts)), _decoded(user), _decoded(password))
+
+
+def _nats_server(text: str) -> tuple[str, str]:
+    """A server's URL without user and password, and those."""
+    scheme, _, rest = text.strip().partition("://")
+    whose, at, authority = rest.removesuffix("/").rpartition("@")
+    name, port = _split(authority)
+    if scheme.lower() not in NATS_SCHEMES or not _is_name(name) or not _is_port(port):
+        raise BadAddress(
+            f"it must be like {NATS_URL}: nats or tls, a name and a port; more of them with commas between"
+        )
+    user, _, password = whose.partition(":")
+    if at and not (user and password and whose.isprintable() and not set("/?#@") & set(whose)):
+        raise BadAddress("before the @ it must have user:password, other characters than letters and digits as %XX")
+    return f"{scheme.lower()}://{name}{port or _NATS_PORT}", whose
+
+
+def _decoded(text: str) -> str:
+    if "%" not in text:
+        return text
+    from urllib.parse import unquote
+
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise BadAddress("what is written as %XX before the @ is not UTF-8") from None
 
 
 def is_variable(text: str) -> bool:

@@ -1,12 +1,12 @@
-"""The composition root: settings in, services out. The one module that names the concrete store and scrubber."""
+"""The composition root: settings in, services out. The one module that names the concrete stores and scrubber."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TypeGuard, TypeVar
 
 from contextfold.errors import FoldError
 from contextfold.fold.accounting import Thresholds
@@ -38,14 +38,17 @@ from contextfold.stores.sqlite import SqliteStore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from contextfold.fold.moving import MovingTarget
     from contextfold.fold.store import Store
     from contextfold.serve.guard import Guard
     from contextfold.serve.metrics import Metrics
     from contextfold.serve.tokens import TokenFile
     from contextfold.serve.tools import Tool
     from contextfold.serve.tracing import Tracer
+    from contextfold.stores.nats import NatsStore
 
 TIDY_EVERY_S = 60.0
+REASONS_MOST = 8  # that are told of one time the store is away
 Result = TypeVar("Result")
 
 
@@ -80,7 +83,51 @@ def scrubber_of(settings: FoldSettings) -> Scrubber:
 
 def fold_service(settings: FoldSettings, *, may_migrate: bool = True) -> FoldService:
     scrubber = scrubber_of(settings)
-    return FoldService(SqliteStore.open(settings.store, may_migrate=may_migrate), scrubber, policy_of(settings))
+    return FoldService(open_store(settings, may_migrate=may_migrate), scrubber, policy_of(settings))
+
+
+def open_store(
+    settings: FoldSettings, *, may_migrate: bool = True, tell: Callable[[str], None] = lambda _: None
+) -> Store:
+    """A file is opened here and now; to NATS it is connected when the store is first asked for something.
+
+    `tell` hears what becomes of the connection.
+    """
+    if settings.nats is None:
+        return SqliteStore.open(settings.store, may_migrate=may_migrate)
+    with _nats_extra():
+        from contextfold.stores.nats import NatsStore
+        from contextfold.stores.nats_link import Place
+    return NatsStore(Place(**settings.nats._asdict()), idle_s=settings.session_idle_secs, tell=tell)
+
+
+async def open_for_moving(settings: FoldSettings, *, is_source: bool) -> MovingTarget:
+    """A store whose sessions are moved, all of them: from there, where it must be already, or to there."""
+    if settings.nats is None:
+        from contextfold.stores.sqlite_moving import SqliteMoving
+
+        return (SqliteMoving.open_source if is_source else SqliteMoving.open_target)(settings.store)
+    with _nats_extra():
+        from contextfold.stores.nats_link import Place
+        from contextfold.stores.nats_moving import NatsMoving
+    place = Place(**settings.nats._asdict())
+    return await NatsMoving.open(place, idle_s=settings.session_idle_secs, is_source=is_source)
+
+
+@contextmanager
+def _nats_extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as problem:
+        if (problem.name or "").partition(".")[0] != "nats":
+            raise
+        raise SettingsError(
+            "a store on NATS needs the package's `nats` extra: pip install 'contextfold[nats]'"
+        ) from None
+
+
+def is_on_nats(store: Store) -> TypeGuard[NatsStore]:
+    return type(store).__module__ == "contextfold.stores.nats"
 
 
 class FoldDesk:
@@ -112,7 +159,10 @@ class FoldDesk:
         except FoldError as problem:
             return await refused(problem, self.service, Caller(LOCAL_OWNER), {})
         await self._tidy()
-        return await run_fold_tool(tool, self.service, caller, arguments)
+        answer = await run_fold_tool(tool, self.service, caller, arguments)
+        if is_on_nats(self.service.store):  # between calls nothing of this process runs that could publish the rest
+            await self.service.store.settle()
+        return answer
 
     async def _tidy(self) -> None:
         """What a daemon does in the background; nobody may be running one."""
@@ -177,13 +227,14 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     metrics = Metrics(tool.name for tool in tools)
     # Without the fold tools nothing is kept, and no file is needed for it.
     scrubber = scrubber_of(settings.fold)
-    store: Store = SqliteStore.open(settings.fold.store) if "fold" in settings.server.tools else MemoryStore()
+    store: Store = open_store(settings.fold, tell=_Told()) if "fold" in settings.server.tools else MemoryStore()
+    reach = store.open if is_on_nats(store) else None
     store = store if tracer is None else traced(store, tracer)
     fold = FoldService(store, scrubber, policy_of(settings.fold), note=lambda noted: _count(noted, metrics, tracer))
     buckets = Buckets(RateLimit(settings.rate_per_second, settings.rate_burst))
     services = Services(fold, Resolvers(settings.server), buckets, metrics, tracer)
     return StatingGuard(
-        routes_of(tools, services, body_max_bytes=settings.body_max_bytes),
+        routes_of(tools, services, body_max_bytes=settings.body_max_bytes, reach=reach),
         no_state=fold.no_state,
         hosts=HostRule(settings.host, settings.allow_hosts),
         metrics=metrics,
@@ -219,6 +270,24 @@ def _count_reports(noted: Noted, metrics: Metrics, tracer: Tracer | None) -> Non
         metrics.hook_write_took(noted.reports_took_s)
         if tracer is not None:
             tracer.reports_written(noted.reports, noted.reports_took_s)
+
+
+class _Told:
+    """Says in the log that the store's connection went and came; why, once for each reason until it comes."""
+
+    def __init__(self) -> None:
+        self._reasons: set[str] = set()
+
+    def __call__(self, text: str) -> None:
+        from contextfold.serve.logs import log
+
+        reason = text.removeprefix("away: ")
+        if text == "connected":
+            log("store.connected")
+            self._reasons.clear()
+        elif reason not in self._reasons and len(self._reasons) < REASONS_MOST:
+            log("store.away", "warning", reason=reason)
+            self._reasons.add(reason)
 
 
 def _tell_waiting(is_away: bool) -> None:

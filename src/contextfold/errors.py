@@ -17,6 +17,7 @@
         ├── LimitReached          limit_reached         depth, branches per session, calls per second
         ├── StoreUnavailable      store_unavailable     the state store does not answer; retrying may help
         ├── StoreInvalid          store_invalid         the state store cannot be used as it is
+        │   └── MoveRefused                             a store holds something else than what is to be moved there
         └── ScrubFailed           scrub_failed          secrets could not be looked for, so nothing was kept
 
 `code` and `message` of those before FoldError are frozen by the error schema v0 and say nothing of paths; `reason` is
@@ -148,6 +149,12 @@ class StoreInvalid(FoldError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(StoreUnavailable.told, {"retry": False}, reason=reason)
+
+
+class MoveRefused(StoreInvalid):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.message = "The sessions cannot be moved"
 
 
 class ScrubFailed(FoldError):

@@ -1,41 +1,36 @@
 """What a server may be told from outside, checked and named in one place: flag, then variable, then file, then default.
 
-The only reader of the environment and of the configuration file. Knows names and rules, not who uses them.
+The only reader of the environment and of the configuration file. The rules are `contextfold.settings_table`'s; knows
+what goes together, not who uses it.
 """
 
 from __future__ import annotations
 
 import os
 
+from contextfold.address import NATS_SCHEMES, NATS_URL, BadAddress, nats_servers_from
 from contextfold.record import Record
+from contextfold.settings_table import (
+    CACHE_ROOT,
+    COMMON_OTLP_ENDPOINT,
+    COMMON_OTLP_PROTOCOL,
+    CONFIG,
+    NATS,
+    SETTINGS,
+    TOOL_TIMEOUT,
+    TOOL_TIMEOUT_S,
+    TOOLSETS,
+    SettingsError,
+    between,
+    is_http_url,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-CACHE_ROOT = "CONTEXT_CACHE_ROOT"
-TOOL_TIMEOUT = "CONTEXT_TOOL_TIMEOUT_SECS"
-CONFIG = "CONTEXT_CONFIG"
-COMMON_OTLP_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
-COMMON_OTLP_PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
-
-TOOL_TIMEOUT_S = 30
-WHOLE_NUMBER_MAX = 1_000_000_000
-TIMEOUT_MAX_S = 1_000_000  # eleven days; a longer wait is no timeout, and systems count no further
-TOOLSETS = ("resolve", "fold")
 STORE_SCHEME = "sqlite:"
-
-
-class SettingsError(Exception):
-    """A setting that cannot be used; the text is one line that says what to do."""
-
-
-class Setting(Record):
-    name: str  # of the flag, and in the configuration file with underscores
-    variable: str
-    default: str
-    rule: Callable[[str, str], object]  # (what it is called, text) → value
-    help: str
+SECRET_MAX_BYTES = 4096  # of a file that holds a password
 
 
 class Settings(Record):
@@ -62,6 +57,27 @@ class FoldSettings(Record):
     archive_days: int
     summary_days: int
     scrub_allowlist: str
+    nats: NatsSettings | None = None  # then the state is there, and `store` is empty
+
+
+class NatsSettings(Record):
+    """Of a store on NATS: where it is, and as whom we go there."""
+
+    servers: tuple[str, ...]
+    prefix: str
+    domain: str
+    replicas: int  # 0: one where a stream is made, and as they are where there are some
+    creds: str  # a file, as `nkey` and the last three are
+    nkey: str
+    user: str
+    password: str
+    tls_ca: str
+    tls_cert: str
+    tls_key: str
+
+    def __repr__(self) -> str:
+        """For logs and traces, so without what lets somebody in."""
+        return f"NatsSettings(servers={self.servers!r}, prefix={self.prefix!r})"
 
 
 class DaemonSettings(Record):
@@ -120,8 +136,9 @@ def fold_settings_from(environment: Mapping[str, str], given: Mapping[str, str])
 
 
 def _fold_settings(values: _Values) -> FoldSettings:
+    nats = _nats_settings(values)
     settings = FoldSettings(
-        _store_path(values),
+        "" if nats else _store_path(values),
         values.whole("context-limit"),
         values.text("hard-limit") == "on",
         values.whole("branch-depth"),
@@ -133,6 +150,7 @@ def _fold_settings(values: _Values) -> FoldSettings:
         values.whole("archive-days"),
         values.whole("summary-days"),
         values.text("scrub-allowlist"),
+        nats,
     )
     if settings.warn_high_percent < settings.warn_medium_percent:
         raise SettingsError("warn-high-percent must not be below warn-medium-percent")
@@ -146,13 +164,7 @@ def _otlp_endpoint(values: _Values) -> tuple[str, bool]:
         return ("" if ours == "off" else ours), ours != "off"
     common = values.environment.get(COMMON_OTLP_ENDPOINT, "")
     speaks_http = values.environment.get(COMMON_OTLP_PROTOCOL, "http/protobuf") == "http/protobuf"
-    return (common if speaks_http and _is_http_url(common) else ""), False
-
-
-def _is_http_url(text: str) -> bool:
-    scheme, separator, rest = text.partition("://")
-    host = rest.partition("/")[0]
-    return scheme in ("http", "https") and bool(separator and host) and "@" not in host and text.isprintable()
+    return (common if speaks_http and is_http_url(common) else ""), False
 
 
 def _store_path(values: _Values) -> str:
@@ -163,10 +175,72 @@ def _store_path(values: _Values) -> str:
     if store.startswith(STORE_SCHEME):
         store = store.removeprefix(STORE_SCHEME)
     elif colon and "/" not in scheme and len(scheme) > 1:  # one letter is a drive
-        raise SettingsError(f"--store must be a file, as {STORE_SCHEME}PATH or plain PATH; there is no {scheme} store")
+        raise SettingsError(
+            f"--store must be a file, as {STORE_SCHEME}PATH or plain PATH, or servers of NATS, as {NATS_URL}; "
+            f"there is no {scheme} store"
+        )
     if not store:
         raise SettingsError(f"--store {STORE_SCHEME} lacks the path of the file")
     return store
+
+
+def _nats_settings(values: _Values) -> NatsSettings | None:
+    """None where the store is a file. Settings of NATS are then in nobody's way, unless NATS was plainly meant."""
+    store = values.text("store")
+    if store.partition("://")[0].lower() not in NATS_SCHEMES:
+        if idle := [name for name in NATS if values.is_given(name, as_flag=bool(store))]:
+            raise SettingsError(
+                f"{values.called(idle[0])} is for a store on NATS: give --store {NATS_URL} too, or leave it out"
+            )
+        return None
+    try:
+        servers = nats_servers_from(store)
+    except BadAddress as problem:
+        raise SettingsError(f"{values.called('store')} cannot be used: {problem}") from None
+    settings = NatsSettings(
+        servers.urls,
+        values.text("nats-prefix"),
+        values.text("nats-domain"),
+        values.whole("nats-replicas"),
+        values.text("nats-creds"),
+        values.text("nats-nkey"),
+        servers.user or values.text("nats-user"),
+        servers.password or _first_line(values, "nats-password-file"),
+        values.text("nats-tls-ca"),
+        values.text("nats-tls-cert"),
+        values.text("nats-tls-key"),
+    )
+    _check_nats(values, settings, bool(servers.user))
+    return settings
+
+
+def _check_nats(values: _Values, settings: NatsSettings, is_user_in_url: bool) -> None:
+    if is_user_in_url and (values.text("nats-user") or values.text("nats-password-file")):
+        raise SettingsError("the user is given twice: take user:password out of --store, or leave --nats-user out")
+    if bool(settings.user) != bool(settings.password):
+        raise SettingsError("--nats-user and --nats-password-file need each other")
+    if len([way for way in (settings.user, settings.creds, settings.nkey) if way]) > 1:
+        raise SettingsError("give one of --nats-user, --nats-creds and --nats-nkey: the server takes one")
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        raise SettingsError("--nats-tls-cert and --nats-tls-key need each other")
+    if (settings.tls_ca or settings.tls_cert) and not settings.servers[0].startswith("tls:"):
+        raise SettingsError("write the servers of --store with tls://, or leave the files for TLS out")
+
+
+def _first_line(values: _Values, name: str) -> str:
+    """A secret, from a file, so that no list of processes shows it."""
+    path = values.text(name)
+    if not path:
+        return ""
+    with open(path, "rb") as file:
+        line = file.read(SECRET_MAX_BYTES).partition(b"\n")[0].removesuffix(b"\r")
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError:
+        text = ""
+    if not text:
+        raise SettingsError(f"{values.called(name)} names {path}, whose first line is no password in UTF-8")
+    return text
 
 
 def _in_home(environment: Mapping[str, str], variable: str, beside: str, name: str) -> str:
@@ -188,14 +262,27 @@ class _Values:
     def text(self, name: str) -> str:
         setting = SETTINGS[name]
         if name in self._given:
-            called, text = f"--{name}", self._given[name]
+            text = self._given[name]
         elif setting.variable in self.environment:
-            called, text = setting.variable, self.environment[setting.variable]
+            text = self.environment[setting.variable]
         elif name in self._file:
-            called, text = f"{name.replace('-', '_')} in the configuration file", self._file[name]
+            text = self._file[name]
         else:
             return setting.default
-        return str(setting.rule(called, text))
+        return str(setting.rule(self.called(name), text))
+
+    def called(self, name: str) -> str:
+        """What whoever gave it calls it."""
+        if name in self._given or not self.is_given(name, as_flag=False):
+            return f"--{name}"
+        variable = SETTINGS[name].variable
+        return variable if variable in self.environment else f"{name.replace('-', '_')} in the configuration file"
+
+    def is_given(self, name: str, *, as_flag: bool) -> bool:
+        """Whether it is given at all, or on the command line."""
+        if name in self._given or as_flag:
+            return name in self._given
+        return SETTINGS[name].variable in self.environment or name in self._file
 
     def whole(self, name: str) -> int:
         return int(self.text(name))
@@ -225,125 +312,19 @@ def _read_file(path: str) -> dict[str, str]:
     return values
 
 
-def _any(_called: str, text: str) -> str:
-    return text
-
-
-def _named(called: str, text: str) -> str:
-    """Empty is not the same as not given: a daemon meant to ask for tokens must not start without."""
-    if not text:
-        raise SettingsError(f"{called} is empty: name a file, or leave it out")
-    return text
-
-
-def _switch(called: str, text: str) -> str:
-    if text not in ("on", "off"):
-        raise SettingsError(f"{called} must be on or off, not {text!r}")
-    return text
-
-
-def _url_or_off(called: str, text: str) -> str:
-    if text != "off" and not _is_http_url(text):
-        raise SettingsError(f"{called} must be off, or a URL such as http://localhost:4318, without a user")
-    return text
-
-
-def _toolsets(called: str, text: str) -> str:
-    names = text.split(",")
-    if not set(names) <= set(TOOLSETS) or len(set(names)) != len(names):
-        raise SettingsError(f"{called} must be resolve, fold or resolve,fold, not {text!r}")
-    return ",".join(name for name in TOOLSETS if name in names)
-
-
-def _counter(called: str, text: str) -> str:
-    from contextfold.tokens import COUNTERS
-
-    if text not in COUNTERS:
-        raise SettingsError(f"{called} must be one of {', '.join(COUNTERS)}, not {text!r}")
-    return text
-
-
-def between(least: int, most: int) -> Callable[[str, str], str]:
-    def rule(called: str, text: str) -> str:
-        digits = text.lstrip("0") or "0"
-        if not (text.isascii() and text.isdigit()) or len(digits) > len(str(most)) or not least <= int(digits) <= most:
-            raise SettingsError(f"{called} must be a whole number from {least} to {most}, not {text!r}")
-        return digits
-
-    return rule
-
-
-def _seconds(called: str, text: str) -> str:
-    digits = text.removeprefix("+").lstrip("0")
-    if not (text.isascii() and digits.isdigit()):
-        raise SettingsError(f"{called} must be a positive whole number of seconds, not {text!r}")
-    return digits if len(digits) < len(str(TIMEOUT_MAX_S)) else str(TIMEOUT_MAX_S)
-
-
-SETTINGS = {
-    setting.name: setting
-    for setting in (
-        Setting("cache-root", CACHE_ROOT, "", _any, "the folder that holds the caches"),
-        Setting("tool-timeout-secs", TOOL_TIMEOUT, str(TOOL_TIMEOUT_S), _seconds, "how long a resolve call may take"),
-        Setting("tools", "CONTEXT_TOOLS", "", _toolsets, "which tools to offer: resolve, fold or resolve,fold"),
-        Setting("host", "CONTEXT_HOST", "127.0.0.1", _any, "the address to listen on"),
-        Setting("port", "CONTEXT_PORT", "9090", between(0, 65_535), "the port to listen on; 0 takes a free one"),
-        Setting("token-file", "CONTEXT_TOKEN_FILE", "", _named, "who may call: owners and the hashes of their tokens"),
-        Setting("allow-host", "CONTEXT_ALLOW_HOST", "", _any, "further names clients may call this machine by"),
-        Setting("store", "CONTEXT_STORE", "", _named, "the file that holds the folding state"),
-        Setting("context-limit", "CONTEXT_LIMIT_TOKENS", "32768", between(1, WHOLE_NUMBER_MAX), "tokens of a context"),
-        Setting("hard-limit", "CONTEXT_HARD_LIMIT", "off", _switch, "whether a branch beyond the limit is refused"),
-        Setting("branch-depth", "CONTEXT_BRANCH_DEPTH", "8", between(1, 64), "how deep branches may nest"),
-        Setting(
-            "branches-per-session",
-            "CONTEXT_BRANCHES_PER_SESSION",
-            "1000",
-            between(1, 10_000),
-            "how many branches a session may have",
-        ),
-        Setting(
-            "warn-medium-percent",
-            "CONTEXT_WARN_MEDIUM_PERCENT",
-            "50",
-            between(0, 100),
-            "above this share of the limit on the main thread the warning is medium",
-        ),
-        Setting(
-            "warn-high-percent", "CONTEXT_WARN_HIGH_PERCENT", "70", between(0, 100), "and above this one it is high"
-        ),
-        Setting("token-counter", "CONTEXT_TOKEN_COUNTER", "v0", _counter, "how tokens are counted: v0 or dense"),
-        Setting(
-            "session-idle-secs",
-            "CONTEXT_SESSION_IDLE_SECS",
-            str(24 * 3600),
-            between(1, WHOLE_NUMBER_MAX),
-            "a session ends after this long without activity",
-        ),
-        Setting("archive-days", "CONTEXT_ARCHIVE_DAYS", "30", between(1, 36_500), "how long trajectories are kept"),
-        Setting("summary-days", "CONTEXT_SUMMARY_DAYS", "365", between(1, 36_500), "how long summaries are kept"),
-        Setting("scrub-allowlist", "CONTEXT_SCRUB_ALLOWLIST", "", _named, "a file of values that are no secrets"),
-        Setting(
-            "rate-per-second",
-            "CONTEXT_RATE_PER_SECOND",
-            "2000",
-            between(1, WHOLE_NUMBER_MAX),
-            "calls an owner may make per second, in the long run",
-        ),
-        Setting("rate-burst", "CONTEXT_RATE_BURST", "4000", between(1, WHOLE_NUMBER_MAX), "and at once"),
-        Setting("requests-max", "CONTEXT_REQUESTS_MAX", "256", between(1, 100_000), "requests answered at a time"),
-        Setting(
-            "body-max-bytes",
-            "CONTEXT_BODY_MAX_BYTES",
-            str(4 << 20),
-            between(1024, 1 << 30),
-            "the largest request that is read",
-        ),
-        Setting(
-            "otlp-endpoint",
-            "CONTEXT_OTLP_ENDPOINT",
-            "",
-            _url_or_off,
-            f"where traces go (OTLP over HTTP), {COMMON_OTLP_ENDPOINT} if not given; off: nowhere",
-        ),
-    )
-}
+__all__ = [
+    "CACHE_ROOT",
+    "CONFIG",
+    "SETTINGS",
+    "TOOL_TIMEOUT",
+    "TOOL_TIMEOUT_S",
+    "DaemonSettings",
+    "FoldSettings",
+    "NatsSettings",
+    "Settings",
+    "SettingsError",
+    "between",
+    "daemon_settings_from",
+    "fold_settings_from",
+    "settings_from",
+]

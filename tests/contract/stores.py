@@ -11,7 +11,7 @@ import pytest
 from contextfold.fold.store import Store
 from contextfold.stores.memory import MemoryStore
 from contextfold.stores.nats import NatsStore
-from contextfold.stores.nats_wire import Place
+from contextfold.stores.nats_link import Place
 from contextfold.stores.sqlite import SqliteStore
 from nats_servers import NatsServer, drop, random_prefix
 

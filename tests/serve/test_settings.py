@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.settings import SETTINGS, SettingsError, daemon_settings_from, settings_from
+from contextfold.cli.commands import COMMANDS
+from contextfold.cli.parse import parse
+from contextfold.settings import (
+    SETTINGS,
+    NatsSettings,
+    SettingsError,
+    daemon_settings_from,
+    fold_settings_from,
+    settings_from,
+)
 from daemon import Daemon, Http, HttpAgent
 from machine import COMMAND, context
 
@@ -137,7 +146,14 @@ class TestRules:
             ("CONTEXT_WARN_HIGH_PERCENT", "10"),
             ("CONTEXT_TOKEN_COUNTER", "tiktoken"),
             ("CONTEXT_TOOLS", "fold,fold"),
-            ("CONTEXT_STORE", "nats://server"),
+            ("CONTEXT_STORE", "natz://server"),
+            ("CONTEXT_STORE", "nats://"),
+            ("CONTEXT_STORE", "nats://server:0"),
+            ("CONTEXT_STORE", "nats://server/path"),
+            ("CONTEXT_STORE", "nats://server,server"),
+            ("CONTEXT_STORE", "nats://a b"),
+            ("CONTEXT_STORE", ",".join(["nats://server"] * 17)),
+            ("CONTEXT_STORE", "wss://server"),
             ("CONTEXT_STORE", "sqlite:"),
             ("CONTEXT_STORE", ""),
             ("CONTEXT_TOKEN_FILE", ""),
@@ -176,6 +192,135 @@ class TestRules:
         for setting in SETTINGS.values():
             assert setting.variable in page
             assert setting.help in page
+
+
+ON_NATS = {"store": "nats://one:4222"}
+PASSWORD = "geheim-47-pw"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> str:
+    path = tmp_path / "secret"
+    path.write_text(f"{PASSWORD}\nnot this\n")
+    return str(path)
+
+
+class TestNats:
+    def test_nothing_but_the_servers_is_needed(self) -> None:
+        fold = fold_settings_from(HERE, {"store": "nats://one, nats://[::1]:4300/,nats://one:4222"})
+        assert fold.store == ""
+        assert fold.nats == NatsSettings(
+            ("nats://one:4222", "nats://[::1]:4300"), "contextfold", "", 0, "", "", "", "", "", "", ""
+        )
+
+    def test_each_setting_has_its_place(self, secret: str) -> None:
+        given = {
+            "store": "tls://one",
+            "nats-prefix": "team-1",
+            "nats-domain": "Hub_1",
+            "nats-replicas": "3",
+            "nats-user": "me",
+            "nats-password-file": secret,
+            "nats-tls-ca": __file__,
+            "nats-tls-cert": secret,
+            "nats-tls-key": secret,
+        }
+        told = fold_settings_from(HERE, given).nats
+        where = (("tls://one:4222",), "team-1", "Hub_1", 3)
+        assert told == NatsSettings(*where, "", "", "me", PASSWORD, __file__, secret, secret)
+        for name in ("creds", "nkey"):
+            assert getattr(fold_settings_from({f"CONTEXT_NATS_{name.upper()}": secret}, ON_NATS).nats, name) == secret
+
+    def test_a_user_may_stand_in_the_url_and_is_nowhere_else(self) -> None:
+        settings = daemon_settings_from({"CONTEXT_STORE": f"nats://me%40here:{PASSWORD}@one,nats://two"}, {})
+        assert settings.fold.nats
+        assert (settings.fold.nats.user, settings.fold.nats.password) == ("me@here", PASSWORD)
+        assert settings.fold.nats.servers == ("nats://one:4222", "nats://two:4222")
+        assert PASSWORD not in f"{settings!r} {settings} {settings.fold.nats}"
+
+    @pytest.mark.parametrize(
+        "store",
+        [
+            f"natz://me:{PASSWORD}@one",
+            f"nats://me:{PASSWORD}@one/path",
+            f"nats://me:{PASSWORD},x@one",
+            f"nats://{PASSWORD}@one",
+            f"nats://me:{PASSWORD}@one,tls://two",
+            f"nats://me:{PASSWORD}@one,nats://you:{PASSWORD}@two",
+            f"nats://me:{PASSWORD}%ff@one",
+            f"nats://me:{PASSWORD}@one:99999",
+            f"nats://me:{PASSWORD}@",
+            f"nats://me:x/{PASSWORD}@one",
+            f"NATS:me:{PASSWORD}@one",
+        ],
+    )
+    def test_a_url_that_cannot_be_used_is_refused_without_a_word_of_its_password(self, store: str) -> None:
+        done = context("serve", "--store", store, "--port", "0", env={"HOME": "/nowhere", "PATH": os.environ["PATH"]})
+        assert (done.code, done.out) == (1, b"")
+        assert "--store" in done.err
+        assert done.err.count("\n") == 1
+        assert PASSWORD not in done.err
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"nats-user": "me"}, "need each other"),
+            ({"nats-password-file": "SECRET"}, "need each other"),
+            ({"nats-user": "me", "nats-password-file": "SECRET", "nats-nkey": "SECRET"}, "give one of"),
+            ({"nats-creds": "SECRET", "nats-nkey": "SECRET"}, "give one of"),
+            ({"store": "nats://me:pw@one", "nats-creds": "SECRET"}, "give one of"),
+            ({"store": "nats://me:pw@one", "nats-user": "me"}, "given twice"),
+            ({"nats-tls-ca": "SECRET"}, "tls://"),
+            ({"store": "tls://one", "nats-tls-cert": "SECRET"}, "need each other"),
+            ({"nats-creds": "/nowhere/file"}, "--nats-creds names /nowhere/file, which cannot be read: No such file"),
+            ({"nats-nkey": ""}, "--nats-nkey is empty"),
+            ({"nats-user": ""}, "--nats-user is empty"),
+            ({"nats-user": "me", "nats-password-file": "/dev/null"}, "whose first line is no password"),
+            ({"nats-prefix": "under_score"}, "lowercase letters, digits and dashes"),
+            ({"nats-prefix": "x" * 33}, "lowercase letters, digits and dashes"),
+            ({"nats-domain": "a.b"}, "letters, digits, - and _"),
+            ({"nats-replicas": "6"}, "from 0 to 5"),
+        ],
+    )
+    def test_what_does_not_go_together_is_one_line_that_says_so(
+        self, secret: str, given: Mapping[str, str], said: str
+    ) -> None:
+        named = {name: secret if value == "SECRET" else value for name, value in given.items()}
+        with pytest.raises(SettingsError, match=said) as refused:
+            fold_settings_from(HERE, ON_NATS | named)
+        assert "\n" not in str(refused.value)
+        assert PASSWORD not in str(refused.value)
+
+    def test_a_flag_of_nats_is_refused_where_the_state_would_go_to_a_file(self) -> None:
+        with pytest.raises(SettingsError, match="--nats-prefix is for a store on NATS"):
+            fold_settings_from(HERE, {"store": "/here/state.db", "nats-prefix": "x"})
+
+    def test_variables_of_nats_mean_nothing_to_a_file_that_was_named(self) -> None:
+        fold = fold_settings_from(HERE | {"CONTEXT_NATS_CREDS": "/nowhere"}, {"store": "/here/state.db"})
+        assert (fold.nats, fold.store) == (None, "/here/state.db")
+
+    def test_variables_of_nats_without_any_store_are_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(SettingsError, match="CONTEXT_NATS_PREFIX is for a store on NATS"):
+            fold_settings_from(HERE | {"CONTEXT_NATS_PREFIX": "x"}, {})
+        (tmp_path / "config.toml").write_text("nats_replicas = 3\n")
+        with pytest.raises(SettingsError, match="nats_replicas in the configuration file is for a store on NATS"):
+            fold_settings_from(HERE, {"config": str(tmp_path / "config.toml")})
+
+    def test_every_setting_of_nats_is_a_flag_of_serve(self) -> None:
+        given = {"nats-prefix": "p", "nats-replicas": "3"}
+        words = [word for name, value in given.items() for word in (f"--{name}", value)]
+        assert parse(["serve", *words]).values == given
+        (serve,) = [command for command in COMMANDS if command.name == "serve"]
+        assert {f"--{name}" for name in SETTINGS if name.startswith("nats-")} <= {o.name for o in serve.options}
+
+    def test_without_the_package_the_error_names_the_extra(self, tmp_path: Path) -> None:
+        """As on a machine where only the package itself was installed."""
+        (tmp_path / "nats.py").write_text("raise ModuleNotFoundError(\"No module named 'nats'\", name='nats')\n")
+        env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        for words in (["serve", "--port", "0"], ["fold", "status"]):
+            done = context(*words, "--store", "nats://127.0.0.1:1", env=env)
+            assert (done.code, done.out) == (1, b"")
+            assert "pip install 'contextfold[nats]'" in done.err
 
 
 def test_a_store_that_cannot_be_used_is_told_on_stdio_too(tmp_path: Path) -> None:

@@ -64,9 +64,21 @@ TOKEN_VARIABLE = Option("--token-variable", "the variable that holds the token, 
 YES = Option("--yes", "do not ask, where somebody could answer")
 DRY_RUN = Option("--dry-run", "print the difference and change nothing")
 
-STORE = Option("--store", "the file that holds the folding state", "FILE")
+STORE = Option("--store", "what holds the folding state: a file, or nats://HOST:PORT,…", "STORE")
 CONFIG = Option("--config", "a TOML file of settings", "FILE")
 JSON = Option("--json", "for programs")
+OF_NATS = (
+    Option("--nats-prefix", "what streams and subjects begin with, contextfold if not given", "NAME"),
+    Option("--nats-domain", "the JetStream domain", "NAME"),
+    Option("--nats-replicas", "servers that keep each stream, 1 for new ones if not given", "N"),
+    Option("--nats-creds", "credentials for NATS", "FILE"),
+    Option("--nats-nkey", "the seed of an nkey for NATS", "FILE"),
+    Option("--nats-user", "the user on NATS", "NAME"),
+    Option("--nats-password-file", "the user's password, on its first line", "FILE"),
+    Option("--nats-tls-ca", "the authorities that NATS servers' certificates are from", "FILE"),
+    Option("--nats-tls-cert", "our certificate, where NATS servers ask for one", "FILE"),
+    Option("--nats-tls-key", "its key", "FILE"),
+)
 OF_SESSION = (
     PROJECT,
     Option("--session", "the named session, the project's own if not given", "NAME"),
@@ -143,6 +155,7 @@ COMMANDS = (
             "context serve",
             "context serve --port 9100 --cache-root caches",
             "context serve --host 0.0.0.0 --token-file tokens --allow-host ctx.example.org",
+            "context serve --store nats://n1:4222,nats://n2:4222 --nats-creds daemon.creds --nats-replicas 3",
             "context serve --stdio --cache-root caches",
         ),
         (
@@ -155,6 +168,7 @@ COMMANDS = (
             Option("--token-file", "who may call; needed to listen beyond this machine", "FILE"),
             Option("--allow-host", "further names clients may call this machine by, with commas", "NAMES"),
             CONFIG,
+            *OF_NATS,
         ),
         has_settings=True,
     ),
@@ -178,8 +192,8 @@ COMMANDS = (
         "tell how a project's session stands",
         (
             "Show a project's session: where work goes on, its tokens against the limit, what was folded and",
-            "what that saved, its health, how many secrets were scrubbed. Works on the store's own file, whether",
-            "or not the daemon runs, as every `context fold` command does.",
+            "what that saved, its health, how many secrets were scrubbed. Works on the store itself, whether or",
+            "not the daemon runs, as every `context fold` command does.",
         ),
         (
             "context fold status",
@@ -242,7 +256,7 @@ COMMANDS = (
         "find what folded branches came to",
         (
             "Search the summaries of folded branches, the best first. Every word must be there, in any case;",
-            "the last may be the beginning of one. Works on the store's own file, whether or not the daemon runs.",
+            "the last may be the beginning of one. Works on the store itself, whether or not the daemon runs.",
         ),
         (
             'context fold search "auth error"',
@@ -274,6 +288,26 @@ COMMANDS = (
             Option("--all", "of every project"),
             Option("--since-start", "first what has happened so far in live sessions"),
             *OF_SESSION,
+        ),
+    ),
+    Command(
+        "store migrate",
+        "move every session to another store",
+        (
+            "Copy everything that a store holds to another one: live and ended sessions of every owner, their",
+            "receipts, archive and summaries. Each session is then read from both and compared. The source stays",
+            "as it is. Stop the daemons first; whatever interrupts it, run it again and it goes on.",
+        ),
+        (
+            "context store migrate --from ~/.local/state/contextfold/state.db --to nats://localhost:4222",
+            "context store migrate --from nats://n1:4222,nats://n2:4222 --to sqlite:state.db --json",
+        ),
+        (
+            Option("--from", "the store to move from: a file, or nats://HOST:PORT,…", "STORE", required=True),
+            Option("--to", "the store to move to, made if it is not there", "STORE", required=True),
+            JSON,
+            CONFIG,
+            *OF_NATS,
         ),
     ),
     Command(

@@ -1,4 +1,4 @@
-"""What the `context fold` commands share: the store's own file, whose session is meant, which branch. Draws nothing."""
+"""What the `context fold` commands share: the store itself, whose session is meant, which branch. Draws nothing."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Desk:
 
 @contextmanager
 def at_desk(values: Values) -> Iterator[Desk]:
-    """The store's own file, whether or not a daemon has it open too. It is never made here."""
+    """The store itself, whether or not a daemon has it open too. A file is never made here."""
     settings = fold_settings_from(os.environ, values)
-    if not os.path.exists(settings.store):
+    if settings.nats is None and not os.path.exists(settings.store):
         raise StoreInvalid(
             f"there is no store yet: {settings.store} is not there; `context serve` makes it, --store names another"
         )

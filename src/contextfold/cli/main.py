@@ -10,7 +10,7 @@ from contextfold.cli.parse import Invocation, UsageError, parse
 from contextfold.cli.render import complain, report, say
 from contextfold.errors import ContextError, InternalError, StorageFailed
 from contextfold.failures import EXIT_CODES, EXIT_OK, EXIT_USAGE
-from contextfold.settings import SettingsError
+from contextfold.settings_table import SettingsError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -115,14 +115,16 @@ class ProgressLine:
         self._shown = False
 
     def __call__(self, done: int, total: int) -> None:
-        if not self._wanted:
-            return
         if done == total:
             self.clear()
-        elif time.monotonic() >= self._next_at_s:
+        else:
+            self.tell(f"{done:,} of {total:,} documents ({100 * done // total}%)")
+
+    def tell(self, how_far: str) -> None:
+        if self._wanted and time.monotonic() >= self._next_at_s:
             self._next_at_s = time.monotonic() + PROGRESS_EVERY_S
             self._shown = True
-            _to_stderr(f"{CLEAR_LINE}{self._doing} {done:,} of {total:,} documents ({100 * done // total}%)")
+            _to_stderr(f"{CLEAR_LINE}{self._doing} {how_far}")
 
     def clear(self) -> None:
         if self._shown:

@@ -129,9 +129,12 @@ def to_json(event: Event) -> str:
 
 
 def from_json(text: str | bytes) -> Event:
-    """The event in its stored form; members this version does not know are ignored."""
-    raw = text.encode() if isinstance(text, str) else text
-    stored = decode(raw)
+    """The event in its stored form."""
+    return from_members(decode(text.encode() if isinstance(text, str) else text))
+
+
+def from_members(stored: object) -> Event:
+    """The event that these members are; those this version does not know are ignored."""
     if not isinstance(stored, dict) or stored.get("event") not in _KINDS:
         raise EventUnknown(f"an event of a kind this version does not know: {str(stored)[:60]}")
     kind = stored["event"]

@@ -6,7 +6,7 @@ Who may come in is decided before (`serve.guard`), what a call does behind (`ser
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -38,8 +38,14 @@ READY_TIMEOUT_S = 2.0
 READY_KEPT_S = 1.0  # anybody may ask, and every answer costs a commit
 
 
-def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int) -> Starlette:
-    """The application behind the guard."""
+def routes_of(
+    tools: Sequence[Tool],
+    services: Services,
+    *,
+    body_max_bytes: int,
+    reach: Callable[[], Awaitable[object]] | None = None,
+) -> Starlette:
+    """The application behind the guard. A store on other machines is reached for first, before anybody is answered."""
     endpoint = McpEndpoint(tools, services, body_max_bytes=body_max_bytes)
     pages = _Pages(tools, services)
     folds = any(isinstance(tool, FoldTool) for tool in tools)
@@ -48,6 +54,8 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        if reach is not None:
+            await _reached(reach, services)
         async with endpoint.manager.run():
             tidying = asyncio.create_task(_tidy(services))
             try:
@@ -167,6 +175,17 @@ class _Pages:
         return told_error(405, "method_not_allowed", message, headers={"allow": "POST"})
 
 
+async def _reached(reach: Callable[[], Awaitable[object]], services: Services) -> None:
+    """A store that is away may come, and calls fail until it does; one that says no ends the start."""
+    try:
+        await reach()
+    except StoreUnavailable:
+        pass
+    except BaseException:
+        await services.fold.close()
+        raise
+
+
 async def _tidy(services: Services) -> None:
     """End idle sessions and forget what is too old, now and then, for as long as the daemon runs."""
     every_s = min(TIDY_EVERY_MOST_S, services.fold.policy.idle_s / 2)
@@ -180,6 +199,8 @@ async def _tidy(services: Services) -> None:
             if services.clock() - forgot_s >= FORGET_EVERY_S:
                 await services.fold.forget()
                 forgot_s = services.clock()
+        except StoreUnavailable:
+            pass  # as whoever calls meanwhile is told
         except Exception as problem:  # the next turn may do better; the calls that come meanwhile say so themselves
             log("tidy.failed", "error", exception=type(problem).__name__, raised_at=place_of(problem))
         await asyncio.sleep(every_s)

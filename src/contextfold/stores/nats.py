@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from typing import Final
 
-from contextfold.errors import ArgumentInvalid, StoreUnavailable
+from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
+from contextfold.fold.events import Event
 from contextfold.fold.store import Commit, Known, Listed, Log, Receipt, Seen, SessionKey, Summary, Trajectory
 from contextfold.stores import nats_records as records
 from contextfold.stores.nats_archive import Archive
@@ -24,13 +25,14 @@ from contextfold.stores.nats_reading import Reading, follow
 from contextfold.stores.nats_streams import prepare
 from contextfold.stores.nats_table import Table, settled
 from contextfold.stores.nats_view import View
-from contextfold.stores.nats_wire import Stored, Wire, new_mark
+from contextfold.stores.nats_wire import TTL, Stored, Wire, new_mark
 from contextfold.stores.sqlite_rows import Excerpt
 
 CLOSE_TIMEOUT_S: Final = 4.0
 MEND_EVERY_S: Final = 1.0
 MEND_AFTER: Final = 2  # looks in a row that found a session behind: one may be on its way
 PUBLISH_PATIENCE_S: Final = 0.5  # for what is on its way to be published
+ALIVE: Final = "3600s"  # that a daemon's own message stays when it is killed
 CURSOR_DIGITS: Final = 18  # of a 64-bit number, with room
 
 
@@ -126,7 +128,7 @@ class NatsStore:
             async with aclosing(follow(self._wire, reading)) as commits:
                 while (stored := await _next_or_end(commits, closing)) is not None:
                     key = self._names.key_of(stored.subject)
-                    events = (await self._logs.record(key, stored)).events
+                    events = await self._events(key, stored)
                     for number, event in enumerate(events, 1):
                         if stored.seq == seq and number <= place:
                             continue
@@ -137,6 +139,13 @@ class NatsStore:
                 raise
         finally:
             self._watches.discard(closing)
+
+    async def _events(self, key: SessionKey, stored: Stored) -> Sequence[Event]:
+        """None of a commit that cannot be read: whoever loads that session is told, and the others go on."""
+        try:
+            return (await self._logs.record(key, stored)).events
+        except StoreInvalid:
+            return ()
 
     # ---- the collections
 
@@ -192,7 +201,7 @@ class NatsStore:
             behind = [row.key for row in self._table.behind() if not self._view.is_busy(row.key)]
             seen = {key: seen.get(key, 0) + 1 for key in behind}
             for key in [key for key, times in seen.items() if times >= MEND_AFTER]:
-                with suppress(StoreUnavailable):
+                with suppress(FoldError):
                     await self._view.catch_up(key)
 
     async def settle(self) -> None:
@@ -209,7 +218,9 @@ class NatsStore:
     async def check(self) -> None:
         """A real write, and a question to who leads the logs."""
         self._check_open()
-        await asyncio.gather(self._wire.put(self._names.alive(self._me), b""), self._wire.last_seq(self._names.log))
+        await asyncio.gather(
+            self._wire.put(self._names.alive(self._me), b"", headers={TTL: ALIVE}), self._wire.last_seq(self._names.log)
+        )
 
     async def close(self) -> None:
         if self._closed:
@@ -225,7 +236,7 @@ class NatsStore:
             closing.set()
         for task in [self._mending] if self._mending else []:
             task.cancel()
-            with suppress(asyncio.CancelledError, StoreUnavailable):
+            with suppress(asyncio.CancelledError, FoldError):
                 await task
         await self._view.stop()
         await self._table.stop()

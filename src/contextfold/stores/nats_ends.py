@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from contextfold.canonical import Encodable, encode
+from contextfold.errors import StoreInvalid
 from contextfold.fold.events import SessionExpired
 from contextfold.fold.store import SessionKey, StaleRevision
 from contextfold.stores import nats_records as records
@@ -51,9 +51,9 @@ class Ends:
         ended: list[Row] = self._table.ended()
         await _each(ended, lambda row: self._bury(row, idle_since))
         idle = sorted((row for row in self._table.live() if row.last_at <= idle_since), key=lambda row: row.last_at)
-        return sum(await _each(idle, lambda row: self._end(row, at)))
+        return sum(await _each(idle, lambda row: self.end(row, at)))
 
-    async def _end(self, row: Row, at: str) -> bool:
+    async def end(self, row: Row, at: str) -> bool:
         """False if it was active after all, or somebody else has ended it."""
         await self._view.catch_up(row.key)
         expired = SessionExpired(row.revision + 1, at, row.session_id)
@@ -95,17 +95,10 @@ class Ends:
 
     async def _put_ended(self, key: SessionKey, end: Stored) -> None:
         headers = {name: end.headers[name] for name in (records.LAST_AT, records.ENDED)}
-        told: dict[str, Encodable] = {
-            "format": records.FORMAT,
-            "session_id": session_of(end),
-            "owner": key.owner,
-            "project_hash": key.project_hash,
-            "name_hash": key.name_hash,
-            "last_at": headers[records.LAST_AT],
-            "ended_at": headers[records.ENDED],
-        }
+        whose = (session_of(end), key.owner, key.project_hash, key.name_hash)
+        told = records.Ended(*whose, int(end.headers[records.REVISION]), *headers.values())
         subject = f"{self._names.archived(key, session_of(end))}.ended"
-        await self._wire.put(subject, encode(told).encode(), headers=headers)
+        await self._wire.put(subject, records.ended_told(told), headers=headers)
 
     async def _bury(self, row: Row, idle_since: str) -> None:
         end = await self._wire.at(self._names.log, row.seq)
@@ -151,12 +144,12 @@ class Ends:
 
 
 async def _each(items: Sequence[Item], do: Callable[[Item], Awaitable[bool | None]]) -> list[bool]:
-    """Some at a time; the first that fails is told, once none is on its way any more."""
+    """Some at a time; the first that fails is told, once none is on its way any more. What cannot be read is left."""
     done: list[bool] = []
     for start in range(0, len(items), AT_ONCE):
         outcomes = await asyncio.gather(*map(do, items[start : start + AT_ONCE]), return_exceptions=True)
         for outcome in outcomes:
-            if isinstance(outcome, BaseException):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, StoreInvalid):
                 raise outcome
-            done.append(bool(outcome))
+            done.append(outcome is True)
     return done

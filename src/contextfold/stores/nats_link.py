@@ -76,10 +76,12 @@ class Link:
         self._said = ""
         self._client: Client | None = None
         self._ready = asyncio.Event()
+        self._is_clear = asyncio.Event()  # connected, or refused by every server
+        self._refusals = 0  # in a row
         self._lost = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._problem: StoreInvalid | StoreUnavailable = StoreUnavailable("NATS: not connected yet")
-        self._answers: dict[str, asyncio.Future[Msg]] = {}
+        self._answers: dict[str, tuple[str, asyncio.Future[Msg]]] = {}  # what was asked, by number
         self._inbox = ""
         self._numbers = itertools.count()
         self._closed = False
@@ -104,7 +106,7 @@ class Link:
         self._begin()
         with suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
-                await self._ready.wait()
+                await self._is_clear.wait()
         self._check_open()
         if not self.is_ready:
             raise self._problem
@@ -124,6 +126,7 @@ class Link:
             with suppress(asyncio.CancelledError):
                 await self._keeper
         self._ready.set()  # whoever waits for a connection hears that there will be none
+        self._is_clear.set()
         await self._let_go()
 
     def _begin(self) -> None:
@@ -148,6 +151,7 @@ class Link:
             pause_s = CONNECT_PAUSE_S
             await self._lost.wait()
             self._ready.clear()
+            self._is_clear.clear()
             self._problem = StoreUnavailable("NATS: the connection was lost")
             self._say("away: the connection was lost")
             await self._let_go()
@@ -160,7 +164,9 @@ class Link:
             await self._let_go()
             raise
         if not self._lost.is_set():
+            self._refusals = 0
             self._ready.set()
+            self._is_clear.set()
             self._say("connected")
 
     async def _connect_once(self, server: str) -> None:
@@ -181,8 +187,10 @@ class Link:
             self._lost.set()
             self._break_off()
 
-        async def ignore(_problem: Exception) -> None:
+        async def hear(problem: Exception) -> None:
             """What fails is told to whoever asked; the library would write it to a log of its own."""
+            if "permissions violation" in str(problem).lower():
+                self._forbidden(str(problem))
 
         given: dict[str, Any] = {
             "name": "contextfold",
@@ -192,7 +200,7 @@ class Link:
             "max_outstanding_pings": PINGS_UNANSWERED,
             "closed_cb": lost,
             "disconnected_cb": lost,
-            "error_cb": ignore,
+            "error_cb": hear,
         }
         optional = {"user_credentials": place.creds, "nkeys_seed": place.nkey, "user": place.user}
         given |= {name: value for name, value in optional.items() if value}
@@ -216,6 +224,11 @@ class Link:
             self._problem = StoreInvalid(f"NATS: {plain(problem)}; check the TLS settings and the files they name")
         else:
             self._problem = StoreUnavailable(f"NATS: {plain(problem)}")
+        self._refusals = self._refusals + 1 if isinstance(self._problem, StoreInvalid) else 0
+        if self._refusals >= len(self.place.servers):
+            self._is_clear.set()
+        else:
+            self._is_clear.clear()
         self._say(f"away: {self._problem.reason}")
 
     def _say(self, text: str) -> None:
@@ -226,10 +239,15 @@ class Link:
 
     def _break_off(self) -> None:
         waiting, self._answers = self._answers, {}
-        for future in waiting.values():
-            if not future.done():
-                future.set_exception(Unanswered("NATS: the connection was lost before the answer"))
-                future.exception()  # somebody may have given up waiting for it
+        for _, future in waiting.values():
+            _fail(future, Unanswered("NATS: the connection was lost before the answer"))
+
+    def _forbidden(self, told: str) -> None:
+        """The server answers nothing to what we may not ask; it says so beside, in a text with the subject in it."""
+        for subject, future in list(self._answers.values()):
+            if f'"{subject}"' in told:
+                reason = f"NATS does not let us ask {subject}: give this user the rights that docs/nats.md lists"
+                _fail(future, StoreInvalid(reason))
 
     async def _let_go(self) -> None:
         client, self._client = self._client, None
@@ -254,7 +272,7 @@ class Link:
         client = client or await self.client()
         number = str(next(self._numbers))
         future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        self._answers[number] = future
+        self._answers[number] = (subject, future)
         try:
             await client.publish(subject, payload, reply=self._inbox + number, headers=headers)
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
@@ -270,9 +288,15 @@ class Link:
         return answer
 
     async def _answered(self, message: Msg) -> None:
-        future = self._answers.pop(message.subject.rpartition(".")[2], None)
+        _, future = self._answers.pop(message.subject.rpartition(".")[2], ("", None))
         if future is not None and not future.done():
             future.set_result(message)
+
+
+def _fail(future: asyncio.Future[Msg], problem: Exception) -> None:
+    if not future.done():
+        future.set_exception(problem)
+        future.exception()  # somebody may have given up waiting for it
 
 
 def check_server(version: str) -> None:

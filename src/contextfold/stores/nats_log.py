@@ -90,8 +90,14 @@ class Logs:
 
     async def last(self, key: SessionKey) -> Stored | None:
         """The last message of a key that has a live session."""
-        last = await self._wire.last(self._names.log, self._names.log_of(key))
+        last = await self._last(key)
         return None if last is None or is_end(last) else last
+
+    async def _last(self, key: SessionKey) -> Stored | None:
+        last = await self._wire.last(self._names.log, self._names.log_of(key))
+        if last is not None and not records.is_ours(last.headers):
+            raise StoreInvalid("NATS holds a log that something else has written into")
+        return last
 
     async def load(self, key: SessionKey, known: Known | None) -> Log | None:
         for _ in range(LOADS_TRIED):
@@ -119,7 +125,7 @@ class Logs:
 
     async def records(self, key: SessionKey) -> list[tuple[int, Record]]:
         """All of the last session's, the end included if it has one."""
-        last = await self._wire.last(self._names.log, self._names.log_of(key))
+        last = await self._last(key)
         if last is None:
             return []
         return [each async for each in self._read(key, last, 0)]
@@ -167,7 +173,7 @@ class Logs:
 
     async def _refreshed(self, key: SessionKey, *, whole: bool) -> Line:
         """The line as it is now."""
-        last = await self._wire.last(self._names.log, self._names.log_of(key))
+        last = await self._last(key)
         if last is None or is_end(last):
             self._forget(key)
             return Line(seq=last.seq if last else 0)
@@ -214,12 +220,17 @@ class Logs:
             line = await self._refreshed(key, whole=bool(digest))
         return await self._append(key, records.record_of(commit), line, digest, commit.answer)
 
-    async def append(self, key: SessionKey, record: Record) -> Appended:
-        """A record as it is, on the revision it names; StaleRevision if that is not the last."""
-        line = await self._refreshed(key, whole=False)
-        return await self._append(key, record, line, "", "")
+    async def append(self, key: SessionKey, record: Record, *, last_at: str = "") -> Appended:
+        """A record as it is, on the revision it names; StaleRevision if that is not the last.
 
-    async def _append(self, key: SessionKey, record: Record, line: Line, digest: str, answer: str) -> Appended:
+        `last_at` is for a session that comes from elsewhere in parts: it is not idle because its first part is old.
+        """
+        line = await self._refreshed(key, whole=False)
+        return await self._append(key, record, line, "", "", least_at=last_at)
+
+    async def _append(
+        self, key: SessionKey, record: Record, line: Line, digest: str, answer: str, *, least_at: str = ""
+    ) -> Appended:
         """Try until it is known what came of it. Trying again is harmless: once it is there, the same is stale."""
         mark = new_mark()
         receipt = record.receipts.get(digest) or Receipt("", answer)
@@ -234,7 +245,7 @@ class Logs:
             if live != (record.session_id, record.before):
                 raise StaleRevision
             base = line.seq  # of just this revision: what is awaited below, others may move the line on
-            last_at = max([line.last_at, *(event.at for event in record.events if not record.is_end)])
+            last_at = max([least_at, line.last_at, *(event.at for event in record.events if not record.is_end)])
             if not line.session_id and base:
                 await self._finish_before(key, base)
             if not data:

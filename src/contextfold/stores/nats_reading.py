@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
-from contextfold.errors import StoreUnavailable
+from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.stores.nats_wire import Refused, Stored, Wire
 
 BATCH: Final = 256
@@ -78,7 +78,7 @@ async def _follow(wire: Wire, reading: Reading, *, is_patient: bool) -> AsyncGen
                         yield message
             finally:
                 await consumer.end()
-        except StoreUnavailable:
+        except (StoreUnavailable, StoreInvalid):
             if not is_patient:
                 raise
         if is_patient:

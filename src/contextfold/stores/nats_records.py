@@ -65,6 +65,18 @@ class Record:
         return isinstance(self.events[-1], SessionExpired)
 
 
+def is_ours(headers: Mapping[str, str]) -> bool:
+    """Whether a message of the log was written by us, as far as its headers tell."""
+    numbers = (headers.get(name, "") for name in (BEFORE, REVISION))
+    return SESSION in headers and LAST_AT in headers and all(each.isascii() and each.isdigit() for each in numbers)
+
+
+def revision_in(headers: Mapping[str, str]) -> int:
+    """-1 if there is none."""
+    told = headers.get(REVISION, "")
+    return int(told) if told.isascii() and told.isdigit() else -1
+
+
 def session_in(headers: Mapping[str, str]) -> str:
     return unescaped(headers.get(SESSION, NOTHING))
 
@@ -138,7 +150,7 @@ def record_from(data: bytes) -> Record:
             [from_members(each) for each in told["events"]],
             {digest: Receipt(fingerprint, answer) for digest, fingerprint, answer in told.get("receipts", ())},
             [Summary(*each) for each in told.get("summaries", ())],
-            told.get("retracted", ()),
+            list(told.get("retracted", ())),
             entries_from(told.get("entries", ())),
             Pieces(*told["texts"]) if "texts" in told else None,
         )
@@ -205,6 +217,31 @@ def summary_from(data: bytes) -> Summary | None:
     told = _object(data)
     try:
         return None if "retracted" in told else Summary(*(told[name] for name in _SUMMARY))
+    except KeyError as problem:
+        raise _unreadable(problem) from problem
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What is known of a session that is over."""
+
+    session_id: str
+    owner: str
+    project_hash: str
+    name_hash: str
+    revision: int  # its end included
+    last_at: str
+    ended_at: str
+
+
+def ended_told(ended: Ended) -> bytes:
+    return _raw({"format": FORMAT, **{name: getattr(ended, name) for name in Ended.__slots__}})
+
+
+def ended_from(data: bytes) -> Ended:
+    told = _object(data)
+    try:
+        return Ended(*(told[name] for name in Ended.__slots__))
     except KeyError as problem:
         raise _unreadable(problem) from problem
 

@@ -40,10 +40,21 @@ def wanted(names: Names, replicas: int) -> dict[str, dict[str, Any]]:
 
 async def prepare(wire: Wire) -> None:
     """Every stream, before anybody uses the connection."""
-    replicas = wire.place.replicas
+    await _prepare(wire, may_make=True)
+
+
+async def expect(wire: Wire) -> None:
+    """The same where nothing may be made or changed: StoreInvalid if a stream is missing."""
+    await _prepare(wire, may_make=False)
+
+
+async def _prepare(wire: Wire, *, may_make: bool) -> None:
+    replicas = wire.place.replicas if may_make else 0
     for stream, config in wanted(Names(wire.place.prefix), replicas).items():
         try:
             found = await _found(wire, stream)
+            if found is None and not may_make:
+                raise StoreInvalid(f"NATS has no stream {stream}, so no sessions: check --nats-prefix and the servers")
             if found is None:
                 await _make(wire, stream, config)
             else:

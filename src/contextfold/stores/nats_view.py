@@ -115,6 +115,10 @@ class View:
             with suppress(asyncio.CancelledError):
                 await task
 
+    async def archive(self, key: SessionKey, record: Record) -> None:
+        """What a record leaves in the archive, for one that is in no log."""
+        await _all(*self._archive(key, [record]))
+
     async def publish_ended(self, key: SessionKey) -> None:
         """What an ended session has left for the archive, if its log is still there."""
         log = [record for _, record in await self._logs.records(key)]
@@ -129,7 +133,7 @@ class View:
             return False
         subject = self._names.session_state(self._session(key, records.session_in(last.headers)))
         state = await self._wire.last(self._names.state, subject)
-        return _revision(state.headers if state else {}) < int(last.headers[records.REVISION])
+        return records.revision_in(state.headers if state else {}) < int(last.headers[records.REVISION])
 
     def forget(self, key: SessionKey) -> None:
         self._shown.pop(key, None)
@@ -207,7 +211,7 @@ class View:
             shown.seqs[place] = state.seq
         if event is not None:
             shown.event_n, shown.event_seq = int(event.headers[N]), event.seq
-        revision = _revision(state.headers if state else {})
+        revision = records.revision_in(state.headers if state else {})
         for record in log:
             if record.revision <= revision:
                 shown.take(record)
@@ -266,7 +270,7 @@ class View:
                 if found is None and expected:  # the session was ended meanwhile
                     raise
                 shown.seqs[subject] = found.seq if found else 0
-                if found and _revision(found.headers) >= revision:
+                if found and records.revision_in(found.headers) >= revision:
                     return
             else:
                 return
@@ -320,10 +324,6 @@ def _span(entries: Sequence[Entry]) -> str:
     """From which event on, and whether a rollback is among them: known from the subject, before anything is read."""
     first = min(entry.n for entry in entries)
     return f"{first}.{'r' if any(entry.kind == 'rollback' for entry in entries) else 'e'}"
-
-
-def _revision(headers: object) -> int:
-    return int(headers.get(records.REVISION, -1)) if isinstance(headers, dict) else -1
 
 
 async def _all(*works: Awaitable[None]) -> None:

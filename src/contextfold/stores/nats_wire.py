@@ -26,7 +26,7 @@ EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_OF: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 TTL: Final = "Nats-TTL"
 NO_MESSAGE: Final = 10037
-NO_SEQUENCE: Final = 10043
+GONE: Final = frozenset({10037, 10043, 10057})  # what JetStream says of a message that is deleted already
 NO_STREAM: Final = 10059
 STREAM_THERE: Final = 10058
 NO_SYSTEM: Final = 10008
@@ -175,7 +175,7 @@ class Wire(Link):
         try:
             await self.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
         except Refused as problem:
-            if problem.code not in (NO_SEQUENCE, NO_MESSAGE):
+            if problem.code not in GONE:
                 raise StoreUnavailable(f"NATS: {problem}") from problem
 
 

@@ -1,0 +1,267 @@
+"""Commits on NATS: an operation recorded on a branch, for one and many clients, on one server and on three.
+
+A commit is counted once everything that is derived from it is published too. The yardstick is a plain loop on the same
+servers: as many compare-and-set writes, of the same sizes, by as many clients, measured in turns with the commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import nats
+import nats.errors
+from nats.aio.client import Client
+from nats.js.api import StreamConfig
+
+from bench.daemon import Taken, added, exactly
+from bench.figures import Figure, show, tell
+from bench.stdio import median, p99
+from contextfold.fold.archive import Entry
+from contextfold.fold.events import BranchCreated, OperationCompleted, SessionStarted
+from contextfold.fold.store import Commit, Operation, SessionKey
+from contextfold.stores.nats import NatsStore
+from contextfold.stores.nats_link import Place
+
+SERVER = Path(sys.executable).parent / "nats-server"
+NODES = (1, 3)
+CLIENTS = (1, 16)
+COMMITS = 160  # in a turn of one client; many have twice as many together
+LIMIT = 2.5  # times the plain writes is what the commits may take
+RATE = 1000  # commits a second on one server with many clients, at least
+READY_S = 60.0
+ASKED_EVERY_S = 0.02
+AT = "2026-01-01T00:00:00Z"
+TEXT = "".join(f"src/app/login_{number}.py:{number}: def check(session, user):\n" for number in range(20))  # 1 KB
+ANSWER = '{"operation":"recorded"}' + " " * 300
+STREAMS = ("log", "events", "state", "archive")
+EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+STORED_MORE = 34  # bytes that a stream keeps beside a message's subject, headers and data
+
+
+# ---- servers
+
+
+def free_ports(number: int) -> list[int]:
+    with_ports = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    ports = [bound.getsockname()[1] for bound in with_ports]
+    for bound in with_ports:
+        bound.close()
+    return ports
+
+
+@contextmanager
+def running(nodes: int) -> Iterator[list[str]]:
+    """Servers in folders of their own, as one cluster if there are several; their URLs."""
+    ports = free_ports(2 * nodes)
+    routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports[nodes:])
+    processes: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for number, (port, cluster_port) in enumerate(zip(ports[:nodes], ports[nodes:], strict=True)):
+                cluster = f'cluster {{ name: "bench", listen: "127.0.0.1:{cluster_port}", routes: [{routes}] }}\n'
+                config = Path(folder) / f"{number}.conf"
+                config.write_text(
+                    f'server_name: "n{number}"\nlisten: "127.0.0.1:{port}"\n'
+                    f'jetstream {{ store_dir: "{folder}/{number}" }}\n' + (cluster if nodes > 1 else "")
+                )
+                processes.append(subprocess.Popen([SERVER, "-c", config], stderr=subprocess.DEVNULL))
+            yield [f"nats://127.0.0.1:{port}" for port in ports[:nodes]]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+
+
+async def connected(urls: Sequence[str]) -> Client:
+    """Once they answer, and have made out who leads."""
+
+    async def quiet(_problem: Exception) -> None:
+        """It is tried again."""
+
+    for _ in range(int(READY_S / ASKED_EVERY_S)):
+        with suppress(OSError, nats.errors.Error, TimeoutError):
+            client = await nats.connect(list(urls), error_cb=quiet, allow_reconnect=False)
+            try:
+                await client.jetstream().add_stream(
+                    StreamConfig(name="raw", subjects=["raw.*"], num_replicas=len(urls))
+                )
+            except BaseException:
+                await client.close()
+                raise
+            return client
+        await asyncio.sleep(ASKED_EVERY_S)
+    raise SystemExit("the NATS servers did not come up")
+
+
+# ---- commits
+
+
+def key_of(client: int, run: str) -> SessionKey:
+    return SessionKey("bench", f"{client:064x}", run)
+
+
+class Session:
+    """One client's: begun with a branch, then an operation a commit."""
+
+    def __init__(self, client: int) -> None:
+        self.key = key_of(client, secrets.token_hex(8))
+        self.id = f"sess_{secrets.token_hex(8)}"
+        self.branch = f"br_{secrets.token_hex(8)}"
+        self.revision = 0
+
+    def begin(self) -> Commit:
+        events = (
+            SessionStarted(1, AT, self.id, "/bench", None),
+            BranchCreated(2, AT, self.branch, None, "Find it", TEXT[:200], 50, 0),
+        )
+        self.revision = 2
+        return Commit(self.key, self.id, 0, events, None, "")
+
+    def operation(self) -> Commit:
+        before, n = self.revision, self.revision + 1
+        self.revision = n
+        event = OperationCompleted(n, AT, self.branch, "Bash", len(TEXT) // 4, "hook", False, 0)
+        entry = Entry(self.branch, n, AT, "operation", TEXT, event.tokens, event.type, event.source)
+        asked = Operation(secrets.token_hex(16), secrets.token_hex(32))
+        return Commit(self.key, self.id, before, (event,), asked, ANSWER, (entry,))
+
+
+async def commits(store: NatsStore, sessions: Sequence[Session], number: int) -> Taken:
+    """Each client makes `number` of them, one after the other; the time ends when everything is published."""
+    seconds: list[float] = []
+
+    async def client(session: Session) -> None:
+        for _ in range(number):
+            commit = session.operation()
+            begin = time.perf_counter()
+            await store.commit(commit)
+            seconds.append(time.perf_counter() - begin)
+
+    begin = time.perf_counter()
+    await asyncio.gather(*(client(session) for session in sessions))
+    await store.settle()
+    return Taken(seconds, time.perf_counter() - begin)
+
+
+# ---- the yardstick
+
+
+class Written(NamedTuple):
+    """What the commits left in the streams."""
+
+    messages: dict[str, int]  # so far, with those that are gone again
+    mean_bytes: dict[str, float]  # of those that are there
+
+    @classmethod
+    async def now(cls, client: Client, prefix: str) -> Written:
+        told = {name: (await client.jetstream().stream_info(f"{prefix}_{name}")).state for name in STREAMS}
+        return cls(
+            {name: state.last_seq for name, state in told.items()},
+            {name: state.bytes / max(1, state.messages) for name, state in told.items()},
+        )
+
+    def sizes_since(self, before: Written) -> list[int]:
+        """The size of every message, stream by stream."""
+        return [
+            round(self.mean_bytes[name]) for name in STREAMS for _ in range(self.messages[name] - before.messages[name])
+        ]
+
+
+async def plain_writes(client: Client, sizes: Sequence[int], clients: int) -> Taken:
+    """So many messages, dealt out to clients; each expects its own last one."""
+    js = client.jetstream()
+    seconds: list[float] = []
+
+    async def work(number: int) -> None:
+        subject, last = f"raw.{secrets.token_hex(16)}", 0
+        for size in sizes[number::clients]:
+            headers = {EXPECTED: str(last)}
+            more = STORED_MORE + len(subject) + len(EXPECTED) + len(str(last)) + len("NATS/1.0\r\n: \r\n\r\n")
+            begin = time.perf_counter()
+            last = (await js.publish(subject, b"x" * max(1, size - more), headers=headers)).seq
+            seconds.append(time.perf_counter() - begin)
+
+    begin = time.perf_counter()
+    await asyncio.gather(*(work(number) for number in range(clients)))
+    return Taken(seconds, time.perf_counter() - begin)
+
+
+# ---- figures
+
+
+@asynccontextmanager
+async def opened(urls: Sequence[str]) -> AsyncIterator[tuple[NatsStore, Client]]:
+    client = await connected(urls)
+    store = NatsStore(Place(tuple(urls), "bench", replicas=len(urls)))
+    try:
+        await store.open()
+        yield store, client
+    finally:
+        await store.close()
+        await client.close()
+
+
+async def speed(store: NatsStore, client: Client, *, clients: int, turns: int, number: int) -> tuple[Taken, Taken]:
+    """All turns of the commits, and all of the plain writes that came to the same."""
+    each = max(1, number // clients)
+    sessions = [Session(one) for one in range(clients)]
+    for session in sessions:
+        await store.commit(session.begin())
+    blocks: list[tuple[Taken, Taken]] = []
+    for _ in range(turns + 1):
+        await store.settle()
+        before = await Written.now(client, "bench")
+        ours = await commits(store, sessions, each)
+        sizes = (await Written.now(client, "bench")).sizes_since(before)
+        blocks.append((ours, await plain_writes(client, sizes, clients)))
+    ours, plain = (added(list(column)) for column in zip(*blocks[1:], strict=True))  # the first warms up
+    return ours, plain
+
+
+def speed_figure(ours: Taken, plain: Taken, *, nodes: int, clients: int) -> Figure:
+    writes = len(plain.seconds) / len(ours.seconds)
+    waited = f"until committed p50 {exactly(median(ours.seconds))}, p99 {exactly(p99(ours.seconds))}"
+    plainly = f"{writes:.1f} plain writes each, p50 {exactly(median(plain.seconds))}"
+    return Figure(
+        f"commits, {_told(clients, 'client')}, {_told(nodes, 'server')}",
+        f"{ours.per_second:,.0f}/s; {waited}",
+        f"{plain.per_second / writes:,.0f}/s; {plainly}",
+        ours.wall_s / plain.wall_s,
+        LIMIT,
+    )
+
+
+def _told(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number > 1 else ''}"
+
+
+async def figures_of(urls: Sequence[str], *, turns: int, number: int) -> list[Figure]:
+    figures: list[Figure] = []
+    nodes = len(urls)
+    async with opened(urls) as (store, client):
+        for clients in CLIENTS:
+            ours, plain = await speed(store, client, clients=clients, turns=turns, number=number * min(clients, 2))
+            figures.append(speed_figure(ours, plain, nodes=nodes, clients=clients))
+            if (nodes, clients) == (NODES[0], CLIENTS[-1]):
+                name = f"the least of them, {_told(clients, 'client')}, {_told(nodes, 'server')}"
+                figures.append(Figure(name, f"{ours.per_second:,.0f}/s", f"{RATE:,}/s", RATE / ours.per_second, 1.0))
+    return figures
+
+
+def main(turns: int = 5, number: int = COMMITS) -> bool:
+    tell("nats")
+    figures: list[Figure] = []
+    for nodes in NODES:
+        with running(nodes) as urls:
+            figures += asyncio.run(figures_of(urls, turns=turns, number=number))
+    return show("nats", figures)

@@ -1,0 +1,129 @@
+"""A wire between a daemon and NATS that can be told to lose something: an answer, or what was asked, once each.
+
+Runs a loop of its own in a thread, so that tests can stay as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Literal
+
+CHUNK = 65_536
+JOIN_S = 60.0
+TAIL = 4_096  # bytes in which what is looked for is found, however the chunks are cut
+
+Loss = Literal["answer", "request"]
+
+
+class Proxy:
+    """Connections to it are connections to the server behind."""
+
+    def __init__(self, port: int) -> None:
+        self._behind = port
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._pairs: set[asyncio.StreamWriter] = set()
+        self._loses: Loss | None = None
+        self._asked, self.answer = b"", b""
+        self.lost = threading.Event()  # what was to be lost is lost, and the connection cut
+        self.port = 0
+
+    def __enter__(self) -> Proxy:
+        self._thread.start()
+        self._server = self._run(self._listen())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(JOIN_S)
+        self._loop.close()
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def lose(self, what: Loss, stream: str) -> None:
+        """The next message for a stream is lost on the way there, or its answer on the way back."""
+        self.lost.clear()
+        self._asked, self.answer = f"PUB {stream}.".encode(), f'"stream":"{stream}"'.encode()
+        self._loses = what
+
+    def _run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(JOIN_S)
+
+    async def _listen(self) -> asyncio.Server:
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        return server
+
+    async def _end(self) -> None:
+        self._server.close()
+        for writer in list(self._pairs):
+            writer.close()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._behind)
+        except OSError:
+            writer.close()
+            return
+        connection = _Connection(self, writer, back)
+        self._pairs |= {writer, back}
+        try:
+            await asyncio.gather(
+                connection.carry(reader, back, connection.may_go), connection.carry(there, writer, connection.may_come)
+            )
+        finally:
+            self._pairs -= {writer, back}
+            connection.cut()
+
+    def takes(self, seen: bytes) -> Loss | None:
+        """Whether this is what is to be lost; if so, once."""
+        if self._loses is None or self._asked not in seen:
+            return None
+        loses, self._loses = self._loses, None
+        return loses
+
+
+class _Connection:
+    def __init__(self, proxy: Proxy, *writers: asyncio.StreamWriter) -> None:
+        self._proxy, self._writers = proxy, writers
+        self._seen = b""
+        self._loses_answer = False
+
+    async def carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, may: Callable[[bytes], bool]
+    ) -> None:
+        with contextlib.suppress(ConnectionError):
+            while chunk := await reader.read(CHUNK):
+                if not may(chunk):
+                    self.cut()
+                    self._proxy.lost.set()
+                    return
+                writer.write(chunk)
+                await writer.drain()
+        self.cut()
+
+    def may_go(self, chunk: bytes) -> bool:
+        self._seen = (self._seen + chunk)[-TAIL - len(chunk) :]
+        loses = self._proxy.takes(self._seen)
+        self._loses_answer |= loses == "answer"
+        return loses != "request"
+
+    def may_come(self, chunk: bytes) -> bool:
+        return not self._loses_answer or self._proxy.answer not in chunk
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.close()

@@ -1,0 +1,129 @@
+"""The wires between the servers of a cluster, so that one of them can be cut off from the others and still be reached.
+
+Every server tells the others an address that leads here, and from here to it. Who calls is heard from the first words.
+A wire that is cut swallows everything without a word, as networks do, and is torn when the cut is healed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+CHUNK = 65_536
+FIRST_WORDS = 16_384  # bytes in which a caller has said its name
+JOIN_S = 60.0
+_NAME = re.compile(rb'"server_name":"([^"]+)"')
+
+
+class Routes:
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._servers: list[asyncio.Server] = []
+        self._wires: set[_Wire] = set()
+        self._cut_off: str | None = None
+
+    def __enter__(self) -> Routes:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(JOIN_S)
+        self._loop.close()
+
+    def lead_to(self, ports: Mapping[str, int]) -> dict[str, int]:
+        """For every server by its name: a port that leads to it."""
+        listening: dict[str, int] = self._run(self._listen(ports))
+        return listening
+
+    def cut_off(self, name: str) -> None:
+        """From now on a server and the others hear nothing of each other."""
+        self._cut_off = name
+
+    def heal(self) -> None:
+        self._cut_off = None
+        self._run(self._tear())
+
+    def is_cut(self, *names: str) -> bool:
+        return self._cut_off in names
+
+    def _run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(JOIN_S)
+
+    async def _listen(self, ports: Mapping[str, int]) -> dict[str, int]:
+        listening = {}
+        for name, port in ports.items():
+            server = await asyncio.start_server(self._accept(name, port), "127.0.0.1", 0)
+            self._servers.append(server)
+            listening[name] = server.sockets[0].getsockname()[1]
+        return listening
+
+    def _accept(self, name: str, port: int) -> Any:
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                there, back = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                writer.close()
+                return
+            wire = _Wire(self, name, writer, back)
+            self._wires.add(wire)
+            try:
+                await asyncio.gather(wire.carry(reader, back, is_caller=True), wire.carry(there, writer))
+            finally:
+                self._wires.discard(wire)
+                wire.close()
+
+        return accept
+
+    async def _tear(self) -> None:
+        for wire in list(self._wires):
+            if wire.is_torn:
+                wire.close()
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+class _Wire:
+    def __init__(self, routes: Routes, called: str, *writers: asyncio.StreamWriter) -> None:
+        self._routes, self._called, self._writers = routes, called, writers
+        self._caller = ""
+        self._heard = b""
+        self.is_torn = False  # something was swallowed
+
+    async def carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_caller: bool = False
+    ) -> None:
+        with contextlib.suppress(ConnectionError):
+            while chunk := await reader.read(CHUNK):
+                if is_caller:
+                    self._listen_for_name(chunk)
+                self.is_torn |= self._routes.is_cut(self._called, self._caller)
+                if not self.is_torn:
+                    writer.write(chunk)
+                    await writer.drain()
+        self.close()
+
+    def _listen_for_name(self, chunk: bytes) -> None:
+        if not self._caller and len(self._heard) < FIRST_WORDS:
+            self._heard += chunk
+            found = _NAME.search(self._heard)
+            self._caller = found[1].decode() if found else ""
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()

@@ -1,0 +1,109 @@
+"""What lies on the subjects of an installation, read with a NATS client and nothing of the store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import TimeoutError as NothingCame
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+from contextfold.fold.events import Event, from_json
+from jetstream.history import Published
+from nats_servers import connected
+
+BATCH = 500
+ANSWER_S = 10.0
+
+
+@dataclass(slots=True)
+class _Found:
+    events: list[Mapping[str, Any]] = field(default_factory=list)
+    branches: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    session_state: Mapping[str, Any] | None = None
+
+
+async def messages(
+    connection: Client, stream: str, *, subject: str = ">", policy: DeliverPolicy = DeliverPolicy.ALL
+) -> AsyncIterator[Msg]:
+    """Everything in a stream that a filter names, or the last of each subject."""
+    config = ConsumerConfig(
+        deliver_policy=policy,
+        ack_policy=AckPolicy.NONE,
+        inactive_threshold=60,
+        filter_subject=subject,
+        mem_storage=True,
+    )
+    jetstream = connection.jetstream(timeout=ANSWER_S)
+    told = await jetstream.add_consumer(stream, config)
+    left = told.num_pending or 0
+    consumer = await jetstream.pull_subscribe_bind(told.name or "", stream)
+    while left > 0:
+        for message in await consumer.fetch(min(BATCH, left), timeout=ANSWER_S):
+            left -= 1
+            yield message
+    await consumer.unsubscribe()
+    await jetstream.delete_consumer(stream, told.name or "")
+
+
+async def published(urls: Sequence[str] | str, prefix: str) -> dict[str, Published]:
+    """Every session's events and states, by session id."""
+    connection = await connected(urls)
+    found: dict[str, _Found] = {}
+    try:
+        async for message in messages(connection, f"{prefix}_events"):
+            found.setdefault(message.subject.split(".")[3], _Found()).events.append(json.loads(message.data))
+        states = messages(connection, f"{prefix}_state", policy=DeliverPolicy.LAST_PER_SUBJECT)
+        async for message in states:
+            match message.subject.split("."):
+                case [_, _, _, session_id, "branches", branch_id] if message.data:
+                    found.setdefault(session_id, _Found()).branches[branch_id] = json.loads(message.data)
+                case [_, _, _, session_id, "meta", "session_state"] if message.data:
+                    found.setdefault(session_id, _Found()).session_state = json.loads(message.data)
+    finally:
+        await connection.close()
+    return {name: Published(each.events, each.branches, each.session_state) for name, each in found.items()}
+
+
+async def logged(urls: Sequence[str] | str, prefix: str) -> tuple[dict[str, list[Event]], dict[str, list[str]]]:
+    """The logs as they lie there, message by message: events, and digests of operation ids, by session id."""
+    connection = await connected(urls)
+    logs: dict[str, list[Event]] = {}
+    committed: dict[str, list[str]] = {}
+    try:
+        async for message in messages(connection, f"{prefix}_log"):
+            told = json.loads(message.data)
+            logs.setdefault(told["session"], []).extend(from_json(json.dumps(event)) for event in told["events"])
+            committed.setdefault(told["session"], []).extend(receipt[0] for receipt in told.get("receipts", ()))
+    finally:
+        await connection.close()
+    return logs, committed
+
+
+async def subjects_of(urls: Sequence[str] | str, stream: str) -> list[str]:
+    """The subjects of a stream that hold something."""
+    connection = await connected(urls)
+    try:
+        told = await connection.jetstream(timeout=ANSWER_S).stream_info(stream, subjects_filter=">")
+        return sorted(told.state.subjects or {})
+    finally:
+        await connection.close()
+
+
+async def leader_of(urls: Sequence[str] | str, stream: str) -> str:
+    """The name of the server that leads a stream, "" if none does."""
+    connection = await connected(urls)
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            told = await connection.jetstream(timeout=ANSWER_S).stream_info(stream)
+            return (told.cluster and told.cluster.leader) or ""
+    except (nats.errors.Error, TimeoutError, NothingCame):
+        return ""
+    finally:
+        await connection.close()

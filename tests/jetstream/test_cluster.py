@@ -1,0 +1,122 @@
+"""Three servers, three daemons, many agents; servers and daemons killed, paused and restarted among it.
+
+What agents and watchers were told is held against what is left, law by law.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from daemon import HttpAgent
+from jetstream.agents import Agent, Book, Session
+from jetstream.history import Account, Logs, Published, excerpt, violations
+from jetstream.nemesis import Nemesis, Servers, daemons
+from jetstream.routes import Routes
+from jetstream.subjects import logged, published
+from jetstream.waiting import is_ready, until
+from jetstream.watchers import Watcher, logs_through, wrong_views
+from machine import times
+from nats_servers import ASKED_EVERY_S, NatsCluster
+
+SESSIONS = 50
+AGENTS, WATCHERS, DAEMONS = times(8, 12), 2, 3
+SEED = os.environ.get("CONTEXTFOLD_SEED") or (str(random.SystemRandom().getrandbits(32)) if times(0, 1) else "1")
+CAUGHT_UP_S = 60.0  # for what daemons left half published when they were killed
+
+
+class Drama:
+    """Everybody who takes part, from the first call to the last look."""
+
+    def __init__(self, folder: Path, store: str, servers: Servers | None, *argv: str, faults: int) -> None:
+        self._folder, self._store, self._argv, self._servers, self._faults = folder, store, argv, servers, faults
+        self.book = Book()
+
+    def play(self) -> None:
+        """Work under plague, then look at what is left."""
+        with daemons(self._folder, DAEMONS, self._store, *self._argv) as fleet:
+            sessions = [Session(f"/cluster/{number}") for number in range(SESSIONS)]
+            agents = [Agent(f"agent {number}", SEED, fleet, sessions, self.book) for number in range(AGENTS)]
+            watchers = [Watcher(f"watcher {number}", SEED, fleet) for number in range(WATCHERS)]
+            nemesis = Nemesis(random.Random(SEED), self.book, fleet, self._servers)
+            for thread in (*watchers, *agents):
+                thread.start()
+            try:
+                nemesis.plague(self._chosen(nemesis))
+                self._finish(agents)
+                logs: dict[str, Logs] = {daemon.url: logs_through(daemon) for daemon in fleet}
+                committed: dict[str, list[str]] = {}
+                if self._servers:
+                    urls, prefix = self._servers.cluster.urls, self._servers.prefix
+                    logs["nats"], committed = asyncio.run(logged(urls, prefix))
+                wanted = {name: len(log) for name, log in next(iter(logs.values())).items()}
+                for watcher in watchers:
+                    watcher.finish(wanted)
+                account = Account(
+                    self.book.tries,
+                    logs,
+                    {watcher.name: watcher.connections for watcher in watchers},
+                    self._published(next(iter(logs.values()))) if self._servers else None,
+                    committed,
+                )
+                wrong = [text for daemon in fleet for text in wrong_views(daemon, logs[daemon.url])]
+            finally:
+                self._finish(agents)
+                for watcher in watchers:
+                    watcher.give_up()
+        found = [*violations(account), *wrong, *self.book.broken, *(text for one in watchers for text in one.broken)]
+        assert not found, self._story(account, found, nemesis)
+
+    def _chosen(self, nemesis: Nemesis) -> list[Callable[[], None]]:
+        """Each kind at least once, in the sample as in the soak."""
+        dice = random.Random(f"faults {SEED}")
+        first = nemesis.faults[: self._faults]
+        return first + dice.choices(nemesis.faults, k=self._faults - len(first))
+
+    def _finish(self, agents: list[Agent]) -> None:
+        for agent in agents:
+            agent.stopping.set()
+        for agent in agents:
+            agent.join()
+
+    def _published(self, logs: Logs) -> dict[str, Published]:
+        """What NATS clients see, once the daemons have caught up with what was left half done."""
+        assert self._servers
+        found: dict[str, Published] = {}
+        for _ in range(int(CAUGHT_UP_S / ASKED_EVERY_S)):
+            found = asyncio.run(published(self._servers.cluster.urls, self._servers.prefix))
+            states = {name: (each.session_state or {}).get("revision") for name, each in found.items()}
+            if states == {name: len(log) for name, log in logs.items()}:
+                break
+        return found
+
+    def _story(self, account: Account, found: list[str], nemesis: Nemesis) -> str:
+        return "\n".join([excerpt(account, found), "", f"seed {SEED}", *nemesis.told, f"logs are in {self._folder}"])
+
+
+def test_nothing_is_lost_doubled_or_reordered_though_daemons_of_one_file_die(tmp_path: Path) -> None:
+    """The same play on a file, so that what it shows on NATS is not its own doing."""
+    Drama(tmp_path, str(tmp_path / "state.db"), None, faults=times(2, 20)).play()
+
+
+def test_nothing_is_lost_doubled_or_reordered_though_servers_and_daemons_die(tmp_path: Path) -> None:
+    with Routes() as routes, NatsCluster(tmp_path / "nats", lead_to=routes.lead_to) as cluster:
+        argv = ("--nats-prefix", "drama", "--nats-replicas", "3")
+        servers = Servers(cluster, routes, "drama")
+        Drama(tmp_path, ",".join(cluster.urls), servers, *argv, faults=times(5, 60)).play()
+
+
+def test_a_daemon_leaves_a_server_that_is_cut_off_from_the_others(tmp_path: Path) -> None:
+    with Routes() as routes, NatsCluster(tmp_path / "nats", lead_to=routes.lead_to) as cluster:
+        argv = ("--nats-prefix", "left", "--nats-replicas", "3")
+        with daemons(tmp_path, 1, ",".join(cluster.urls), *argv) as (daemon,):
+            until(lambda: is_ready(daemon))
+            routes.cut_off(cluster.servers[0].name)
+            until(lambda: not is_ready(daemon))
+            until(lambda: is_ready(daemon))
+            agent = HttpAgent(daemon.port)
+            agent.call("context_record", type="t", content="c", project_path="/left")
+            agent.close()

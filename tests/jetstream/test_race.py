@@ -1,0 +1,142 @@
+"""Two who decide on the same revision at the same moment: one wins each time, and nobody's work is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from contextfold.failures import JSON_RPC_CODES
+from contextfold.fold.store import StaleRevision
+from contextfold.serve.fold_tools import META_OPERATION
+from contextfold.stores.nats import NatsStore
+from contextfold.stores.nats_link import Place
+from contract.sessions import NOON, commit_of, key_of
+from daemon import Daemon, HttpAgent, Refused
+from jetstream.agents import Book, Session, random_call
+from jetstream.history import Account, Outcome, Try, excerpt, violations
+from jetstream.nemesis import daemons
+from jetstream.watchers import logs_through
+from machine import times
+from nats_servers import NatsServer, random_prefix
+
+ROUNDS = times(200, 10_000)
+SESSION_ROUNDS = 500  # then another session: a log that grows for ever is another test's subject
+READY_S = 60.0
+MORNING = "2026-01-01T08:00:00Z"
+ROOMY = {"CONTEXT_BRANCHES_PER_SESSION": "10000", "CONTEXT_BRANCH_DEPTH": "64"}
+
+
+def test_of_two_stores_that_expect_the_same_revision_one_wins(nats_server: NatsServer) -> None:
+    async def act() -> None:
+        place = Place(servers=(nats_server.url,), prefix=random_prefix())
+        one, two = NatsStore(place), NatsStore(place)
+
+        async def commit(store: NatsStore, who: str, project: str, revision: int) -> bool:
+            try:
+                await store.commit(commit_of(key_of(project), revision, session_id=project, operation_id=who))
+            except StaleRevision:
+                return False
+            return True
+
+        try:
+            won = {"one": 0, "two": 0}
+            for turn in range(ROUNDS):
+                project, revision = f"p{turn // SESSION_ROUNDS}", turn % SESSION_ROUNDS
+                outcomes = await asyncio.gather(
+                    commit(one, f"one {turn}", project, revision), commit(two, f"two {turn}", project, revision)
+                )
+                assert sorted(outcomes) == [False, True], turn
+                won["one" if outcomes[0] else "two"] += 1
+                for store, who, was_won in ((one, "one", outcomes[0]), (two, "two", outcomes[1])):
+                    if turn % 20 == 0:
+                        assert (await store.receipt(key_of(project), f"{who} {turn}") is not None) == was_won
+            for project in {f"p{turn // SESSION_ROUNDS}" for turn in range(ROUNDS)}:
+                logs = [await store.load(key_of(project)) for store in (one, two)]
+                assert logs[0] is not None
+                assert logs[1] is not None
+                assert list(logs[0].events) == list(logs[1].events)
+                assert [event.n for event in logs[0].events] == list(range(1, len(logs[0].events) + 1))
+            assert sum(won.values()) == ROUNDS
+        finally:
+            await one.close()
+            await two.close()
+
+    asyncio.run(act())
+
+
+def test_of_two_stores_that_sweep_at_once_one_ends_each_session(nats_server: NatsServer) -> None:
+    """And the other is not disturbed by what is gone already."""
+    sessions = times(40, 2000)
+
+    async def act() -> None:
+        place = Place(servers=(nats_server.url,), prefix=random_prefix())
+        one, two = NatsStore(place), NatsStore(place)
+        try:
+            for turn in range(3):
+                for number in range(sessions):
+                    await one.commit(commit_of(key_of(f"p{number}"), session_id=f"sess_{turn}_{number}", at=MORNING))
+                ended = await asyncio.gather(one.expire(NOON, MORNING), two.expire(NOON, MORNING))
+                assert sum(ended) == sessions
+                assert [await store.count() for store in (one, two)] == [0, 0]
+            assert sum(await asyncio.gather(one.expire(NOON, NOON), two.expire(NOON, NOON))) == 0
+        finally:
+            await one.close()
+            await two.close()
+
+    asyncio.run(act())
+
+
+class Racer(threading.Thread):
+    """An agent at one daemon, who starts every round when the other does."""
+
+    def __init__(self, number: int, daemon: Daemon, start: threading.Barrier, book: Book) -> None:
+        super().__init__()
+        self._number, self._start_line, self._book = number, start, book
+        self._agent = HttpAgent(daemon.port)
+        self.problem: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            for turn in range(ROUNDS):
+                self._start_line.wait(READY_S)
+                self._race(turn)
+        except BaseException as problem:
+            self.problem = problem
+            self._start_line.abort()
+        finally:
+            self._agent.close()
+
+    def _race(self, turn: int) -> None:
+        project, operation_id = f"/race/{turn // SESSION_ROUNDS}", f"racer {self._number} turn {turn}"
+        call = random_call(random.Random(operation_id), Session(project), operation_id)
+        sent_s = time.monotonic()
+        outcome: Outcome = "acknowledged"
+        told = {}
+        try:
+            meta = {META_OPERATION: operation_id}
+            told = call.told(self._agent.call(call.tool, meta, project_path=project, **call.arguments))
+        except Refused as refusal:
+            outcome = "unknown" if refusal.code == JSON_RPC_CODES["store_unavailable"] else "refused"
+        done_s = time.monotonic()
+        self._book.write(Try(project, operation_id, call.effect, sent_s, done_s, outcome, f"d{self._number}", told))
+
+
+def test_what_two_daemons_do_to_one_session_at_once_is_all_there_once(nats_server: NatsServer, tmp_path: Path) -> None:
+    prefix, book, start = random_prefix(), Book(), threading.Barrier(2)
+    with daemons(tmp_path, 2, nats_server.url, "--nats-prefix", prefix, env=ROOMY) as fleet:
+        racers = [Racer(number, daemon, start, book) for number, daemon in enumerate(fleet)]
+        for racer in racers:
+            racer.start()
+        for racer in racers:
+            racer.join()
+        assert [racer.problem for racer in racers] == [None, None]
+        account = Account(book.tries, {daemon.url: logs_through(daemon) for daemon in fleet})
+    found = violations(account)
+    assert not found, excerpt(account, found)
+    outcomes = Counter(one.outcome for one in book.tries)
+    assert outcomes["acknowledged"] > ROUNDS
+    assert not outcomes["unknown"]

@@ -1,0 +1,354 @@
+"""What is particular to the store on NATS: who publishes what a commit leaves to be published, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.fold.archive import Entry
+from contextfold.fold.events import BranchCreated, BranchFolded, Event, OperationCompleted, SessionStarted, members
+from contextfold.fold.store import Commit, SessionKey, StaleRevision
+from contextfold.stores import nats_log
+from contextfold.stores.nats import NatsStore
+from contextfold.stores.nats_link import Link, Place, check_server
+from contextfold.stores.nats_names import Names
+from contextfold.stores.nats_reading import Reading, read_to
+from contextfold.stores.nats_streams import prepare
+from contextfold.stores.nats_wire import Stored, Wire
+from contract.sessions import NOON, commit_of, key_of, summary_of, take, watching
+from machine import times
+from nats_servers import NatsServer, drop, random_prefix
+
+KEY = key_of()
+Act = Callable[[Place], Awaitable[None]]
+
+
+@pytest.fixture
+def on_nats(nats_server: NatsServer) -> Callable[[Act], None]:
+    """Do something at a place where nobody has been before."""
+
+    def run(act: Act) -> None:
+        async def whole() -> None:
+            place = Place((nats_server.url,), random_prefix())
+            try:
+                await act(place)
+            finally:
+                await drop(place)
+
+        asyncio.run(whole())
+
+    return run
+
+
+OnNats = Callable[[Act], None]
+
+
+async def everything(place: Place, stream: str, subjects: str) -> list[Stored]:
+    wire = Wire(place, prepare)
+    try:
+        await wire.open()
+        last = await wire.last(stream, subjects)
+        return [each async for each in read_to(wire, Reading(stream, subjects), last.seq)] if last else []
+    finally:
+        await wire.close()
+
+
+def told(stored: Stored) -> Any:
+    return json.loads(stored.data)
+
+
+def branching(key: SessionKey, session_id: str = "sess_1") -> list[Commit]:
+    """A session in four commits, as the service makes them."""
+    events: list[list[Event]] = [
+        [
+            SessionStarted(1, NOON, session_id, "/work/project", None),
+            BranchCreated(2, NOON, "br_1", None, "Look", "Look into it.", 4, 0),
+        ],
+        [OperationCompleted(3, NOON, "br_1", "tool", 10, "hook", failed=False, redactions=0)],
+        [BranchFolded(4, NOON, "br_1", "Found it", 2, 14, 0, forced=False)],
+        [OperationCompleted(5, NOON, None, "tool", 3, "hook", failed=True, redactions=1)],
+    ]
+    texts = [Entry("br_1", 2, NOON, "prompt", "Look into it."), Entry("br_1", 3, NOON, "operation", "ls")]
+    summary = summary_of(key, "br_1", "Found it", session_id=session_id)
+    return [
+        Commit(key, session_id, 0, events[0], None, "", texts[:1]),
+        Commit(key, session_id, 2, events[1], None, "", texts[1:]),
+        Commit(key, session_id, 3, events[2], None, "", [], [summary]),
+        Commit(key, session_id, 4, events[3], None, "", []),
+    ]
+
+
+async def check_published(place: Place, session_id: str = "sess_1") -> None:
+    """Everything of that session, once and in order."""
+    names = Names(place.prefix)
+    session = names.session(KEY, session_id)
+    seen = [told(each) for each in await everything(place, names.events, f"{session}.events.>")]
+    expected = [
+        members(event) | {"session_id": session_id} for commit in branching(KEY, session_id) for event in commit.events
+    ]
+    assert seen == expected
+    (branch,) = await everything(place, names.state, f"{session}.branches.>")
+    assert told(branch).items() >= {"id": "br_1", "status": "folded", "summary": "Found it", "tokens": 14}.items()
+    (state,) = await everything(place, names.state, f"{session}.meta.>")
+    assert told(state).items() >= {"revision": 5, "main_thread_tokens": 5, "active_branch_id": None}.items()
+    assert len(await everything(place, names.archive, f"{names.archived(KEY, session_id)}.entries.>")) == 2
+    assert len(await everything(place, names.archive, f"{names.archived(KEY, session_id)}.summaries.>")) == 1
+
+
+# ---- publishing
+
+
+def test_a_commit_is_published_for_those_who_watch(on_nats: OnNats) -> None:
+    async def act(place: Place) -> None:
+        store = NatsStore(place)
+        for commit in branching(KEY):
+            await store.commit(commit)
+        await store.settle()
+        await store.close()
+        await check_published(place)
+
+    on_nats(act)
+
+
+def test_what_one_daemon_left_half_published_another_finishes(on_nats: OnNats) -> None:
+    """The log is written and nothing else, as if the writer were killed there."""
+
+    async def act(place: Place) -> None:
+        first, *others = branching(KEY)
+        writer = NatsStore(place)
+        await writer.commit(first)
+        await writer.settle()
+        for commit in others:
+            await writer._logs.commit(commit)
+        helper = NatsStore(place)
+        await helper.open()
+        await helper._table.reach()
+        await helper._table.wait_for(lambda: not helper._table.behind(), 30)
+        assert helper._table.behind() == []
+        await check_published(place)
+        for store in (writer, helper):
+            await store.close()
+
+    on_nats(act)
+
+
+def test_any_number_of_publishers_at_once_publish_each_thing_once(on_nats: OnNats) -> None:
+    async def act(place: Place) -> None:
+        chance = random.Random(1)
+        stores = [NatsStore(place) for _ in range(4)]
+        for turn in range(times(6, 100)):
+            session_id = f"sess_{turn}"
+            for commit in branching(KEY, session_id):
+                await chance.choice(stores)._logs.commit(commit)
+                await asyncio.gather(
+                    *(store._view.catch_up(KEY) for store in stores if chance.random() < 0.7), return_exceptions=True
+                )
+            await stores[0]._view.catch_up(KEY)
+            await check_published(place, session_id)
+            assert await stores[0].expire("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z") == 1
+        for store in stores:
+            await store.close()
+
+    on_nats(act)
+
+
+def test_a_reader_of_the_archive_waits_for_what_another_daemon_committed(on_nats: OnNats) -> None:
+    async def act(place: Place) -> None:
+        writer, reader = NatsStore(place), NatsStore(place)
+        for commit in branching(KEY):
+            await writer._logs.commit(commit)
+        found = await reader.trajectory("local", "p1", "br_1", limit=10)
+        assert found is not None
+        assert [entry.text for entry in found.entries] == ["Look into it.", "ls"]
+        assert [summary.summary for summary in await reader.search("local", "found", None, 10)] == ["Found it"]
+        for store in (writer, reader):
+            await store.close()
+
+    on_nats(act)
+
+
+def test_what_cannot_be_read_spoils_nothing_else(on_nats: OnNats) -> None:
+    async def act(place: Place) -> None:
+        names, store = Names(place.prefix), NatsStore(place)
+        await store.open()
+        bad = key_of("bad")
+        for headers in ({}, {"Cf-Session": "s", "Cf-Revision": "x"}, _headers("sess_9", 1)):
+            await store._wire.put(names.log_of(bad), b"no record", headers=headers)
+        async with watching(store, "local", "0") as watch:
+            for commit in branching(KEY):
+                await store.commit(commit)
+            assert [seen.event.n for seen in await take(watch, 5)] == [1, 2, 3, 4, 5]
+        with pytest.raises(StoreInvalid):
+            await store.load(bad)
+        assert [summary.summary for summary in await store.search("local", "found", None, 10)] == ["Found it"]
+        assert await store.expire("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z") == 1
+        assert store._mending is not None
+        assert not store._mending.done()
+        await store.close()
+
+    on_nats(act)
+
+
+def _headers(session_id: str, revision: int) -> dict[str, str]:
+    """Those of a commit."""
+    return {"Cf-Session": session_id, "Cf-Before": "0", "Cf-Revision": str(revision), "Cf-Last-At": NOON}
+
+
+# ---- committing
+
+
+def test_a_commit_decided_on_an_old_state_never_gets_in_whatever_is_remembered(on_nats: OnNats) -> None:
+    async def act(place: Place) -> None:
+        one, other = NatsStore(place), NatsStore(place)
+        await one.commit(commit_of(KEY))
+        await other.load(KEY)
+        await one.commit(commit_of(KEY, 1))
+        with pytest.raises(StaleRevision):
+            await other.commit(replace(commit_of(KEY, 1, operation_id="late"), operation=None))
+        assert (await other.commit(commit_of(KEY, 0))).repeated
+        await other.commit(commit_of(KEY, 2))
+        log = await one.load(KEY)
+        assert log is not None
+        assert [event.n for event in log.events] == [1, 2, 3]
+        for store in (one, other):
+            await store.close()
+
+    on_nats(act)
+
+
+def test_an_operation_is_known_again_by_a_daemon_that_has_forgotten_the_session(
+    on_nats: OnNats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_log, "REMEMBERED_MOST", 1)
+
+    async def act(place: Place) -> None:
+        store = NatsStore(place)
+        for revision in range(5):
+            await store.commit(commit_of(KEY, revision, operation_id=f"op {revision}"))
+        await store.commit(commit_of(key_of("another")))
+        again = await store.commit(commit_of(KEY, 5, operation_id="op 2"))
+        assert (again.answer, again.repeated) == ("answer of 2", True)
+        await store.close()
+
+    on_nats(act)
+
+
+def test_a_commit_larger_than_a_message_is_kept_whole(on_nats: OnNats) -> None:
+    async def act(place: Place) -> None:
+        store = NatsStore(place)
+        prompt = "α" * 1_500_000
+        created = BranchCreated(2, NOON, "br_1", None, "Look", prompt, 4, 0)
+        started = SessionStarted(1, NOON, "sess_1", "/work/project", None)
+        await store.commit(
+            Commit(KEY, "sess_1", 0, [started, created], None, "", [Entry("br_1", 2, NOON, "prompt", prompt)])
+        )
+        other = NatsStore(place)
+        log = await other.load(KEY)
+        await other.close()
+        assert log is not None
+        assert list(log.events) == [started, created]
+        found = await store.trajectory("local", "p1", "br_1", limit=1)
+        assert found is not None
+        assert found.entries[0].text == prompt
+        await store.close()
+
+    on_nats(act)
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize("version", ["2.9.10", "<nats server v2.11.99>", "2.2", "", "dev"])
+def test_a_server_that_is_too_old_is_refused(version: str) -> None:
+    with pytest.raises(StoreInvalid, match=r"2\.12 or later"):
+        check_server(version)
+
+
+@pytest.mark.parametrize("version", ["2.12.0", "<nats server v2.15.1>", "3.0.0-beta.1"])
+def test_a_server_that_is_new_enough_is_taken(version: str) -> None:
+    check_server(version)
+
+
+async def _made(place: Place, stream: str, **config: object) -> None:
+    async def make(wire: Wire) -> None:
+        await wire.preparing(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{stream}.>"], **config})
+
+    wire = Wire(place, make)
+    await wire.open()
+    await wire.close()
+
+
+def test_a_stream_of_somebody_elses_is_not_touched(on_nats: OnNats) -> None:
+    async def act(place: Place) -> None:
+        await _made(place, f"{place.prefix}_log")
+        store = NatsStore(place)
+        with pytest.raises(StoreInvalid, match="none of ours"):
+            await store.open()
+        await store.close()
+
+    on_nats(act)
+
+
+def test_sessions_of_a_newer_version_are_refused(on_nats: OnNats) -> None:
+    async def act(place: Place) -> None:
+        await _made(place, f"{place.prefix}_log", metadata={"contextfold.format": "2"})
+        store = NatsStore(place)
+        with pytest.raises(StoreInvalid, match="newer version"):
+            await store.open()
+        await store.close()
+
+    on_nats(act)
+
+
+def test_more_replicas_than_servers_are_refused(on_nats: OnNats) -> None:
+    async def act(place: Place) -> None:
+        store = NatsStore(replace(place, replicas=3))
+        with pytest.raises(StoreInvalid, match="replicas"):
+            await store.open()
+        await store.close()
+
+    on_nats(act)
+
+
+def test_a_server_without_jetstream_is_refused(tmp_path: Path) -> None:
+    async def act() -> None:
+        with NatsServer(tmp_path, config="jetstream: disabled") as server:
+            store = NatsStore(Place((server.url,)))
+            with pytest.raises(StoreInvalid, match="no JetStream"):
+                await store.open()
+            await store.close()
+
+    asyncio.run(act())
+
+
+def test_tls_that_was_asked_for_is_not_done_without(nats_server: NatsServer) -> None:
+    async def nothing() -> None:
+        pytest.fail("connected")
+
+    async def act() -> None:
+        link = Link(Place((nats_server.url.replace("nats://", "tls://"),)), nothing)
+        with pytest.raises(StoreInvalid, match="does not speak TLS"):
+            await link.open()
+        await link.close()
+
+    asyncio.run(act())
+
+
+def test_nobody_there_is_told_soon(tmp_path: Path) -> None:
+    async def act() -> None:
+        with NatsServer(tmp_path) as server:
+            url = server.url
+        store = NatsStore(Place((url,)))
+        with pytest.raises(StoreUnavailable):
+            await store.load(KEY)
+        await store.close()
+
+    asyncio.run(act())

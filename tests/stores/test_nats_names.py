@@ -1,0 +1,49 @@
+"""Any owner, path and name is a part of a subject that nobody else has, and comes back from it as it was."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextfold.fold.store import SessionKey
+from contextfold.stores.nats_names import Names, escaped, unescaped
+
+NAMES = Names("contextfold")
+texts = st.text(st.characters())  # half of a surrogate pair, too: paths may have them
+keys = st.builds(SessionKey, texts, texts, texts)
+
+
+@given(texts)
+def test_a_part_is_plain_and_comes_back(text: str) -> None:
+    part = escaped(text)
+    assert re.fullmatch(r"[A-Za-z0-9_=-]+", part)
+    assert unescaped(part) == text
+
+
+@given(keys, keys)
+def test_two_keys_never_share_a_log(one: SessionKey, other: SessionKey) -> None:
+    assert (NAMES.log_of(one) == NAMES.log_of(other)) == (one == other)
+    assert NAMES.key_of(NAMES.log_of(one)) == one
+
+
+@given(texts, texts)
+def test_a_part_never_goes_beyond_its_place(owner: str, branch_id: str) -> None:
+    session = NAMES.session(SessionKey(owner, "p", "n"), "sess_1")
+    assert NAMES.branch(session, branch_id).count(".") == "contextfold.owner.p.sess_1.branches.br".count(".")
+    assert not re.search(r"[*>\s]", NAMES.branch(session, branch_id))
+
+
+def test_no_installation_is_anothers_with_something_added() -> None:
+    ours, theirs = Names("fold"), Names("fold-log")
+    assert not set(ours.subjects) & set(theirs.subjects)
+    first = {subject.split(".")[0] for names in (ours, theirs) for each in names.subjects.values() for subject in each}
+    assert first == {"fold", "fold_log", "fold_archive", "fold_state", "fold-log", "fold-log_log"} | {
+        "fold-log_archive",
+        "fold-log_state",
+    }
+
+
+def test_an_empty_part_and_the_sign_for_it_are_two_things() -> None:
+    assert len({escaped(""), escaped("="), escaped("=3D")}) == 3

@@ -1,0 +1,143 @@
+"""What lies on NATS: bytes and back, and what cannot be read is refused in a line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextfold.errors import StoreInvalid
+from contextfold.fold.archive import Entry
+from contextfold.fold.events import BranchCreated, BranchFolded, Event, OperationCompleted, SessionStarted
+from contextfold.fold.session import EMPTY, replay
+from contextfold.fold.store import Receipt, Summary
+from contextfold.stores import nats_records as records
+from contextfold.stores.nats_records import Pieces, Record
+
+AT = "2026-01-01T12:00:00Z"
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
+numbers = st.integers(0, 1 << 53)
+entries = st.builds(
+    Entry,
+    st.none() | texts,
+    numbers,
+    texts,
+    texts,
+    texts,
+    numbers,
+    texts,
+    texts,
+    st.booleans(),
+    st.none() | texts,
+    st.none() | numbers,
+)
+summaries = st.builds(Summary, texts, texts, texts, texts, texts, texts, numbers, texts)
+receipts = st.dictionaries(texts, st.builds(Receipt, texts, texts), max_size=3)
+
+
+def events_after(before: int) -> st.SearchStrategy[list[Event]]:
+    return st.lists(texts, min_size=1, max_size=4).map(
+        lambda given: [
+            OperationCompleted(before + n, AT, None, text, 3, "hook", failed=False, redactions=0)
+            for n, text in enumerate(given, 1)
+        ]
+    )
+
+
+logged = numbers.flatmap(
+    lambda before: st.builds(
+        Record,
+        texts,
+        st.just(before),
+        events_after(before),
+        receipts,
+        st.lists(summaries, max_size=2),
+        st.lists(texts, max_size=2),
+        st.lists(entries, max_size=3),
+    )
+)
+
+
+def _bytes(record: Record) -> bytes:
+    core = records.core_of(record)
+    return records.whole_of(core, records.texts_of(record.entries)) if record.entries else core
+
+
+@given(logged)
+def test_a_commit_comes_back_as_it_was(record: Record) -> None:
+    assert records.record_from(_bytes(record)) == record
+
+
+@given(logged, texts)
+def test_texts_that_lie_elsewhere_are_named_and_not_repeated(record: Record, mark: str) -> None:
+    kept = records.record_from(records.core_of(replace(record, texts=Pieces(mark, 3))))
+    assert kept == replace(record, entries=[], texts=Pieces(mark, 3))
+    assert records.entries_in(records.texts_of(record.entries)) == list(record.entries)
+
+
+@given(st.lists(entries, max_size=3), summaries)
+def test_the_archive_comes_back_as_it_was(made: list[Entry], summary: Summary) -> None:
+    assert records.archived_from(records.archived(made)).entries == made
+    assert records.summary_from(records.summary_told(summary)) == summary
+    assert records.summary_from(records.RETRACTED) is None
+    elsewhere = records.archived_from(records.archived_in(Pieces("m", 2), [1, 0]))
+    assert (elsewhere.pieces, list(elsewhere.places)) == (Pieces("m", 2), [1, 0])
+
+
+@given(st.binary(max_size=2000), st.integers(1, 500))
+def test_pieces_put_together_are_the_whole(data: bytes, most: int) -> None:
+    pieces = list(records.cut(data, most))
+    assert b"".join(pieces) == data
+    assert all(len(piece) <= most for piece in pieces)
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_record_are_refused(data: bytes) -> None:
+    for read in (records.record_from, records.archived_from, records.summary_from):
+        with pytest.raises(StoreInvalid):
+            read(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"{}", b"[]", b'{"format":1}', b'{"format":"1"}', b'{"format":1,"session":"s","before":0,"events":[{}]}'],
+)
+def test_a_record_with_something_missing_is_refused(data: bytes) -> None:
+    with pytest.raises(StoreInvalid, match="cannot be read"):
+        records.record_from(data)
+
+
+@pytest.mark.parametrize("data", [b"{}", b"", b"[1]", b"[[]]", b"\xff"])
+def test_texts_that_are_none_are_refused(data: bytes) -> None:
+    with pytest.raises(StoreInvalid, match="cannot be read"):
+        records.entries_in(data)
+
+
+def test_a_record_of_a_newer_version_is_refused_as_such() -> None:
+    with pytest.raises(StoreInvalid, match="newer version"):
+        records.record_from(b'{"format":2}')
+
+
+def test_a_branch_is_told_as_the_seed_has_it() -> None:
+    started = SessionStarted(1, AT, "sess_1", "/work/project", None)
+    created = BranchCreated(2, AT, "br_1", None, "Search", "Use grep.", 20, 0)
+    folded = BranchFolded(3, AT, "br_1", "Found it", 2, 20, 0, forced=False)
+    open_one = replay([started, created], EMPTY)
+    told = json.loads(records.branch_told(open_one.branches["br_1"], "Use grep.", "", 2))
+    seed = {"id": "br_1", "description": "Search", "prompt": "Use grep.", "parent_id": None, "status": "active"}
+    assert told.items() >= (seed | {"created_at": AT, "tokens": 20}).items()
+    closed = replay([folded], open_one)
+    told = json.loads(records.branch_told(closed.branches["br_1"], "Use grep.", "Found it", 3))
+    closing = {"id": "br_1", "status": "folded", "folded_at": AT, "summary": "Found it", "tokens_folded": 20}
+    assert told.items() >= closing.items()
+    state = json.loads(records.session_told(open_one))
+    assert (state["active_branch_id"], state["branch_depth"], state["revision"]) == ("br_1", 1, 2)
+
+
+def test_what_others_watch_is_cut_where_it_is_very_long() -> None:
+    long = "x" * (records.TOLD_MOST + 1)
+    told = json.loads(records.event_told("s", BranchCreated(2, AT, "br_1", None, "d", long, 20, 0)))
+    assert told["prompt"] == "x" * records.TOLD_MOST + records.CUT
