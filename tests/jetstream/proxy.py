@@ -28,7 +28,9 @@ class Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._pairs: set[asyncio.StreamWriter] = set()
         self._loses: Loss | None = None
+        self._is_for_good = False
         self._asked, self.answer = b"", b""
+        self.orders = 0
         self.lost = threading.Event()  # what was to be lost is lost, and the connection cut
         self.port = 0
 
@@ -49,9 +51,14 @@ class Proxy:
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
 
-    def lose(self, what: Loss, stream: str) -> None:
-        """The next message for a stream is lost on the way there, or its answer on the way back."""
+    def lose(self, what: Loss, stream: str, *, for_good: bool = False) -> None:
+        """The next message for a stream is lost on the way there, or its answer on the way back.
+
+        The connection is cut then, and if it is for good nobody gets another one.
+        """
         self.lost.clear()
+        self._is_for_good = for_good
+        self.orders += 1
         self._asked, self.answer = f"PUB {stream}.".encode(), f'"stream":"{stream}"'.encode()
         self._loses = what
 
@@ -74,6 +81,8 @@ class Proxy:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
+            if self._is_for_good and self.lost.is_set():
+                raise ConnectionRefusedError
             there, back = await asyncio.open_connection("127.0.0.1", self._behind)
         except OSError:
             writer.close()
@@ -99,7 +108,7 @@ class Proxy:
 class _Connection:
     def __init__(self, proxy: Proxy, *writers: asyncio.StreamWriter) -> None:
         self._proxy, self._writers = proxy, writers
-        self._seen = b""
+        self._seen, self._orders = b"", 0
         self._loses_answer = False
 
     async def carry(
@@ -108,14 +117,16 @@ class _Connection:
         with contextlib.suppress(ConnectionError):
             while chunk := await reader.read(CHUNK):
                 if not may(chunk):
-                    self.cut()
                     self._proxy.lost.set()
+                    self.cut()
                     return
                 writer.write(chunk)
                 await writer.drain()
         self.cut()
 
     def may_go(self, chunk: bytes) -> bool:
+        if self._orders != self._proxy.orders:  # what went before is not meant
+            self._orders, self._seen = self._proxy.orders, b""
         self._seen = (self._seen + chunk)[-TAIL - len(chunk) :]
         loses = self._proxy.takes(self._seen)
         self._loses_answer |= loses == "answer"

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from contextfold.errors import StoreUnavailable
 from contextfold.serve.fold_tools import META_OPERATION
+from contextfold.stores.nats import NatsStore
+from contextfold.stores.nats_link import Place
+from contract.sessions import commit_of, key_of
 from daemon import Daemon, HttpAgent, Refused
-from jetstream.history import Account, effect_of, excerpt, violations
+from jetstream.history import Account, Try, effect_of, excerpt, violations
 from jetstream.proxy import Loss, Proxy
-from jetstream.waiting import SOON_S, is_ready, status, until
+from jetstream.subjects import published
+from jetstream.waiting import ASKED_EVERY_S, SOON_S, is_ready, status, until
 from jetstream.watchers import Watcher, logs_through
 from machine import times
 from nats_servers import NatsServer, random_prefix
+from serve.reporting import HookedAgent
 
 PROJECT = "/away"
+AWAY_S = 0.3
 
 
 @pytest.fixture
@@ -48,9 +56,8 @@ class Agent:
 
 
 def recorded(daemon: Daemon) -> list[str]:
-    """What stands in the log, in order."""
-    (log,) = logs_through(daemon).values()
-    return [effect[1] for event in log if (effect := effect_of(event))]
+    """What stands in the logs, in order."""
+    return [effect[1] for log in logs_through(daemon).values() for event in log if (effect := effect_of(event))]
 
 
 GOING: dict[str, tuple[Callable[[NatsServer], None], Callable[[NatsServer], None]]] = {
@@ -93,6 +100,50 @@ def test_while_nats_is_away_calls_fail_soon_and_afterwards_all_goes_on(
         watcher.give_up()
         agent.close()
         daemon.kill()
+
+
+@pytest.mark.parametrize("how", GOING)
+def test_a_store_with_much_on_its_way_comes_back_each_time(server: NatsServer, how: str) -> None:
+    """What a connection still had to send must not keep it from being given up."""
+    go, come = GOING[how]
+
+    async def act() -> None:
+        store = NatsStore(Place(servers=(server.url,), prefix=random_prefix()))
+        stopping = asyncio.Event()
+
+        async def work(worker: int) -> None:
+            key, revision = key_of(f"p{worker}"), 0
+            while not stopping.is_set():
+                with suppress(StoreUnavailable):
+                    log = await store.load(key)
+                    revision = len(log.events) if log else 0
+                    await store.commit(commit_of(key, revision, session_id=f"sess_{worker}", answer="x" * 50_000))
+                await asyncio.sleep(0)
+
+        workers = [asyncio.ensure_future(work(number)) for number in range(16)]
+        try:
+            for _ in range(times(3, 50)):
+                await asyncio.sleep(AWAY_S)
+                go(server)
+                await asyncio.sleep(AWAY_S)
+                come(server)
+                async with asyncio.timeout(SOON_S):
+                    while not await _is_there(store):
+                        await asyncio.sleep(ASKED_EVERY_S)
+        finally:
+            stopping.set()
+            await asyncio.gather(*workers)
+            await store.close()
+
+    asyncio.run(act())
+
+
+async def _is_there(store: NatsStore) -> bool:
+    try:
+        await store.check()
+    except StoreUnavailable:
+        return False
+    return True
 
 
 def test_a_daemon_that_starts_before_nats_waits_for_it(server: NatsServer, tmp_path: Path) -> None:
@@ -145,3 +196,56 @@ def test_a_commit_is_done_once_though_its_answer_or_itself_was_lost(
         finally:
             agent.close()
             assert daemon.stop() == 0
+
+
+def test_what_a_daemon_left_half_published_another_finishes(server: NatsServer, tmp_path: Path) -> None:
+    prefix = random_prefix()
+    with Proxy(server.port) as proxy:
+        dying = Daemon(tmp_path / "dying", "--nats-prefix", prefix, store=proxy.url)
+        other = Daemon(tmp_path / "other", "--nats-prefix", prefix, store=server.url)
+        agent = Agent(dying)
+        try:
+            agent.records("first")
+            until(lambda: _revisions(server, prefix) == [2])
+            proxy.lose("request", prefix, for_good=True)
+            agent.records("second")  # the commit is there; what is told to others is lost
+            assert proxy.lost.wait(SOON_S)
+            dying.kill()
+            (log,) = logs_through(other).values()
+            until(lambda: _revisions(server, prefix) == [len(log)])
+            found = asyncio.run(published(server.url, prefix))
+            tries = [Try(PROJECT, text, ("operation.completed", text), 0, 0, "unknown") for text in ("first", "second")]
+            account = Account(tries, {"other": logs_through(other)}, {}, found)
+            assert not violations(account), excerpt(account, violations(account))
+        finally:
+            agent.close()
+            if dying.process.poll() is None:
+                dying.kill()
+            assert other.stop() == 0
+
+
+def _revisions(server: NatsServer, prefix: str) -> list[int]:
+    """How far each session is published."""
+    found = asyncio.run(published(server.url, prefix)).values()
+    return [each.session_state["revision"] for each in found if each.session_state]
+
+
+def test_what_hosts_report_while_nats_is_away_is_written_once_when_it_is_back(
+    server: NatsServer, tmp_path: Path
+) -> None:
+    daemon = Daemon(tmp_path / "daemon", "--nats-prefix", random_prefix(), store=server.url)
+    agent = HookedAgent(daemon, PROJECT)
+    try:
+        assert agent.uses("Before").status == 200
+        until(lambda: recorded(daemon) == ["Before"])
+        server.kill()
+        for number in range(5):
+            assert agent.uses(f"During {number}").status == 200
+        server.start()
+        until(lambda: is_ready(daemon))
+        assert agent.uses("After").status == 200
+        until(lambda: "After" in recorded(daemon))
+        assert recorded(daemon) == ["Before", *(f"During {number}" for number in range(5)), "After"]
+    finally:
+        agent.close()
+        daemon.kill()

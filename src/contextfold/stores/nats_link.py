@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -29,6 +30,7 @@ GRACE_S: Final = 1.0  # that a call waits for a connection that is just being ma
 ANSWER_TIMEOUT_S: Final = 2.0
 PING_EVERY_S: Final = 2
 PINGS_UNANSWERED: Final = 2
+USELESS_S: Final = 5.0  # without one good answer, and another server is tried: this one may be cut off from the others
 CLOSE_TIMEOUT_S: Final = 3.0
 
 
@@ -84,6 +86,7 @@ class Link:
         self._answers: dict[str, tuple[str, asyncio.Future[Msg]]] = {}  # what was asked, by number
         self._inbox = ""
         self._numbers = itertools.count()
+        self._useless_since_s: float | None = None
         self._closed = False
 
     @property
@@ -140,7 +143,8 @@ class Link:
 
     async def _keep_connected(self) -> None:
         pause_s = CONNECT_PAUSE_S
-        for server in itertools.cycle(self.place.servers):
+        servers = random.sample(self.place.servers, len(self.place.servers))  # not everybody to the same one
+        for server in itertools.cycle(servers):
             try:
                 await self._connect(server)
             except Exception as problem:  # of any kind: the library has many, and the next try may do better
@@ -164,6 +168,7 @@ class Link:
             await self._let_go()
             raise
         if not self._lost.is_set():
+            self._useless_since_s = None
             self._refusals = 0
             self._ready.set()
             self._is_clear.set()
@@ -220,8 +225,8 @@ class Link:
             self._problem = StoreInvalid(
                 f"NATS refuses us: {plain(problem)}; check user, password, nkey or credentials"
             )
-        elif isinstance(problem, ssl.SSLError | ssl.CertificateError | FileNotFoundError):
-            self._problem = StoreInvalid(f"NATS: {plain(problem)}; check the TLS settings and the files they name")
+        elif _is_setting(problem):
+            self._problem = StoreInvalid(f"NATS: {plain(problem)}; check the files that the settings for NATS name")
         else:
             self._problem = StoreUnavailable(f"NATS: {plain(problem)}")
         self._refusals = self._refusals + 1 if isinstance(self._problem, StoreInvalid) else 0
@@ -278,14 +283,27 @@ class Link:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 answer = await future
         except TimeoutError:
+            self._useless()
             raise Unanswered(f"NATS did not answer within {ANSWER_TIMEOUT_S:g} s") from None
         except (NatsError, OSError) as problem:
             raise Unanswered(f"NATS: {plain(problem)}") from problem
         finally:
             self._answers.pop(number, None)
         if answer.headers and answer.headers.get("Status") == "503":
+            self._useless()
             raise StoreUnavailable("NATS: nobody answers for the stream now")
         return answer
+
+    def _useful(self) -> None:
+        self._useless_since_s = None
+
+    def _useless(self) -> None:
+        """A server that answers pings but leads nowhere is left after a while, if there are others."""
+        now_s = asyncio.get_running_loop().time()
+        if self._useless_since_s is None:
+            self._useless_since_s = now_s
+        elif now_s - self._useless_since_s >= USELESS_S and len(self.place.servers) > 1:
+            self._lost.set()
 
     async def _answered(self, message: Msg) -> None:
         _, future = self._answers.pop(message.subject.rpartition(".")[2], ("", None))
@@ -313,6 +331,12 @@ def check_server(version: str) -> None:
 def _is_refusal(problem: Exception) -> bool:
     text = str(problem).lower()
     return isinstance(problem, NatsError) and any(word in text for word in ("authoriz", "authenticat", "permission"))
+
+
+def _is_setting(problem: Exception) -> bool:
+    """A file that is missing or makes no sense: no other try will do better."""
+    is_key = type(problem).__module__.partition(".")[0] == "nkeys"
+    return is_key or isinstance(problem, ssl.SSLError | FileNotFoundError | PermissionError | ValueError | IndexError)
 
 
 def plain(problem: Exception) -> str:

@@ -29,8 +29,7 @@ NO_MESSAGE: Final = 10037
 GONE: Final = frozenset({10037, 10043, 10057})  # what JetStream says of a message that is deleted already
 NO_STREAM: Final = 10059
 STREAM_THERE: Final = 10058
-NO_SYSTEM: Final = 10008
-NO_LEADER: Final = 10009
+PASSING: Final = frozenset({10005, 10008, 10009, 10118})  # too few servers, no leader, or the stream has none: for now
 CONFLICTS: Final = frozenset({10071, 10164})
 
 
@@ -44,11 +43,6 @@ class Refused(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
-
-    @property
-    def is_passing(self) -> bool:
-        """Whether it may say otherwise soon."""
-        return self.code in (NO_SYSTEM, NO_LEADER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +80,17 @@ class Wire(Link):
         return await self._asked(what, body, self._client)
 
     async def _asked(self, what: str, body: Mapping[str, Any] | None, client: Client) -> Answer:
-        answer: Answer = json.loads((await self.ask(f"{self._api}.{what}", _json(body), client=client)).data)
-        if "error" in answer:
-            problem = _refused(answer["error"])
-            raise (
-                StoreUnavailable(f"NATS: {problem}") if isinstance(problem, Refused) and problem.is_passing else problem
-            )
+        return self._judged(json.loads((await self.ask(f"{self._api}.{what}", _json(body), client=client)).data))
+
+    def _judged(self, answer: Answer) -> Answer:
+        """What was answered, unless it is a no."""
+        problem = _refused(answer["error"]) if "error" in answer else None
+        if isinstance(problem, Refused) and problem.code in PASSING:
+            self._useless()
+            raise StoreUnavailable(f"NATS: {problem}")
+        self._useful()
+        if problem is not None:
+            raise problem
         return answer
 
     async def tell(self, what: str, body: Mapping[str, Any] | None = None, *, reply: str = "") -> None:
@@ -119,11 +118,10 @@ class Wire(Link):
             told[EXPECTED] = str(expected)
         if expected_of:
             told[EXPECTED_OF] = expected_of
-        answer = json.loads((await self.ask(subject, data, told)).data)
-        if "error" in answer:
-            problem = _refused(answer["error"])
-            raise problem if isinstance(problem, Conflict) else StoreUnavailable(f"NATS: {problem}")
-        seq: int = answer["seq"]
+        try:
+            seq: int = self._judged(json.loads((await self.ask(subject, data, told)).data))["seq"]
+        except Refused as problem:
+            raise StoreUnavailable(f"NATS: {problem}") from problem
         return seq
 
     async def last(self, stream: str, subject: str) -> Stored | None:
