@@ -6,6 +6,7 @@ Whatever happens to a test, no server outlives its `with`.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import json
 import random
@@ -35,6 +36,16 @@ ASKED_EVERY_S = 0.01
 NODES = 3
 LOG_TOLD = 3_000  # characters
 LeadTo = Callable[[Mapping[str, int]], Mapping[str, int]]  # ports of servers by their names
+
+
+_started: set[subprocess.Popen[bytes]] = set()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Where the test runner itself has failed, nobody leaves a `with`."""
+    for process in _started:
+        process.kill()
 
 
 def random_prefix() -> str:
@@ -100,6 +111,7 @@ class NatsServer:
         )
         argv = [str(PROGRAM), "--config", str(written)]
         self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _started.add(self._process)
         if wait:
             self.wait()
 
@@ -137,6 +149,7 @@ class NatsServer:
         if self.is_paused:
             self.resume()
         self._process.wait(timeout=ANSWER_S)
+        _started.discard(self._process)
         self._process = None
 
     def pause(self) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
+import io
 import json
 import os
 import shutil
@@ -20,6 +23,9 @@ import pytest
 from cli.folds import on_terminal, without_colours
 from cli.moves import LAST_YEAR, Place, Worker, all_of, branch_id_of, file_at, fill, flags_of
 from contextfold.app import open_for_moving
+from contextfold.cli import render
+from contextfold.cli.main import main
+from contextfold.errors import StoreUnavailable
 from contextfold.fold import moving
 from contextfold.fold.moving import Progress, move
 from contextfold.fold.store import Store
@@ -27,6 +33,7 @@ from contextfold.stores import sqlite_moving
 from contextfold.stores.nats_link import Place as NatsPlace
 from machine import COMMAND, ROOT, SOAK, SOURCE, Call, Ran, times
 from nats_servers import NatsServer, connected, drop, random_prefix
+from stores.files import OLD_FILE
 
 KILLER = ROOT / "tests" / "cli" / "killed_migrate.py"
 SESSIONS = 8  # of a store that is filled
@@ -211,7 +218,7 @@ def test_one_that_is_killed_again_and_again_arrives_too(call: Call, filled: Plac
     assert all_of(other) == all_of(filled)
 
 
-@pytest.mark.parametrize("messages", [1, 2, 4, 7, 9, 12, 30, 60, 90, 250] if not SOAK else range(1, 300))
+@pytest.mark.parametrize("messages", [1, 2, 4, 7, 9, 12, 30, 60, 90, 250] if not SOAK else range(1, 270))
 def test_one_that_was_killed_before_any_message_to_nats_goes_on_too(
     call: Call, filled: Place, on_nats: Place, messages: int
 ) -> None:
@@ -317,6 +324,39 @@ def test_what_is_done_at_the_source_meanwhile_arrives_too(small: Place, other: P
     told = asyncio.run(moved(small, other, work))
     assert (told.moved, told.entries) == (1, 4)
     assert all_of(other) == all_of(small)
+
+
+@pytest.mark.parametrize("when", [2, 3])  # it is copied, the archive of the source is read, then that of the target
+def test_what_is_done_while_it_is_compared_arrives_too(small: Place, other: Place, when: int) -> None:
+    steps = iter(range(1, 1000))
+
+    def work(_progress: Progress) -> None:
+        if next(steps) == when:
+            aside(lambda: small.do(at_work("second")))
+
+    told = asyncio.run(moved(small, other, work))
+    assert (told.moved, told.already_there, told.entries) == (1, 0, 2)
+    assert all_of(other) == all_of(small)
+
+
+def test_a_session_that_begins_meanwhile_arrives_too(filled: Place, other: Place) -> None:
+    async def work(store: Store) -> None:
+        await Worker(store, "/work/new").record("new")
+
+    left = [work]
+
+    def begin(progress: Progress) -> None:
+        if progress.done == SESSIONS and left:
+            aside(lambda: filled.do(left.pop()))
+
+    told = asyncio.run(moved(filled, other, begin))
+    assert told.done == SESSIONS + 1
+    assert all_of(other) == all_of(filled)
+
+
+def test_a_source_that_never_rests_is_told(small: Place, other: Place) -> None:
+    with pytest.raises(StoreUnavailable, match="keeps changing: stop the daemons"):
+        asyncio.run(moved(small, other, lambda _: aside(lambda: small.do(at_work("more")))))
 
 
 def test_what_is_undone_at_the_source_is_undone_at_the_target(call: Call, tmp_path: Path, other: Place) -> None:
@@ -487,6 +527,16 @@ def test_what_is_no_store_is_refused(call: Call, small: Place, tmp_path: Path) -
         assert "is not a SQLite file" in ran.err
 
 
+def test_a_file_of_an_older_version_is_not_touched(call: Call, tmp_path: Path, file: Place) -> None:
+    older = file_at(tmp_path / "older.db")
+    path_of(older).write_bytes(gzip.decompress(OLD_FILE.read_bytes()))
+    before = path_of(older).read_bytes()
+    ran = call(*argv(older, file))
+    assert (ran.code, ran.out) == (5, b"")
+    assert "was written by an older contextfold" in ran.err
+    assert path_of(older).read_bytes() == before
+
+
 @pytest.mark.parametrize("side", ["--from", "--to"])
 def test_a_place_of_an_unknown_kind_is_refused_by_its_flag(call: Call, small: Place, side: str) -> None:
     words = ["--from", small.named, "--to", small.named]
@@ -505,9 +555,27 @@ def test_flags_of_nats_are_refused_where_no_side_is_there(call: Call, small: Pla
 # ---- how it is told
 
 
-def test_a_person_sees_how_far_it_is(filled: Place, other: Place) -> None:
+def test_a_person_sees_what_came_of_it(filled: Place, other: Place) -> None:
     seen = without_colours(on_terminal(*argv(filled, other), columns=120))
     assert f"✓ {SESSIONS} sessions moved, 0 already there, verified" in seen
+
+
+def test_a_person_sees_how_far_it_is(filled: Place, file: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render, "PROGRESS_EVERY_S", 0.0)
+    shown = Watched(io.BytesIO(), "utf-8")
+    with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8")):
+        assert main(argv(filled, file)) == 0
+    seen = shown.buffer.getvalue().decode()  # type: ignore[attr-defined]  # its own buffer
+    assert f"moving 0 of {SESSIONS} sessions, " in seen
+    assert f"moving 7 of {SESSIONS} sessions, " in seen
+    assert seen.endswith(render.CLEAR_LINE)
+
+
+class Watched(io.TextIOWrapper):
+    """Somebody looks at it."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def test_a_pipe_gets_one_line(call: Call, small: Place, other: Place) -> None:

@@ -51,6 +51,10 @@ class Proxy:
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
 
+    @property
+    def is_used(self) -> bool:
+        return bool(self._pairs)
+
     def lose(self, what: Loss, stream: str, *, for_good: bool = False) -> None:
         """The next message for a stream is lost on the way there, or its answer on the way back.
 

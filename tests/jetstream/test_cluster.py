@@ -9,12 +9,14 @@ import asyncio
 import os
 import random
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from daemon import HttpAgent
 from jetstream.agents import Agent, Book, Session
 from jetstream.history import Account, Logs, Published, excerpt, violations
 from jetstream.nemesis import Nemesis, Servers, daemons
+from jetstream.proxy import Proxy
 from jetstream.routes import Routes
 from jetstream.subjects import logged, published
 from jetstream.waiting import is_ready, until
@@ -110,13 +112,19 @@ def test_nothing_is_lost_doubled_or_reordered_though_servers_and_daemons_die(tmp
 
 
 def test_a_daemon_leaves_a_server_that_is_cut_off_from_the_others(tmp_path: Path) -> None:
-    with Routes() as routes, NatsCluster(tmp_path / "nats", lead_to=routes.lead_to) as cluster:
+    with ExitStack() as opened:
+        routes = opened.enter_context(Routes())
+        cluster = opened.enter_context(NatsCluster(tmp_path / "nats", lead_to=routes.lead_to))
+        ways = [opened.enter_context(Proxy(server.port)) for server in cluster.servers]
         argv = ("--nats-prefix", "left", "--nats-replicas", "3")
-        with daemons(tmp_path, 1, ",".join(cluster.urls), *argv) as (daemon,):
-            until(lambda: is_ready(daemon))
-            routes.cut_off(cluster.servers[0].name)
-            until(lambda: not is_ready(daemon))
-            until(lambda: is_ready(daemon))
-            agent = HttpAgent(daemon.port)
-            agent.call("context_record", type="t", content="c", project_path="/left")
-            agent.close()
+        store = ",".join(way.url for way in ways)
+        (daemon,) = opened.enter_context(daemons(tmp_path, 1, store, *argv))
+        until(lambda: is_ready(daemon))
+        taken = next(number for number, way in enumerate(ways) if way.is_used)
+        routes.cut_off(cluster.servers[taken].name)
+        until(lambda: not is_ready(daemon))
+        until(lambda: is_ready(daemon))
+        agent = HttpAgent(daemon.port)
+        agent.call("context_record", type="t", content="c", project_path="/left")
+        agent.close()
+        assert not ways[taken].is_used

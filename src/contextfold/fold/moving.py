@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from contextfold.canonical import encode
@@ -28,7 +28,7 @@ from contextfold.fold.store import SessionKey, StaleRevision, Summary
 PART_EVENTS: Final = 64
 PAGE_CHARACTERS: Final = 1_000_000  # of texts, after which a page ends with the event it is at; one text may be longer
 PAGE_ENTRIES: Final = 512
-ROUNDS: Final = 8  # as often may a session go on at the source, or at the target, while it is moved
+ROUNDS: Final = 8  # as often may a session go on at the source, or at the target, while it is moved; or any after that
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +126,10 @@ async def move(
     """Everything, each session verified; MoveRefused where the target holds something else."""
     moving = _Move(source, target, on_progress, Progress(await source.count()))
     await moving.check_room()
-    async with aclosing(source.sessions()) as every:
-        async for held in every:
-            await moving.one(held)
-    return moving.progress
+    for _ in range(ROUNDS):
+        if not await moving.what_is_new():
+            return moving.progress
+    raise StoreUnavailable("sessions of the source keep changing: stop the daemons that use it, and run this again")
 
 
 @dataclass(slots=True)
@@ -138,6 +138,8 @@ class _Move:
     target: MovingTarget
     on_progress: Callable[[Progress], None]
     progress: Progress
+    verified: set[Held] = field(default_factory=set)  # as they were at the source
+    counted: set[tuple[SessionKey, str]] = field(default_factory=set)
 
     async def check_room(self) -> None:
         """Before anything is changed: most of what can be refused is that the target is in use already."""
@@ -147,8 +149,19 @@ class _Move:
                 if rival not in (None, held.session_id):
                     _refuse_rival(held, rival, await self.target.look(held.key, held.session_id))
 
-    async def one(self, listed: Held) -> None:
-        """A session that is gone by now has nothing left to move, and counts as moved."""
+    async def what_is_new(self) -> bool:
+        """At first everything, then what somebody has done at the source meanwhile; False if that is nothing."""
+        found = False
+        async with aclosing(self.source.sessions()) as every:
+            async for held in every:
+                if held not in self.verified:
+                    found = True
+                    await self._one(held)
+        return found
+
+    async def _one(self, listed: Held) -> None:
+        """A session that is gone by now has nothing left to move."""
+        self.verified.add(listed)
         copied = False
         for _ in range(ROUNDS):
             here = await self.source.look(listed.key, listed.session_id)
@@ -161,14 +174,21 @@ class _Move:
                 continue
             different = await self._difference(here, there)
             if different is None:
+                self.verified.add(here.held)
                 break
             if await self._is_still(here, there):
                 raise MoveRefused(f"{_told(listed)} is at the target too, but its {different} are not the source's")
         else:
             raise StoreUnavailable(f"{_told(listed)} keeps changing: stop the daemons that use it, and run this again")
-        told = self.progress
-        counted = {"moved": told.moved + 1} if copied else {"already_there": told.already_there + 1}
-        self._tell(replace(told, total=max(told.total, told.done + 1), **counted))
+        self._count(listed, copied=copied)
+
+    def _count(self, held: Held, *, copied: bool) -> None:
+        """Each session once, as what it was at first."""
+        if (held.key, held.session_id) not in self.counted:
+            self.counted.add((held.key, held.session_id))
+            told = self.progress
+            counted = {"moved": told.moved + 1} if copied else {"already_there": told.already_there + 1}
+            self._tell(replace(told, total=max(told.total, told.done + 1), **counted))
 
     async def _is_still(self, here: Whole, there: Whole) -> bool:
         where = (here.held.key, here.held.session_id)

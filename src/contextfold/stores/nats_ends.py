@@ -43,6 +43,7 @@ class Ends:
         self._view = view
         self._table = table
         self._ttl = f"{max(1, idle_s)}s"
+        self._finished: set[int] = set()  # ends after which nothing is left to do, until they are buried
 
     # ---- sessions
 
@@ -101,12 +102,15 @@ class Ends:
         await self._wire.put(subject, records.ended_told(told), headers=headers)
 
     async def _bury(self, row: Row, idle_since: str) -> None:
-        end = await self._wire.at(self._names.log, row.seq)
-        if end is not None:
-            await self.finish(row.key, end)
+        if row.seq not in self._finished:
+            end = await self._wire.at(self._names.log, row.seq)
+            if end is not None:
+                await self.finish(row.key, end)
+            self._finished.add(row.seq)
         if row.ended_at <= idle_since:
             await self._wire.delete(self._names.log, row.seq)
             self._table.forget(row)
+            self._finished.discard(row.seq)
 
     # ---- what outlives them
 

@@ -32,6 +32,7 @@ PING_EVERY_S: Final = 2
 PINGS_UNANSWERED: Final = 2
 USELESS_S: Final = 5.0  # without one good answer, and another server is tried: this one may be cut off from the others
 CLOSE_TIMEOUT_S: Final = 3.0
+FLUSH_TIMEOUT_S: Final = 1
 
 
 class Unanswered(StoreUnavailable):
@@ -59,7 +60,23 @@ Tell = Callable[[str], None]  # what became of the connection: "connected", "awa
 
 
 class _Client(Client):
-    """The library begins TLS only if the server says so: what `tls://` asks for must not depend on that."""
+    """The library's, but that its end is told in any case, and at once: it first sends what is left, to nobody perhaps.
+
+    It also begins TLS only if the server says so: what `tls://` asks for must not depend on that.
+    """
+
+    def __init__(self, on_end: Callable[[Client], None]) -> None:
+        super().__init__()
+        self._on_end = on_end
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        self._on_end(self)
+        self._pending = []
+        self._pending_data_size = 0
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+        await super()._close(status, do_cbs)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         server = self._current_server
@@ -130,6 +147,9 @@ class Link:
                 await self._keeper
         self._ready.set()  # whoever waits for a connection hears that there will be none
         self._is_clear.set()
+        if self._client is not None:
+            with suppress(NatsError, OSError, TimeoutError):
+                await self._client.flush(FLUSH_TIMEOUT_S)
         await self._let_go()
 
     def _begin(self) -> None:
@@ -176,7 +196,7 @@ class Link:
 
     async def _connect_once(self, server: str) -> None:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            self._client = _Client()
+            self._client = _Client(self._ended)
             await self._client.connect(server, **self._options())
             self._inbox = f"{self._client.new_inbox()}."
             await self._client.subscribe(f"{self._inbox}*", cb=self._answered)
@@ -188,14 +208,10 @@ class Link:
     def _options(self) -> dict[str, Any]:
         place = self.place
 
-        async def lost() -> None:
-            self._lost.set()
-            self._break_off()
-
         async def hear(problem: Exception) -> None:
             """What fails is told to whoever asked; the library would write it to a log of its own."""
             if "permissions violation" in str(problem).lower():
-                self._forbidden(str(problem))
+                self._forbidden(str(problem).lower())
 
         given: dict[str, Any] = {
             "name": "contextfold",
@@ -203,8 +219,6 @@ class Link:
             "connect_timeout": CONNECT_TIMEOUT_S,
             "ping_interval": PING_EVERY_S,
             "max_outstanding_pings": PINGS_UNANSWERED,
-            "closed_cb": lost,
-            "disconnected_cb": lost,
             "error_cb": hear,
         }
         optional = {"user_credentials": place.creds, "nkeys_seed": place.nkey, "user": place.user}
@@ -242,6 +256,11 @@ class Link:
             self._said = text
             self._tell(text)
 
+    def _ended(self, client: Client) -> None:
+        if client is self._client:
+            self._lost.set()
+            self._break_off()
+
     def _break_off(self) -> None:
         waiting, self._answers = self._answers, {}
         for _, future in waiting.values():
@@ -250,7 +269,7 @@ class Link:
     def _forbidden(self, told: str) -> None:
         """The server answers nothing to what we may not ask; it says so beside, in a text with the subject in it."""
         for subject, future in list(self._answers.values()):
-            if f'"{subject}"' in told:
+            if f'"{subject.lower()}"' in told:
                 reason = f"NATS does not let us ask {subject}: give this user the rights that docs/nats.md lists"
                 _fail(future, StoreInvalid(reason))
 

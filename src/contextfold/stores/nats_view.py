@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from contextfold.errors import StoreUnavailable
+from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import Entry
 from contextfold.fold.events import BranchCreated, BranchFolded, Event
 from contextfold.fold.session import EMPTY, LogBroken, State, replay
@@ -67,6 +67,7 @@ class _Work:
     task: asyncio.Task[None] | None = None
     waiting: list[Record] = field(default_factory=list)
     is_lost: bool = False  # what waits is not all there is: the log has it
+    problem: FoldError | None = None  # why it was given up
 
 
 class View:
@@ -94,14 +95,18 @@ class View:
 
     async def catch_up(self, key: SessionKey) -> None:
         """Until everything is published that was committed before this was asked for."""
-        work = self._works.setdefault(key, _Work())
-        if work.task is None:
-            work.is_lost = True
-            self._start(key, work)
-        assert work.task is not None
-        await asyncio.shield(work.task)
-        if await self.is_behind(key):
-            await self._publish_anew(key)
+        for _ in range(TRIES):
+            work = self._works.setdefault(key, _Work())
+            if work.task is None:
+                work.is_lost = True
+                self._start(key, work)
+            assert work.task is not None
+            await asyncio.shield(work.task)
+            if not await self.is_behind(key):
+                return
+            if work.problem is not None:
+                raise work.problem
+        raise StoreUnavailable("NATS: a session is committed to faster than it is published")
 
     async def settle(self) -> None:
         """Until nothing is left to publish of what was committed here."""
@@ -144,7 +149,10 @@ class View:
             work.task = asyncio.create_task(self._work(key, work), name="contextfold-publish")
 
     async def _work(self, key: SessionKey, work: _Work) -> None:
-        """One session's publications, one after the other. What cannot be done now is done by whoever looks next."""
+        """One session's publications, one after the other: two at once would each go on from what the other knows.
+
+        What cannot be done now is done by whoever looks next.
+        """
         try:
             while work.waiting or work.is_lost:
                 waiting, work.waiting = work.waiting, []
@@ -153,7 +161,11 @@ class View:
                     await self._publish_anew(key)
                 else:
                     await self._publish_next(key, self._shown[key], waiting)
-        except (StoreUnavailable, LogBroken):  # a log that makes no sense is told to whoever loads it
+        except LogBroken as problem:
+            work.problem = StoreInvalid(f"NATS holds a log that makes no sense: {problem}")
+            self.forget(key)
+        except FoldError as problem:
+            work.problem = problem
             self.forget(key)
         finally:
             work.task = None
