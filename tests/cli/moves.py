@@ -69,7 +69,8 @@ class Worker:
         session: str | None = None,
         at: datetime | None = None,
     ) -> None:
-        self.service = FoldService(store, standard_scrubber(), clock=lambda: at or datetime.now(UTC))
+        self.at = at
+        self.service = FoldService(store, standard_scrubber(), clock=lambda: self.at or datetime.now(UTC))
         self._project, self._owner, self._session = project, owner, session
 
     @property

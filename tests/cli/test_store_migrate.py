@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,16 @@ def test_there_and_back_is_as_before(call: Call, filled: Place, other: Place, tm
     assert migrated(call, back, filled)["already_there"] == SESSIONS
 
 
+def test_what_was_done_on_nats_arrives_in_a_file(call: Call, on_nats: Place, file: Place) -> None:
+    on_nats.do(fill)
+    before = all_of(on_nats)
+    assert migrated(call, on_nats, file)["moved"] == SESSIONS
+    assert all_of(file) == before
+    assert migrated(call, on_nats, file)["already_there"] == SESSIONS
+    assert migrated(call, file, on_nats)["already_there"] == SESSIONS
+    assert all_of(on_nats) == before
+
+
 def test_work_goes_on_at_the_target_and_what_was_done_is_not_done_again(
     call: Call, filled: Place, other: Place
 ) -> None:
@@ -223,6 +234,17 @@ def test_one_that_was_killed_before_any_message_to_nats_goes_on_too(
     call: Call, filled: Place, on_nats: Place, messages: int
 ) -> None:
     killed_after(messages, filled, on_nats, step="put")
+    migrated(call, filled, on_nats)
+    assert all_of(on_nats) == all_of(filled)
+
+
+@pytest.mark.parametrize("messages", range(2, 14, 2))
+def test_what_was_half_written_on_nats_is_not_there_twice(
+    call: Call, filled: Place, on_nats: Place, monkeypatch: pytest.MonkeyPatch, messages: int
+) -> None:
+    """Whoever goes on may cut an archive into other pages: the first sessions are those that have ended."""
+    killed_after(messages, filled, on_nats, step="put")
+    monkeypatch.setattr(sqlite_moving, "PAGE_ENTRIES", 1)
     migrated(call, filled, on_nats)
     assert all_of(on_nats) == all_of(filled)
 
@@ -379,6 +401,22 @@ def test_what_is_undone_at_the_source_is_undone_at_the_target(call: Call, tmp_pa
 
 def found(place: Place, word: str) -> list[str]:
     return [summary.summary for summary in place.do(lambda store: store.search("local", word, None, 10))]
+
+
+def test_a_session_that_began_long_ago_is_not_ended_while_it_comes(tmp_path: Path, other: Place) -> None:
+    source = file_at(tmp_path / "long.db")
+
+    async def work(store: Store) -> None:
+        worker = Worker(store)
+        for hours in reversed(range(1, 100)):  # of which the first part is older than an idle session may be
+            worker.at = datetime.now(UTC) - timedelta(hours=hours)
+            await worker.record(f"{hours} hours ago")
+
+    source.do(work)
+    ended: list[int] = []
+    asyncio.run(moved(source, other, lambda _: aside(lambda: ended.append(end_idle(other)))))
+    assert (len(ended) > 1, sum(ended)) == (True, 0)
+    assert all_of(other) == all_of(source)
 
 
 def test_two_at_once_are_in_nobodys_way(filled: Place, other: Place) -> None:

@@ -22,7 +22,7 @@ from contextfold.cli.parse import parse
 from contextfold.stores.nats_names import Names
 from daemon import Daemon, Http, HttpAgent, Refused
 from machine import ROOT, context
-from nats_servers import PROGRAM, NatsServer
+from nats_servers import PROGRAM, NatsCluster, NatsServer
 from nats_servers import _free_port as free_port
 
 PAGE = (ROOT / "docs" / "nats.md").read_text(encoding="utf-8")
@@ -186,6 +186,15 @@ class TestCluster:
             for project in (PROJECT, *(f"/without/{number}" for number in range(3))):
                 assert calling.call("context_list_branches", project_path=project)["folded_branches"] == 1
 
+    def test_streams_have_as_many_replicas_as_was_said_last(self, tmp_path: Path) -> None:
+        seen: list[dict[str, int]] = []
+        with NatsCluster(tmp_path / "n") as cluster:
+            for number, said in enumerate(([], ["--nats-replicas", "3"], [])):
+                with daemon(tmp_path / f"d{number}", ",".join(cluster.urls), *said) as running:
+                    until(lambda running=running: is_ready(running))  # type: ignore[misc]
+                    seen.append(asyncio.run(replicas(cluster.servers, "")))
+        assert seen == [dict.fromkeys(STREAMS, number) for number in (1, 3, 3)]
+
 
 def succeeds(running: Daemon, project: str) -> bool:
     try:
@@ -201,8 +210,8 @@ def succeeds(running: Daemon, project: str) -> bool:
     return True
 
 
-async def replicas(nodes: Sequence[NatsServer]) -> dict[str, int]:
-    async with connected(url_of(nodes[0], f"daemon:{PASSWORD}")) as connection:
+async def replicas(nodes: Sequence[NatsServer], who: str = f"daemon:{PASSWORD}") -> dict[str, int]:
+    async with connected(url_of(nodes[0], who)) as connection:
         told = {name: await connection.jetstream().stream_info(name) for name in STREAMS}
         return {name: info.config.num_replicas or 0 for name, info in told.items()}
 

@@ -33,6 +33,7 @@ MEND_EVERY_S: Final = 1.0
 MEND_AFTER: Final = 2  # looks in a row that found a session behind: one may be on its way
 PUBLISH_PATIENCE_S: Final = 0.5  # for what is on its way to be published
 ALIVE: Final = "3600s"  # that a daemon's own message stays when it is killed
+LOOK_AGAIN_S: Final = 0.02
 CURSOR_DIGITS: Final = 18  # of a 64-bit number, with room
 
 
@@ -118,8 +119,10 @@ class NatsStore:
         """A cursor is a commit, and within it an event."""
         reached = await self._wire.last_seq(self._names.log)
         seq, place = (reached, 0) if position is None else position
-        if seq > reached:
-            raise _no_cursor()
+        if seq > reached:  # unless who answered was leader until just now
+            await asyncio.sleep(LOOK_AGAIN_S)
+            if seq > await self._wire.last_seq(self._names.log):
+                raise _no_cursor()
         begun = seq - 1 if place else seq  # of a commit that was seen in part, the rest
         closing = asyncio.Event()
         self._watches.add(closing)

@@ -295,6 +295,7 @@ class Link:
     ) -> Msg:
         client = client or await self.client()
         number = str(next(self._numbers))
+        asked_s = asyncio.get_running_loop().time()
         future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
         self._answers[number] = (subject, future)
         try:
@@ -304,6 +305,10 @@ class Link:
         except TimeoutError:
             self._useless()
             raise Unanswered(f"NATS did not answer within {ANSWER_TIMEOUT_S:g} s") from None
+        except asyncio.CancelledError:  # whoever asked has less patience than we have
+            if asyncio.get_running_loop().time() - asked_s >= ANSWER_TIMEOUT_S / 2:
+                self._useless()
+            raise
         except (NatsError, OSError) as problem:
             raise Unanswered(f"NATS: {plain(problem)}") from problem
         finally:

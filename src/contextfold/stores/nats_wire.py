@@ -85,9 +85,10 @@ class Wire(Link):
     def _judged(self, answer: Answer) -> Answer:
         """What was answered, unless it is a no."""
         problem = _refused(answer["error"]) if "error" in answer else None
-        if isinstance(problem, Refused) and problem.code in PASSING:
+        is_led = bool(answer.get("cluster", {"leader": True}).get("leader"))  # else somebody answers who may be behind
+        if not is_led or (isinstance(problem, Refused) and problem.code in PASSING):
             self._useless()
-            raise StoreUnavailable(f"NATS: {problem}")
+            raise StoreUnavailable(f"NATS: {problem or 'the stream has no leader now'}")
         self._useful()
         if problem is not None:
             raise problem
