@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,8 @@ from nats_servers import connected
 
 BATCH = 500
 ANSWER_S = 10.0
+CAUGHT_UP_S = 60.0  # for what daemons left half published when they were killed; a bound on a hang
+LOOKED_EVERY_S = 0.2
 
 
 @dataclass(slots=True)
@@ -53,12 +56,10 @@ async def messages(
 
 
 async def published(urls: Sequence[str] | str, prefix: str) -> dict[str, Published]:
-    """Every session's events and states, by session id."""
+    """Every session's events and states, by session id. A session state is written last, so it is read first."""
     connection = await connected(urls)
     found: dict[str, _Found] = {}
     try:
-        async for message in messages(connection, f"{prefix}_events"):
-            found.setdefault(message.subject.split(".")[3], _Found()).events.append(json.loads(message.data))
         states = messages(connection, f"{prefix}_state", policy=DeliverPolicy.LAST_PER_SUBJECT)
         async for message in states:
             match message.subject.split("."):
@@ -66,9 +67,24 @@ async def published(urls: Sequence[str] | str, prefix: str) -> dict[str, Publish
                     found.setdefault(session_id, _Found()).branches[branch_id] = json.loads(message.data)
                 case [_, _, _, session_id, "meta", "session_state"] if message.data:
                     found.setdefault(session_id, _Found()).session_state = json.loads(message.data)
+        async for message in messages(connection, f"{prefix}_events"):
+            found.setdefault(message.subject.split(".")[3], _Found()).events.append(json.loads(message.data))
     finally:
         await connection.close()
     return {name: Published(each.events, each.branches, each.session_state) for name, each in found.items()}
+
+
+async def published_up_to(urls: Sequence[str] | str, prefix: str, wanted: Mapping[str, int]) -> dict[str, Published]:
+    """The same, once every session state says that all is there, or after a while as it is."""
+    found: dict[str, Published] = {}
+    give_up_s = time.monotonic() + CAUGHT_UP_S
+    while time.monotonic() < give_up_s:
+        found = await published(urls, prefix)
+        states = {name: (each.session_state or {}).get("revision") for name, each in found.items()}
+        if states == dict(wanted):
+            break
+        await asyncio.sleep(LOOKED_EVERY_S)
+    return found
 
 
 async def logged(urls: Sequence[str] | str, prefix: str) -> tuple[dict[str, list[Event]], dict[str, list[str]]]:

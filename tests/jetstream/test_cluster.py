@@ -18,16 +18,15 @@ from jetstream.history import Account, Logs, Published, excerpt, violations
 from jetstream.nemesis import Nemesis, Servers, daemons
 from jetstream.proxy import Proxy
 from jetstream.routes import Routes
-from jetstream.subjects import logged, published
+from jetstream.subjects import logged, published_up_to
 from jetstream.waiting import is_ready, until
 from jetstream.watchers import Watcher, logs_through, wrong_views
 from machine import times
-from nats_servers import ASKED_EVERY_S, NatsCluster
+from nats_servers import NatsCluster
 
 SESSIONS = 50
 AGENTS, WATCHERS, DAEMONS = times(8, 12), 2, 3
 SEED = os.environ.get("CONTEXTFOLD_SEED") or (str(random.SystemRandom().getrandbits(32)) if times(0, 1) else "1")
-CAUGHT_UP_S = 60.0  # for what daemons left half published when they were killed
 
 
 class Drama:
@@ -50,18 +49,20 @@ class Drama:
                 nemesis.plague(self._chosen(nemesis))
                 self._finish(agents)
                 logs: dict[str, Logs] = {daemon.url: logs_through(daemon) for daemon in fleet}
+                wanted = {name: len(log) for name, log in next(iter(logs.values())).items()}
                 committed: dict[str, list[str]] = {}
+                seen: dict[str, Published] | None = None
                 if self._servers:
                     urls, prefix = self._servers.cluster.urls, self._servers.prefix
                     logs["nats"], committed = asyncio.run(logged(urls, prefix))
-                wanted = {name: len(log) for name, log in next(iter(logs.values())).items()}
+                    seen = asyncio.run(published_up_to(urls, prefix, wanted))
                 for watcher in watchers:
                     watcher.finish(wanted)
                 account = Account(
                     self.book.tries,
                     logs,
                     {watcher.name: watcher.connections for watcher in watchers},
-                    self._published(next(iter(logs.values()))) if self._servers else None,
+                    seen,
                     committed,
                 )
                 wrong = [text for daemon in fleet for text in wrong_views(daemon, logs[daemon.url])]
@@ -83,17 +84,6 @@ class Drama:
             agent.stopping.set()
         for agent in agents:
             agent.join()
-
-    def _published(self, logs: Logs) -> dict[str, Published]:
-        """What NATS clients see, once the daemons have caught up with what was left half done."""
-        assert self._servers
-        found: dict[str, Published] = {}
-        for _ in range(int(CAUGHT_UP_S / ASKED_EVERY_S)):
-            found = asyncio.run(published(self._servers.cluster.urls, self._servers.prefix))
-            states = {name: (each.session_state or {}).get("revision") for name, each in found.items()}
-            if states == {name: len(log) for name, log in logs.items()}:
-                break
-        return found
 
     def _story(self, account: Account, found: list[str], nemesis: Nemesis) -> str:
         return "\n".join([excerpt(account, found), "", f"seed {SEED}", *nemesis.told, f"logs are in {self._folder}"])

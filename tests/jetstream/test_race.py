@@ -19,6 +19,7 @@ from daemon import Daemon, HttpAgent, Refused
 from jetstream.agents import Book, Session, random_call
 from jetstream.history import Account, Outcome, Try, excerpt, violations
 from jetstream.nemesis import daemons
+from jetstream.subjects import published_up_to
 from jetstream.watchers import logs_through
 from machine import times
 from nats_servers import NatsServer, random_prefix
@@ -134,7 +135,10 @@ def test_what_two_daemons_do_to_one_session_at_once_is_all_there_once(nats_serve
         for racer in racers:
             racer.join()
         assert [racer.problem for racer in racers] == [None, None]
-        account = Account(book.tries, {daemon.url: logs_through(daemon) for daemon in fleet})
+        logs = {daemon.url: logs_through(daemon) for daemon in fleet}
+        wanted = {name: len(log) for name, log in logs[fleet[0].url].items()}
+        seen = asyncio.run(published_up_to(nats_server.url, prefix, wanted))
+        account = Account(book.tries, logs, {}, seen)
     found = violations(account)
     assert not found, excerpt(account, found)
     outcomes = Counter(one.outcome for one in book.tries)

@@ -14,13 +14,22 @@ import pytest
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import Entry
-from contextfold.fold.events import BranchCreated, BranchFolded, Event, OperationCompleted, SessionStarted, members
+from contextfold.fold.events import (
+    BranchCreated,
+    BranchFolded,
+    Event,
+    OperationCompleted,
+    SessionExpired,
+    SessionStarted,
+    members,
+)
 from contextfold.fold.store import Commit, SessionKey, StaleRevision
 from contextfold.stores import nats_log
 from contextfold.stores.nats import NatsStore
-from contextfold.stores.nats_link import Link, Place, check_server
+from contextfold.stores.nats_link import Link, Place, Unanswered, check_server
 from contextfold.stores.nats_names import Names
 from contextfold.stores.nats_reading import Reading, read_to
+from contextfold.stores.nats_records import Record
 from contextfold.stores.nats_streams import prepare
 from contextfold.stores.nats_wire import Stored, Wire
 from contract.sessions import NOON, commit_of, key_of, summary_of, take, watching
@@ -259,6 +268,93 @@ def test_a_commit_larger_than_a_message_is_kept_whole(on_nats: OnNats) -> None:
         assert found is not None
         assert found.entries[0].text == prompt
         await store.close()
+
+    on_nats(act)
+
+
+class Straggling(Wire):
+    """A wire on which one message is late: it counts as unanswered, and lands right after a look that misses it."""
+
+    late: tuple[Any, Any] | None = None
+    looks_before = 0
+
+    async def put(self, *given: Any, **options: Any) -> int:
+        if self.late is None and options.get("headers", {}).get("Cf-Before") == "1":
+            self.late = given, options
+            raise Unanswered("late")
+        return await super().put(*given, **options)
+
+    async def last(self, stream: str, subject: str) -> Stored | None:
+        found = await super().last(stream, subject)
+        if self.late and stream.endswith("_log"):
+            self.looks_before -= 1
+            if self.looks_before == -1:
+                await super().put(*self.late[0], **self.late[1])
+        return found
+
+
+@pytest.mark.parametrize("looks_before", [0, 1, 2])
+def test_a_commit_that_lands_late_is_known_for_our_own(on_nats: OnNats, looks_before: int) -> None:
+    """Without an operation id, too: told that it is too late, the caller would do it twice."""
+
+    async def act(place: Place) -> None:
+        store = NatsStore(place)
+        wire = store._wire
+        wire.__class__ = Straggling
+        assert isinstance(wire, Straggling)
+        wire.looks_before = looks_before
+        await store.commit(commit_of(KEY))
+        told = await store.commit(replace(commit_of(KEY, 1, answer="once"), operation=None))
+        assert (told.answer, told.repeated) == ("once", False)
+        await store.commit(commit_of(KEY, 2))
+        log = await store.load(KEY)
+        assert log is not None
+        assert [event.n for event in log.events] == [1, 2, 3]
+        await store.close()
+
+    on_nats(act)
+
+
+# ---- the end
+
+
+def test_a_session_whose_ender_was_killed_in_the_middle_stays_ended(on_nats: OnNats) -> None:
+    later = ["2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z", "2026-01-04T00:00:00Z"]
+
+    async def act(place: Place) -> None:
+        ender, other = NatsStore(place), NatsStore(place)
+        for commit in branching(KEY):
+            await ender.commit(commit)
+        await ender.settle()
+        end = Record("sess_1", 5, [SessionExpired(6, later[0], "sess_1")], {})
+        done = await ender._logs.append(KEY, end)
+        stored = await ender._wire.at(Names(place.prefix).log, done.seq)
+        assert stored is not None
+        await ender._ends._leave_only_the_archive(KEY, "sess_1", stored)  # and no further
+        for now in later:
+            assert await other.expire(now, now) == 0
+            assert await other.load(KEY) is None
+            assert await other.count() == 0
+        assert await everything(place, Names(place.prefix).log, ">") == []
+        await other.commit(branching(KEY, "sess_2")[0])
+        for store in (ender, other):
+            await store.close()
+
+    on_nats(act)
+
+
+def test_what_is_past_its_time_is_found_by_no_daemon(on_nats: OnNats) -> None:
+    async def act(place: Place) -> None:
+        stores = [NatsStore(place), NatsStore(place)]
+        for commit in branching(KEY):
+            await stores[0].commit(commit)
+        for store in stores:
+            assert await store.search("local", "found", None, 10)
+        await stores[0].expire("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z")
+        for store in stores:
+            await store.retain("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z")
+            assert await store.search("local", "found", None, 10) == []
+            await store.close()
 
     on_nats(act)
 

@@ -188,8 +188,8 @@ class NatsStore:
 
     async def retain(self, archive_since: str, summaries_since: str) -> None:
         self._check_open()
-        if await self._ends.retain(archive_since, summaries_since):
-            self._archive.forget()
+        await self._ends.retain(archive_since, summaries_since)
+        self._archive.forget()  # others may have been first, and nobody is told of what is deleted
 
     async def _finish(self, key: SessionKey, end: Stored) -> None:
         await self._ends.finish(key, end)

@@ -71,8 +71,11 @@ class Ends:
     async def finish(self, key: SessionKey, end: Stored) -> None:
         """Whatever is left to do after the commit that ended a session."""
         session_id = session_of(end)
-        if await self._wire.last(self._names.archive, f"{self._names.archived(key, session_id)}.ended") is not None:
-            return
+        if await self._wire.last(self._names.archive, f"{self._names.archived(key, session_id)}.ended") is None:
+            await self._leave_only_the_archive(key, session_id, end)
+        await self._wire.purge(self._names.log, self._names.log_of(key), below=end.seq)
+
+    async def _leave_only_the_archive(self, key: SessionKey, session_id: str, end: Stored) -> None:
         await self._view.publish_ended(key)
         session = self._names.session(key, session_id)
         await self._wire.purge(self._names.state, f"{session}.>")
@@ -80,7 +83,6 @@ class Ends:
         self._view.forget(key)
         await self._tell_end(session, await self._logs.record(key, end))
         await self._put_ended(key, end)
-        await self._wire.purge(self._names.log, self._names.log_of(key), below=end.seq)
 
     async def _tell_end(self, session: str, record: Record) -> None:
         event = record.events[-1]
@@ -114,20 +116,19 @@ class Ends:
 
     # ---- what outlives them
 
-    async def retain(self, archive_since: str, summaries_since: str) -> bool:
-        """Whether anything was forgotten."""
+    async def retain(self, archive_since: str, summaries_since: str) -> None:
         last = await self._wire.last(self._names.archive, self._names.every_end)
         if last is None:
-            return False
+            return
         reading = Reading(self._names.archive, self._names.every_end, headers_only=True)
         due = [
             stored
             async for stored in read_to(self._wire, reading, last.seq)
             if stored.headers.get(records.LAST_AT, "~") < max(archive_since, summaries_since)
         ]
-        return any(await _each(due, lambda stored: self._forget(stored, archive_since, summaries_since)))
+        await _each(due, lambda stored: self._forget(stored, archive_since, summaries_since))
 
-    async def _forget(self, stored: Stored, archive_since: str, summaries_since: str) -> bool:
+    async def _forget(self, stored: Stored, archive_since: str, summaries_since: str) -> None:
         archived = stored.subject.removesuffix(".ended")
         last_at = stored.headers.get(records.LAST_AT, "~")
         is_kept = KEPT not in stored.headers
@@ -144,7 +145,6 @@ class Ends:
             headers = {name: stored.headers[name] for name in (records.LAST_AT, records.ENDED)}
             if whole is not None:
                 await self._wire.put(stored.subject, whole.data, headers={**headers, KEPT: WITHOUT_ARCHIVE})
-        return last_at < summaries_since
 
 
 async def _each(items: Sequence[Item], do: Callable[[Item], Awaitable[bool | None]]) -> list[bool]:

@@ -235,6 +235,7 @@ class Logs:
         mark = new_mark()
         receipt = record.receipts.get(digest) or Receipt("", answer)
         data = b""
+        is_unsure = False  # whether a try was sent without an answer
         loop = asyncio.get_running_loop()
         until = loop.time() + COMMIT_PATIENCE_S
         while True:
@@ -254,10 +255,11 @@ class Logs:
             try:
                 seq = await self._wire.put(self._names.log_of(key), data, expected=base, headers=headers)
             except (Conflict, StoreUnavailable) as problem:
+                is_unsure = is_unsure or isinstance(problem, Unanswered)
                 await self._after_failure(problem, until)
-                if seq := await self._found(key, base, mark):
-                    return Appended(receipt, record, seq, headers)
                 line = await self._refreshed(key, whole=bool(digest))
+                if is_unsure and (seq := await self._found(key, base, line.seq, mark)):
+                    return Appended(receipt, record, seq, headers)
                 continue
             line.add(Stored("", seq, headers, b""), record)
             self._remember(key, line)
@@ -279,14 +281,15 @@ class Logs:
         else:
             await asyncio.sleep(RETRY_S)
 
-    async def _found(self, key: SessionKey, after: int, mark: str) -> int:
-        """Where a commit is that was sent without an answer; 0 if it is not there."""
-        last = await self._wire.last(self._names.log, self._names.log_of(key))
-        if last is not None:
-            reading = Reading(self._names.log, self._names.log_of(key), after, headers_only=True)
-            async for stored in read_to(self._wire, reading, last.seq):
-                if stored.headers.get(records.MARK) == mark:
-                    return stored.seq
+    async def _found(self, key: SessionKey, base: int, last: int, mark: str) -> int:
+        """Where a commit is that was sent without an answer; 0 if it is not there.
+
+        Looked for up to what the log was seen to have by then: once that is beyond its base, it can come no more.
+        """
+        reading = Reading(self._names.log, self._names.log_of(key), base, headers_only=True)
+        async for stored in read_to(self._wire, reading, last):
+            if stored.headers.get(records.MARK) == mark:
+                return stored.seq
         return 0
 
     async def _laid_out(self, key: SessionKey, record: Record) -> tuple[Record, bytes]:
