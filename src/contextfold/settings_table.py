@@ -193,7 +193,7 @@ SETTINGS = {
             "CONTEXT_NATS_PREFIX",
             "contextfold",
             _words(_SMALL, "lowercase letters, digits and dashes", PREFIX_MAX),
-            "what streams and subjects on NATS begin with; installations with different ones never meet",
+            "what streams and subjects on NATS begin with, apart from other installations",
         ),
         Setting(
             "nats-domain",

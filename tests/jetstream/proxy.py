@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -22,8 +23,10 @@ Loss = Literal["answer", "request"]
 class Proxy:
     """Connections to it are connections to the server behind."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, lag_s: float = 0) -> None:
+        """With a lag, everything takes up to that long on its way, and stays in order."""
         self._behind = port
+        self.lag_s = lag_s
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._pairs: set[asyncio.StreamWriter] = set()
@@ -124,6 +127,8 @@ class _Connection:
                     self._proxy.lost.set()
                     self.cut()
                     return
+                if self._proxy.lag_s:
+                    await asyncio.sleep(random.uniform(0, self._proxy.lag_s))
                 writer.write(chunk)
                 await writer.drain()
         self.cut()

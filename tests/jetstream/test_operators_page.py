@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import re
 import subprocess
@@ -128,9 +129,9 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def is_ready(running: Daemon) -> bool:
-    http = Http(running.port)
-    reply = http.ask("GET", "/readyz")
-    http.close()
+    asking = Http(running.port)
+    reply = asking.ask("GET", "/readyz")
+    asking.close()
     return reply.status == 200
 
 
@@ -285,7 +286,30 @@ class TestPermissions:
         assert len(ann.http.ask("GET", "/v1/sessions").json["sessions"]) == 2
         assert ann.http.ask("GET", "/v1/summaries?query=Found").json["summaries"]
         assert ann.http.ask("GET", "/readyz").status == 200
-        assert "Violation" not in server.told_log()
+        assert "Violation" not in server.log.read_text()
+
+    def test_the_end_of_sessions_watching_and_moving_need_no_more(
+        self, server: NatsServer, tmp_path: Path, password_file: str
+    ) -> None:
+        argv = (*OF_DAEMON, password_file)
+        running = Daemon(tmp_path / "d", *argv, store=server.url, env={"CONTEXT_SESSION_IDLE_SECS": "2"})
+        watching = http.client.HTTPConnection("127.0.0.1", running.port, timeout=WAIT_S)
+        try:
+            watching.request("GET", "/v1/events")
+            events = watching.getresponse()
+            work(running)
+            told = b""
+            while b"session.expired" not in told:
+                told = events.readline()
+                assert told
+        finally:
+            watching.close()
+            assert running.stop() == 0
+        moved = context("store", "migrate", "--from", server.url, "--to", tmp_path / "copy.db", *argv)
+        assert (moved.code, moved.out[:15]) == (0, b"1 session moved"), moved.err
+        back = ("--from", tmp_path / "copy.db", "--to", server.url)
+        assert context("store", "migrate", *back, *argv).code == 0
+        assert "Violation" not in server.log.read_text()
 
     def test_an_owners_user_sees_its_own_and_nothing_else(
         self, owners: dict[str, HttpAgent], server: NatsServer

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from contextfold.failures import JSON_RPC_CODES
@@ -19,6 +20,7 @@ from daemon import Daemon, HttpAgent, Refused
 from jetstream.agents import Book, Session, random_call
 from jetstream.history import Account, Outcome, Try, excerpt, violations
 from jetstream.nemesis import daemons
+from jetstream.proxy import Proxy
 from jetstream.subjects import published_up_to
 from jetstream.watchers import logs_through
 from machine import times
@@ -27,6 +29,7 @@ from nats_servers import NatsServer, random_prefix
 ROUNDS = times(200, 10_000)
 SESSION_ROUNDS = 500  # then another session: a log that grows for ever is another test's subject
 READY_S = 60.0
+LAG_S = 0.02  # of a daemon that is far away
 MORNING = "2026-01-01T08:00:00Z"
 ROOMY = {"CONTEXT_BRANCHES_PER_SESSION": "10000", "CONTEXT_BRANCH_DEPTH": "64"}
 
@@ -92,22 +95,27 @@ def test_of_two_stores_that_sweep_at_once_one_ends_each_session(nats_server: Nat
 
 
 class Racer(threading.Thread):
-    """An agent at one daemon, who starts every round when the other does."""
+    """An agent at one daemon, who starts every round when the other does, if there is a line to start from."""
 
-    def __init__(self, number: int, daemon: Daemon, start: threading.Barrier, book: Book) -> None:
+    def __init__(
+        self, number: int, daemon: Daemon, start: threading.Barrier | None, book: Book, rounds: int = ROUNDS
+    ) -> None:
         super().__init__()
+        self._rounds = rounds
         self._number, self._start_line, self._book = number, start, book
         self._agent = HttpAgent(daemon.port)
         self.problem: BaseException | None = None
 
     def run(self) -> None:
         try:
-            for turn in range(ROUNDS):
-                self._start_line.wait(READY_S)
+            for turn in range(self._rounds):
+                if self._start_line:
+                    self._start_line.wait(READY_S)
                 self._race(turn)
         except BaseException as problem:
             self.problem = problem
-            self._start_line.abort()
+            if self._start_line:
+                self._start_line.abort()
         finally:
             self._agent.close()
 
@@ -126,21 +134,43 @@ class Racer(threading.Thread):
         self._book.write(Try(project, operation_id, call.effect, sent_s, done_s, outcome, f"d{self._number}", told))
 
 
-def test_what_two_daemons_do_to_one_session_at_once_is_all_there_once(nats_server: NatsServer, tmp_path: Path) -> None:
-    prefix, book, start = random_prefix(), Book(), threading.Barrier(2)
-    with daemons(tmp_path, 2, nats_server.url, "--nats-prefix", prefix, env=ROOMY) as fleet:
-        racers = [Racer(number, daemon, start, book) for number, daemon in enumerate(fleet)]
-        for racer in racers:
-            racer.start()
-        for racer in racers:
-            racer.join()
-        assert [racer.problem for racer in racers] == [None, None]
-        logs = {daemon.url: logs_through(daemon) for daemon in fleet}
-        wanted = {name: len(log) for name, log in logs[fleet[0].url].items()}
-        seen = asyncio.run(published_up_to(nats_server.url, prefix, wanted))
-        account = Account(book.tries, logs, {}, seen)
+def check(book: Book, fleet: Sequence[Daemon], url: str, prefix: str, *, least: int) -> None:
+    """All that was answered is in the logs, once, and what is published is what the logs say."""
+    logs = {daemon.url: logs_through(daemon) for daemon in fleet}
+    wanted = {name: len(log) for name, log in logs[fleet[0].url].items()}
+    account = Account(book.tries, logs, {}, asyncio.run(published_up_to(url, prefix, wanted)))
     found = violations(account)
     assert not found, excerpt(account, found)
     outcomes = Counter(one.outcome for one in book.tries)
-    assert outcomes["acknowledged"] > ROUNDS
+    assert outcomes["acknowledged"] > least
     assert not outcomes["unknown"]
+
+
+def race(racers: Sequence[Racer]) -> None:
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert [racer.problem for racer in racers if racer.problem] == []
+
+
+def test_what_two_daemons_do_to_one_session_at_once_is_all_there_once(nats_server: NatsServer, tmp_path: Path) -> None:
+    prefix, book, start = random_prefix(), Book(), threading.Barrier(2)
+    with daemons(tmp_path, 2, nats_server.url, "--nats-prefix", prefix, env=ROOMY) as fleet:
+        race([Racer(number, daemon, start, book) for number, daemon in enumerate(fleet)])
+        check(book, fleet, nats_server.url, prefix, least=ROUNDS)
+
+
+def test_a_daemon_far_away_spoils_nothing_of_what_one_near_by_publishes(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    prefix, book = random_prefix(), Book()
+    argv = ("--nats-prefix", prefix)
+    with (
+        Proxy(nats_server.port, lag_s=LAG_S) as way,
+        daemons(tmp_path / "near", 1, nats_server.url, *argv, env=ROOMY) as near,
+        daemons(tmp_path / "far", 1, way.url, *argv, env=ROOMY) as far,
+    ):
+        fleet = [*near, *far]
+        race([Racer(number, fleet[number % 2], None, book, ROUNDS // 8) for number in range(6)])
+        check(book, fleet, nats_server.url, prefix, least=ROUNDS // 4)

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
@@ -21,6 +22,7 @@ from contextfold.stores.nats_ends import Ends
 from contextfold.stores.nats_link import Place, Tell
 from contextfold.stores.nats_log import Logs
 from contextfold.stores.nats_names import Names
+from contextfold.stores.nats_publisher import Publisher
 from contextfold.stores.nats_reading import Reading, follow
 from contextfold.stores.nats_streams import prepare
 from contextfold.stores.nats_table import Table, settled
@@ -53,9 +55,10 @@ class NatsStore:
         self._mending: asyncio.Task[None] | None = None
         self._wire = Wire(place, prepare, tell)
         self._logs = Logs(self._wire, self._names, self._finish)
-        self._view = View(self._wire, self._names, self._logs, idle_s=idle_s)
+        view = View(self._wire, self._names, idle_s=idle_s)
+        self._publisher = Publisher(self._wire, self._names, self._logs, view)
         self._table = Table(self._wire, self._names)
-        self._ends = Ends(self._wire, self._names, self._logs, self._view, self._table, idle_s=idle_s)
+        self._ends = Ends(self._wire, self._names, self._logs, view=view, publisher=self._publisher, table=self._table)
         self._archive = Archive(self._wire, self._names)
 
     async def open(self) -> None:
@@ -80,7 +83,7 @@ class NatsStore:
         try:
             done = await self._logs.commit(commit)
             if done.record is not None:
-                self._view.offer(commit.key, done.record)
+                self._publisher.offer(commit.key, done.seq, done.record)
                 self._table.note(commit.key, Stored("", done.seq, done.headers, b""))
         finally:
             self._commits -= 1
@@ -178,7 +181,7 @@ class NatsStore:
         """What was committed for an owner is in the archive."""
         await self._table.reach()
         rows = [row for row in self._table.live(owner) if project_hash in (None, row.key.project_hash)]
-        await settled(self._table, rows, self._view.catch_up, PUBLISH_PATIENCE_S)
+        await settled(self._table, rows, self._publisher.catch_up, PUBLISH_PATIENCE_S)
 
     # ---- sweeps
 
@@ -201,15 +204,20 @@ class NatsStore:
         while True:
             await asyncio.sleep(MEND_EVERY_S * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all do it at once
             await self._wire.connected()
-            behind = [row.key for row in self._table.behind() if not self._view.is_busy(row.key)]
+            since = (datetime.now(UTC) - timedelta(seconds=self._idle_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            behind = [
+                row.key
+                for row in self._table.behind()
+                if row.last_at > since and not self._publisher.is_busy(row.key)  # one that is idle is to be ended
+            ]
             seen = {key: seen.get(key, 0) + 1 for key in behind}
             for key in [key for key, times in seen.items() if times >= MEND_AFTER]:
                 with suppress(FoldError):
-                    await self._view.catch_up(key)
+                    await self._publisher.catch_up(key)
 
     async def settle(self) -> None:
         """Until everything that was committed here is published."""
-        await self._view.settle()
+        await self._publisher.settle()
 
     # ---- the store as such
 
@@ -233,7 +241,7 @@ class NatsStore:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._is_still.wait()
                 if self._wire.is_ready:
-                    await self._view.settle()
+                    await self._publisher.settle()
                     await self._wire.purge(self._names.state, self._names.alive(self._me))
         for closing in self._watches:
             closing.set()
@@ -241,7 +249,7 @@ class NatsStore:
             task.cancel()
             with suppress(asyncio.CancelledError, FoldError):
                 await task
-        await self._view.stop()
+        await self._publisher.stop()
         await self._table.stop()
         await self._wire.close()
 

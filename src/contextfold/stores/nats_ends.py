@@ -22,11 +22,12 @@ from contextfold.fold.store import SessionKey, StaleRevision
 from contextfold.stores import nats_records as records
 from contextfold.stores.nats_log import Logs, session_of
 from contextfold.stores.nats_names import Names
+from contextfold.stores.nats_publisher import Publisher
 from contextfold.stores.nats_reading import Reading, read_to
 from contextfold.stores.nats_records import Record
 from contextfold.stores.nats_table import Row, Table
-from contextfold.stores.nats_view import N, View
-from contextfold.stores.nats_wire import TTL, Conflict, Stored, Wire
+from contextfold.stores.nats_view import View
+from contextfold.stores.nats_wire import Stored, Wire
 
 AT_ONCE: Final = 16  # sessions
 KEPT: Final = "Cf-Kept"  # of an ended session: what is still there of it
@@ -36,13 +37,13 @@ Item = TypeVar("Item")
 
 
 class Ends:
-    def __init__(self, wire: Wire, names: Names, logs: Logs, view: View, table: Table, *, idle_s: int) -> None:
+    def __init__(self, wire: Wire, names: Names, logs: Logs, *, view: View, publisher: Publisher, table: Table) -> None:
         self._wire = wire
         self._names = names
         self._logs = logs
         self._view = view
+        self._publisher = publisher
         self._table = table
-        self._ttl = f"{max(1, idle_s)}s"
         self._finished: set[int] = set()  # ends after which nothing is left to do, until they are buried
 
     # ---- sessions
@@ -56,7 +57,7 @@ class Ends:
 
     async def end(self, row: Row, at: str) -> bool:
         """False if it was active after all, or somebody else has ended it."""
-        await self._view.catch_up(row.key)
+        await self._publisher.catch_up(row.key)
         expired = SessionExpired(row.revision + 1, at, row.session_id)
         try:
             done = await self._logs.append(row.key, Record(row.session_id, row.revision, [expired], {}))
@@ -76,25 +77,14 @@ class Ends:
         await self._wire.purge(self._names.log, self._names.log_of(key), below=end.seq)
 
     async def _leave_only_the_archive(self, key: SessionKey, session_id: str, end: Stored) -> None:
-        await self._view.publish_ended(key)
-        session = self._names.session(key, session_id)
-        await self._wire.purge(self._names.state, f"{session}.>")
-        await self._wire.purge(self._names.events, f"{session}.>")
-        self._view.forget(key)
-        await self._tell_end(session, await self._logs.record(key, end))
+        log = [record for _, record in await self._logs.records(key)]
+        await self._view.archive(key, *(record for record in log if not record.is_end))
+        self._publisher.forget(key)
+        event = (await self._logs.record(key, end)).events[-1]
+        assert isinstance(event, SessionExpired)
+        await self._view.tell_end(key, event)
+        await self._view.clear(key, session_id)
         await self._put_ended(key, end)
-
-    async def _tell_end(self, session: str, record: Record) -> None:
-        event = record.events[-1]
-        try:
-            await self._wire.put(
-                f"{session}.events.{event.kind}",
-                records.event_told(record.session_id, event),
-                expected=0,
-                headers={N: str(event.n), TTL: self._ttl},
-            )
-        except Conflict:  # somebody else has
-            return
 
     async def _put_ended(self, key: SessionKey, end: Stored) -> None:
         headers = {name: end.headers[name] for name in (records.LAST_AT, records.ENDED)}

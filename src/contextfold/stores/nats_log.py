@@ -123,12 +123,12 @@ class Logs:
             found = [record async for _, record in self._since(key, last, after)]
         return [event for record in found for event in record.events if event.n > after]
 
-    async def records(self, key: SessionKey) -> list[tuple[int, Record]]:
-        """All of the last session's, the end included if it has one."""
+    async def records(self, key: SessionKey, after: int = 0) -> list[tuple[int, Record]]:
+        """The last session's behind a sequence, the end included if it has one."""
         last = await self._last(key)
         if last is None:
             return []
-        return [each async for each in self._read(key, last, 0)]
+        return [each async for each in self._read(key, last, after)]
 
     async def record(self, key: SessionKey, stored: Stored) -> Record:
         pieces = records.core_pieces(stored.data) if b'"core"' in stored.data[:64] else None

@@ -21,6 +21,7 @@ from contextfold.stores.nats_link import Place
 from contextfold.stores.nats_log import Logs, is_end, session_of
 from contextfold.stores.nats_names import Names
 from contextfold.stores.nats_pieces import read_pieces
+from contextfold.stores.nats_publisher import Publisher
 from contextfold.stores.nats_reading import Reading, read_to
 from contextfold.stores.nats_records import Ended, Record
 from contextfold.stores.nats_streams import expect, prepare
@@ -38,9 +39,12 @@ class NatsMoving:
         self._names = Names(place.prefix)
         self._wire = Wire(place, expect if is_source else prepare)
         self._logs = Logs(self._wire, self._names, self._finish)
-        self._view = View(self._wire, self._names, self._logs, idle_s=idle_s)
+        self._view = View(self._wire, self._names, idle_s=idle_s)
+        self._publisher = Publisher(self._wire, self._names, self._logs, self._view)
         self._table = Table(self._wire, self._names)
-        self._ends = Ends(self._wire, self._names, self._logs, self._view, self._table, idle_s=idle_s)
+        self._ends = Ends(
+            self._wire, self._names, self._logs, view=self._view, publisher=self._publisher, table=self._table
+        )
         self._tidied: set[tuple[SessionKey, str]] = set()  # ended ones without anything beyond their end
 
     @classmethod
@@ -55,7 +59,7 @@ class NatsMoving:
         return opened
 
     async def close(self) -> None:
-        await self._view.stop()
+        await self._publisher.stop()
         await self._table.stop()
         await self._wire.close()
 
@@ -109,8 +113,8 @@ class NatsMoving:
     async def _live(self, key: SessionKey, last: Stored) -> Whole | None:
         """As of a commit, though others may follow; archive and summaries have it then. None if it has just ended."""
         session_id, revision = session_of(last), int(last.headers[records.REVISION])
-        if await self._view.is_behind(key):
-            await self._view.catch_up(key)
+        if await self._publisher.is_behind(key):
+            await self._publisher.catch_up(key)
         log = [record for _, record in await self._logs.records(key) if record.revision <= revision]
         if not log or log[0].session_id != session_id or log[-1].revision != revision:
             return None
@@ -202,8 +206,8 @@ class NatsMoving:
         )
         done = await self._logs.append(key, record, last_at=held.last_at)
         assert done.record is not None
-        self._view.offer(key, done.record)
-        await self._view.settle()  # what waits to be published is in memory
+        self._publisher.offer(key, done.seq, done.record)
+        await self._publisher.settle()  # what waits to be published is in memory
 
     async def _take_ended(self, part: Part) -> None:
         key, held = part.held.key, part.held

@@ -1,49 +1,44 @@
 """What is derived from the logs: archive, summaries, and the events and states that anybody with NATS can watch.
 
-Written after the commit, by whoever committed; by anybody else, if that one died. Any number of writers may work on
-one session at once, and what comes out is the same: archive and summaries have subjects that are used once, events form
-a chain in which each names the one before, a state is replaced only by one of a later revision, and the session state,
-written last, says up to where all of it is there. Knows nothing of commits and their rules.
+Any number of writers may work on one session at once, and what comes out is the same: archive and summaries have
+subjects that are used once, events form a chain in which each names the one before, a state is replaced only by one of
+a later revision, and the session state, written last, says up to where all of it is there. Knows how things are
+written, not who writes them when.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, defaultdict
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import Entry
-from contextfold.fold.events import BranchCreated, BranchFolded, Event
-from contextfold.fold.session import EMPTY, LogBroken, State, replay
+from contextfold.fold.events import BranchCreated, BranchFolded, Event, SessionExpired
+from contextfold.fold.session import EMPTY, State, replay
 from contextfold.fold.store import SessionKey
 from contextfold.stores import nats_records as records
 from contextfold.stores.nats_link import Unanswered
-from contextfold.stores.nats_log import Logs
-from contextfold.stores.nats_names import NOTHING, Names, escaped
+from contextfold.stores.nats_names import NOTHING, Names, escaped, unescaped
 from contextfold.stores.nats_pieces import most_in_one, read_pieces, write_pieces
 from contextfold.stores.nats_records import Record
 from contextfold.stores.nats_wire import TTL, Conflict, Wire
 
 N: Final = "Cf-N"
-TRIES: Final = 8  # of one publication that others get in the way of
-RETRY_S: Final = 0.05
+TRIES: Final = 8  # of a write that others get in the way of
 AT_ONCE: Final = 32  # writes of one session on their way
-SHOWN_MOST: Final = 64 << 20  # characters of sessions that are kept between commits
-SHOWN_LEAST: Final = 2_000  # that one of them counts for, and each of its branches a tenth
-WAITING_MOST: Final = 256  # commits of a session; beyond that they are read from the log instead
 TEXT_MOST: Final = records.TOLD_MOST + 1
+SHOWN_LEAST: Final = 2_000  # characters that a session counts for in memory, and each of its branches a tenth
 
 
 @dataclass(slots=True)
-class _Shown:
+class Shown:
     """A session as far as it is published."""
 
     session_id: str
     state: State = EMPTY
+    seq: int = 0  # of the last commit that is in it
     prompts: dict[str, str] = field(default_factory=dict)
     summaries: dict[str, str] = field(default_factory=dict)
     event_n: int = 0
@@ -51,7 +46,9 @@ class _Shown:
     seqs: dict[str, int] = field(default_factory=dict)  # of the states, by subject
     weight: int = SHOWN_LEAST
 
-    def take(self, record: Record) -> None:
+    def take(self, seq: int, record: Record) -> None:
+        self.state = replay(record.events, self.state)
+        self.seq = seq
         for event in record.events:
             if isinstance(event, BranchCreated):
                 self.prompts[event.branch_id] = event.prompt[:TEXT_MOST]
@@ -59,186 +56,70 @@ class _Shown:
             elif isinstance(event, BranchFolded):
                 self.summaries[event.branch_id] = event.summary[:TEXT_MOST]
                 self.weight += len(self.summaries[event.branch_id])
-        self.state = replay(record.events, self.state)
 
 
-@dataclass(slots=True)
-class _Work:
-    task: asyncio.Task[None] | None = None
-    waiting: list[Record] = field(default_factory=list)
-    is_lost: bool = False  # what waits is not all there is: the log has it
-    problem: FoldError | None = None  # why it was given up
+Committed = tuple[int, Record]  # a commit, and where it is in the log
 
 
 class View:
-    def __init__(self, wire: Wire, names: Names, logs: Logs, *, idle_s: int) -> None:
+    def __init__(self, wire: Wire, names: Names, *, idle_s: int) -> None:
         self._wire = wire
         self._names = names
-        self._logs = logs
         self._ttl = f"{max(1, idle_s)}s"
-        self._shown: OrderedDict[SessionKey, _Shown] = OrderedDict()
-        self._weights: dict[SessionKey, int] = {}  # as they are counted in
-        self._weight = 0
-        self._works: dict[SessionKey, _Work] = {}
 
-    # ---- who publishes what, when
-
-    def offer(self, key: SessionKey, record: Record) -> None:
-        """Publish what was committed, soon."""
-        work = self._works.setdefault(key, _Work())
-        if len(work.waiting) < WAITING_MOST:
-            work.waiting.append(record)
-        else:
-            work.waiting.clear()
-            work.is_lost = True
-        self._start(key, work)
-
-    async def catch_up(self, key: SessionKey) -> None:
-        """Until everything is published that was committed before this was asked for."""
-        for _ in range(TRIES):
-            work = self._works.setdefault(key, _Work())
-            if work.task is None:
-                work.is_lost = True
-                self._start(key, work)
-            assert work.task is not None
-            await asyncio.shield(work.task)
-            if not await self.is_behind(key):
-                return
-            if work.problem is not None:
-                raise work.problem
-        raise StoreUnavailable("NATS: a session is committed to faster than it is published")
-
-    async def settle(self) -> None:
-        """Until nothing is left to publish of what was committed here."""
-        while tasks := [work.task for work in self._works.values() if work.task]:
-            await asyncio.wait(tasks)
-
-    async def stop(self) -> None:
-        """What is not published by now is left to others, or to later."""
-        for task in [work.task for work in self._works.values() if work.task]:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
-    async def archive(self, key: SessionKey, record: Record) -> None:
-        """What a record leaves in the archive, for one that is in no log."""
-        await _all(*self._archive(key, [record]))
-
-    async def publish_ended(self, key: SessionKey) -> None:
-        """What an ended session has left for the archive, if its log is still there."""
-        log = [record for _, record in await self._logs.records(key)]
-        await _all(*self._archive(key, [record for record in log if not record.is_end]))
-
-    def is_busy(self, key: SessionKey) -> bool:
-        return key in self._works
-
-    async def is_behind(self, key: SessionKey) -> bool:
-        last = await self._logs.last(key)
-        if last is None:
-            return False
-        subject = self._names.session_state(self._session(key, records.session_in(last.headers)))
-        state = await self._wire.last(self._names.state, subject)
-        return records.revision_in(state.headers if state else {}) < int(last.headers[records.REVISION])
-
-    def forget(self, key: SessionKey) -> None:
-        self._shown.pop(key, None)
-        self._weight -= self._weights.pop(key, 0)
-
-    def _start(self, key: SessionKey, work: _Work) -> None:
-        if work.task is None:
-            work.task = asyncio.create_task(self._work(key, work), name="contextfold-publish")
-
-    async def _work(self, key: SessionKey, work: _Work) -> None:
-        """One session's publications, one after the other: two at once would each go on from what the other knows.
-
-        What cannot be done now is done by whoever looks next.
-        """
+    async def publish(self, key: SessionKey, shown: Shown, commits: Sequence[Committed]) -> None:
+        """What these commits add to what is shown; Conflict if somebody else has got further meanwhile."""
+        before, seq = shown.state, shown.seq
         try:
-            while work.waiting or work.is_lost:
-                waiting, work.waiting = work.waiting, []
-                is_lost, work.is_lost = work.is_lost, False
-                if is_lost or not self._follows(key, waiting[0]):
-                    await self._publish_anew(key)
-                else:
-                    await self._publish_next(key, self._shown[key], waiting)
-        except LogBroken as problem:
-            work.problem = StoreInvalid(f"NATS holds a log that makes no sense: {problem}")
-            self.forget(key)
-        except FoldError as problem:
-            work.problem = problem
-            self.forget(key)
-        finally:
-            work.task = None
-            self._works.pop(key, None)
+            for commit in commits:
+                shown.take(*commit)
+            await self._put(key, shown, before, [record for _, record in commits])
+        except BaseException:
+            shown.state, shown.seq = before, seq
+            raise
 
-    def _follows(self, key: SessionKey, record: Record) -> bool:
-        shown = self._shown.get(key)
-        if record.before == 0:
-            self._keep(key, _Shown(record.session_id))
-            return True
-        return shown is not None and (shown.session_id, shown.state.revision) == (record.session_id, record.before)
-
-    def _keep(self, key: SessionKey, shown: _Shown) -> None:
-        self._shown[key] = shown
-        self._shown.move_to_end(key)
-        self._weight += shown.weight - self._weights.get(key, 0)
-        self._weights[key] = shown.weight
-        while self._weight > SHOWN_MOST and len(self._shown) > 1:
-            self.forget(next(iter(self._shown)))
-
-    async def _publish_next(self, key: SessionKey, shown: _Shown, waiting: Sequence[Record]) -> None:
-        try:
-            await self._publish(key, shown, waiting)
-        except Conflict:
-            await self._publish_anew(key)
-
-    async def _publish_anew(self, key: SessionKey) -> None:
-        """From the log, whatever somebody else may have done of it already."""
-        for tried in range(TRIES):
-            self.forget(key)
-            if tried:
-                await asyncio.sleep(RETRY_S * tried)
-            shown, missing = await self._missing(key)
-            if not missing:
-                return
-            self._keep(key, shown)
-            try:
-                await self._publish(key, shown, missing)
-            except Conflict:
-                continue
-            return
-        raise StoreUnavailable("NATS: others publish the same session again and again")
-
-    async def _missing(self, key: SessionKey) -> tuple[_Shown, list[Record]]:
-        """What is published of a session, and the commits that are not."""
-        log = [record for _, record in await self._logs.records(key)]
-        if not log or log[-1].is_end:
-            return _Shown(""), []
-        shown = _Shown(log[0].session_id)
-        session = self._session(key, shown.session_id)
+    async def published(self, key: SessionKey, shown: Shown) -> int:
+        """Up to which revision all is there, -1 for nothing; and what is the last of each is noted."""
+        session = self._names.session(key, shown.session_id)
         place = self._names.session_state(session)
         state = await self._wire.last(self._names.state, place)
         event = await self._wire.last(self._names.events, f"{session}.events.>")
-        if state is not None:
-            shown.seqs[place] = state.seq
-        if event is not None:
-            shown.event_n, shown.event_seq = int(event.headers[N]), event.seq
-        revision = records.revision_in(state.headers if state else {})
-        for record in log:
-            if record.revision <= revision:
-                shown.take(record)
-        return shown, [record for record in log if record.revision > revision]
+        shown.seqs[place] = state.seq if state else 0
+        shown.event_n, shown.event_seq = (int(event.headers[N]), event.seq) if event else (0, 0)
+        return records.revision_in(state.headers if state else {})
 
-    # ---- what is published
+    async def clear(self, key: SessionKey, session_id: str) -> None:
+        """Leave nothing of a session that is over but the event that says so, if that is told."""
+        session = self._names.session(key, session_id)
+        await self._wire.purge(self._names.state, f"{session}.>")
+        last = await self._wire.last(self._names.events, f"{session}.events.>")
+        if last is not None:
+            below = last.seq if last.subject.endswith(f".{SessionExpired.kind}") else last.seq + 1
+            await self._wire.purge(self._names.events, f"{session}.>", below=below)
 
-    async def _publish(self, key: SessionKey, shown: _Shown, waiting: Sequence[Record]) -> None:
-        session = self._session(key, shown.session_id)
-        before = shown.state
-        for record in waiting:
-            shown.take(record)
-        events = [event for record in waiting for event in record.events if event.n > shown.event_n]
+    async def tell_end(self, key: SessionKey, event: SessionExpired) -> None:
+        """The last event of the chain, for as long as a session may be idle; once, whoever tells it."""
+        session = self._names.session(key, event.session_id)
+        for _ in range(TRIES):
+            last = await self._wire.last(self._names.events, f"{session}.events.>")
+            if last is not None and last.subject.endswith(f".{event.kind}"):
+                return
+            try:
+                await self._put_event(session, event, last.seq if last else 0, {TTL: self._ttl})
+            except Conflict:
+                continue
+            return
+
+    async def archive(self, key: SessionKey, *commits: Record) -> None:
+        """What commits leave in the archive."""
+        await _all(*self._archive(key, commits))
+
+    # ---- one thing at a time
+
+    async def _put(self, key: SessionKey, shown: Shown, before: State, commits: Sequence[Record]) -> None:
+        session = self._names.session(key, shown.session_id)
+        events = [event for record in commits for event in record.events if event.n > shown.event_n]
         changed = [branch for branch in shown.state.branches.values() if before.branches.get(branch.id) is not branch]
-        texts = self._archive(key, waiting)
         states = (
             self._put_state(
                 shown,
@@ -252,24 +133,30 @@ class View:
             )
             for branch in changed
         )
-        await _all(self._put_events(session, shown, events), *texts, *states)
-        self._keep(key, shown)
+        await _all(self._put_events(session, shown, events), *self._archive(key, commits), *states)
         told = records.session_told(shown.state)
         await self._put_state(shown, self._names.session_state(session), told, {TTL: self._ttl})
 
-    async def _put_events(self, session: str, shown: _Shown, events: Iterable[Event]) -> None:
+    async def _put_events(self, session: str, shown: Shown, events: Iterable[Event]) -> None:
         """Each only if the one before is the last, so that a watcher has them in order and once."""
         for event in events:
-            shown.event_seq = await self._wire.put(
-                f"{session}.events.{event.kind}",
-                records.event_told(shown.session_id, event),
-                expected=shown.event_seq,
-                expected_of=f"{session}.events.>",
-                headers={N: str(event.n)},
-            )
+            shown.event_seq = await self._put_event(session, event, shown.event_seq)
             shown.event_n = event.n
 
-    async def _put_state(self, shown: _Shown, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
+    async def _put_event(
+        self, session: str, event: Event, before: int, headers: Mapping[str, str] | None = None
+    ) -> int:
+        return await self._wire.put(
+            f"{session}.events.{event.kind}",
+            records.event_told(unescaped(session.rpartition(".")[2]), event),
+            expected=before,
+            expected_of=f"{session}.events.>",
+            headers={N: str(event.n), **(headers or {})},
+        )
+
+    async def _put_state(
+        self, shown: Shown, subject: str, data: bytes, headers: Mapping[str, str] | None = None
+    ) -> None:
         """Unless a later one is there."""
         revision = shown.state.revision
         told = {records.REVISION: str(revision), **(headers or {})}
@@ -280,6 +167,7 @@ class View:
             except Conflict:
                 found = await self._wire.last(self._names.state, subject)
                 if found is None and expected:  # the session was ended meanwhile
+                    shown.seqs.pop(subject)
                     raise
                 shown.seqs[subject] = found.seq if found else 0
                 if found and records.revision_in(found.headers) >= revision:
@@ -288,8 +176,8 @@ class View:
                 return
         raise Conflict(subject)
 
-    def _archive(self, key: SessionKey, waiting: Sequence[Record]) -> Iterator[Awaitable[None]]:
-        for record in waiting:
+    def _archive(self, key: SessionKey, commits: Sequence[Record]) -> Iterator[Awaitable[None]]:
+        for record in commits:
             archived = self._names.archived(key, record.session_id)
             if record.entries or record.texts:
                 yield self._put_entries(archived, record)
@@ -327,9 +215,6 @@ class View:
                     raise
             else:
                 return
-
-    def _session(self, key: SessionKey, session_id: str) -> str:
-        return self._names.session(key, session_id)
 
 
 def _span(entries: Sequence[Entry]) -> str:
