@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from contextfold.failures import JSON_RPC_CODES
+from contextfold.fold.events import OperationCompleted
 from contextfold.fold.store import StaleRevision
 from contextfold.serve.fold_tools import META_OPERATION
 from contextfold.stores.nats import NatsStore
 from contextfold.stores.nats_link import Place
-from contract.sessions import NOON, commit_of, key_of
+from contract.sessions import NOON, branch_commit, commit_of, key_of
 from daemon import Daemon, HttpAgent, Refused
 from jetstream.agents import Book, Session, random_call
 from jetstream.history import Account, Outcome, Try, excerpt, violations
@@ -24,7 +27,7 @@ from jetstream.proxy import Proxy
 from jetstream.subjects import published_up_to
 from jetstream.watchers import logs_through
 from machine import times
-from nats_servers import NatsServer, random_prefix
+from nats_servers import NatsServer, connected, random_prefix
 
 ROUNDS = times(200, 10_000)
 SESSION_ROUNDS = 500  # then another session: a log that grows for ever is another test's subject
@@ -90,6 +93,32 @@ def test_of_two_stores_that_sweep_at_once_one_ends_each_session(nats_server: Nat
         finally:
             await one.close()
             await two.close()
+
+    asyncio.run(act())
+
+
+def test_a_published_state_is_never_replaced_by_an_older_one(nats_server: NatsServer) -> None:
+    """Not even by somebody who has seen it, and goes on with what is still to be published."""
+    key, prefix = key_of(), random_prefix()
+    subject = f"{prefix}.local.p1.sess_1.branches.br_1"
+
+    async def act() -> None:
+        store = NatsStore(Place(servers=(nats_server.url,), prefix=prefix))
+        connection = await connected(nats_server.url)
+        try:
+            await store.commit(commit_of(key))
+            await store.commit(branch_commit(key, 1, "br_1"))
+            await store.settle()
+            await connection.jetstream().publish(subject, b'{"revision":9}', headers={"Cf-Revision": "9"})
+            for revision in range(2, 6):
+                work = OperationCompleted(revision + 1, NOON, "br_1", "t", 1, "hook", failed=False, redactions=0)
+                await store.commit(replace(commit_of(key, revision), events=[work]))
+                await store.settle()
+                last = await connection.jetstream().get_last_msg(f"{prefix}_state", subject)
+                assert json.loads(last.data or b"")["revision"] == 9
+        finally:
+            await connection.close()
+            await store.close()
 
     asyncio.run(act())
 

@@ -19,7 +19,7 @@ from contextfold.fold.store import Commit, Known, Listed, Log, Receipt, Seen, Se
 from contextfold.stores import nats_records as records
 from contextfold.stores.nats_archive import Archive
 from contextfold.stores.nats_ends import Ends
-from contextfold.stores.nats_link import Place, Tell
+from contextfold.stores.nats_link import Place, Tell, end_tasks
 from contextfold.stores.nats_log import Logs
 from contextfold.stores.nats_names import Names
 from contextfold.stores.nats_publisher import Publisher
@@ -227,17 +227,16 @@ class NatsStore:
         return self._table.count(owner)
 
     async def check(self) -> None:
-        """A real write, and a question to who leads the logs."""
+        """A real write, beside the logs because a message among them would move cursors, and how the logs stand."""
         self._check_open()
-        await asyncio.gather(
-            self._wire.put(self._names.alive(self._me), b"", headers={TTL: ALIVE}), self._wire.last_seq(self._names.log)
-        )
+        write = self._wire.put(self._names.alive(self._me), b"", headers={TTL: ALIVE})
+        await asyncio.gather(write, self._wire.check_room(self._names.log))
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        with suppress(TimeoutError):
+        with suppress(TimeoutError, FoldError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._is_still.wait()
                 if self._wire.is_ready:
@@ -245,10 +244,7 @@ class NatsStore:
                     await self._wire.purge(self._names.state, self._names.alive(self._me))
         for closing in self._watches:
             closing.set()
-        for task in [self._mending] if self._mending else []:
-            task.cancel()
-            with suppress(asyncio.CancelledError, FoldError):
-                await task
+        await end_tasks(self._mending)
         await self._publisher.stop()
         await self._table.stop()
         await self._wire.close()

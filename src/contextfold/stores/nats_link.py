@@ -141,10 +141,7 @@ class Link:
         if self._closed:
             return
         self._closed = True
-        if self._keeper is not None:
-            self._keeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._keeper
+        await end_tasks(self._keeper)
         self._ready.set()  # whoever waits for a connection hears that there will be none
         self._is_clear.set()
         if self._client is not None:
@@ -172,13 +169,16 @@ class Link:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, CONNECT_PAUSE_MOST_S)
                 continue
-            pause_s = CONNECT_PAUSE_S
+            begun_s = asyncio.get_running_loop().time()
             await self._lost.wait()
             self._ready.clear()
             self._is_clear.clear()
             self._problem = StoreUnavailable("NATS: the connection was lost")
             self._say("away: the connection was lost")
             await self._let_go()
+            has_lived = asyncio.get_running_loop().time() - begun_s >= CONNECT_PAUSE_MOST_S
+            pause_s = CONNECT_PAUSE_S if has_lived else min(pause_s * 2, CONNECT_PAUSE_MOST_S)
+            await asyncio.sleep(pause_s)
 
     async def _connect(self, server: str) -> None:
         self._lost.clear()
@@ -333,6 +333,14 @@ class Link:
         _, future = self._answers.pop(message.subject.rpartition(".")[2], ("", None))
         if future is not None and not future.done():
             future.set_result(message)
+
+
+async def end_tasks(*tasks: asyncio.Task[None] | None) -> None:
+    """However each of them takes it."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 def _fail(future: asyncio.Future[Msg], problem: Exception) -> None:

@@ -173,10 +173,20 @@ class Logs:
 
     async def _refreshed(self, key: SessionKey, *, whole: bool) -> Line:
         """The line as it is now."""
-        last = await self._last(key)
-        if last is None or is_end(last):
-            self._forget(key)
-            return Line(seq=last.seq if last else 0)
+        for _ in range(LOADS_TRIED):
+            last = await self._last(key)
+            if last is None or is_end(last):
+                self._forget(key)
+                return Line(seq=last.seq if last else 0)
+            line = await self._extended(key, last, whole=whole)
+            if line.revision >= int(last.headers[records.REVISION]):
+                self._remember(key, line)
+                return line
+            self._forget(key)  # it may have been ended while it was read
+        raise StoreInvalid("NATS holds a log with a gap")
+
+    async def _extended(self, key: SessionKey, last: Stored, *, whole: bool) -> Line:
+        """What is remembered, up to the last message; all of it if the line is to be whole."""
         line = self._lines.get(key)
         if line is None or line.session_id != session_of(last) or (whole and not line.is_whole):
             line = Line(is_whole=whole)
@@ -188,10 +198,6 @@ class Logs:
                 record = await self.record(key, stored)
                 if record.session_id == session_of(last) and record.before == line.revision:
                     line.add(stored, record)
-        if line.revision < int(last.headers[records.REVISION]):
-            self._forget(key)
-            raise StoreInvalid("NATS holds a log with a gap")
-        self._remember(key, line)
         return line
 
     def _remember(self, key: SessionKey, line: Line) -> None:
@@ -244,6 +250,7 @@ class Logs:
                 return Appended(replace(done, repeated=True))
             live = (line.session_id, line.revision) if line.session_id else (record.session_id, 0)
             if live != (record.session_id, record.before):
+                await self._drop_pieces(key, record, line)
                 raise StaleRevision
             base = line.seq  # of just this revision: what is awaited below, others may move the line on
             last_at = max([least_at, line.last_at, *(event.at for event in record.events if not record.is_end)])
@@ -264,6 +271,11 @@ class Logs:
             line.add(Stored("", seq, headers, b""), record)
             self._remember(key, line)
             return Appended(receipt, record, seq, headers)
+
+    async def _drop_pieces(self, key: SessionKey, record: Record, line: Line) -> None:
+        """Of a session that never began, since another was first: nothing else will ever be deleted of it."""
+        if record.texts and line.session_id != record.session_id:
+            await self._wire.purge(self._names.archive, f"{self._names.archived(key, record.session_id)}.pieces.>")
 
     async def _finish_before(self, key: SessionKey, seq: int) -> None:
         end = await self._wire.at(self._names.log, seq)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +15,7 @@ from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.session import LogBroken
 from contextfold.fold.store import SessionKey
 from contextfold.stores import nats_records as records
+from contextfold.stores.nats_link import end_tasks
 from contextfold.stores.nats_log import Logs, session_of
 from contextfold.stores.nats_names import Names
 from contextfold.stores.nats_records import Record
@@ -89,10 +89,7 @@ class Publisher:
 
     async def stop(self) -> None:
         """What is not published by now is left to others, or to later."""
-        for task in [work.task for work in self._works.values() if work.task]:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await end_tasks(*(work.task for work in self._works.values()))
 
     def forget(self, key: SessionKey) -> None:
         self._shown.pop(key, None)
@@ -116,6 +113,9 @@ class Publisher:
             work.problem = StoreInvalid(f"NATS holds a log that makes no sense: {problem}")
         except FoldError as problem:
             work.problem = problem
+        except Exception as problem:  # nobody waits for this task, and the session must not stay half published
+            work.problem = StoreInvalid(f"publishing failed: {type(problem).__name__} {problem}")
+            self.forget(key)
         finally:
             work.task = None
             self._works.pop(key, None)

@@ -8,6 +8,7 @@ was good. Knows nothing of what the messages say.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
@@ -28,7 +29,8 @@ HEARTBEAT_S: Final = 1.0
 SILENCE_S: Final = 3.0  # longer, and the consumer is given up
 CONSUMER_IDLE_S: Final = 60.0  # then the server forgets one that nobody asks
 RETRY_S: Final = 0.1
-READ_TIMEOUT_S: Final = 10.0  # for something that is there already
+QUIET_S: Final = 0.3  # while something is to come; then it is looked whether that is still so
+CONSUMERS_MOST: Final = 3  # that are tried for something that is there
 _NANO: Final = 1_000_000_000
 _PLAIN_REPLY: Final = 9  # parts of the reply subject, without a domain
 
@@ -43,18 +45,11 @@ class Reading:
 
 
 async def read_to(wire: Wire, reading: Reading, last: int) -> AsyncIterator[Stored]:
-    """Up to a message that is there; StoreUnavailable if it does not come soon enough."""
+    """Up to a message that was there just now, or to where it was if it is deleted meanwhile."""
     if reading.after >= last:
         return
-    async with aclosing(_follow(wire, reading, is_patient=False)) as messages:
-        while True:
-            try:
-                async with asyncio.timeout(READ_TIMEOUT_S):
-                    message = await anext(messages)
-            except TimeoutError:
-                raise StoreUnavailable(
-                    f"NATS: {reading.stream} could not be read within {READ_TIMEOUT_S:g} s"
-                ) from None
+    async with aclosing(_follow(wire, reading, last)) as messages:
+        async for message in messages:
             if message.seq <= last:
                 yield message
             if message.seq >= last:
@@ -63,36 +58,43 @@ async def read_to(wire: Wire, reading: Reading, last: int) -> AsyncIterator[Stor
 
 def follow(wire: Wire, reading: Reading) -> AsyncGenerator[Stored]:
     """Without an end. While NATS is away it waits."""
-    return _follow(wire, reading, is_patient=True)
+    return _follow(wire, reading, None)
 
 
-async def _follow(wire: Wire, reading: Reading, *, is_patient: bool) -> AsyncGenerator[Stored]:
+async def _follow(wire: Wire, reading: Reading, last: int | None) -> AsyncGenerator[Stored]:
+    """Up to a message, within some tries; without one, for ever."""
     reached = 0
-    while True:
+    for tried in itertools.count(1):
         try:
             consumer = await _Consumer.make(wire, reading, max(reached, reading.after), is_first=not reached)
             try:
-                async with aclosing(consumer.messages()) as messages:
+                async with aclosing(consumer.messages(last)) as messages:
                     async for message in messages:
                         reached = message.seq
                         yield message
+                if consumer.is_done:
+                    return
             finally:
                 await consumer.end()
         except (StoreUnavailable, StoreInvalid):
-            if not is_patient:
+            if last is not None:
                 raise
-        if is_patient:
+        if last is None:
             await wire.connected()
+        elif tried >= CONSUMERS_MOST:
+            raise StoreUnavailable(f"NATS: {reading.stream} cannot be read now")
         await asyncio.sleep(RETRY_S)
 
 
 class _Consumer:
     def __init__(self, wire: Wire, stream: str, name: str, subscription: Subscription) -> None:
         self._wire = wire
+        self._stream = stream
         self._path = f"{stream}.{name}"
         self._subscription = subscription
         self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
         self._count = 0
+        self.is_done = False  # what was to come will not: it is deleted
 
     @classmethod
     async def make(cls, wire: Wire, reading: Reading, after: int, *, is_first: bool) -> _Consumer:
@@ -131,14 +133,14 @@ class _Consumer:
         arrived.append(made)
         return made
 
-    async def messages(self) -> AsyncGenerator[Stored]:
-        """In order, until something is not as it should be."""
+    async def messages(self, last: int | None) -> AsyncGenerator[Stored]:
+        """In order, until something is not as it should be, or the last one has been deleted."""
         wanted = 0
         while True:
             if not wanted:
                 wanted = BATCH
                 await self._request()
-            message = await self._next()
+            message = await self._next(last)
             if message is None:
                 return
             status = (message.headers or {}).get("Status", "") if not message.data else ""
@@ -174,14 +176,18 @@ class _Consumer:
         }
         await self._wire.tell(f"CONSUMER.MSG.NEXT.{self._path}", asked, reply=self._subscription.subject)
 
-    async def _next(self) -> Msg | None:
+    async def _next(self, last: int | None) -> Msg | None:
+        """None after a silence that is too long, or if there is nothing to wait for."""
         if not self._arrived.empty():
             return self._arrived.get_nowait()
-        try:
-            async with asyncio.timeout(SILENCE_S):
-                return await self._arrived.get()
-        except TimeoutError:
-            return None
+        for wait_s in (SILENCE_S,) if last is None else (QUIET_S, SILENCE_S):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    return await self._arrived.get()
+            if last is not None and await self._wire.at(self._stream, last) is None:
+                self.is_done = True
+                return None
+        return None
 
     async def end(self) -> None:
         with suppress(NatsError, OSError, StoreUnavailable):

@@ -13,9 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
+from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.store import SessionKey
 from contextfold.stores import nats_records as records
+from contextfold.stores.nats_link import end_tasks
 from contextfold.stores.nats_names import Names
 from contextfold.stores.nats_reading import Reading, follow
 from contextfold.stores.nats_wire import Stored, Wire
@@ -59,11 +60,7 @@ class Table:
             ]
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError, FoldError):
-                await task
+        await end_tasks(*self._tasks)
 
     async def _follow_logs(self) -> None:
         reading = Reading(self._names.log, self._names.every_log, headers_only=True, last_of_each=True)

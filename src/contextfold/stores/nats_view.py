@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import Entry
 from contextfold.fold.events import BranchCreated, BranchFolded, Event, SessionExpired
 from contextfold.fold.session import EMPTY, State, replay
@@ -23,7 +24,7 @@ from contextfold.stores.nats_link import Unanswered
 from contextfold.stores.nats_names import NOTHING, Names, escaped, unescaped
 from contextfold.stores.nats_pieces import most_in_one, read_pieces, write_pieces
 from contextfold.stores.nats_records import Record
-from contextfold.stores.nats_wire import TTL, Conflict, Wire
+from contextfold.stores.nats_wire import TTL, Conflict, Stored, Wire
 
 N: Final = "Cf-N"
 TRIES: Final = 8  # of a write that others get in the way of
@@ -85,7 +86,7 @@ class View:
         state = await self._wire.last(self._names.state, place)
         event = await self._wire.last(self._names.events, f"{session}.events.>")
         shown.seqs[place] = state.seq if state else 0
-        shown.event_n, shown.event_seq = (int(event.headers[N]), event.seq) if event else (0, 0)
+        shown.event_n, shown.event_seq = (_number(event), event.seq) if event else (0, 0)
         return records.revision_in(state.headers if state else {})
 
     async def clear(self, key: SessionKey, session_id: str) -> None:
@@ -215,6 +216,13 @@ class View:
                     raise
             else:
                 return
+
+
+def _number(event: Stored) -> int:
+    told = event.headers.get(N, "")
+    if not (told.isascii() and told.isdigit()):
+        raise StoreInvalid("NATS holds an event that something else has written")
+    return int(told)
 
 
 def _span(entries: Sequence[Entry]) -> str:

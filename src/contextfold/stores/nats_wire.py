@@ -17,10 +17,11 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from contextfold.errors import StoreUnavailable
-from contextfold.stores.nats_link import Link, Place, Tell, plain
+from contextfold.stores.nats_link import Link, Place, Tell, Unanswered, plain
 
 AGAIN_S: Final = 0.1
 PATIENCE_S: Final = 3.0  # for a leader to be found
+HEARD_NS: Final = 10_000_000_000  # since a replica was last heard of, and it counts as gone
 
 EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_OF: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
@@ -69,8 +70,9 @@ class Wire(Link):
         while True:
             try:
                 return await self._asked(what, body, await self.client())
-            except StoreUnavailable:
-                if not self.is_ready or asyncio.get_running_loop().time() >= until:
+            except StoreUnavailable as problem:
+                is_worth_it = self.is_ready or isinstance(problem, Unanswered)  # for a new connection it waits itself
+                if not is_worth_it or asyncio.get_running_loop().time() >= until:
                     raise
             await asyncio.sleep(AGAIN_S)
 
@@ -156,6 +158,18 @@ class Wire(Link):
     async def last_seq(self, stream: str) -> int:
         seq: int = (await self._info(stream, {}))["state"]["last_seq"]
         return seq
+
+    async def check_room(self, stream: str) -> None:
+        """StoreUnavailable if a limit that somebody has set is reached, or most of the servers are gone."""
+        told = await self._info(stream, {})
+        config, state = told["config"], told["state"]
+        for limit, used in (("max_msgs", "messages"), ("max_bytes", "bytes")):
+            if 0 < config.get(limit, -1) <= state[used]:
+                raise StoreUnavailable(f"NATS: {stream} is full: it may have {config[limit]} {used}")
+        others = told.get("cluster", {}).get("replicas") or []
+        there = 1 + sum(not other.get("offline") and other.get("active", 0) < HEARD_NS for other in others)
+        if 2 * there <= 1 + len(others):
+            raise StoreUnavailable(f"NATS: {there} of {1 + len(others)} servers of {stream} are there")
 
     async def _info(self, stream: str, asked: Mapping[str, Any]) -> Answer:
         try:
