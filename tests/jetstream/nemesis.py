@@ -21,6 +21,7 @@ AWAY_S = 6.0  # or after so long: without a leader nobody is answered
 PAUSED_S = (6.0, 6.0) if times(1, 0) else (0.5, 12.0)  # the others may elect another leader meanwhile, or not
 CALM_CALLS = 60  # answered between two faults
 CALM_S = 90.0  # a bound on a hang
+TRIES_TOLD = 20
 
 
 class Servers(NamedTuple):
@@ -71,8 +72,9 @@ class Nemesis:
         self._calm()
 
     def _calm(self) -> None:
-        assert self._book.wait_for(CALM_CALLS, CALM_S), ("nobody is answered any more", self.told)
-        assert not self._book.broken, (self._book.broken, self.told)
+        is_calm = self._book.wait_for(CALM_CALLS, CALM_S) and not self._book.broken
+        last = map(str, self._book.tries[-TRIES_TOLD:])
+        assert is_calm, "\n".join(["nobody is answered any more", *self._book.broken, *self.told, *last])
 
     def kill_leader(self) -> None:
         server = self._leading()

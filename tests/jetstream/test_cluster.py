@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from daemon import HttpAgent
+from daemon import Daemon, HttpAgent
 from jetstream.agents import Agent, Book, Session
 from jetstream.history import Account, Logs, Published, excerpt, violations
 from jetstream.nemesis import Nemesis, Servers, daemons
@@ -48,30 +48,29 @@ class Drama:
             try:
                 nemesis.plague(self._chosen(nemesis))
                 self._finish(agents)
-                logs: dict[str, Logs] = {daemon.url: logs_through(daemon) for daemon in fleet}
-                wanted = {name: len(log) for name, log in next(iter(logs.values())).items()}
-                committed: dict[str, list[str]] = {}
-                seen: dict[str, Published] | None = None
-                if self._servers:
-                    urls, prefix = self._servers.cluster.urls, self._servers.prefix
-                    logs["nats"], committed = asyncio.run(logged(urls, prefix))
-                    seen = asyncio.run(published_up_to(urls, prefix, wanted))
-                for watcher in watchers:
-                    watcher.finish(wanted)
-                account = Account(
-                    self.book.tries,
-                    logs,
-                    {watcher.name: watcher.connections for watcher in watchers},
-                    seen,
-                    committed,
-                )
-                wrong = [text for daemon in fleet for text in wrong_views(daemon, logs[daemon.url])]
+                account = self._left(fleet, watchers)
+                wrong = [text for daemon in fleet for text in wrong_views(daemon, account.logs[daemon.url])]
             finally:
                 self._finish(agents)
                 for watcher in watchers:
                     watcher.give_up()
         found = [*violations(account), *wrong, *self.book.broken, *(text for one in watchers for text in one.broken)]
         assert not found, self._story(account, found, nemesis)
+
+    def _left(self, fleet: list[Daemon], watchers: list[Watcher]) -> Account:
+        """What everybody says in the end."""
+        logs: dict[str, Logs] = {daemon.url: logs_through(daemon) for daemon in fleet}
+        wanted = {name: len(log) for name, log in next(iter(logs.values())).items()}
+        committed: dict[str, list[str]] = {}
+        seen: dict[str, Published] | None = None
+        if self._servers:
+            urls, prefix = self._servers.cluster.urls, self._servers.prefix
+            logs["nats"], committed = asyncio.run(logged(urls, prefix))
+            seen = asyncio.run(published_up_to(urls, prefix, wanted))
+        for watcher in watchers:
+            watcher.finish(wanted)
+        followed = {watcher.name: watcher.connections for watcher in watchers}
+        return Account(self.book.tries, logs, followed, seen, committed)
 
     def _chosen(self, nemesis: Nemesis) -> list[Callable[[], None]]:
         """Each kind at least once, in the sample as in the soak."""

@@ -22,7 +22,7 @@ from contextfold.stores.nats_names import Names, escaped
 from contextfold.stores.nats_pieces import most_in_one, read_pieces, write_pieces
 from contextfold.stores.nats_reading import Reading, read_to
 from contextfold.stores.nats_records import Record
-from contextfold.stores.nats_wire import Conflict, Stored, Wire, new_mark
+from contextfold.stores.nats_wire import Conflict, Refused, Stored, Wire, new_mark
 
 TEXTS_INLINE_BYTES: Final = 32 << 10  # longer ones are kept apart: a session is loaded without them
 COMMIT_PATIENCE_S: Final = 4.0  # for an answer, tries included
@@ -288,7 +288,9 @@ class Logs:
         if isinstance(problem, Conflict):
             if is_late:
                 raise StoreUnavailable(f"NATS: {problem}") from problem
-        elif is_late or not (self._wire.is_ready or isinstance(problem, Unanswered)):
+        elif is_late or isinstance(problem.__cause__, Refused):
+            raise problem
+        elif not (self._wire.is_ready or isinstance(problem, Unanswered)):
             raise problem
         else:
             await asyncio.sleep(RETRY_S)

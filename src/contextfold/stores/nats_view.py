@@ -27,6 +27,7 @@ from contextfold.stores.nats_records import Record
 from contextfold.stores.nats_wire import TTL, Conflict, Stored, Wire
 
 N: Final = "Cf-N"
+NO_STATE: Final = (0, -1)
 TRIES: Final = 8  # of a write that others get in the way of
 AT_ONCE: Final = 32  # writes of one session on their way
 TEXT_MOST: Final = records.TOLD_MOST + 1
@@ -44,7 +45,7 @@ class Shown:
     summaries: dict[str, str] = field(default_factory=dict)
     event_n: int = 0
     event_seq: int = 0
-    seqs: dict[str, int] = field(default_factory=dict)  # of the states, by subject
+    states: dict[str, tuple[int, int]] = field(default_factory=dict)  # sequence and revision, by subject
     weight: int = SHOWN_LEAST
 
     def take(self, seq: int, record: Record) -> None:
@@ -85,9 +86,10 @@ class View:
         place = self._names.session_state(session)
         state = await self._wire.last(self._names.state, place)
         event = await self._wire.last(self._names.events, f"{session}.events.>")
-        shown.seqs[place] = state.seq if state else 0
+        revision = records.revision_in(state.headers if state else {})
+        shown.states[place] = (state.seq, revision) if state else NO_STATE
         shown.event_n, shown.event_seq = (_number(event), event.seq) if event else (0, 0)
-        return records.revision_in(state.headers if state else {})
+        return revision
 
     async def clear(self, key: SessionKey, session_id: str) -> None:
         """Leave nothing of a session that is over but the event that says so, if that is told."""
@@ -162,18 +164,18 @@ class View:
         revision = shown.state.revision
         told = {records.REVISION: str(revision), **(headers or {})}
         for _ in range(TRIES):
-            expected = shown.seqs.get(subject, 0)
+            expected, there = shown.states.get(subject, NO_STATE)
+            if there >= revision:
+                return
             try:
-                shown.seqs[subject] = await self._wire.put(subject, data, expected=expected, headers=told)
+                seq = await self._wire.put(subject, data, expected=expected, headers=told)
             except Conflict:
                 found = await self._wire.last(self._names.state, subject)
+                shown.states[subject] = (found.seq, records.revision_in(found.headers)) if found else NO_STATE
                 if found is None and expected:  # the session was ended meanwhile
-                    shown.seqs.pop(subject)
                     raise
-                shown.seqs[subject] = found.seq if found else 0
-                if found and records.revision_in(found.headers) >= revision:
-                    return
             else:
+                shown.states[subject] = (seq, revision)
                 return
         raise Conflict(subject)
 
