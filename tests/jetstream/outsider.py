@@ -13,19 +13,23 @@ import nats
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 WAIT_S = 60
+MESSAGES_MOST = 1_000
 
 
 def tell(message) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
     print(json.dumps({"subject": message.subject, "data": json.loads(message.data)}), flush=True)
 
 
-async def live(url: str, subject: str, count: str) -> None:
+async def live(url: str, subject: str, revision: str) -> None:
     connection = await nats.connect(url)
     subscription = await connection.subscribe(subject)
     await connection.flush()
     print("ready", flush=True)
-    for _ in range(int(count)):
-        tell(await subscription.next_msg(WAIT_S))
+    for _ in range(MESSAGES_MOST):
+        message = await subscription.next_msg(WAIT_S)
+        tell(message)
+        if message.subject.endswith(".meta.session_state") and json.loads(message.data)["revision"] == int(revision):
+            break
     await connection.close()
 
 

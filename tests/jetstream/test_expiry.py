@@ -14,7 +14,7 @@ from jetstream.subjects import published, subjects_of
 from jetstream.waiting import until
 from nats_servers import NatsServer, random_prefix
 
-SHORT_LIVED = {"CONTEXT_SESSION_IDLE_SECS": "4"}
+SHORT_LIVED = {"CONTEXT_SESSION_IDLE_SECS": "5"}
 PROJECT = "/expiry"
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from contextfold.errors import StoreUnavailable
+from contextfold.fold.archive import Entry
 from contextfold.fold.store import StaleRevision
 from contextfold.stores.nats import NatsStore
 from contextfold.stores.nats_link import Place
@@ -140,6 +142,71 @@ def test_a_commit_that_meets_the_end_of_its_session_is_too_late(on_nats: OnNats)
             await other.commit(commit_of(KEY, 3))
         assert await other.load(KEY) is None
         await closed(one, other)
+
+    on_nats(act)
+
+
+def test_a_commit_that_is_too_late_takes_nothing_with_it(on_nats: OnNats) -> None:
+    """The texts that it wrote before it are deleted again, and no others."""
+    long = "x" * 100_000
+
+    async def act(place: Place) -> None:
+        one, other = NatsStore(place), NatsStore(place)
+        await one.commit(commit_of(KEY, entries=[Entry("br_1", 1, NOON, "operation", long)]))
+        await other.load(KEY)
+        await one.expire(NEXT_DAY, NEXT_DAY)
+        for revision, session_id in ((1, "sess_1"), (2, "sess_2")):
+            late = commit_of(KEY, revision, session_id=session_id, entries=[Entry("br_1", 2, NOON, "operation", long)])
+            with pytest.raises(StaleRevision):
+                await other.commit(late)
+        found = await other.trajectory("local", "p1", "br_1", limit=10)
+        assert found is not None
+        assert [entry.text for entry in found.entries] == [long]
+        await closed(one, other)
+
+    on_nats(act)
+
+
+class Forgetful(Wire):
+    """A wire whose server, once something was published, for a moment knows nothing of the log."""
+
+    has_forgotten = False
+
+    async def put(self, subject: str, *given: Any, **options: Any) -> int:
+        seq = await super().put(subject, *given, **options)
+        self.has_forgotten = subject.endswith(".meta.session_state")
+        return seq
+
+    async def last(self, stream: str, subject: str) -> Stored | None:
+        has_forgotten, self.has_forgotten = self.has_forgotten, False
+        return None if has_forgotten and stream.endswith("_log") else await super().last(stream, subject)
+
+
+def test_one_answer_that_knows_of_no_session_ends_none(on_nats: OnNats) -> None:
+    async def act(place: Place) -> None:
+        store = NatsStore(place)
+        for commit in branching(KEY):
+            await store._logs.commit(commit)
+        store._wire.__class__ = Forgetful
+        await store._publisher.catch_up(KEY)
+        await check_published(place)
+        await closed(store)
+
+    on_nats(act)
+
+
+def test_a_search_that_is_given_up_does_not_spoil_the_next(on_nats: OnNats) -> None:
+    async def act(place: Place) -> None:
+        store = NatsStore(place)
+        made = [summary_of(KEY, f"br_{number}", "the same words") for number in range(300)]
+        await store.commit(commit_of(KEY, summaries=made))
+        for _ in range(20):
+            store._archive.forget()
+            given_up = asyncio.ensure_future(store.search("local", "same", None, 10))
+            await asyncio.wait([given_up], timeout=0.005)
+            given_up.cancel()
+            assert len(await store.search("local", "same", None, 1000)) == 300
+        await closed(store)
 
     on_nats(act)
 

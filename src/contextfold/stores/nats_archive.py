@@ -113,9 +113,14 @@ class Archive:
         self._indexes.move_to_end(owner)
         while len(self._indexes) > OWNERS_MOST:
             self._indexes.popitem(last=False)
-        async with index.lock:
-            await self._bring_up_to_date(owner, index)
-            return await asyncio.to_thread(index.search, words, project_hash, min(limit, SEARCH_MOST))
+
+        async def answer() -> list[Summary]:
+            async with index.lock:
+                await self._bring_up_to_date(owner, index)
+                return await asyncio.to_thread(index.search, words, project_hash, min(limit, SEARCH_MOST))
+
+        # A thread cannot be called back: whoever gives up leaves it, and the lock, to the end of its work.
+        return await asyncio.shield(asyncio.create_task(answer()))
 
     def forget(self) -> None:
         """Summaries may have been deleted: what is held in memory is made anew when it is asked for."""
@@ -169,6 +174,9 @@ class _Index:
                     self.connection.execute("DELETE FROM summaries WHERE id = ?", (row[0],))
                 self._insert(key, int(revision), row[0] if row else None, records.summary_from(stored.data))
             self.reached = stored.seq
+
+    def __del__(self) -> None:
+        self.connection.close()
 
     def _insert(self, key: str, revision: int, number: int | None, summary: Summary | None) -> None:
         values = tuple(getattr(summary, name) for name in _COLUMNS) if summary else (None,) * len(_COLUMNS)

@@ -26,7 +26,7 @@ from contextfold.stores.nats_publisher import Publisher
 from contextfold.stores.nats_reading import Reading, read_to
 from contextfold.stores.nats_records import Record
 from contextfold.stores.nats_table import Row, Table
-from contextfold.stores.nats_view import View
+from contextfold.stores.nats_view import Shown, View
 from contextfold.stores.nats_wire import Stored, Wire
 
 AT_ONCE: Final = 16  # sessions
@@ -77,8 +77,9 @@ class Ends:
         await self._wire.purge(self._names.log, self._names.log_of(key), below=end.seq)
 
     async def _leave_only_the_archive(self, key: SessionKey, session_id: str, end: Stored) -> None:
-        log = [record for _, record in await self._logs.records(key)]
-        await self._view.archive(key, *(record for record in log if not record.is_end))
+        if await self._view.published(key, Shown(session_id)) < int(end.headers[records.BEFORE]):
+            log = [record for _, record in await self._logs.records(key)]
+            await self._view.archive(key, *(record for record in log if not record.is_end))
         self._publisher.forget(key)
         event = (await self._logs.record(key, end)).events[-1]
         assert isinstance(event, SessionExpired)

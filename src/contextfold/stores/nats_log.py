@@ -10,6 +10,7 @@ import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -24,7 +25,7 @@ from contextfold.stores.nats_reading import Reading, read_to
 from contextfold.stores.nats_records import Record
 from contextfold.stores.nats_wire import Conflict, Refused, Stored, Wire, new_mark
 
-TEXTS_INLINE_BYTES: Final = 32 << 10  # longer ones are kept apart: a session is loaded without them
+TEXTS_INLINE_BYTES: Final = 8 << 10  # of a commit; longer ones are kept apart, and a session is loaded without those
 COMMIT_PATIENCE_S: Final = 4.0  # for an answer, tries included
 RETRY_S: Final = 0.1
 LOADS_TRIED: Final = 3
@@ -90,10 +91,10 @@ class Logs:
 
     async def last(self, key: SessionKey) -> Stored | None:
         """The last message of a key that has a live session."""
-        last = await self._last(key)
+        last = await self.newest(key)
         return None if last is None or is_end(last) else last
 
-    async def _last(self, key: SessionKey) -> Stored | None:
+    async def newest(self, key: SessionKey) -> Stored | None:
         last = await self._wire.last(self._names.log, self._names.log_of(key))
         if last is not None and not records.is_ours(last.headers):
             raise StoreInvalid("NATS holds a log that something else has written into")
@@ -125,7 +126,7 @@ class Logs:
 
     async def records(self, key: SessionKey, after: int = 0) -> list[tuple[int, Record]]:
         """The last session's behind a sequence, the end included if it has one."""
-        last = await self._last(key)
+        last = await self.newest(key)
         if last is None:
             return []
         return [each async for each in self._read(key, last, after)]
@@ -174,7 +175,7 @@ class Logs:
     async def _refreshed(self, key: SessionKey, *, whole: bool) -> Line:
         """The line as it is now."""
         for _ in range(LOADS_TRIED):
-            last = await self._last(key)
+            last = await self.newest(key)
             if last is None or is_end(last):
                 self._forget(key)
                 return Line(seq=last.seq if last else 0)
@@ -241,7 +242,7 @@ class Logs:
         mark = new_mark()
         receipt = record.receipts.get(digest) or Receipt("", answer)
         data = b""
-        is_unsure = False  # whether a try was sent without an answer
+        is_unsure = False  # whether a try may be there, or come, though nobody said so
         loop = asyncio.get_running_loop()
         until = loop.time() + COMMIT_PATIENCE_S
         while True:
@@ -250,7 +251,7 @@ class Logs:
                 return Appended(replace(done, repeated=True))
             live = (line.session_id, line.revision) if line.session_id else (record.session_id, 0)
             if live != (record.session_id, record.before):
-                await self._drop_pieces(key, record, line)
+                await self._drop_pieces(key, record, data)
                 raise StaleRevision
             base = line.seq  # of just this revision: what is awaited below, others may move the line on
             last_at = max([least_at, line.last_at, *(event.at for event in record.events if not record.is_end)])
@@ -262,7 +263,7 @@ class Logs:
             try:
                 seq = await self._wire.put(self._names.log_of(key), data, expected=base, headers=headers)
             except (Conflict, StoreUnavailable) as problem:
-                is_unsure = is_unsure or isinstance(problem, Unanswered)
+                is_unsure = is_unsure or not isinstance(problem, Conflict)
                 await self._after_failure(problem, until)
                 line = await self._refreshed(key, whole=bool(digest))
                 if is_unsure and (seq := await self._found(key, base, line.seq, mark)):
@@ -272,10 +273,13 @@ class Logs:
             self._remember(key, line)
             return Appended(receipt, record, seq, headers)
 
-    async def _drop_pieces(self, key: SessionKey, record: Record, line: Line) -> None:
-        """Of a session that never began, since another was first: nothing else will ever be deleted of it."""
-        if record.texts and line.session_id != record.session_id:
-            await self._wire.purge(self._names.archive, f"{self._names.archived(key, record.session_id)}.pieces.>")
+    async def _drop_pieces(self, key: SessionKey, record: Record, data: bytes) -> None:
+        """Those of a commit that was too late: if its session never begins, nobody else will ever delete them."""
+        archived = self._names.archived(key, record.session_id)
+        for pieces in (record.texts, records.core_pieces(data) if data else None):
+            if pieces:
+                with suppress(StoreUnavailable):
+                    await self._wire.purge(self._names.archive, f"{archived}.pieces.{pieces.mark}.*")
 
     async def _finish_before(self, key: SessionKey, seq: int) -> None:
         end = await self._wire.at(self._names.log, seq)
@@ -288,12 +292,12 @@ class Logs:
         if isinstance(problem, Conflict):
             if is_late:
                 raise StoreUnavailable(f"NATS: {problem}") from problem
-        elif is_late or isinstance(problem.__cause__, Refused):
+            return
+        is_refused = isinstance(problem.__cause__, Refused)
+        may_be_there = self._wire.is_ready or isinstance(problem, Unanswered)
+        if is_late or is_refused or not may_be_there:
             raise problem
-        elif not (self._wire.is_ready or isinstance(problem, Unanswered)):
-            raise problem
-        else:
-            await asyncio.sleep(RETRY_S)
+        await asyncio.sleep(RETRY_S)
 
     async def _found(self, key: SessionKey, base: int, last: int, mark: str) -> int:
         """Where a commit is that was sent without an answer; 0 if it is not there.
@@ -301,9 +305,10 @@ class Logs:
         Looked for up to what the log was seen to have by then: once that is beyond its base, it can come no more.
         """
         reading = Reading(self._names.log, self._names.log_of(key), base, headers_only=True)
-        async for stored in read_to(self._wire, reading, last):
-            if stored.headers.get(records.MARK) == mark:
-                return stored.seq
+        async with aclosing(read_to(self._wire, reading, last)) as commits:
+            async for stored in commits:
+                if stored.headers.get(records.MARK) == mark:
+                    return stored.seq
         return 0
 
     async def _laid_out(self, key: SessionKey, record: Record) -> tuple[Record, bytes]:

@@ -16,7 +16,7 @@ from contextfold.fold.session import LogBroken
 from contextfold.fold.store import SessionKey
 from contextfold.stores import nats_records as records
 from contextfold.stores.nats_link import end_tasks
-from contextfold.stores.nats_log import Logs, session_of
+from contextfold.stores.nats_log import Logs, is_end, session_of
 from contextfold.stores.nats_names import Names
 from contextfold.stores.nats_records import Record
 from contextfold.stores.nats_view import Committed, Shown, View
@@ -152,7 +152,7 @@ class Publisher:
             except Conflict:
                 continue
             self._keep(key, shown)
-            await self._take_back_if_over(key, shown.session_id)
+            await self._take_back_if_over(key, shown)
             return
         raise StoreUnavailable("NATS: others publish the same session again and again")
 
@@ -178,11 +178,11 @@ class Publisher:
                 missing.append((seq, record))
         return shown, missing
 
-    async def _take_back_if_over(self, key: SessionKey, session_id: str) -> None:
+    async def _take_back_if_over(self, key: SessionKey, shown: Shown) -> None:
         """A session that was ended while it was published has been cleared before we were done."""
-        last = await self._logs.last(key)
-        if last is None or session_of(last) != session_id:
-            await self._view.clear(key, session_id)
+        last = await self._logs.newest(key)
+        if last is not None and last.seq > shown.seq and (is_end(last) or session_of(last) != shown.session_id):
+            await self._view.clear(key, shown.session_id)
 
     def _keep(self, key: SessionKey, shown: Shown) -> None:
         self._shown[key] = shown

@@ -8,9 +8,8 @@ was good. Knows nothing of what the messages say.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -44,7 +43,7 @@ class Reading:
     last_of_each: bool = False  # begin with the last message of each subject
 
 
-async def read_to(wire: Wire, reading: Reading, last: int) -> AsyncIterator[Stored]:
+async def read_to(wire: Wire, reading: Reading, last: int) -> AsyncGenerator[Stored]:
     """Up to a message that was there just now, or to where it was if it is deleted meanwhile."""
     if reading.after >= last:
         return
@@ -63,14 +62,15 @@ def follow(wire: Wire, reading: Reading) -> AsyncGenerator[Stored]:
 
 async def _follow(wire: Wire, reading: Reading, last: int | None) -> AsyncGenerator[Stored]:
     """Up to a message, within some tries; without one, for ever."""
-    reached = 0
-    for tried in itertools.count(1):
+    reached = tried = 0
+    while True:
+        tried += 1
         try:
             consumer = await _Consumer.make(wire, reading, max(reached, reading.after), is_first=not reached)
             try:
                 async with aclosing(consumer.messages(last)) as messages:
                     async for message in messages:
-                        reached = message.seq
+                        reached, tried = message.seq, 0
                         yield message
                 if consumer.is_done:
                     return
@@ -94,6 +94,7 @@ class _Consumer:
         self._subscription = subscription
         self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
         self._count = 0
+        self._left = 1  # messages that the server says are still to come
         self.is_done = False  # what was to come will not: it is deleted
 
     @classmethod
@@ -113,7 +114,7 @@ class _Consumer:
         elif after:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": after + 1}
         try:
-            await wire.api(
+            created = await wire.api(
                 f"CONSUMER.CREATE.{reading.stream}.{config['name']}.{reading.subjects}",
                 {"stream_name": reading.stream, "config": config},
             )
@@ -130,6 +131,7 @@ class _Consumer:
         except (NatsError, OSError) as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
         made = cls(wire, reading.stream, config["name"], subscription)
+        made._left = int(created.get("num_pending", 1))
         arrived.append(made)
         return made
 
@@ -149,7 +151,7 @@ class _Consumer:
                 if wanted < 0:
                     return
                 continue
-            stored, number = _stored(message)
+            stored, number, self._left = _stored(message)
             if number != self._count + 1:
                 return
             self._count = number
@@ -184,7 +186,7 @@ class _Consumer:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     return await self._arrived.get()
-            if last is not None and await self._wire.at(self._stream, last) is None:
+            if last is not None and not self._left and await self._wire.at(self._stream, last) is None:
                 self.is_done = True
                 return None
         return None
@@ -196,9 +198,10 @@ class _Consumer:
                 await self._wire.tell(f"CONSUMER.DELETE.{self._path}")
 
 
-def _stored(message: Msg) -> tuple[Stored, int]:
-    """The message, and which of its consumer's it is; both numbers stand in the subject one would acknowledge to."""
+def _stored(message: Msg) -> tuple[Stored, int, int]:
+    """The message, which of its consumer's it is, and how many are left; where one would acknowledge to says so."""
     parts = message.reply.split(".")
     place = 5 if len(parts) == _PLAIN_REPLY else 7
     headers = message.headers or {}
-    return Stored(message.subject, int(parts[place]), headers, message.data), int(parts[place + 1])
+    stored = Stored(message.subject, int(parts[place]), headers, message.data)
+    return stored, int(parts[place + 1]), int(parts[place + 3])

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from contextfold.errors import StoreInvalid
+from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import Entry
 from contextfold.fold.events import BranchCreated, BranchFolded, Event, SessionExpired
 from contextfold.fold.session import EMPTY, State, replay
@@ -71,13 +71,13 @@ class View:
 
     async def publish(self, key: SessionKey, shown: Shown, commits: Sequence[Committed]) -> None:
         """What these commits add to what is shown; Conflict if somebody else has got further meanwhile."""
-        before, seq = shown.state, shown.seq
+        before = shown.state, shown.seq, shown.weight
         try:
             for commit in commits:
                 shown.take(*commit)
-            await self._put(key, shown, before, [record for _, record in commits])
+            await self._put(key, shown, before[0], [record for _, record in commits])
         except BaseException:
-            shown.state, shown.seq = before, seq
+            shown.state, shown.seq, shown.weight = before
             raise
 
     async def published(self, key: SessionKey, shown: Shown) -> int:
@@ -112,6 +112,7 @@ class View:
             except Conflict:
                 continue
             return
+        raise StoreUnavailable("NATS: others publish a session that is over")
 
     async def archive(self, key: SessionKey, *commits: Record) -> None:
         """What commits leave in the archive."""
@@ -235,8 +236,12 @@ def _span(entries: Sequence[Entry]) -> str:
 
 async def _all(*works: Awaitable[None]) -> None:
     """All of them, some at a time; the first that fails is told, once none is on its way any more."""
-    for start in range(0, len(works), AT_ONCE):
-        outcomes = await asyncio.gather(*works[start : start + AT_ONCE], return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def in_turn(work: Awaitable[None]) -> None:
+        async with turns:
+            await work
+
+    for outcome in await asyncio.gather(*map(in_turn, works), return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
