@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
-import { mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
@@ -48,15 +48,35 @@ export class Stage {
     for (const ending of this.#endings.reverse()) await ending();
   }
 
-  /** A daemon with a store of its own, filled by seed.py with a scene or empty. */
-  async daemon({ name = "daemon", scene = [], argv = [] } = {}) {
+  /** A daemon with a store of its own, filled by seed.py with a scene or empty; or with one that others have too. */
+  async daemon({ name = "daemon", scene = [], argv = [], store } = {}) {
     const folder = join(this.folder, name);
-    const daemon = new Daemon(folder, argv);
+    const daemon = new Daemon(folder, argv, store);
     if (scene.length)
       execFileSync(join(COMMANDS, "python"), [join(HERE, "seed.py"), daemon.store, ...scene.map(String)]);
     await daemon.start();
     this.ends(() => daemon.stop());
     return daemon;
+  }
+
+  /** A NATS server with JetStream; where it is. */
+  async nats() {
+    const folder = join(this.folder, "nats");
+    const argv = ["-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", folder, "-js", "-sd", folder];
+    mkdirSync(folder);
+    const server = spawn(join(COMMANDS, "nats-server"), argv, { stdio: "ignore" });
+    const ended = new Promise((resolve) => server.once("exit", resolve));
+    this.ends(async () => {
+      server.kill("SIGKILL");
+      await ended;
+    });
+    const told = join(folder, `nats-server_${server.pid}.ports`);
+    for (const end = performance.now() + PATIENCE_MS; performance.now() < end; ) {
+      const text = existsSync(told) ? readFileSync(told, "utf8") : "";
+      if (text.trimEnd().endsWith("}")) return JSON.parse(text).nats[0];
+      await new Promise((resolve) => setTimeout(resolve, 10));
+    }
+    throw new Error("no NATS server");
   }
 
   async browser() {
@@ -93,9 +113,9 @@ export class Stage {
 
 /** `context serve` on a free port; started again, on the same one. */
 class Daemon {
-  constructor(folder, argv) {
+  constructor(folder, argv, store = join(folder, "state", "state.db")) {
     this.folder = folder;
-    this.store = join(folder, "state", "state.db");
+    this.store = store;
     this.argv = argv;
     this.port = 0; // a free one at first, and the same one ever after
   }
