@@ -209,7 +209,7 @@ async def opened(urls: Sequence[str]) -> AsyncIterator[tuple[NatsStore, Client]]
     client = await connected(urls)
     store = NatsStore(Place(tuple(urls), "bench", replicas=len(urls)))
     try:
-        await store.open()
+        await store.reach()
         yield store, client
     finally:
         await store.close()

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TypeGuard, TypeVar
+from typing import TypeVar
 
 from contextfold.errors import FoldError
 from contextfold.fold.accounting import Thresholds
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from contextfold.serve.tokens import TokenFile
     from contextfold.serve.tools import Tool
     from contextfold.serve.tracing import Tracer
-    from contextfold.stores.nats import NatsStore
 
 TIDY_EVERY_S = 60.0
 REASONS_MOST = 8  # that are told of one time the store is away
@@ -98,7 +97,8 @@ def open_store(
     with _nats_extra():
         from contextfold.stores.nats import NatsStore
         from contextfold.stores.nats_link import Place
-    return NatsStore(Place(**settings.nats._asdict()), idle_s=settings.session_idle_secs, tell=tell)
+    place = Place(**settings.nats._asdict())
+    return NatsStore(place, idle_s=settings.session_idle_secs, may_make=may_migrate, tell=tell)
 
 
 async def open_for_moving(settings: FoldSettings, *, is_source: bool) -> MovingTarget:
@@ -124,10 +124,6 @@ def _nats_extra() -> Iterator[None]:
         raise SettingsError(
             "a store on NATS needs the package's `nats` extra: pip install 'contextfold[nats]'"
         ) from None
-
-
-def is_on_nats(store: Store) -> TypeGuard[NatsStore]:
-    return type(store).__module__ == "contextfold.stores.nats"
 
 
 class FoldDesk:
@@ -160,8 +156,7 @@ class FoldDesk:
             return await refused(problem, self.service, Caller(LOCAL_OWNER), {})
         await self._tidy()
         answer = await run_fold_tool(tool, self.service, caller, arguments)
-        if is_on_nats(self.service.store):  # between calls nothing of this process runs that could publish the rest
-            await self.service.store.settle()
+        await self.service.store.settle()  # between calls nothing of this process runs
         return answer
 
     async def _tidy(self) -> None:
@@ -228,13 +223,12 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     # Without the fold tools nothing is kept, and no file is needed for it.
     scrubber = scrubber_of(settings.fold)
     store: Store = open_store(settings.fold, tell=_Told()) if "fold" in settings.server.tools else MemoryStore()
-    reach = store.open if is_on_nats(store) else None
     store = store if tracer is None else traced(store, tracer)
     fold = FoldService(store, scrubber, policy_of(settings.fold), note=lambda noted: _count(noted, metrics, tracer))
     buckets = Buckets(RateLimit(settings.rate_per_second, settings.rate_burst))
     services = Services(fold, Resolvers(settings.server), buckets, metrics, tracer)
     return StatingGuard(
-        routes_of(tools, services, body_max_bytes=settings.body_max_bytes, reach=reach),
+        routes_of(tools, services, body_max_bytes=settings.body_max_bytes),
         no_state=fold.no_state,
         hosts=HostRule(settings.host, settings.allow_hosts),
         metrics=metrics,

@@ -39,7 +39,7 @@ def with_a_stranger(request: pytest.FixtureRequest, nats_server: NatsServer) -> 
             place = Place(servers=(nats_server.url,), prefix=random_prefix())
             store = NatsStore(place)
             try:
-                await store.open()
+                await store.reach()
                 await begin(store, key_of("first"), at=MORNING)
                 connection = await connected(nats_server.url)
                 await connection.jetstream().publish(f"{place.prefix}_log.local.bad.=", data, headers=headers or None)

@@ -115,7 +115,7 @@ class TestStarting:
             (["--host", "0.0.0.0"], "--token-file"),
             (["--port", "x"], "--port must be a whole number"),
             (["--tools", "all"], "--tools must be resolve, fold or resolve,fold"),
-            (["--store", "nats://x"], "there is no nats store"),
+            (["--store", "redis://x"], "there is no redis store"),
             (["--token-file", "/nowhere/tokens"], "/nowhere/tokens"),
             (["--config", "/nowhere/config"], "/nowhere/config"),
             (["--stdio", "--port", "1"], "--port is for the daemon"),

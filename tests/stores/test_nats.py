@@ -59,7 +59,7 @@ def test_what_one_daemon_left_half_published_another_finishes(on_nats: OnNats) -
         for commit in others:
             await writer._logs.commit(commit)
         helper = NatsStore(place, idle_s=1_000_000_000)  # or it would take the session for one that is due
-        await helper.open()
+        await helper.reach()
         await helper._table.reach()
         await helper._table.wait_for(lambda: not helper._table.behind(), 30)
         assert helper._table.behind() == []
@@ -109,7 +109,7 @@ def test_a_reader_of_the_archive_waits_for_what_another_daemon_committed(on_nats
 def test_what_cannot_be_read_spoils_nothing_else(on_nats: OnNats) -> None:
     async def act(place: Place) -> None:
         names, store = Names(place.prefix), NatsStore(place)
-        await store.open()
+        await store.reach()
         bad = key_of("bad")
         for headers in ({}, {"Cf-Session": "s", "Cf-Revision": "x"}, _headers("sess_9", 1)):
             await store._wire.put(names.log_of(bad), b"no record", headers=headers)
@@ -310,7 +310,7 @@ def test_a_stream_of_somebody_elses_is_not_touched(on_nats: OnNats) -> None:
         await _made(place, f"{place.prefix}_log")
         store = NatsStore(place)
         with pytest.raises(StoreInvalid, match="none of ours"):
-            await store.open()
+            await store.reach()
         await store.close()
 
     on_nats(act)
@@ -321,8 +321,19 @@ def test_sessions_of_a_newer_version_are_refused(on_nats: OnNats) -> None:
         await _made(place, f"{place.prefix}_log", metadata={"contextfold.format": "2"})
         store = NatsStore(place)
         with pytest.raises(StoreInvalid, match="newer version"):
-            await store.open()
+            await store.reach()
         await store.close()
+
+    on_nats(act)
+
+
+def test_whoever_only_looks_makes_no_streams(on_nats: OnNats) -> None:
+    async def act(place: Place) -> None:
+        for _ in range(2):
+            store = NatsStore(place, may_make=False)
+            with pytest.raises(StoreInvalid, match="no stream"):
+                await store.load(KEY)
+            await store.close()
 
     on_nats(act)
 
@@ -331,7 +342,7 @@ def test_more_replicas_than_servers_are_refused(on_nats: OnNats) -> None:
     async def act(place: Place) -> None:
         store = NatsStore(replace(place, replicas=3))
         with pytest.raises(StoreInvalid, match="replicas"):
-            await store.open()
+            await store.reach()
         await store.close()
 
     on_nats(act)
@@ -342,7 +353,7 @@ def test_a_server_without_jetstream_is_refused(tmp_path: Path) -> None:
         with NatsServer(tmp_path, config="jetstream: disabled") as server:
             store = NatsStore(Place((server.url,)))
             with pytest.raises(StoreInvalid, match="no JetStream"):
-                await store.open()
+                await store.reach()
             await store.close()
 
     asyncio.run(act())

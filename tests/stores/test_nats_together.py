@@ -247,7 +247,7 @@ def test_a_read_ends_where_the_last_message_was_deleted(on_nats: OnNats) -> None
 def test_an_event_of_somebody_elses_hurts_its_own_session_alone(on_nats: OnNats) -> None:
     async def act(place: Place) -> None:
         store, names = NatsStore(place, idle_s=1_000_000_000), Names(place.prefix)
-        await store.open()
+        await store.reach()
         bad = key_of("bad")
         await store.commit(commit_of(bad, session_id="sess_bad"))
         await store.settle()

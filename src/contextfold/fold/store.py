@@ -189,6 +189,12 @@ class Store(Protocol):
         A session is forgotten as a whole: half a trajectory would mislead, and a live one may still grow.
         """
 
+    async def reach(self) -> None:
+        """Be there before anything is asked: StoreInvalid if it says no, StoreUnavailable if it may still come."""
+
+    async def settle(self) -> None:
+        """Until nothing is left to do of what was committed: whoever stops for a while must not leave it undone."""
+
     async def count(self, owner: str | None = None) -> int:
         """How many sessions are live, of an owner or of all."""
 

@@ -6,7 +6,7 @@ Who may come in is decided before (`serve.guard`), what a call does behind (`ser
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -38,14 +38,8 @@ READY_TIMEOUT_S = 2.0
 READY_KEPT_S = 1.0  # anybody may ask, and every answer costs a commit
 
 
-def routes_of(
-    tools: Sequence[Tool],
-    services: Services,
-    *,
-    body_max_bytes: int,
-    reach: Callable[[], Awaitable[object]] | None = None,
-) -> Starlette:
-    """The application behind the guard. A store on other machines is reached for first, before anybody is answered."""
+def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int) -> Starlette:
+    """The application behind the guard. The store is reached for first, before anybody is answered."""
     endpoint = McpEndpoint(tools, services, body_max_bytes=body_max_bytes)
     pages = _Pages(tools, services)
     folds = any(isinstance(tool, FoldTool) for tool in tools)
@@ -54,8 +48,7 @@ def routes_of(
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        if reach is not None:
-            await _reached(reach, services)
+        await _reach_store(services)
         async with endpoint.manager.run():
             tidying = asyncio.create_task(_tidy(services))
             try:
@@ -175,10 +168,10 @@ class _Pages:
         return told_error(405, "method_not_allowed", message, headers={"allow": "POST"})
 
 
-async def _reached(reach: Callable[[], Awaitable[object]], services: Services) -> None:
+async def _reach_store(services: Services) -> None:
     """A store that is away may come, and calls fail until it does; one that says no ends the start."""
     try:
-        await reach()
+        await services.fold.store.reach()
     except StoreUnavailable:
         pass
     except BaseException:

@@ -217,6 +217,12 @@ class MemoryStore:
 
     # ---- the store as such
 
+    async def reach(self) -> None:
+        self._check_open()
+
+    async def settle(self) -> None:
+        """A commit leaves nothing undone."""
+
     async def count(self, owner: str | None = None) -> int:
         self._check_open()
         return sum(owner in (None, key.owner) for key in self._live)

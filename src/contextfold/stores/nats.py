@@ -24,7 +24,7 @@ from contextfold.stores.nats_log import Logs
 from contextfold.stores.nats_names import Names
 from contextfold.stores.nats_publisher import Publisher
 from contextfold.stores.nats_reading import Reading, follow
-from contextfold.stores.nats_streams import prepare
+from contextfold.stores.nats_streams import expect, prepare
 from contextfold.stores.nats_table import Table, settled
 from contextfold.stores.nats_view import View
 from contextfold.stores.nats_wire import TTL, Stored, Wire, new_mark
@@ -40,12 +40,12 @@ CURSOR_DIGITS: Final = 18  # of a 64-bit number, with room
 
 
 class NatsStore:
-    def __init__(self, place: Place, *, idle_s: int = 24 * 3600, tell: Tell = lambda _: None) -> None:
-        """Nothing is connected yet: the first call does that, or `open`."""
+    def __init__(
+        self, place: Place, *, idle_s: int = 24 * 3600, may_make: bool = True, tell: Tell = lambda _: None
+    ) -> None:
+        """Nothing is connected yet: the first call does that, or `reach`. Streams must be there if none may be made."""
         self._names = Names(place.prefix)
-        self._place = place
         self._idle_s = idle_s
-        self._tell = tell
         self._closed = False
         self._me = new_mark()
         self._commits = 0  # on their way
@@ -53,15 +53,15 @@ class NatsStore:
         self._is_still.set()
         self._watches: set[asyncio.Event] = set()
         self._mending: asyncio.Task[None] | None = None
-        self._wire = Wire(place, prepare, tell)
+        self._wire = Wire(place, prepare if may_make else expect, tell)
         self._logs = Logs(self._wire, self._names, self._finish)
         view = View(self._wire, self._names, idle_s=idle_s)
-        self._publisher = Publisher(self._wire, self._names, self._logs, view)
+        self._publisher = Publisher(self._logs, view)
         self._table = Table(self._wire, self._names)
         self._ends = Ends(self._wire, self._names, self._logs, view=view, publisher=self._publisher, table=self._table)
         self._archive = Archive(self._wire, self._names)
 
-    async def open(self) -> None:
+    async def reach(self) -> None:
         """Connect, and from now on help where another daemon stopped in the middle of publishing.
 
         StoreInvalid if NATS refuses us; StoreUnavailable if it is away, but then it is tried further.

@@ -40,7 +40,7 @@ class NatsMoving:
         self._wire = Wire(place, expect if is_source else prepare)
         self._logs = Logs(self._wire, self._names, self._finish)
         self._view = View(self._wire, self._names, idle_s=idle_s)
-        self._publisher = Publisher(self._wire, self._names, self._logs, self._view)
+        self._publisher = Publisher(self._logs, self._view)
         self._table = Table(self._wire, self._names)
         self._ends = Ends(
             self._wire, self._names, self._logs, view=self._view, publisher=self._publisher, table=self._table

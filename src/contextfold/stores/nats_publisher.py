@@ -17,10 +17,9 @@ from contextfold.fold.store import SessionKey
 from contextfold.stores import nats_records as records
 from contextfold.stores.nats_link import end_tasks
 from contextfold.stores.nats_log import Logs, is_end, session_of
-from contextfold.stores.nats_names import Names
 from contextfold.stores.nats_records import Record
 from contextfold.stores.nats_view import Committed, Shown, View
-from contextfold.stores.nats_wire import Conflict, Wire
+from contextfold.stores.nats_wire import Conflict
 
 TRIES: Final = 8  # of one publication that others get in the way of
 RETRY_S: Final = 0.05
@@ -37,9 +36,7 @@ class _Work:
 
 
 class Publisher:
-    def __init__(self, wire: Wire, names: Names, logs: Logs, view: View) -> None:
-        self._wire = wire
-        self._names = names
+    def __init__(self, logs: Logs, view: View) -> None:
         self._logs = logs
         self._view = view
         self._works: dict[SessionKey, _Work] = {}

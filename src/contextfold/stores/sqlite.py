@@ -219,6 +219,12 @@ class SqliteStore:
 
     # ---- the store as such
 
+    async def reach(self) -> None:
+        """It was, when the file was opened."""
+
+    async def settle(self) -> None:
+        """A commit leaves nothing undone."""
+
     async def count(self, owner: str | None = None) -> int:
         return await self._readers.read(lambda connection: sqlite_rows.count(connection, owner))
 
