@@ -6,6 +6,7 @@ READY := $(VENV)/.ready
 COMPILED := $(VENV)/.compiled
 CLIENTS := tests/clients
 NODE_MODULES := $(CLIENTS)/node_modules/.ready
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')# one more than cores: many tests wait
 SOURCES := $(shell find src -name '*.py')
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -38,7 +39,7 @@ serve: $(READY) $(COMPILED)
 	@bash examples/serve.sh $(BIN)/context $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n $(WORKERS)
 
 check: setup
 	$(BIN)/ruff check .
@@ -54,7 +55,7 @@ bench: setup
 	$(BIN)/python -m bench
 
 soak: setup
-	CONTEXTFOLD_SOAK=1 $(BIN)/python -m pytest -n auto
+	CONTEXTFOLD_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 # Takes the newest versions that pyproject.toml and requirements/dev.in allow.
 lock:

@@ -61,8 +61,15 @@ class TestPasswords:
 
     def test_a_user_may_stand_in_the_variable_with_the_servers(self, server: NatsServer, tmp_path: Path) -> None:
         config = tmp_path / "config.toml"
-        config.write_text(f'store = "{server.url.replace("://", f"://daemon:{PASSWORD}@")}"\n')
-        done = context("fold", "status", "--all", "--json", "--config", config)
+        store = server.url.replace("://", f"://daemon:{PASSWORD}@")
+        config.write_text(f'store = "{store}"\n')
+        asked = ("fold", "status", "--all", "--json", "--config", config)
+        before = context(*asked)
+        assert (before.code, before.out) == (5, b"")
+        assert "has no stream" in before.err  # whoever only looks makes none
+        with daemon(tmp_path / "d", store):
+            pass
+        done = context(*asked)
         assert (done.code, done.out) == (0, b'{"sessions":[]}\n'), done.err
 
     @pytest.mark.parametrize("whose", ["daemon:geheim-wrong@", "nobody:geheim-wrong@", ""])

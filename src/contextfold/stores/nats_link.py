@@ -31,7 +31,7 @@ ANSWER_TIMEOUT_S: Final = 2.0
 PING_EVERY_S: Final = 2
 PINGS_UNANSWERED: Final = 2
 USELESS_S: Final = 5.0  # without one good answer, and another server is tried: this one may be cut off from the others
-CLOSE_TIMEOUT_S: Final = 3.0
+CLOSE_TIMEOUT_S: Final = 1.0  # for the library to let go; a failed TLS handshake it waits out in vain
 FLUSH_TIMEOUT_S: Final = 1
 
 
