@@ -25,6 +25,9 @@ settings.register_profile(
 settings.load_profile("house")
 
 
+LONG = ("test_house.py::test_the_bench", "jetstream/test_cluster.py", "browser/test_page.py::test_page[a thousand")
+
+
 @pytest.fixture
 def call() -> Call:
     """Run a command in this process: what it returned and wrote."""
@@ -70,3 +73,8 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
     """A server that tests share, each with a prefix of its own: nobody may stop it."""
     with NatsServer(tmp_path_factory.mktemp("nats")) as server:
         yield server
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest begin first, so that no worker is left alone with one at the end."""
+    items.sort(key=lambda item: not any(name in item.nodeid for name in LONG))
