@@ -163,7 +163,7 @@ class Racer(threading.Thread):
         self._book.write(Try(project, operation_id, call.effect, sent_s, done_s, outcome, f"d{self._number}", told))
 
 
-def check(book: Book, fleet: Sequence[Daemon], url: str, prefix: str, *, least: int) -> None:
+def check(book: Book, fleet: Sequence[Daemon], url: str, prefix: str, *, least: int, unknown_most: int = 0) -> None:
     """All that was answered is in the logs, once, and what is published is what the logs say."""
     logs = {daemon.url: logs_through(daemon) for daemon in fleet}
     wanted = {name: len(log) for name, log in logs[fleet[0].url].items()}
@@ -172,7 +172,7 @@ def check(book: Book, fleet: Sequence[Daemon], url: str, prefix: str, *, least: 
     assert not found, excerpt(account, found)
     outcomes = Counter(one.outcome for one in book.tries)
     assert outcomes["acknowledged"] > least
-    assert not outcomes["unknown"]
+    assert outcomes["unknown"] <= unknown_most
 
 
 def race(racers: Sequence[Racer]) -> None:
@@ -202,4 +202,5 @@ def test_a_daemon_far_away_spoils_nothing_of_what_one_near_by_publishes(
     ):
         fleet = [*near, *far]
         race([Racer(number, fleet[number % 2], None, book, ROUNDS // 8) for number in range(6)])
-        check(book, fleet, nats_server.url, prefix, least=ROUNDS // 4)
+        # Who is far away may wait too long for its turn behind others, and is told so.
+        check(book, fleet, nats_server.url, prefix, least=ROUNDS // 4, unknown_most=ROUNDS // 500)
