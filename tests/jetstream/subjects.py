@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import nats
 from nats.aio.client import Client
@@ -23,6 +23,8 @@ BATCH = 500
 ANSWER_S = 10.0
 CAUGHT_UP_S = 60.0  # for what daemons left half published when they were killed; a bound on a hang
 LOOKED_EVERY_S = 0.2
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -74,12 +76,24 @@ async def published(urls: Sequence[str] | str, prefix: str) -> dict[str, Publish
     return {name: Published(each.events, each.branches, each.session_state) for name, each in found.items()}
 
 
+async def _steadily(read: Callable[[], Awaitable[T]]) -> T:
+    """What was read, once servers that have just come back have agreed on who answers."""
+    give_up_s = time.monotonic() + CAUGHT_UP_S
+    while True:
+        try:
+            return await read()
+        except (nats.errors.Error, TimeoutError, NothingCame):
+            if time.monotonic() >= give_up_s:
+                raise
+        await asyncio.sleep(LOOKED_EVERY_S)
+
+
 async def published_up_to(urls: Sequence[str] | str, prefix: str, wanted: Mapping[str, int]) -> dict[str, Published]:
     """The same, once every session state says that all is there, or after a while as it is."""
     found: dict[str, Published] = {}
     give_up_s = time.monotonic() + CAUGHT_UP_S
     while time.monotonic() < give_up_s:
-        found = await published(urls, prefix)
+        found = await _steadily(lambda: published(urls, prefix))
         states = {name: (each.session_state or {}).get("revision") for name, each in found.items()}
         if states == dict(wanted):
             break
@@ -89,14 +103,23 @@ async def published_up_to(urls: Sequence[str] | str, prefix: str, wanted: Mappin
 
 async def logged(urls: Sequence[str] | str, prefix: str) -> tuple[dict[str, list[Event]], dict[str, list[str]]]:
     """The logs as they lie there, message by message: events, and digests of operation ids, by session id."""
+    return await _steadily(lambda: _logged(urls, prefix))
+
+
+async def _logged(urls: Sequence[str] | str, prefix: str) -> tuple[dict[str, list[Event]], dict[str, list[str]]]:
     connection = await connected(urls)
     logs: dict[str, list[Event]] = {}
     committed: dict[str, list[str]] = {}
     try:
+        told_before = await connection.jetstream(timeout=ANSWER_S).stream_info(f"{prefix}_log")
+        read = 0
         async for message in messages(connection, f"{prefix}_log"):
+            read += 1
             told = json.loads(message.data)
             logs.setdefault(told["session"], []).extend(from_json(json.dumps(event)) for event in told["events"])
             committed.setdefault(told["session"], []).extend(receipt[0] for receipt in told.get("receipts", ()))
+        if read < told_before.state.messages:  # the consumer is at a server that is not up to date yet
+            raise NothingCame
     finally:
         await connection.close()
     return logs, committed
