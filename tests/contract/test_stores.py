@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from contextfold.errors import StoreUnavailable
+from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.archive import Entry
 from contextfold.fold.store import Commit, Known, Receipt, StaleRevision, Store
 from contract.sessions import (
@@ -302,6 +302,19 @@ def test_a_store_that_works_says_so(run: Run) -> None:
     run(act)
 
 
+def test_a_cursor_that_was_given_out_is_known_from_one_that_was_not(run: Run) -> None:
+    async def act(store: Store) -> None:
+        before = await store.cursor()
+        await begin(store, KEY)
+        for cursor in (before, await store.cursor()):
+            await store.check_cursor(cursor)
+        for cursor in ("999999", "x", "-1", "", "9" * 40):
+            with pytest.raises(ArgumentInvalid):
+                await store.check_cursor(cursor)
+
+    run(act)
+
+
 def test_a_closed_store_is_unavailable(run: Run) -> None:
     async def act(store: Store) -> None:
         await begin(store, KEY)
@@ -312,6 +325,7 @@ def test_a_closed_store_is_unavailable(run: Run) -> None:
             lambda: store.commit(commit_of(KEY, 1)),
             lambda: store.receipt(KEY, "op"),
             store.cursor,
+            lambda: store.check_cursor("0"),
             lambda: store.search("local", "x", None, 1),
             lambda: store.trajectory("local", "p1", "br_1", limit=1),
             lambda: store.expire(NOON, NOON),

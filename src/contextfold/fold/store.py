@@ -148,6 +148,9 @@ class Store(Protocol):
     async def cursor(self) -> str:
         """Where the events stand now. Taken before a session is loaded, a watch after it misses nothing."""
 
+    async def check_cursor(self, cursor: str) -> None:
+        """ArgumentInvalid for a cursor that this store cannot have given out."""
+
     def watch(self, owner: str, after: str | None = None) -> AsyncIterator[Seen]:
         """The owner's events in order, those still kept after a cursor first, until the store is closed.
 

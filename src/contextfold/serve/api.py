@@ -40,7 +40,6 @@ ROWS, ROWS_MOST = 100, 500
 SUMMARIES = 20
 DISCARDED_MOST = 100  # that a preview names
 TEXT_MOST = 1_000  # characters of a query, a cursor, an id
-FIRST_WAIT_S = 0.05  # for a store to say that a cursor is none of its own
 ALIVE_EVERY_S = 15.0
 RETRY_MS = 1_000
 EVENT_STREAM = "text/event-stream"
@@ -147,29 +146,16 @@ class Api:
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
         after = request.headers.get("last-event-id") or asked.text("after")
+        if after:
+            await self._fold.store.check_cursor(after)
         cursor = after or await self._fold.store.cursor()
         events = self._overview.follow(_owner(request), cursor, asked.text("session"))
-        first = asyncio.ensure_future(anext(events))
-        try:
-            refusal = await _refusal(first) if after else None
-        except asyncio.CancelledError:
-            await _ended(first, events)
-            raise
-        if refusal is not None:
-            await _ended(first, events)
-            raise refusal
-        return StreamingResponse(_stream(cursor, first, events), media_type=EVENT_STREAM)
+        return StreamingResponse(_stream(cursor, events), media_type=EVENT_STREAM)
 
 
-async def _refusal(first: asyncio.Future[Told]) -> FoldError | None:
-    """Why there will be no stream: a cursor of somebody else's store is told at once, in place of one."""
-    await asyncio.wait([first], timeout=FIRST_WAIT_S)
-    problem = first.exception() if first.done() else None
-    return problem if isinstance(problem, FoldError) else None
-
-
-async def _stream(cursor: str, coming: asyncio.Future[Told], events: AsyncGenerator[Told]) -> AsyncGenerator[str]:
+async def _stream(cursor: str, events: AsyncGenerator[Told]) -> AsyncGenerator[str]:
     """The events in the words of server-sent events; a line now and then, so that both ends know of each other."""
+    coming = asyncio.ensure_future(anext(events))
     try:
         yield f"retry: {RETRY_MS}\nid: {cursor}\nevent: following\ndata: {{}}\n\n"
         while True:

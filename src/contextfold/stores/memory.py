@@ -122,12 +122,18 @@ class MemoryStore:
         self._check_open()
         return str(self._last)
 
+    async def check_cursor(self, cursor: str) -> None:
+        self._position(cursor)
+
     def watch(self, owner: str, after: str | None = None) -> AsyncIterator[Seen]:
         self._check_open()
-        known = {None, *map(str, range(self._last + 1))}
-        if after not in known:
+        return self._follow(owner, None if after is None else self._position(after))
+
+    def _position(self, cursor: str) -> int:
+        self._check_open()
+        if cursor not in map(str, range(self._last + 1)):
             raise ArgumentInvalid("cursor", "must be one that this store has given out")
-        return self._follow(owner, None if after is None else int(after))
+        return int(cursor)
 
     async def _follow(self, owner: str, position: int | None) -> AsyncIterator[Seen]:
         reached = self._last if position is None else position

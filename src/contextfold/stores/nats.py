@@ -114,18 +114,17 @@ class NatsStore:
         self._check_open()
         return str(await self._wire.last_seq(self._names.log))
 
+    async def check_cursor(self, cursor: str) -> None:
+        self._check_open()
+        await self._begin_at(_position(cursor))
+
     def watch(self, owner: str, after: str | None = None) -> AsyncIterator[Seen]:
         self._check_open()
         return self._follow(owner, None if after is None else _position(after))
 
     async def _follow(self, owner: str, position: tuple[int, int] | None) -> AsyncIterator[Seen]:
         """A cursor is a commit, and within it an event."""
-        reached = await self._wire.last_seq(self._names.log)
-        seq, place = (reached, 0) if position is None else position
-        if seq > reached:  # unless who answered was leader until just now
-            await asyncio.sleep(LOOK_AGAIN_S)
-            if seq > await self._wire.last_seq(self._names.log):
-                raise _no_cursor()
+        seq, place = await self._begin_at(position)
         begun = seq - 1 if place else seq  # of a commit that was seen in part, the rest
         closing = asyncio.Event()
         self._watches.add(closing)
@@ -145,6 +144,16 @@ class NatsStore:
                 raise
         finally:
             self._watches.discard(closing)
+
+    async def _begin_at(self, position: tuple[int, int] | None) -> tuple[int, int]:
+        reached = await self._wire.last_seq(self._names.log)
+        if position is None:
+            return reached, 0
+        if position[0] > reached:  # unless who answered was leader until just now
+            await asyncio.sleep(LOOK_AGAIN_S)
+            if position[0] > await self._wire.last_seq(self._names.log):
+                raise _no_cursor()
+        return position
 
     async def _events(self, key: SessionKey, stored: Stored) -> Sequence[Event]:
         """None of a commit that cannot be read: whoever loads that session is told, and the others go on."""

@@ -93,6 +93,9 @@ class SqliteStore:
     async def cursor(self) -> str:
         return str(await self._readers.read(sqlite_rows.last_seq))
 
+    async def check_cursor(self, cursor: str) -> None:
+        await self._begin_at(_position(cursor))
+
     def watch(self, owner: str, after: str | None = None) -> AsyncIterator[Seen]:
         if self._closed:
             raise StoreUnavailable("the store is closed")
