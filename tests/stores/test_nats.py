@@ -18,7 +18,7 @@ from contextfold.fold.events import (
     SessionExpired,
     SessionStarted,
 )
-from contextfold.fold.store import Commit, StaleRevision
+from contextfold.fold.store import Commit, Operation, StaleRevision
 from contextfold.stores import nats_log
 from contextfold.stores.nats import NatsStore
 from contextfold.stores.nats_link import Link, Place, Unanswered, check_server
@@ -194,11 +194,52 @@ def test_a_commit_larger_than_a_message_is_kept_whole(on_nats: OnNats) -> None:
     on_nats(act)
 
 
+class Behind(Wire):
+    """A wire whose server has just come back, and for a while has none of the commits it is asked for."""
+
+    looks_missed = 0
+
+    async def at(self, stream: str, seq: int) -> Stored | None:
+        self.looks_missed -= stream.endswith("_log")
+        return None if self.looks_missed >= 0 else await super().at(stream, seq)
+
+
+@pytest.mark.parametrize("looks_missed", [1, 100])
+def test_an_operation_is_done_once_though_its_commit_cannot_be_read(on_nats: OnNats, looks_missed: int) -> None:
+    async def act(place: Place) -> None:
+        store = NatsStore(place)
+        await store.commit(commit_of(KEY))
+        again = replace(commit_of(KEY, 1, answer="once"), operation=Operation("op", "same"))
+        await store.commit(again)
+        wire = store._wire
+        wire.__class__ = Behind
+        assert isinstance(wire, Behind)
+        wire.looks_missed = looks_missed
+        for ask in (
+            lambda: store.receipt(KEY, "op"),
+            lambda: store.commit(replace(commit_of(KEY, 2), operation=again.operation)),
+        ):
+            try:
+                told = await ask()
+            except StoreUnavailable:
+                assert looks_missed > 1
+            else:
+                assert told is not None
+                assert (looks_missed, told.answer) == (1, "once")
+        log = await store.load(KEY)
+        assert log is not None
+        assert [event.n for event in log.events] == [1, 2]
+        await store.close()
+
+    on_nats(act)
+
+
 class Straggling(Wire):
     """A wire on which one message is late: it counts as unanswered, and lands right after a look that misses it."""
 
     late: tuple[Any, Any] | None = None
     looks_before = 0
+    looks_in_vain = 0  # after it has landed: answers of a server that knows nothing of the log
 
     async def put(self, *given: Any, **options: Any) -> int:
         if self.late is None and options.get("headers", {}).get("Cf-Before") == "1":
@@ -213,11 +254,14 @@ class Straggling(Wire):
             if self.looks_before == -1:
                 with contextlib.suppress(Conflict):  # sent again meanwhile, and there
                     await super().put(*self.late[0], **self.late[1])
+            if self.looks_before < 0 < self.looks_in_vain:
+                self.looks_in_vain -= 1
+                return None
         return found
 
 
-@pytest.mark.parametrize("looks_before", [0, 1, 2])
-def test_a_commit_that_lands_late_is_known_for_our_own(on_nats: OnNats, looks_before: int) -> None:
+@pytest.mark.parametrize(("looks_before", "looks_in_vain"), [(0, 0), (1, 0), (2, 0), (0, 1), (1, 3)])
+def test_a_commit_that_lands_late_is_known_for_our_own(on_nats: OnNats, looks_before: int, looks_in_vain: int) -> None:
     """Without an operation id, too: told that it is too late, the caller would do it twice."""
 
     async def act(place: Place) -> None:
@@ -225,10 +269,11 @@ def test_a_commit_that_lands_late_is_known_for_our_own(on_nats: OnNats, looks_be
         wire = store._wire
         wire.__class__ = Straggling
         assert isinstance(wire, Straggling)
-        wire.looks_before = looks_before
+        wire.looks_before, wire.looks_in_vain = looks_before, looks_in_vain
         await store.commit(commit_of(KEY))
         told = await store.commit(replace(commit_of(KEY, 1, answer="once"), operation=None))
         assert (told.answer, told.repeated) == ("once", False)
+        wire.looks_in_vain = 0
         await store.commit(commit_of(KEY, 2))
         log = await store.load(KEY)
         assert log is not None

@@ -162,13 +162,17 @@ class Logs:
         return await self._receipt(key, line, records.digest_of(operation_id))
 
     async def _receipt(self, key: SessionKey, line: Line, digest: str) -> Receipt | None:
+        """None only if the log does not have this operation: one that is there and cannot be read has been done too."""
         seq = line.operations.get(digest)
         if seq is None:
             return None
-        stored = await self._wire.at(self._names.log, seq)
-        if stored is None:  # the session has just been ended
-            return None
-        return (await self.record(key, stored)).receipts.get(digest)
+        for _ in range(LOADS_TRIED):
+            stored = await self._wire.at(self._names.log, seq)
+            if stored is not None:
+                return (await self.record(key, stored)).receipts[digest]
+            await asyncio.sleep(RETRY_S)  # a server that has just come back may be behind for a moment
+        self._forget(key)
+        raise StoreUnavailable("NATS: a commit that was there cannot be read now")
 
     # ---- what is remembered
 
@@ -246,7 +250,7 @@ class Logs:
         loop = asyncio.get_running_loop()
         until = loop.time() + COMMIT_PATIENCE_S
         while True:
-            done = await self._receipt(key, line, digest) if digest in line.operations else None
+            done = await self._receipt(key, line, digest)
             if done is not None:
                 return Appended(replace(done, repeated=True))
             live = (line.session_id, line.revision) if line.session_id else (record.session_id, 0)
@@ -266,6 +270,11 @@ class Logs:
                 is_unsure = is_unsure or not isinstance(problem, Conflict)
                 await self._after_failure(problem, until)
                 line = await self._refreshed(key, whole=bool(digest))
+                while (
+                    is_unsure and line.seq < base
+                ):  # whoever answered is behind, and a try may be there for all we know
+                    await self._after_failure(StoreUnavailable("NATS: a log is shorter than it was"), until)
+                    line = await self._refreshed(key, whole=bool(digest))
                 if is_unsure and (seq := await self._found(key, base, line.seq, mark)):
                     return Appended(receipt, record, seq, headers)
                 continue
