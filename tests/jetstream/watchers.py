@@ -34,12 +34,20 @@ class Stream:
 
     def __init__(self, port: int, after: str, timeout_s: float = SILENCE_S) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+        try:
+            self._answer = self._begun(after)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begun(self, after: str) -> http.client.HTTPResponse:
         self._connection.request("GET", f"/v1/events?after={after}")
-        self._answer = self._connection.getresponse()
-        if self._answer.status == 400:
-            raise CursorRefused(after, self._answer.read())
-        if self._answer.status != 200:
-            raise ConnectionError(f"{self._answer.status} {self._answer.read()!r}")
+        answer = self._connection.getresponse()
+        if answer.status == 400:
+            raise CursorRefused(after, answer.read())
+        if answer.status != 200:
+            raise ConnectionError(f"{answer.status} {answer.read()!r}")
+        return answer
 
     def __iter__(self) -> Iterator[Got]:
         fields: dict[str, str] = {}
