@@ -1,0 +1,246 @@
+"""A request's bytes → the same bytes without what is folded. Knows JSON and where an API keeps its list of messages.
+
+The body is read as latin-1: a character is a byte, so a place in the text is a place in the bytes, and the text takes
+no more memory than they do. The list is walked message by message, each forgotten before the next is read. What is sent
+is cut out of the original bytes; nothing is written anew.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+from contextfold.fold.messages.facts import UNKNOWN
+from contextfold.fold.messages.formats import Api, Format, api_of, binds_thinking
+from contextfold.fold.messages.receipt import Outcome, Receipt, Span, outcome_of, untouched
+from contextfold.fold.messages.walk import Walk
+from contextfold.fold.messages.weight import excess_of
+from contextfold.nesting import DEPTH_MAX
+
+VALUES_MAX = 2_000_000  # strings, arrays and objects of a body: what reading one message may cost
+PIECE_BYTES = 65_536
+SHORT_BYTES = 2 * DEPTH_MAX  # what is no longer cannot be too deep, and holds no file worth a look
+
+# Why a whole body passes as it came.
+NOT_JSON = "not_json"  # or not UTF-8, or no object
+REPEATED_MEMBERS = "repeated_members"  # which of two members of one name counts is the provider's to say
+TOO_DEEP = "too_deep"
+TOO_MANY_VALUES = "too_many_values"
+NO_MESSAGES = "no_messages"  # no list of them where this API has it
+KEPT_ELSEWHERE = "kept_elsewhere"  # the provider keeps the history
+BODY_REASONS = (NOT_JSON, REPEATED_MEMBERS, TOO_DEEP, TOO_MANY_VALUES, NO_MESSAGES, KEPT_ELSEWHERE)
+
+_NESTING = frozenset({dict, list})
+_LOOKED_AT = frozenset({"model", "stream", "thinking"})
+_CLOSING = {"{": "}", "[": "]"}
+_SIGN = re.compile(r"[ \t\n\r]*+(.)[ \t\n\r]*+")
+_VALUE = re.compile(rb'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"?|[\[{]')
+
+
+class _Unreadable(ValueError):
+    """A body that passes as it came; the text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyProjection:
+    body: bytes  # the very object that was given, if nothing was folded
+    receipt: Receipt
+    threads: tuple[Span, ...]  # main first, then open branches, outermost first
+    session_id: str | None  # the last that a result of our tools names
+    model: str
+    streams: bool
+    _original: bytes = field(repr=False)
+    _starts: array[int] = field(repr=False)
+    _ends: array[int] = field(repr=False)
+
+    @property
+    def changed(self) -> bool:
+        return self.body is not self._original
+
+    def original(self, place: int) -> str:
+        """The JSON text of a message as it came."""
+        return self._original[self._starts[place] : self._ends[place]].decode("utf-8")
+
+
+def project_body(body: bytes, format: Format) -> BodyProjection:
+    """The request as it is to be sent, and what was done to it. Raises for no bytes at all."""
+    reading = _Reading(body, api_of(format))
+    outcome = reading.outcome()
+    return BodyProjection(
+        body=_without(body, outcome.cuts, reading.starts),
+        receipt=outcome.receipt,
+        threads=outcome.threads,
+        session_id=reading.walk.session_id,
+        model=reading.model,
+        streams=reading.members.get("stream") is True,
+        _original=body,
+        _starts=reading.starts,
+        _ends=reading.ends,
+    )
+
+
+def _without(body: bytes, cuts: tuple[tuple[int, int], ...], starts: array[int]) -> bytes:
+    """A cut goes from the start of a message up to the start of another, so the commas come out right."""
+    if not cuts:
+        return body
+    view, pieces, kept_from = memoryview(body), [], 0
+    for first, next_kept in cuts:
+        pieces.append(view[kept_from : starts[first]])
+        kept_from = starts[next_kept]
+    return b"".join([*pieces, view[kept_from:]])
+
+
+class _Reading:
+    """One body being read: where its messages are, what they weigh, and what the walk made of them."""
+
+    def __init__(self, body: bytes, api: Api) -> None:
+        self.body = body
+        self.api = api
+        self.members: dict[str, object] = {}  # of the top level, those that are looked at
+        self._forget()
+
+    def _forget(self) -> None:
+        self.walk = Walk()
+        self.starts, self.ends, self.weights = array("q"), array("q"), array("q")
+
+    @property
+    def model(self) -> str:
+        name = self.members.get("model")
+        if not isinstance(name, str):
+            return ""
+        try:
+            return name.encode("latin-1").decode("utf-8")
+        except UnicodeError:  # written with escapes
+            return name
+
+    def outcome(self) -> Outcome:
+        reason = self._reason_to_pass()
+        if reason is not None:
+            self._forget()
+            return untouched(len(self.body), reason)
+        rest = len(self.body) - (self.ends[-1] - self.starts[0] if self.starts else 0)
+        is_bound = binds_thinking(self.model, self.members.get("thinking"))
+        return outcome_of(self.walk, self.weights, rest, binds_thinking=is_bound)
+
+    def _reason_to_pass(self) -> str | None:
+        try:
+            _check(self.body)
+            self._read(self.body.decode("latin-1"))
+        except _Unreadable as problem:
+            return str(problem)
+        except ValueError:
+            return NOT_JSON
+        except RecursionError:
+            return TOO_DEEP
+        if any(self.members.get(name) is not None for name in self.api.elsewhere):
+            return KEPT_ELSEWHERE
+        listed = self.members.get(self.api.list_name)
+        if isinstance(listed, str) and self.api.takes_text:
+            return ""
+        return None if isinstance(listed, list) else NO_MESSAGES
+
+    def _read(self, text: str) -> None:
+        at, sign = _opened(text, 0, "{")
+        names: set[str] = set()
+        while sign != "}":
+            name, at = _DECODER.raw_decode(text, at)
+            if not isinstance(name, str):
+                raise _Unreadable(NOT_JSON)
+            if name in names:
+                raise _Unreadable(REPEATED_MEMBERS)
+            names.add(name)
+            at = self._member(name, text, _past(text, at, ":")[0])
+            at, sign = _past(text, at, ",}")
+        if at != len(text):
+            raise _Unreadable(NOT_JSON)
+
+    def _member(self, name: str, text: str, at: int) -> int:
+        """Reads what is there; gives where it ends."""
+        if name == self.api.list_name and text.startswith("[", at):
+            self.members[name] = []  # a list was there
+            return self._list(text, at)
+        value, end = _DECODER.raw_decode(text, at)
+        _check_depth(value, text, at, end)
+        if name in _LOOKED_AT or name in self.api.elsewhere or name == self.api.list_name:
+            self.members[name] = value
+        return end
+
+    def _list(self, text: str, at: int) -> int:
+        decode, read, take = _DECODER.raw_decode, self.api.read, self.walk.take
+        at, sign = _opened(text, at, "[")
+        while sign != "]":
+            start = at
+            message, end = decode(text, start)
+            take(read(message) if type(message) is dict else UNKNOWN)
+            excess = 0
+            if end - start > SHORT_BYTES:
+                _check_depth(message, text, start, end)
+                excess = excess_of(message) if type(message) is dict else 0
+            at, sign = _past(text, end, ",]")
+            self.starts.append(start)
+            self.ends.append(end)
+            self.weights.append((at if sign == "," else end) - start - excess)  # a cut takes the comma too
+        return at
+
+
+def _opened(text: str, at: int, bracket: str) -> tuple[int, str]:
+    """Behind a bracket, or behind the one that closes it at once; which sign that was."""
+    at, sign = _past(text, at, bracket)
+    closing = _CLOSING[bracket]
+    return _past(text, at, closing) if text.startswith(closing, at) else (at, sign)
+
+
+def _past(text: str, at: int, signs: str) -> tuple[int, str]:
+    """Behind one of these signs and the space around it; which one it was."""
+    found = _SIGN.match(text, at)
+    if found is None or found[1] not in signs:
+        raise _Unreadable(NOT_JSON)
+    return found.end(), found[1]
+
+
+def _check(body: bytes) -> None:
+    """What can be told from the bytes: that they are UTF-8, and not more values than one message may have."""
+    if not body.isascii():
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        for start in range(0, len(body), PIECE_BYTES):
+            decoder.decode(body[start : start + PIECE_BYTES])
+        decoder.decode(b"", final=True)
+    if len(body) <= 2 * VALUES_MAX:  # no value is shorter than two bytes
+        return
+    if body.count(b'"') // 2 + body.count(b"[") + body.count(b"{") <= VALUES_MAX:  # those inside of text counted too
+        return
+    for number, _ in enumerate(_VALUE.finditer(body), 1):
+        if number > VALUES_MAX:
+            raise _Unreadable(TOO_MANY_VALUES)
+
+
+def _check_depth(value: object, text: str, start: int, end: int) -> None:
+    """Here and not in the parser alone: how deep that goes depends on the interpreter and on who called."""
+    if text.count("[", start, end) + text.count("{", start, end) <= DEPTH_MAX:
+        return
+    level: list[Any] = [[value]]
+    for _ in range(DEPTH_MAX + 1):
+        parents = (each.values() if type(each) is dict else each for each in level)
+        level = [child for parent in parents for child in parent if type(child) in _NESTING]
+        if not level:
+            return
+    raise _Unreadable(TOO_DEEP)
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise _Unreadable(REPEATED_MEMBERS)
+    return members
+
+
+def _no_json(name: str) -> object:
+    raise _Unreadable(NOT_JSON)
+
+
+# Numbers are never looked at, and to convert a long one takes time: their length will do.
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=len, parse_float=len, parse_constant=_no_json)

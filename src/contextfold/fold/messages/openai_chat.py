@@ -1,0 +1,45 @@
+"""A message of OpenAI's Chat Completions → its facts. Knows that API's roles, not what folding does."""
+
+from __future__ import annotations
+
+from contextfold.fold.messages.facts import (
+    PROMPT,
+    SAID,
+    STANDING,
+    UNKNOWN,
+    Call,
+    Fact,
+    Members,
+    answer,
+    block_members,
+    call,
+    items_of,
+)
+
+
+def read(message: Members) -> Fact:
+    role = message.get("role")
+    if role == "assistant":
+        return _answered(message)
+    if role == "tool":
+        return answer(message.get("tool_call_id"), message.get("content"))
+    if role == "user":
+        return PROMPT
+    return STANDING if role in ("system", "developer") else UNKNOWN
+
+
+def _answered(message: Members) -> Fact:
+    if message.get("function_call") is not None:  # the way of calling before `tool_calls`: its results name no call
+        return Fact("model", flaw="unknown_content")
+    asked = message.get("tool_calls")
+    if not asked:
+        return SAID
+    calls = [_call(block_members(each)) for each in items_of(asked) or (None,)]
+    made = tuple(each for each in calls if each)
+    return Fact("model", made, flaw="" if len(made) == len(calls) else "unknown_content")
+
+
+def _call(asked: Members) -> Call | None:
+    kind = asked.get("type", "function")
+    about = block_members(asked.get(kind)) if kind in ("function", "custom") else {}
+    return call(asked.get("id"), about.get("name"))

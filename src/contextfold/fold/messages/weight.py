@@ -1,0 +1,61 @@
+"""What a message weighs: the bytes of its JSON, but for files in base64, which no model reads as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from contextfold.fold.messages.facts import Members, block_members, items_of
+from contextfold.tokens import BYTES_PER_TOKEN
+
+IMAGE_TOKENS = 1_600  # about what providers count for a picture of 1.2 megapixels
+
+_IMAGE_WEIGHT = IMAGE_TOKENS * BYTES_PER_TOKEN
+_URLS = ("url", "image_url", "file_url")
+_PLAIN = ("text", "tool_use", "thinking", "input_text", "output_text")  # blocks that hold no file
+
+
+def weight_of(message: object) -> int:
+    """Of a message that is in no body: of its shortest JSON. What cannot be written as JSON weighs nothing."""
+    try:
+        text = json.dumps(message, ensure_ascii=False, separators=(",", ":"), default=block_members)
+        size = len(text.encode("utf-8", "surrogatepass"))
+    except (TypeError, ValueError, RecursionError):
+        return 0
+    return size - excess_of(block_members(message))
+
+
+def excess_of(message: Members) -> int:
+    """How much more the bytes of its files are than what they count for."""
+    excess = 0
+    for block in items_of(message.get("content") or message.get("output")) or ():
+        members = block_members(block)
+        kind = members.get("type")
+        if kind == "tool_result":
+            excess += excess_of(members) if items_of(members.get("content")) else 0
+        elif kind not in _PLAIN:
+            excess += _excess_in(members)
+    return excess
+
+
+def _excess_in(block: Members) -> int:
+    """Calls itself nowhere: nesting must not cost a stack."""
+    excess = 0
+    waiting: list[object] = [block]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            excess += sum(length - _IMAGE_WEIGHT for length in _lengths(value))
+            waiting.extend(value.values())
+        elif isinstance(value, list | tuple):
+            waiting.extend(value)
+    return excess
+
+
+def _lengths(members: Members) -> list[int]:
+    """Of the files that an object holds itself, in the ways the three APIs have for them."""
+    found = [members.get(name) for name in _URLS]
+    files = [url for url in found if isinstance(url, str) and url.startswith("data:")]
+    bare = [members.get("data") if members.get("type") == "base64" else None, members.get("file_data")]
+    bare.append(block_members(members.get("input_audio")).get("data"))
+    return [len(file) for file in (*files, *bare) if isinstance(file, str)]

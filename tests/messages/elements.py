@@ -1,0 +1,83 @@
+"""A request's bytes cut at the elements of its list, without a JSON parser: brackets and strings are enough.
+
+Written apart from src, to hold what it does with bytes against something else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+SPACE = b" \t\r\n"
+SIGNS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},:]', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """head + texts[0] + gaps[0] + texts[1] + … + tail is the request again."""
+
+    head: bytes
+    texts: tuple[bytes, ...]
+    gaps: tuple[bytes, ...]  # from the end of an element to the beginning of the next
+    tail: bytes
+
+    def without(self, dropped: frozenset[int]) -> bytes:
+        """The bytes where these elements are gone, each with what stood between it and the next one that stays."""
+        kept = [place for place in range(len(self.texts)) if place not in dropped]
+        parts = [self.head]
+        for number, place in enumerate(kept):
+            parts.append(self.texts[place])
+            if number + 1 < len(kept):
+                parts.append(self.gaps[place])
+        return b"".join((*parts, self.tail))
+
+
+def cut(body: bytes, name: str) -> Cut | None:
+    """None where the object has no list of that name, or more than one member of it. The body must be JSON."""
+    if not body.lstrip(SPACE).startswith(b"{"):
+        return None
+    values = [one for one in map(_value, _pieces(body, body.index(b"{"))) if one[0] == name]
+    if len(values) != 1 or body[values[0][1] : values[0][1] + 1] != b"[":
+        return None
+    start = values[0][1]
+    elements = [(piece.first, piece.last) for piece in _pieces(body, start)]
+    if not elements:
+        return Cut(body[: start + 1], (), (), body[start + 1 :])
+    gaps = tuple(body[before[1] : after[0]] for before, after in pairwise(elements))
+    texts = tuple(body[first:last] for first, last in elements)
+    return Cut(body[: elements[0][0]], texts, gaps, body[elements[-1][1] :])
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    body: bytes
+    first: int
+    last: int
+
+
+def _pieces(body: bytes, bracket: int) -> Iterator[_Piece]:
+    """What stands between the commas of one list or object, without the space around it."""
+    depth, begin = 0, bracket + 1
+    for sign in SIGNS.finditer(body, bracket):
+        text = sign.group()
+        depth += (text in (b"[", b"{")) - (text in (b"]", b"}"))
+        if depth == 0 or (depth == 1 and text == b","):
+            told = body[begin : sign.start()]
+            if told.strip(SPACE):
+                first = begin + len(told) - len(told.lstrip(SPACE))
+                yield _Piece(body, first, first + len(told.strip(SPACE)))
+            begin = sign.end()
+        if depth == 0:
+            return
+
+
+def _value(piece: _Piece) -> tuple[str, int]:
+    """The name of a member, and where its value begins."""
+    name = SIGNS.match(piece.body, piece.first)
+    assert name
+    colon = piece.body.index(b":", name.end()) + 1
+    rest = piece.body[colon : piece.last]
+    return json.loads(name.group()), colon + len(rest) - len(rest.lstrip(SPACE))

@@ -1,0 +1,182 @@
+"""What the Anthropic Messages API asks of a request, as its documentation and its error messages say; no look at src.
+
+Strict where the documentation is: roles alternate (the API merges neighbours, but nobody should count on it), every
+call is answered in the very next message, results come first there. Members nobody knows are let through.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+ROLES = ("user", "assistant", "system")
+MOST_CACHE_MARKS = 4
+CALL_ID = re.compile(r"[A-Za-z0-9_-]+")
+BLOCKS = {
+    "user": {"text", "image", "document", "search_result", "tool_result", "container_upload"},
+    "assistant": {
+        *("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use", "mcp_tool_result"),
+        *("web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result"),
+    },
+    "system": {"text"},
+}
+THOUGHTS = ("thinking", "redacted_thinking")
+ON_THE_SERVER = {"server_tool_use", "mcp_tool_use"}
+
+
+def violations(body: Any) -> list[str]:
+    """Every rule that a request breaks; none for one the API would take."""
+    if not isinstance(body, dict):
+        return ["not an object"]
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        return ["messages: not a list with anything in it"]
+    found = [] if isinstance(body.get("model"), str) and body["model"] else ["model: missing"]
+    if type(body.get("max_tokens")) is not int or body["max_tokens"] < 1:
+        found.append("max_tokens: missing")
+    shapes = [text for place, message in enumerate(messages) for text in _shape(place, message)]
+    if shapes:
+        return found + shapes  # what follows reads messages as they should be
+    found += [*_order(messages), *_pairs(messages), *_thoughts(body, messages), *_marks(body), *_ends(messages)]
+    if any(block["type"] in ("tool_use", "tool_result") for message in messages for block in _blocks(message)):
+        found += [] if body.get("tools") else ["tools: missing, though messages hold calls"]
+    return found
+
+
+def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    content = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _shape(place: int, message: Any) -> Iterator[str]:
+    if not isinstance(message, dict) or message.get("role") not in ROLES:
+        yield f"messages.{place}: no message of a known role"
+        return
+    content = message.get("content")
+    if isinstance(content, str):
+        if not content.strip():
+            yield f"messages.{place}: empty"
+        return
+    if not isinstance(content, list) or not content:
+        yield f"messages.{place}: no content"
+        return
+    for number, block in enumerate(content):
+        wrong = _block_fault(message["role"], block)
+        if wrong:
+            yield f"messages.{place}.content.{number}: {wrong}"
+
+
+def _block_fault(role: str, block: Any) -> str:  # noqa: PLR0911 - a table of shapes, one line each
+    kind = block.get("type") if isinstance(block, dict) else None
+    if not isinstance(kind, str) or kind not in BLOCKS[role]:
+        return f"{kind!r} in a message of role {role}"
+    match kind:
+        case "text":
+            return "" if isinstance(block.get("text"), str) and block["text"].strip() else "text is empty"
+        case "tool_use":
+            named = isinstance(block.get("name"), str) and block["name"]
+            return "" if _is_id(block.get("id")) and named and isinstance(block.get("input"), dict) else "no call"
+        case "tool_result":
+            return _result_fault(block)
+        case "thinking":
+            signed = isinstance(block.get("signature"), str) and block["signature"]
+            return "" if isinstance(block.get("thinking"), str) and signed else "thinking without signature"
+        case "redacted_thinking":
+            return "" if isinstance(block.get("data"), str) and block["data"] else "redacted thinking without data"
+        case "image" | "document":
+            return "" if isinstance(block.get("source"), dict) and block["source"].get("type") else "no source"
+    return ""
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, str) and CALL_ID.fullmatch(value) is not None
+
+
+def _result_fault(block: Mapping[str, Any]) -> str:
+    if not _is_id(block.get("tool_use_id")):
+        return "a result of no call"
+    if not isinstance(block.get("is_error", False), bool):
+        return "is_error is no boolean"
+    content = block.get("content", "")
+    if isinstance(content, str):
+        return ""
+    kinds = ("text", "image", "document", "search_result", "tool_reference")
+    known = isinstance(content, list) and all(isinstance(part, dict) and part.get("type") in kinds for part in content)
+    return "" if known else "a result of unknown content"
+
+
+def _order(messages: list[dict[str, Any]]) -> Iterator[str]:
+    if messages[0]["role"] != "user":
+        yield "messages.0: the first is not the user's"
+    for place in range(1, len(messages)):
+        before, role = messages[place - 1]["role"], messages[place]["role"]
+        after_server = before == "assistant" and _blocks(messages[place - 1])[-1]["type"] in ON_THE_SERVER
+        if role == "system" and before != "user" and not after_server:
+            yield f"messages.{place}: role 'system' must follow a 'user' message"
+        elif before == "system" and role != "assistant":
+            yield f"messages.{place - 1}: role 'system' must precede an 'assistant' message or end the array"
+        elif role == before:
+            yield f"messages.{place}: roles do not alternate"
+
+
+def _pairs(messages: list[dict[str, Any]]) -> Iterator[str]:
+    seen: set[str] = set()
+    due: list[str] = []
+    for place, message in enumerate(messages):
+        blocks = _blocks(message)
+        answered = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        if any(block["type"] == "tool_result" for block in blocks[len(answered) :]):
+            yield f"messages.{place}: results do not come first"
+        if missing := set(due) - set(answered):
+            yield f"messages.{place - 1}: `tool_use` ids without `tool_result` blocks after: {sorted(missing)}"
+        if strange := [one for one in answered if one not in due]:
+            yield f"messages.{place}: unexpected `tool_use_id`: {strange}"
+        if len(set(answered)) != len(answered):
+            yield f"messages.{place}: two results of one call"
+        due = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        if repeated := [one for number, one in enumerate(due) if one in seen or one in due[:number]]:
+            yield f"messages.{place}: `tool_use` ids must be unique: {repeated}"
+        seen.update(due)
+    if due:
+        yield f"messages.{len(messages) - 1}: `tool_use` ids without `tool_result` blocks after: {due}"
+
+
+def _thoughts(body: Mapping[str, Any], messages: list[dict[str, Any]]) -> Iterator[str]:
+    turns = [(place, _blocks(message)) for place, message in enumerate(messages) if message["role"] == "assistant"]
+    for place, blocks in turns:
+        if blocks[-1]["type"] in THOUGHTS:
+            yield f"messages.{place}: the final block cannot be thinking"
+    thinking = body.get("thinking")
+    if turns and isinstance(thinking, dict) and thinking.get("type") == "enabled":
+        place, blocks = turns[-1]
+        if any(block["type"] == "tool_use" for block in blocks) and blocks[0]["type"] not in THOUGHTS:
+            yield f"messages.{place}: expected thinking first in the final assistant message"
+
+
+def _marks(body: Mapping[str, Any]) -> Iterator[str]:
+    marks = list(_marked({name: body.get(name) for name in ("system", "tools", "messages")}))
+    if len(marks) > MOST_CACHE_MARKS:
+        yield f"{len(marks)} blocks with cache_control, of {MOST_CACHE_MARKS} at most"
+    for holder in marks:
+        mark = holder["cache_control"]
+        if not isinstance(mark, dict) or mark.get("type") != "ephemeral" or holder.get("type") in THOUGHTS:
+            yield f"cache_control {mark!r} on {holder.get('type')}"
+
+
+def _marked(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        if value.get("cache_control") is not None:
+            yield value
+        for name, member in value.items():
+            if name not in ("input", "input_schema"):  # the caller's own data
+                yield from _marked(member)
+    elif isinstance(value, list):
+        for member in value:
+            yield from _marked(member)
+
+
+def _ends(messages: list[dict[str, Any]]) -> Iterator[str]:
+    last = messages[-1]
+    if last["role"] == "assistant" and _blocks(last)[-1].get("text", "").rstrip() != _blocks(last)[-1].get("text", ""):
+        yield f"messages.{len(messages) - 1}: final assistant content cannot end with trailing whitespace"

@@ -1,0 +1,117 @@
+"""What the OpenAI Responses API asks of a request, as its documentation and its error messages say; no look at src.
+
+Members nobody knows are let through; an item of a type nobody knows is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+INPUT_PARTS = {"input_text", "input_image", "input_file", "input_audio"}
+OUTPUT_PARTS = {"output_text", "refusal"}
+CALLS = {
+    "function_call": "function_call_output",
+    "custom_tool_call": "custom_tool_call_output",
+    "local_shell_call": "local_shell_call_output",
+    "shell_call": "shell_call_output",
+    "apply_patch_call": "apply_patch_call_output",
+    "computer_call": "computer_call_output",
+}
+OUTPUTS = {output: call for call, output in CALLS.items()}
+ON_THE_SERVER = {
+    *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
+    *("mcp_call", "mcp_list_tools", "mcp_approval_request"),
+}
+OTHER = {"item_reference", "mcp_approval_response", "compaction", "reasoning", "message"}
+
+
+def violations(body: Any) -> list[str]:
+    """Every rule that a request breaks; none for one the API would take."""
+    if not isinstance(body, dict):
+        return ["not an object"]
+    found = [] if isinstance(body.get("model"), str) and body["model"] else ["model: missing"]
+    items = body.get("input")
+    if isinstance(items, str):
+        return found
+    if not isinstance(items, list) or not items:
+        return [*found, "input: neither text nor a list with anything in it"]
+    shapes = [f"input.{place}: {wrong}" for place, item in enumerate(items) if (wrong := _shape(item))]
+    if shapes:
+        return found + shapes
+    continues = any(isinstance(body.get(name), str | dict) for name in ("previous_response_id", "conversation"))
+    return [*found, *_pairs(items, continues=continues), *_reasons(items)]
+
+
+def _kind(item: Mapping[str, Any]) -> Any:
+    return item.get("type", "message" if "role" in item else None)
+
+
+def _shape(item: Any) -> str:  # noqa: PLR0911 - a table of shapes, one line each
+    kind = _kind(item) if isinstance(item, dict) else None
+    if not isinstance(kind, str) or kind not in CALLS.keys() | OUTPUTS.keys() | ON_THE_SERVER | OTHER:
+        return f"unknown type {kind!r}"
+    if kind == "message":
+        return _message_fault(item)
+    if (kind in CALLS or kind in OUTPUTS) and not (isinstance(item.get("call_id"), str) and item["call_id"]):
+        return f"{kind} without call_id"
+    if kind == "function_call":
+        named = isinstance(item.get("name"), str) and item["name"]
+        return "" if named and isinstance(item.get("arguments"), str) else "a call of nothing"
+    if kind == "function_call_output":
+        return _parts_fault(item.get("output"), INPUT_PARTS)
+    if kind == "reasoning":
+        return "" if isinstance(item.get("summary"), list) else "reasoning without summary"
+    if kind == "item_reference":
+        return "" if isinstance(item.get("id"), str) and item["id"] else "a reference to nothing"
+    return ""
+
+
+def _message_fault(item: Mapping[str, Any]) -> str:
+    role = item.get("role")
+    if role not in ("user", "assistant", "system", "developer"):
+        return f"unknown role {role!r}"
+    return _parts_fault(item.get("content"), OUTPUT_PARTS if role == "assistant" else INPUT_PARTS)
+
+
+def _parts_fault(content: Any, known: set[str]) -> str:
+    if isinstance(content, str):
+        return ""
+    if not isinstance(content, list) or not content:
+        return "content is neither text nor parts"
+    kinds = [part.get("type") if isinstance(part, dict) else None for part in content]
+    strange = [kind for kind in kinds if not isinstance(kind, str) or kind not in known]
+    return f"parts {strange}" if strange else ""
+
+
+def _pairs(items: list[dict[str, Any]], *, continues: bool) -> Iterator[str]:
+    open_calls: dict[tuple[str, str], int] = {}
+    answered: set[tuple[str, str]] = set()
+    for place, item in enumerate(items):
+        kind = _kind(item)
+        if kind in CALLS:
+            key = (kind, item["call_id"])
+            if key in open_calls or key in answered:
+                yield f"input.{place}: two calls of one id {item['call_id']}"
+            open_calls[key] = place
+        elif kind in OUTPUTS:
+            key = (OUTPUTS[kind], item["call_id"])
+            if key in answered:
+                yield f"input.{place}: two outputs of one call {item['call_id']}"
+            elif open_calls.pop(key, None) is None and not continues:
+                yield f"input.{place}: no tool call found for function call output with call_id {item['call_id']}"
+            answered.add(key)
+    for (_, call_id), place in open_calls.items():
+        yield f"input.{place}: no tool output found for function call {call_id}"
+
+
+def _reasons(items: list[dict[str, Any]]) -> Iterator[str]:
+    """A reasoning item stands directly before what it led to."""
+    for place, item in enumerate(items):
+        if _kind(item) != "reasoning":
+            continue
+        after = items[place + 1] if place + 1 < len(items) else {}
+        kind = _kind(after)
+        leads = kind in CALLS or kind in ON_THE_SERVER or kind in ("reasoning", "item_reference")
+        if not leads and not (kind == "message" and after.get("role") == "assistant"):
+            yield f"input.{place}: reasoning was provided without its required following item"
