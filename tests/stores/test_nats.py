@@ -215,12 +215,10 @@ def test_an_operation_is_done_once_though_its_commit_cannot_be_read(on_nats: OnN
         wire.__class__ = Behind
         assert isinstance(wire, Behind)
         wire.looks_missed = looks_missed
-        for ask in (
-            lambda: store.receipt(KEY, "op"),
-            lambda: store.commit(replace(commit_of(KEY, 2), operation=again.operation)),
-        ):
+        sent_again = replace(commit_of(KEY, 2), operation=again.operation)
+        for asked in (store.receipt(KEY, "op"), store.commit(sent_again)):
             try:
-                told = await ask()
+                told = await asked
             except StoreUnavailable:
                 assert looks_missed > 1
             else:

@@ -20,14 +20,20 @@ RESULT_LENGTH_MAX = 65_536  # our own results are shorter by far; what a client 
 _OURS = re.compile(r"(?:.*(?:__|[.:/-])|(?i:mcp)_.+_)?context_(branch|return|rollback|record|branch_status)", re.DOTALL)
 
 # A client may put a result into a string of its own JSON (backslashes) or print it as Python does (single quotes).
+# The patterns begin with the name, which is found fast; that a quote stands before it is looked at then.
+_QUOTES = ('"', "'")
 _QUOTE = r"\\*+[\"']"
 _COLON = rf"{_QUOTE}\s*+:\s*+"
-_BRANCH_ID = re.compile(rf"{_QUOTE}branch_id{_COLON}{_QUOTE}(br_[0-9A-Za-z_-]{{1,64}})")
-_SESSION_ID = re.compile(rf"{_QUOTE}session_id{_COLON}{_QUOTE}(sess_[0-9A-Za-z_-]{{1,64}})")
-_ROLLED_BACK = re.compile(rf"{_QUOTE}rolled_back_to{_COLON}{_QUOTE}br_")
-_DISCARDED = re.compile(rf"{_QUOTE}branches_discarded{_COLON}\[([^\]]*+)\]")
+_BRANCH_ID = re.compile(rf"branch_id{_COLON}{_QUOTE}(br_[0-9A-Za-z_-]{{1,64}})")
+_SESSION_ID = re.compile(rf"session_id{_COLON}{_QUOTE}(sess_[0-9A-Za-z_-]{{1,64}})")
+_ROLLED_BACK = re.compile(rf"rolled_back_to{_COLON}{_QUOTE}(br_)")
+_DISCARDED = re.compile(rf"branches_discarded{_COLON}\[([^\]]*+)\]")
 _ID = re.compile(r"br_[0-9A-Za-z_-]{1,64}")
-_FAILED = re.compile(rf"{_QUOTE}(?:(?:error|current_status){_COLON}(?!null|None)|isError{_COLON}[tT]rue)")
+_FAILED = (
+    re.compile(rf"error{_COLON}(?!null|None)()"),
+    re.compile(rf"current_status{_COLON}(?!null|None)()"),
+    re.compile(rf"isError{_COLON}[tT]rue()"),
+)
 
 
 class Call(NamedTuple):
@@ -107,15 +113,21 @@ def answer(call_id: object, content: object) -> Fact:
 def told(verb: str, result: Result) -> Told:
     """What the result names, nothing if the call failed."""
     text = _text_of(result.content)[:RESULT_LENGTH_MAX]
-    if result.failed or _FAILED.search(text):
+    if result.failed or any(_member(mark, text) is not None for mark in _FAILED):
         return NOTHING_TOLD
-    session = _SESSION_ID.search(text)
-    session_id = session[1] if session else ""
-    if verb == "rollback" and _ROLLED_BACK.search(text):
-        listed = _DISCARDED.search(text)
-        return Told("", session_id, frozenset(_ID.findall(listed[1]) if listed else ()))
-    branch = _BRANCH_ID.search(text) if verb in ("branch", "return") else None
-    return Told(branch[1] if branch else "", session_id, frozenset())
+    session_id = _member(_SESSION_ID, text) or ""
+    if verb == "rollback" and _member(_ROLLED_BACK, text):
+        return Told("", session_id, frozenset(_ID.findall(_member(_DISCARDED, text) or "")))
+    branch_id = _member(_BRANCH_ID, text) if verb in ("branch", "return") else None
+    return Told(branch_id or "", session_id, frozenset())
+
+
+def _member(pattern: re.Pattern[str], text: str) -> str | None:
+    """What the first member of that name has."""
+    for found in pattern.finditer(text):
+        if text.endswith(_QUOTES, 0, found.start()):
+            return found[1]
+    return None
 
 
 def _text_of(content: object) -> str:
