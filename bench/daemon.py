@@ -72,8 +72,8 @@ def bare_server() -> Server:
     return Server(process, int(process.stdout.readline()))
 
 
-def daemon(folder: str) -> Server:
-    argv: list[str | Path] = [COMMAND, "serve", "--port", "0", "--store", f"{folder}/state/state.db"]
+def daemon(folder: str, *options: str) -> Server:
+    argv: list[str | Path] = [COMMAND, "serve", "--port", "0", "--store", f"{folder}/state/state.db", *options]
     env = os.environ | {"CONTEXT_RATE_PER_SECOND": "1000000", "CONTEXT_RATE_BURST": "1000000"}
     with open(f"{folder}/log", "ab") as log:
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, env=env)

@@ -71,14 +71,16 @@ def median(runs: Sequence[Run]) -> Run:
     return Run(statistics.median(r.seconds for r in runs), max(r.peak_mb for r in runs))
 
 
-def in_turns(times: int, *actions: Callable[[], object]) -> list[list[float]]:
+def in_turns(
+    times: int, *actions: Callable[[], object], clock: Callable[[], float] = time.perf_counter
+) -> list[list[float]]:
     """The seconds of each action, taken in turns."""
     taken: list[list[float]] = [[] for _ in actions]
     for _ in range(times):
         for action, seconds in zip(actions, taken, strict=True):
-            begin = time.perf_counter()
+            begin = clock()
             action()
-            seconds.append(time.perf_counter() - begin)
+            seconds.append(clock() - begin)
     return taken
 
 

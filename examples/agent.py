@@ -24,7 +24,7 @@ async def main() -> None:
 
         async def call(tool: str, **arguments: Any) -> Any:
             result = await client.call_tool(tool, {"project_path": PROJECT, **arguments})
-            (block,) = result.content
+            block = result.content[0]  # beside it, while a branch is open, is a line for the model
             assert isinstance(block, TextContent)
             return json.loads(block.text)
 

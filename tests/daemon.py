@@ -45,13 +45,15 @@ class Reply(NamedTuple):
 class Daemon:
     """`context serve` on a free port, with its state and its log below a folder."""
 
-    def __init__(self, folder: Path, *argv: str, env: Mapping[str, str] | None = None, store: str = "") -> None:
+    def __init__(
+        self, folder: Path, *argv: str, env: Mapping[str, str] | None = None, store: str = "", port: int = 0
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.store = folder / "state" / "state.db"  # unless another one is named
         self.log = folder / "daemon.log"
         self._argv = [str(COMMAND), "serve", "--store", store or str(self.store), *argv]
-        self.port = 0  # a free one at first, and the same one ever after
+        self.port = port  # a free one at first, if none is named, and the same one ever after
         self._env = {**os.environ, "XDG_DATA_HOME": str(folder / "data"), **(env or {})}
         self.start()
 

@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 from bench import corpora as bench_corpora
 from bench import daemon as bench_daemon
+from bench import fold_loss as bench_fold_loss
 from bench import hooks as bench_hooks
 from bench import nats as bench_nats
 from bench import page as bench_page
+from bench import proxy as bench_proxy
+from bench import replay as bench_replay
 from bench import resolve as bench_resolve
 from bench import secrets as bench_secrets
 from bench import stdio as bench_stdio
@@ -134,6 +137,9 @@ def test_the_bench_prints_every_figure_of_the_table(
     bench_daemon.main(turns=1, sessions=50)
     bench_hooks.main(turns=1, rounds=3)
     bench_nats.main(turns=1, number=16)
+    bench_replay.main(turns=1, folder=tmp_path, most=1, at_least=100_000)
+    bench_fold_loss.main(tmp_path)
+    bench_proxy.main(turns=1, requests=16, subtasks=1)
     bench_secrets.main(turns=1)
     bench_page.main(turns=1, sessions=20, branches=2, long=61)
     printed = capsys.readouterr().out
@@ -159,6 +165,13 @@ def test_the_bench_prints_every_figure_of_the_table(
         "commits, 1 client, 1 server",
         "commits, 16 clients, 3 servers",
         "the least of them, 16 clients, 1 server",
+        "folding a request of the replay, anthropic",
+        "in the agent's own loop, openai-responses",
+        "a history of 0.1 MB, nothing to fold, openai-chat",
+        "memory beside a history of",
+        "generated, last words",
+        "1 KB, 1 client",
+        "folded, first byte of a stream, 16 clients",
         *(("first view of the list", "update of a session") if bench_page.CHROMIUM else ()),
     ):
         assert any(figure in row for row in rows), figure

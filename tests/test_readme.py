@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -79,12 +80,21 @@ def test_the_answer_shown_is_the_answer_given(home: Path) -> None:
 
 
 def test_the_python_example_prints_the_commands_stdout(home: Path) -> None:
-    (program,) = (text for kind, text in BLOCKS if kind == "python")
+    program = next(text for kind, text in BLOCKS if kind == "python" and "open_cache" in text)
     run(".venv/bin/context build --sources examples/docs --cache docs.cache", home)
     (home / "program.py").write_text(program)
     printed = run(".venv/bin/python program.py", home)
     question = ".venv/bin/context resolve --cache docs.cache --query 'roll back a deployment' --budget 200"
     assert printed.endswith(run(question, home))
+
+
+def test_the_loop_of_ones_own_sends_what_is_shown() -> None:
+    program = next(text for kind, text in BLOCKS if kind == "python" and "project(" in text)
+    sent: dict[str, object] = {}
+    client = SimpleNamespace(messages=SimpleNamespace(create=sent.update))
+    said = {"role": "user", "content": "hello"}
+    exec(program, {"messages": [said], "client": client, "everything_else": {"model": "any"}})
+    assert sent == {"messages": [said], "model": "any"}
 
 
 def test_every_make_target_of_the_readme_exists() -> None:

@@ -26,7 +26,7 @@ from contextfold.serve.metrics import Metrics
 from contextfold.serve.resolve_tools import RESOLVE_TOOLS
 from contextfold.serve.resolvers import Resolvers
 from contextfold.serve.tools import listing
-from contextfold.settings import SETTINGS, TOOL_TIMEOUT_S, Settings
+from contextfold.settings import SETTINGS, TOOL_TIMEOUT_S, Settings, daemon_settings_from
 from contextfold.stores.memory import MemoryStore
 
 COMMAND = "make reference"
@@ -121,12 +121,13 @@ def routes() -> list[tuple[str, str, str]]:
         Buckets(RateLimit(1, 1)),
         Metrics(tool.name for tool in TOOLS),
     )
-    app = routes_of(TOOLS, services, body_max_bytes=1)
+    proxied = daemon_settings_from({}, {}).proxy
+    app = routes_of(TOOLS, services, body_max_bytes=1, proxied=proxied)
     told = [
         (method, route.path, (inspect.getdoc(route.endpoint) or "").partition("\n")[0])
         for route in app.routes
         if isinstance(route, Route)
-        for method in sorted(route.methods - {"HEAD"} if route.methods else ())
+        for method in sorted(route.methods - {"HEAD"} if route.methods else ["any"])
     ]
     return sorted(told, key=lambda route: (route[1], route[0]))
 

@@ -20,8 +20,10 @@ from contextfold.fold.events import (
     SessionRolledBack,
     SessionStarted,
 )
+from contextfold.fold.ledger import Prices
 from contextfold.fold.notes import Noted
-from contextfold.fold.reports import LOST
+from contextfold.fold.reminder import Reminding
+from contextfold.fold.reports import LOST, PROXY
 from contextfold.fold.service import FoldService, Policy
 from contextfold.fold.session import Limits
 from contextfold.scrub.rules import RulesInvalid
@@ -64,6 +66,8 @@ def policy_of(settings: FoldSettings) -> Policy:
         settings.session_idle_secs,
         settings.archive_days,
         settings.summary_days,
+        Reminding(settings.branch_reminder, settings.branch_limit_tokens),
+        Prices(settings.price_cache_read_percent, settings.price_cache_write_percent),
     )
 
 
@@ -228,14 +232,18 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     buckets = Buckets(RateLimit(settings.rate_per_second, settings.rate_burst))
     services = Services(fold, Resolvers(settings.server), buckets, metrics, tracer)
     return StatingGuard(
-        routes_of(tools, services, body_max_bytes=settings.body_max_bytes),
+        routes_of(tools, services, body_max_bytes=settings.body_max_bytes, proxied=settings.proxy),
         no_state=fold.no_state,
         hosts=HostRule(settings.host, settings.allow_hosts),
         metrics=metrics,
         buckets=buckets,
         tokens=tokens,
         tracer=tracer,
-        limits=EdgeLimits(in_flight=settings.requests_max, body_bytes=settings.body_max_bytes),
+        limits=EdgeLimits(
+            in_flight=settings.requests_max,
+            body_bytes=settings.body_max_bytes,
+            proxied_body_bytes=settings.proxy.body_max_bytes,
+        ),
     )
 
 
@@ -255,7 +263,8 @@ def _count(noted: Noted, metrics: Metrics, tracer: Tracer | None) -> None:
 
 def _count_reports(noted: Noted, metrics: Metrics, tracer: Tracer | None) -> None:
     for (host, outcome), times in noted.reports.items():
-        metrics.hook_report(host, outcome, times)
+        if host != PROXY:  # who proxies counts its requests itself
+            metrics.hook_report(host, outcome, times)
         if outcome == LOST:
             _tell_lost(host, times, noted.reports_failed)
     if noted.reports_wait is not None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STORE_SCHEME = "sqlite:"
+HTTPS_PROXY = ("https_proxy", "HTTPS_PROXY")  # the first that says something, as most programs have it
+NO_PROXY = ("no_proxy", "NO_PROXY")
 SECRET_MAX_BYTES = 4096  # of a file that holds a password
 
 
@@ -58,6 +60,10 @@ class FoldSettings(Record):
     summary_days: int
     scrub_allowlist: str
     nats: NatsSettings | None = None  # then the state is there, and `store` is empty
+    branch_limit_tokens: int = 0  # half of the context
+    branch_reminder: bool = True
+    price_cache_read_percent: int = 10  # of an input token's
+    price_cache_write_percent: int = 125
 
 
 class NatsSettings(Record):
@@ -80,6 +86,21 @@ class NatsSettings(Record):
         return f"NatsSettings(servers={self.servers!r}, prefix={self.prefix!r})"
 
 
+class Upstream(Record):
+    """Where proxied requests go, and the HTTP proxy of this machine's on the way there, if any."""
+
+    url: str
+    through: str = ""
+
+
+class ProxySettings(Record):
+    """Of requests to models that pass through the daemon."""
+
+    anthropic: Upstream
+    openai: Upstream
+    body_max_bytes: int
+
+
 class DaemonSettings(Record):
     """Of the daemon."""
 
@@ -93,6 +114,7 @@ class DaemonSettings(Record):
     rate_burst: int
     requests_max: int
     body_max_bytes: int
+    proxy: ProxySettings
     otlp_endpoint: str = ""  # no traces if empty
     otlp_is_asked_for: bool = False  # of us, not only of every program of this machine
 
@@ -127,6 +149,7 @@ def daemon_settings_from(environment: Mapping[str, str], given: Mapping[str, str
         values.whole("rate-burst"),
         values.whole("requests-max"),
         values.whole("body-max-bytes"),
+        _proxy_settings(values),
         *_otlp_endpoint(values),
     )
 
@@ -151,10 +174,43 @@ def _fold_settings(values: _Values) -> FoldSettings:
         values.whole("summary-days"),
         values.text("scrub-allowlist"),
         nats,
+        values.whole("branch-limit-tokens"),
+        values.text("branch-reminder") == "on",
+        values.whole("price-cache-read-percent"),
+        values.whole("price-cache-write-percent"),
     )
     if settings.warn_high_percent < settings.warn_medium_percent:
         raise SettingsError("warn-high-percent must not be below warn-medium-percent")
     return settings
+
+
+def _proxy_settings(values: _Values) -> ProxySettings:
+    return ProxySettings(
+        _upstream(values, "anthropic-upstream"),
+        _upstream(values, "openai-upstream"),
+        values.whole("proxy-body-max-bytes"),
+    )
+
+
+def _upstream(values: _Values, name: str) -> Upstream:
+    """The common variables count for https alone: there the proxy sees no key, only which host is asked for."""
+    url = values.text(name)
+    scheme, _, rest = url.partition("://")
+    authority = rest.partition("/")[0]
+    host = authority if authority.endswith("]") or ":" not in authority else authority.rpartition(":")[0]
+    through = _first(values.environment, HTTPS_PROXY)
+    is_usable = scheme == "https" and through.startswith(("http://", "https://"))
+    return Upstream(url, through if is_usable and not _goes_direct(values.environment, host) else "")
+
+
+def _goes_direct(environment: Mapping[str, str], host: str) -> bool:
+    """Whether NO_PROXY names the host, or a domain that it is in."""
+    names = [name.strip().lower().lstrip(".") for name in _first(environment, NO_PROXY).split(",") if name.strip()]
+    return "*" in names or any(f".{host.lower()}".endswith(f".{name}") for name in names)
+
+
+def _first(environment: Mapping[str, str], variables: tuple[str, ...]) -> str:
+    return next((text for name in variables if (text := environment.get(name, ""))), "")
 
 
 def _otlp_endpoint(values: _Values) -> tuple[str, bool]:
@@ -321,8 +377,10 @@ __all__ = [
     "DaemonSettings",
     "FoldSettings",
     "NatsSettings",
+    "ProxySettings",
     "Settings",
     "SettingsError",
+    "Upstream",
     "between",
     "daemon_settings_from",
     "fold_settings_from",

@@ -23,6 +23,7 @@ TIMEOUT_MAX_S = 1_000_000  # eleven days; a longer wait is no timeout, and syste
 TOOLSETS = ("resolve", "fold")
 PREFIX_MAX = 32
 DOMAIN_MAX = 64
+PORT_MAX, PORT_DIGITS = 65_535, 5
 _SMALL = "abcdefghijklmnopqrstuvwxyz0123456789-"
 _PLAIN = _SMALL + _SMALL.upper() + "_"
 
@@ -91,6 +92,33 @@ def _url_or_off(called: str, text: str) -> str:
     return text
 
 
+def _upstream(called: str, text: str) -> str:
+    """A base URL: what is asked for below it is added as it comes, so nothing may stand behind the path."""
+    host = text.partition("://")[2].partition("/")[0]
+    is_plain = text.isascii() and not set(text) & set(' ?#\\%"<>^`{|}')
+    if not (is_http_url(text) and is_plain and _is_authority(host) and not _leads_away(text)):
+        raise SettingsError(
+            f"{called} must be a URL such as https://api.example.org/v1: http or https, a host, perhaps a port and a "
+            "path; no user, no query, no fragment"
+        )
+    return text.rstrip("/")
+
+
+def _is_authority(text: str) -> bool:
+    host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+    if not colon:
+        host = text
+    elif not (port.isdigit() and 0 < int(port[:PORT_DIGITS]) <= PORT_MAX and len(port) <= PORT_DIGITS):
+        return False
+    if host.startswith("[") and host.endswith("]"):
+        return bool(host[1:-1]) and set(host[1:-1].lower()) <= set("0123456789abcdef:.")
+    return bool(host) and set(host) <= set(f"{_PLAIN}.")
+
+
+def _leads_away(text: str) -> bool:
+    return not {".", ".."}.isdisjoint(text.split("/"))
+
+
 def _toolsets(called: str, text: str) -> str:
     names = text.split(",")
     if not set(names) <= set(TOOLSETS) or len(set(names)) != len(names):
@@ -145,6 +173,20 @@ SETTINGS = {
             "how many branches a session may have",
         ),
         Setting(
+            "branch-limit-tokens",
+            "CONTEXT_BRANCH_LIMIT_TOKENS",
+            "0",
+            between(0, WHOLE_NUMBER_MAX),
+            "at so many tokens a branch is asked to return; 0: half of the context",
+        ),
+        Setting(
+            "branch-reminder",
+            "CONTEXT_BRANCH_REMINDER",
+            "on",
+            _switch,
+            "whether results and hooks' answers tell of the open branch, in a line",
+        ),
+        Setting(
             "warn-medium-percent",
             "CONTEXT_WARN_MEDIUM_PERCENT",
             "50",
@@ -153,6 +195,20 @@ SETTINGS = {
         ),
         Setting(
             "warn-high-percent", "CONTEXT_WARN_HIGH_PERCENT", "70", between(0, 100), "and above this one it is high"
+        ),
+        Setting(
+            "price-cache-read-percent",
+            "CONTEXT_PRICE_CACHE_READ_PERCENT",
+            "10",
+            between(0, 1_000),
+            "what a token read from a provider's cache costs, in hundredths of an input token",
+        ),
+        Setting(
+            "price-cache-write-percent",
+            "CONTEXT_PRICE_CACHE_WRITE_PERCENT",
+            "125",
+            between(0, 1_000),
+            "and one written there",
         ),
         Setting("token-counter", "CONTEXT_TOKEN_COUNTER", "v0", _counter, "how tokens are counted: v0 or dense"),
         Setting(
@@ -180,6 +236,27 @@ SETTINGS = {
             str(4 << 20),
             between(1024, 1 << 30),
             "the largest request that is read",
+        ),
+        Setting(
+            "anthropic-upstream",
+            "CONTEXT_ANTHROPIC_UPSTREAM",
+            "https://api.anthropic.com",
+            _upstream,
+            "where requests to /proxy/anthropic go, as in ANTHROPIC_BASE_URL",
+        ),
+        Setting(
+            "openai-upstream",
+            "CONTEXT_OPENAI_UPSTREAM",
+            "https://api.openai.com/v1",
+            _upstream,
+            "where requests to /proxy/openai/v1 go, as in OPENAI_BASE_URL",
+        ),
+        Setting(
+            "proxy-body-max-bytes",
+            "CONTEXT_PROXY_BODY_MAX_BYTES",
+            str(512 << 20),
+            between(1024, 1 << 40),
+            "the largest request that is passed on",
         ),
         Setting(
             "otlp-endpoint",

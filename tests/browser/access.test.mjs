@@ -90,7 +90,8 @@ async function examine(stage, look) {
   await check("sessions");
   await page.locator(".session a").first().click();
   await row(page, "Compare").waitFor();
-  await page.getByText("Show as a table").click();
+  for (const table of ["Show as a table", "Show the requests as a table", "Show the folds as a table"])
+    await page.getByText(table).click();
   await check("session");
   await row(page, "Reproduce it").click();
   await page.locator(".entry").first().waitFor();

@@ -11,7 +11,7 @@ const LOOKS = {
   narrow: { colorScheme: "light", viewport: NARROW, deviceScaleFactor: 2, hasTouch: true, isMobile: true },
 };
 const SHOWN = {
-  light: ["sessions", "session", "branch", "rollback"],
+  light: ["sessions", "session", "ledger", "branch", "rollback"],
   dark: ["session"],
   narrow: ["sessions", "tree", "rollback"],
 };
@@ -24,9 +24,9 @@ async function photograph(stage, look) {
   mkdirSync(FOLDER, { recursive: true });
   const daemon = await stage.daemon({ scene: ["story"] });
   const page = await stage.page(daemon, { reducedMotion: "reduce", ...LOOKS[look] });
-  const photo = async (name) => {
+  const photo = async (name, of = page) => {
     if (!SHOWN[look].includes(name)) return;
-    const bytes = await page.screenshot({ path: join(FOLDER, `${name}-${look}.png`) });
+    const bytes = await of.screenshot({ path: join(FOLDER, `${name}-${look}.png`) });
     assert.ok(bytes.length < 200_000, `${name} is ${bytes.length} bytes`);
   };
   await page.locator(".session").first().waitFor();
@@ -37,6 +37,8 @@ async function photograph(stage, look) {
   await page.locator(".dots circle").first().waitFor();
   await live(page);
   await photo("session");
+  await photo("ledger", page.locator(".ledger-card"));
+  await page.evaluate(() => scrollTo(0, 0));
   if (look === "narrow") {
     await page.locator(".tree-card").evaluate((card) => card.scrollIntoView());
     await page.evaluate(() => scrollBy(0, -120)); // out from under the bar on top

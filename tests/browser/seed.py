@@ -14,14 +14,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from contextfold.fold.callers import Caller
+from contextfold.fold.callers import Caller, target_of
+from contextfold.fold.project import project_at
 from contextfold.fold.requests import branch_request, record_request, return_request, rollback_request
+from contextfold.fold.sent import FoldSeen, Sent, Usage
 from contextfold.fold.service import FoldService
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite import SqliteStore
 
 AT_ONCE = 64  # sessions written at a time: the store commits for many at once
 OWNER = "local"
+SYSTEM_TOKENS = 2_400  # of a request, before anything is said
 
 
 class Clock:
@@ -37,33 +40,97 @@ class Clock:
         self.now = min(self.now + timedelta(seconds=seconds), datetime.now(UTC))
 
 
+class Conversation:
+    """What an agent's requests to its model come to, told to its session as the proxy does, without any texts."""
+
+    def __init__(self, service: FoldService, caller: Caller, project: str) -> None:
+        self._service, self._target = service, target_of(caller, project_at(project))
+        self._ids, self._tokens = [""], [SYSTEM_TOKENS]  # of main, then of what is open
+        self._folds: list[FoldSeen] = []  # none within another
+        self._requests = self._cached = 0
+
+    def opens(self, branch_id: str) -> None:
+        self._ids.append(branch_id)
+        self._tokens.append(0)
+
+    def adds(self, text: str) -> None:
+        self._tokens[-1] += len(text) // 4
+
+    def folds(self, summary: str) -> None:
+        branch_id, tokens = self._ids.pop(), self._tokens.pop()
+        kept = sum(self._tokens)
+        inner = [fold for fold in self._folds if fold.kept_tokens >= kept]
+        self._folds = [fold for fold in self._folds if fold not in inner]
+        self._folds.append(FoldSeen(branch_id, tokens + sum(fold.tokens for fold in inner), kept))
+        self._cached = min(self._cached, kept)
+        self.adds(summary)
+
+    def goes_back(self, branch_id: str) -> None:
+        """What was discarded stays in the conversation, as part of what it was in."""
+        while self._ids[-1] != branch_id:
+            self._ids.pop()
+            self._tokens[-2:] = [sum(self._tokens[-2:])]
+
+    def pauses(self) -> None:
+        """Longer than the provider keeps anything in its cache."""
+        self._cached = 0
+
+    async def ask(self) -> None:
+        self._requests += 1
+        size = sum(self._tokens)
+        usage = Usage(12, self._cached, size - self._cached, 350)
+        whole = size + sum(fold.tokens for fold in self._folds)
+        turns, first = 3 * len(self._folds), 4 if self._folds else None
+        folds = tuple(self._folds)
+        sent = Sent(f"r{self._requests}", "anthropic", "a-model", whole, size, turns, first, "", folds, (), usage)
+        self._service.sent(self._target, sent)
+        await self._service.reports.settled(self._target.key)
+        self._cached = size
+
+
 class Agent:
     """One agent on one project."""
 
     def __init__(self, service: FoldService, clock: Clock, project: str, name: str | None = None) -> None:
         self._service, self._clock, self._project = service, clock, project
         self._caller = Caller(OWNER, name)
+        self.model: Conversation | None = None
+
+    def through_the_proxy(self) -> None:
+        self.model = Conversation(self._service, self._caller, self._project)
 
     async def branch(self, description: str, prompt: str) -> str:
         self._clock.wait(7)
         arguments = {"description": description, "prompt": prompt, "project_path": self._project}
         told = await self._service.branch(self._caller, branch_request(arguments))
         branch_id: str = json.loads(told.answer)["branch_id"]
+        if self.model:
+            self.model.opens(branch_id)
         return branch_id
 
     async def did(self, kind: str, text: str, *, failed: bool = False, times: int = 1) -> None:
         self._clock.wait(23)
         arguments: dict[str, Any] = {"type": kind, "content": text * times, "project_path": self._project}
         await self._service.record(self._caller, record_request(arguments | {"failed": failed}), "hook")
+        if self.model:
+            self.model.adds(text * times)
+            await self.model.ask()
 
-    async def fold(self, summary: str) -> None:
+    async def fold(self, summary: str, *, after_a_pause: bool = False) -> None:
         self._clock.wait(11)
         await self._service.fold(self._caller, return_request({"message": summary, "project_path": self._project}))
+        if self.model:
+            self.model.folds(summary)
+            if after_a_pause:
+                self.model.pauses()
+            await self.model.ask()
 
     async def rollback(self, branch_id: str) -> None:
         self._clock.wait(15)
         arguments = {"branch_id": branch_id, "project_path": self._project, "restore_state": True}
         await self._service.rollback(self._caller, rollback_request(arguments))
+        if self.model:
+            self.model.goes_back(branch_id)
 
 
 SOURCE = """export async function checkSession(request: Request, store: SessionStore): Promise<Session> {
@@ -87,7 +154,8 @@ src/jobs/cleanup.ts:12:  await store.deleteWhere("expiresAt < ?", Date.now());
 
 
 async def login_bug(agent: Agent) -> None:
-    """An agent that looks for a bug in a login, tries one thing too many, and fixes it."""
+    """An agent that looks for a bug in a login, tries one thing too many, and fixes it; through the proxy."""
+    agent.through_the_proxy()
     await agent.did("Message", "Users are signed out after every deploy. Find out why and fix it, with a test.")
     await agent.did("Read", SOURCE, times=42)
     await agent.branch(
@@ -116,7 +184,9 @@ async def login_bug(agent: Agent) -> None:
     await agent.did("Write", SOURCE, times=35)
     await agent.did("Bash", "migration 0042 failed: column expires_at is indexed\n", failed=True, times=140)
     await agent.rollback(before)
-    await agent.fold("Not worth it: a migration of live rows for what one comparison fixes. Nothing was changed.")
+    await agent.fold(
+        "Not worth it: a migration of live rows for what one comparison fixes. Nothing was changed.", after_a_pause=True
+    )
     await agent.branch("Compare in milliseconds", "Fix session.ts:31 alone and make the failing test pass.")
     await agent.did("Edit", SOURCE, times=14)
     await agent.did("Bash", "PASS  test/login.test.ts (14 tests)\n", times=84)

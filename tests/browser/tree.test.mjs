@@ -113,7 +113,7 @@ scenario("a branch in which much fails is shown although the main thread is heal
   const page = await stage.page(daemon, { path: `/#/sessions/${await agent.session()}` });
   const said = "of the open branch's operations failed.";
   await page.locator(".usage").getByText(`33\u202f% ${said}`).waitFor();
-  assert.equal(await page.locator(".notice").isVisible(), false, "a few failures are no warning");
+  assert.equal(await page.locator(".overview .notice").isVisible(), false, "a few failures are no warning");
   await live(page);
   await agent.did("Bash", "One more try.", true);
   await page.locator(".notice-medium").getByText(`50\u202f% ${said}`, { exact: true }).waitFor();

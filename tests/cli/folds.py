@@ -16,8 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from contextfold.fold.callers import Caller
+from contextfold.fold.callers import Caller, target_of
+from contextfold.fold.project import project_at
 from contextfold.fold.requests import branch_request, record_request, return_request, rollback_request
+from contextfold.fold.sent import Sent
 from contextfold.fold.service import FoldService
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite import SqliteStore
@@ -60,6 +62,16 @@ class Agent:
     def rollback(self, branch_id: str) -> None:
         request = rollback_request(self._with(branch_id=branch_id))
         self._answer(lambda service: service.rollback(self._caller, request))
+
+    def sent(self, sent: Sent) -> None:
+        """A request to a model, through the proxy."""
+        target = target_of(self._caller, project_at(self._project))
+
+        async def tell(service: FoldService) -> None:
+            service.sent(target, sent)
+            await service.reports.settled(target.key)
+
+        self._run(tell)
 
     def end_idle(self) -> None:
         self._run(lambda service: service.end_idle())

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cli.folds import PROJECT, Agent, Terminal, without_colours
+from contextfold.fold.sent import FoldSeen, Sent, Share
 from daemon import Daemon, HttpAgent
 from machine import COMMAND
 
@@ -65,6 +66,23 @@ def test_it_follows_a_daemon_at_work_and_ends_on_ctrl_c(daemon: Daemon) -> None:
     assert (folded["event"], folded["summary"]) == ("branch.folded", "Done.\nWell.")
     agent.close()
     assert tail.interrupt() == (0, b"")
+
+
+def test_a_request_to_a_model_is_a_line_too(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    fold = FoldSeen("br_" + "a1" * 8, 300, 80)
+    share = Share(None, 100, 1, ("hello",))
+    Agent(path).sent(Sent("r1", "anthropic", "a-model", 400, 100, 4, 2, "roles", (fold,), (share,), None))
+    tail = Tail(path, "--since-start", "--project", PROJECT)
+    lines = [tail.line().split(maxsplit=4) for _ in range(3)]
+    assert [line[1] for line in lines] == ["session.started", "operation.completed", "request.sent"]
+    assert lines[2][2:] == ["anthropic", "-300", "a-model, 100 of 400 tokens sent, not folded: roles\n"]
+    assert tail.interrupt() == (0, b"")
+    told = Tail(path, "--since-start", "--project", PROJECT, "--json")
+    event = [told.event() for _ in range(3)][2]
+    assert event["folds"] == [{"branch_id": fold.branch_id, "tokens": 300, "kept_tokens": 80}]
+    assert event["threads"] == [{"branch_id": None, "messages": 1}]
+    assert told.interrupt() == (0, b"")
 
 
 def test_a_pipe_gets_a_line_of_the_same_columns_for_every_event(daemon: Daemon) -> None:

@@ -115,6 +115,7 @@ class Answered(NamedTuple):
     text: str
     is_error: bool
     meta: Mapping[str, Any] = {}  # what is ours of it
+    line: str = ""  # beside the answer
 
 
 class Refused(NamedTuple):
@@ -159,9 +160,10 @@ def outcome(result: Any) -> Outcome:
     match result:
         case {"refused": {"code": code, "message": message, **more}}:
             return Refused(code, message, more.get("data"))
-        case {"content": [{"type": "text", "text": text}], "isError": is_error, **more}:
+        case {"content": [{"type": "text", "text": text}, *beside], "isError": is_error, **more} if len(beside) <= 1:
             meta: Any = more.get("_meta", {})
-            return Answered(text, is_error, {key: meta[key] for key in meta if key.startswith(OURS)})
+            line = beside[0]["text"] if beside else ""
+            return Answered(text, is_error, {key: meta[key] for key in meta if key.startswith(OURS)}, line)
     return Told(result)
 
 

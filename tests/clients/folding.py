@@ -85,6 +85,8 @@ def read(answer: Outcome) -> tuple[Any, Any]:
     assert not answer.is_error
     assert list(answer.meta) == [STATE, COUNTER]
     assert answer.meta[COUNTER] == "v0"
+    active = answer.meta[STATE]["active_branch_id"]
+    assert answer.line.startswith(f"contextfold: branch {active} ") if active else answer.line == ""
     return json.loads(answer.text), answer.meta[STATE]
 
 

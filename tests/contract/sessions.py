@@ -7,11 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 
 from contextfold.fold.archive import Entry
-from contextfold.fold.events import BranchCreated, Event, OperationCompleted, SessionStarted
+from contextfold.fold.events import BranchCreated, Event, OperationCompleted, RequestSent, SessionStarted
+from contextfold.fold.sent import FoldSeen, ThreadSeen
 from contextfold.fold.store import Commit, Operation, Seen, SessionKey, Store, Summary
 
 NOON = "2026-01-01T12:00:00Z"
 PATIENCE_S = 60.0
+REQUEST_EVERY = 3  # of the events is a request, so that every store is tried with the largest kind, too
 
 
 def key_of(project: str = "p1", *, owner: str = "local", name: str = "") -> SessionKey:
@@ -21,7 +23,34 @@ def key_of(project: str = "p1", *, owner: str = "local", name: str = "") -> Sess
 def event_at(n: int, at: str = NOON, session_id: str = "sess_1") -> Event:
     if n == 1:
         return SessionStarted(1, at, session_id, "/work/project", None)
+    if n % REQUEST_EVERY == 0:
+        return request_at(n, at)
     return OperationCompleted(n, at, None, "tool", 10, "hook", failed=False, redactions=0)
+
+
+def request_at(n: int, at: str = NOON) -> RequestSent:
+    """Every member of it filled, but for what a provider may not tell."""
+    usage = (20, 900, None, 7) if n % 2 else (None, None, None, None)
+    seen = (FoldSeen(f"br_{n}", 400, 500), FoldSeen(f"br_{n + 1}", 30, 600))
+    threads = (ThreadSeen(None, n), ThreadSeen("br_1", 2))
+    return RequestSent(
+        n,
+        at,
+        api="anthropic",
+        model="a-model",
+        tokens_before=1350,
+        tokens_after=920,
+        turns_dropped=4,
+        first_changed=3,
+        reason="shared_turn",
+        input_tokens=usage[0],
+        cache_read_tokens=usage[1],
+        cache_write_tokens=usage[2],
+        output_tokens=usage[3],
+        call_id=f"call {n}",
+        folds=seen,
+        threads=threads,
+    )
 
 
 def commit_of(

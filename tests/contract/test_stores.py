@@ -18,6 +18,7 @@ from contract.sessions import (
     event_at,
     key_of,
     numbers,
+    request_at,
     summary_of,
     take,
     watching,
@@ -79,6 +80,20 @@ def test_texts_come_back_as_they_went_in(run: Run) -> None:
         assert log is not None
         assert (log.session_id, list(log.events)) == (strange, list(first.events))
         assert await store.receipt(key, strange * 1000) == Receipt("asked", strange)
+
+    run(act)
+
+
+def test_a_request_is_loaded_and_watched_as_it_was_committed(run: Run) -> None:
+    async def act(store: Store) -> None:
+        requests = [request_at(2), request_at(3)]
+        await store.commit(commit_of(KEY))
+        await store.commit(Commit(KEY, "sess_1", 1, requests, None, ""))
+        log = await store.load(KEY, Known("sess_1", 1))
+        assert log is not None
+        assert list(log.events) == requests
+        async with watching(store, "local", "0") as watch:
+            assert [seen.event for seen in await take(watch, 3)][1:] == requests
 
     run(act)
 

@@ -44,7 +44,7 @@ class InProcess:
         answer = self._runner.run(run_fold_tool(self._tools[tool], self._service, caller, arguments))
         if isinstance(answer, Refusal):
             raise Refused({"code": answer.code, "message": answer.message, "data": json.loads(answer.data)})
-        self.result = {"content": [{"type": "text", "text": answer.text}], "_meta": answer.meta}
+        self.result = {"content": [{"type": "text", "text": text} for text in answer.texts], "_meta": answer.meta}
         return json.loads(answer.text)
 
     def close(self) -> None:

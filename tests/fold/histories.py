@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 from contextfold.errors import FoldError
 from contextfold.fold import session
 from contextfold.fold.events import Event
+from contextfold.fold.levels import requested
+from contextfold.fold.sent import FoldSeen, Sent, Share
 from contextfold.fold.session import EMPTY, Beginning, Limits, State, apply, replay
 
 LIMITS = Limits(context_tokens=1_000, depth=3, branches=12)
+
+
+class Plain(NamedTuple):
+    text: str
+    redactions: int = 0
 
 
 class Step(NamedTuple):
@@ -23,7 +30,7 @@ class Step(NamedTuple):
 
 STEPS = st.builds(
     Step,
-    st.sampled_from(["branch", "branch", "record", "record", "fold", "fold_one", "rollback"]),
+    st.sampled_from(["branch", "branch", "record", "record", "sent", "fold", "fold_one", "rollback"]),
     st.integers(0, 11),
     st.integers(0, 400),
     st.booleans(),
@@ -58,6 +65,8 @@ def decide(state: State, step: Step, number: int) -> list[Event]:
         case "record":
             work = session.Work("t", step.tokens, "hook", failed=step.flag, redactions=step.pick, call_id=f"c{number}")
             return session.record(state, at, work)
+        case "sent":
+            return _sent(state, step, number, picked)
         case "rollback":
             return session.rollback(state, at, branch_id=picked, restore_state=step.flag)
         case _:
@@ -65,6 +74,15 @@ def decide(state: State, step: Step, number: int) -> list[Event]:
             return session.fold(
                 state, at, branch_id=target, summary="s", summary_tokens=step.tokens, redactions=step.pick
             )
+
+
+def _sent(state: State, step: Step, number: int, picked: str) -> list[Event]:
+    """A request with the open threads, one that is not open perhaps, and a fold."""
+    threads = [None, *state.path, *([picked] if step.flag and picked not in state.path else [])]
+    shares = tuple(Share(thread, step.tokens, step.pick, (f"m{number}",)) for thread in threads)
+    sent = Sent(f"r{number}", "anthropic", "m", 900, 500, 2, 1, "", (FoldSeen(picked, 400, 100),), shares, None)
+    texts = [[Plain(text) for text in share.texts] for share in shares]
+    return list(requested(state, moment(number), sent, call_id=sent.id, model=sent.model, texts=texts).events)
 
 
 def played(steps: list[Step]) -> list[Event]:

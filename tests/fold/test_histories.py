@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from contextfold.errors import FoldError, StoreUnavailable
-from contextfold.fold.callers import Caller
+from contextfold.fold.callers import Caller, Target
 from contextfold.fold.events import Event
 from contextfold.fold.project import project_at
 from contextfold.fold.requests import branch_request, look_request, record_request, return_request, rollback_request
+from contextfold.fold.sent import Sent, Share
 from contextfold.fold.service import FoldService, Policy
 from contextfold.fold.session import Limits, replay
 from contextfold.fold.sessions import Outcome
@@ -79,6 +80,11 @@ class Model:
             self.branches[self.path[-1]]["tokens"] += tokens
         else:
             self.main += tokens
+
+    def raised(self, levels: Sequence[int]) -> None:
+        self.main = max(self.main, levels[0])
+        for known, level in zip(self.path, levels[1:], strict=False):
+            self.branches[known]["tokens"] = max(self.branches[known]["tokens"], level)
 
     def fold(self, branch_id: str, tokens: int) -> None:
         while self.path.pop() != branch_id:
@@ -177,6 +183,22 @@ class Histories(RuleBasedStateMachine):
         request = record_request({"type": "t", "tokens": tokens, "project_path": PROJECT})
         assert self.ask("record", request, which, fault, again)
         self.model.record(tokens)
+
+    @rule(which=st.integers(0, 1), fault=faults, again=st.booleans(), levels=st.lists(tokens, min_size=5, max_size=5))
+    def sent(self, which: int, fault: str, again: bool, levels: list[int]) -> None:
+        """A request to a model: every open thread has at least so much. Told twice, by two daemons, it counts once."""
+        shares = tuple(Share(*each, 0) for each in zip([None, *self.model.path], levels, strict=False))
+        sent = Sent(self.new_id("sent"), "anthropic", "m", 9, 9, 0, None, "", (), shares, None)
+        self.store.fault = fault
+        self.runner.run(self.told(self.services[which], sent))
+        if again:
+            self.runner.run(self.told(self.services[1 - which], sent))
+        self.store.fault = ""
+        self.model.raised(levels)
+
+    async def told(self, service: FoldService, sent: Sent) -> None:
+        service.sent(Target(KEY, PROJECT, None), sent)
+        await service.reports.settled(KEY)
 
     @rule(which=st.integers(0, 1), fault=faults, again=st.booleans(), size=st.integers(0, 300), pick=st.integers(0, 9))
     def fold(self, which: int, fault: str, again: bool, size: int, pick: int) -> None:

@@ -48,7 +48,7 @@ class HookedAgent:
     def calls(self, tool: str, project_path: str | None = None, **arguments: Any) -> Any:
         """One of our tools, by MCP; its host reports that too."""
         answer = self.mcp.call(tool, project_path=project_path or self.folder, **arguments)
-        self.uses(f"{OURS}{tool}", [{"type": "text", "text": json.dumps(answer)}], tool_input=arguments)
+        self.uses(f"{OURS}{tool}", self.mcp.result["content"], tool_input=arguments)
         return answer
 
     def close(self) -> None:

@@ -160,7 +160,7 @@ class TestOneSession:
         assert look.get(f"/v1/sessions/{session_id}?before=0")["branches"] == []
         assert look.get(f"/v1/sessions/{session_id}?before=999999")["first_row"] == 30
 
-    @pytest.mark.parametrize("path", ["", "/timeline", "/trajectory", "/rollback?branch_id=x"])
+    @pytest.mark.parametrize("path", ["", "/timeline", "/savings", "/trajectory", "/rollback?branch_id=x"])
     def test_one_that_is_not_there_is_not_found(self, look: Onlooker, path: str) -> None:
         reply = look.http.ask("GET", f"/v1/sessions/sess_0000000000000000{path}")
         assert reply.status == 404
@@ -207,6 +207,20 @@ class TestTheTimeline:
         peak = max(points, key=lambda point: point["total_tokens"])
         assert peak["total_tokens"] - peak["main_thread_tokens"] == 900
         assert points[-1]["total_tokens"] == look.session(agent.project)["total_tokens"]
+
+
+class TestSavings:
+    def test_a_session_whose_requests_went_elsewhere_has_nothing_to_compare(
+        self, look: Onlooker, session_id: str
+    ) -> None:
+        told = look.get(f"/v1/sessions/{session_id}/savings")
+        assert list(told) == [
+            "session_id", "prices", "requests", "estimated_requests", "tokens_sent", "tokens_without", "tokens_saved",
+            "cost_sent", "cost_without", "cost_saved", "output_tokens", "failed_open", "folds", "costly_folds",
+            "points", "verdict",
+        ]  # fmt: skip
+        assert (told["session_id"], told["requests"], told["cost_saved"]) == (session_id, 0, 0)
+        assert told["prices"] == {"input": 1, "cache_read": 0.1, "cache_write": 1.25}
 
 
 class TestTrajectories:

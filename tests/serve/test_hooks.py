@@ -418,7 +418,44 @@ class TestTheLineOfState:
     def test_work_in_a_branch_does_not_fill_the_main_thread(self, agent: HookedAgent) -> None:
         agent.calls("context_branch", description="d", prompt="p")
         agent.uses(response="x" * 4 * LIMIT)
+        assert "main thread" not in agent.uses().json["hookSpecificOutput"]["additionalContext"]
+
+    def test_tells_of_the_open_branch_with_what_is_not_written_yet(self, agent: HookedAgent) -> None:
+        begun = agent.calls("context_branch", description="Find the leak", prompt="x" * 40)["branch_id"]
+        told = agent.uses(response="y" * 4 * 100).json["hookSpecificOutput"]["additionalContext"]
+        # 10 of the prompt, and `{}`, a newline and 400 characters of the call
+        assert told.startswith(f"contextfold: branch {begun} (Find the leak) is open: 111 of 16384 tokens. ")
+        assert told.endswith("call context_return with all that is needed.")
+        failed = agent.fails(error="z" * 4 * LIMIT).json["hookSpecificOutput"]
+        assert failed["hookEventName"] == "PostToolUseFailure"
+        assert "is at its limit: " in failed["additionalContext"]
+        assert "Call context_return now" in failed["additionalContext"]
+        agent.calls("context_return", message="m")
         assert agent.uses().json == {}
+
+    def test_is_one_line_where_the_main_thread_is_full_too(self, agent: HookedAgent) -> None:
+        agent.uses(response="x" * 4 * (LIMIT // 2 + 100))
+        agent.calls("context_branch", description="d", prompt="p")
+        told = agent.uses().json["hookSpecificOutput"]["additionalContext"]
+        assert told.startswith("contextfold: branch br_")
+        assert told.endswith("tokens (50 %, medium).")
+        assert "\n" not in told
+
+    def test_is_not_told_twice_with_a_result_that_has_it(self, agent: HookedAgent) -> None:
+        agent.calls("context_branch", description="d", prompt="p")
+        answer = agent.mcp.call("context_list_branches", project_path=agent.folder)
+        assert answer["active_branches"] == 1
+        assert len(agent.mcp.result["content"]) == 2
+        assert agent.uses(f"{OURS}context_list_branches", agent.mcp.result["content"]).json == {}
+        assert agent.uses("Read").json
+
+    def test_cursor_gets_it_where_it_takes_one(self, daemon: Daemon, folder: str) -> None:
+        agent = HookedAgent(daemon, folder, conversation=folder, host="cursor")
+        agent.mcp.call("context_branch", project_path=folder, description="d", prompt="p")
+        told = {"tool_name": "Shell", "tool_input": {}, "tool_output": "{}", "tool_use_id": "u1", "cwd": folder}
+        common = {"conversation_id": folder, "hook_event_name": "postToolUse"}
+        assert agent.post({**common, **told}).json["additional_context"].startswith("contextfold: branch br_")
+        agent.close()
 
 
 class TestOtherHosts:

@@ -59,6 +59,17 @@ class TestWhatTheyChange:
             ]
             assert told == ["none", "medium", "medium", "high"]
 
+    def test_the_branchs_limit_and_whether_it_is_told(self, tmp_path: Path) -> None:
+        with served(tmp_path / "limited", CONTEXT_BRANCH_LIMIT_TOKENS="7") as agent:
+            agent.call("context_branch", description="d", prompt="p" * 40, project_path="/p")
+            assert "is at its limit: 10 of 7 tokens" in agent.result["content"][1]["text"]
+        with served(tmp_path / "silent", "--branch-reminder", "off") as agent:
+            agent.call("context_branch", description="d", prompt="p" * 40, project_path="/p")
+            assert len(agent.result["content"]) == 1
+            hook = {"hook_event_name": "PostToolUse", "session_id": "s", "cwd": "/p", "tool_name": "Read"}
+            body = json.dumps({**hook, "tool_response": "x", "tool_use_id": "u"}).encode()
+            assert agent.http.ask("POST", "/hooks/claude-code", body, {"content-type": "application/json"}).json == {}
+
     def test_branches_per_session(self, tmp_path: Path) -> None:
         with served(tmp_path, CONTEXT_BRANCHES_PER_SESSION="1") as agent:
             agent.call("context_branch", description="d", prompt="p", project_path="/p")
@@ -143,6 +154,8 @@ class TestRules:
             ("CONTEXT_LIMIT_TOKENS", "9" * 5000),
             ("CONTEXT_HARD_LIMIT", "yes"),
             ("CONTEXT_BRANCH_DEPTH", ""),
+            ("CONTEXT_BRANCH_REMINDER", "yes"),
+            ("CONTEXT_BRANCH_LIMIT_TOKENS", "half"),
             ("CONTEXT_WARN_HIGH_PERCENT", "10"),
             ("CONTEXT_TOKEN_COUNTER", "tiktoken"),
             ("CONTEXT_TOOLS", "fold,fold"),
@@ -192,6 +205,64 @@ class TestRules:
         for setting in SETTINGS.values():
             assert setting.variable in page
             assert setting.help in page
+
+
+class TestUpstreams:
+    def test_they_are_the_providers_own_if_nobody_says(self) -> None:
+        proxy = daemon_settings_from(HERE, {}).proxy
+        assert (proxy.anthropic.url, proxy.openai.url) == ("https://api.anthropic.com", "https://api.openai.com/v1")
+        assert proxy.body_max_bytes == 512 << 20
+
+    @pytest.mark.parametrize(
+        ("given", "url"),
+        [
+            ("http://localhost:8000/v1/", "http://localhost:8000/v1"),
+            ("https://models.example.org", "https://models.example.org"),
+            ("http://[::1]:9/x/y", "http://[::1]:9/x/y"),
+            ("http://10.0.0.1", "http://10.0.0.1"),
+        ],
+    )
+    def test_one_is_a_url_with_a_path_perhaps(self, given: str, url: str) -> None:
+        assert daemon_settings_from(HERE, {"openai-upstream": given}).proxy.openai.url == url
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            "", "localhost:8000", "ftp://h", "http://", "http:///x", "http://user:pw@h", "http://h?x=1", "http://h/#x",
+            "http://h:0", "http://h:65536", "http://h:", "http://h:x", "http://h/../x", "http://h/./x", "http://h/%2e%2e",
+            "http://h/a b", "http://h\\x", "http://[::1", "http://::1", "http://h\n", "http://hö",
+        ],
+    )  # fmt: skip
+    def test_what_cannot_be_one_is_refused(self, given: str) -> None:
+        for name in ("anthropic-upstream", "openai-upstream"):
+            with pytest.raises(SettingsError, match=f"--{name} must be a URL"):
+                daemon_settings_from(HERE, {name: given})
+
+    @pytest.mark.parametrize(
+        ("environment", "through"),
+        [
+            ({}, ""),
+            ({"HTTPS_PROXY": "http://p:1"}, "http://p:1"),
+            ({"HTTPS_PROXY": "http://p:1", "https_proxy": "http://q:2"}, "http://q:2"),
+            ({"HTTP_PROXY": "http://p:1", "ALL_PROXY": "http://p:1"}, ""),
+            ({"HTTPS_PROXY": "socks5://p:1"}, ""),
+            ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "x.org,.example.org"}, ""),
+            ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "models.example.org"}, ""),
+            ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "*"}, ""),
+            ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "ample.org, example.com"}, "http://p:1"),
+        ],
+    )
+    def test_a_proxy_of_the_network_is_for_https(self, environment: dict[str, str], through: str) -> None:
+        given = {
+            "anthropic-upstream": "https://models.example.org:8443/x",
+            "openai-upstream": "http://models.example.org",
+        }
+        proxy = daemon_settings_from({**HERE, **environment}, given).proxy
+        assert (proxy.anthropic.through, proxy.openai.through) == (through, "")
+
+    def test_one_means_nothing_to_a_server_on_stdio(self) -> None:
+        ran = context("serve", "--stdio", "--cache-root", "x", "--openai-upstream", "http://h")
+        assert (ran.code, "--openai-upstream is for the daemon" in ran.err) == (1, True)
 
 
 ON_NATS = {"store": "nats://one:4222"}

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from contextfold import __version__
 from contextfold.settings import SettingsError, daemon_settings_from
 from daemon import ANSWER_TIMEOUT_S, LEGACY, MODERN, Daemon, Http, HttpAgent, Refused
+from serve.raw_upstream import RawUpstream
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 HERE = {"HOME": "/home/me"}
@@ -124,6 +125,20 @@ def logged(running: Daemon, beginning: str) -> list[dict[str, Any]]:
 
 
 class TestWhatIsTraced:
+    def test_a_proxied_request_is_a_span_without_its_path_or_key(self, tmp_path: Path, collector: Collector) -> None:
+        with closing(RawUpstream()) as provider:
+            with (
+                traced(tmp_path, collector.url, "--anthropic-upstream", provider.url) as running,
+                closing(Http(running.port, x_api_key="the-providers-key", authorization="Bearer the-other")) as http,
+            ):
+                body = b'{"messages":[{"role":"user","content":"the-text"}]}'
+                assert http.ask("POST", "/proxy/anthropic/v1/messages?the-query", body).status == 200
+                assert http.ask("GET", "/proxy/anthropic/the-path").status == 200
+            assert "the-providers-key" in str(provider.next().headers)
+        posted, got = (collector.named(f"{method} /proxy/anthropic/{{path:path}}") for method in ("POST", "GET"))
+        assert told(posted)["http.response.status_code"] == told(got)["http.response.status_code"] == OK_STATUS
+        assert not any(b"the-" in body for body in collector.bodies)
+
     @pytest.mark.parametrize("era", [LEGACY, MODERN])
     def test_a_call_is_a_request_with_a_tool_call_in_it_with_a_commit_in_it(
         self, tmp_path: Path, collector: Collector, era: str

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from contextfold.capture.observed import Done, Observed
 from contextfold.capture.operations import compaction, message, prompt, tool_call
-from contextfold.capture.own_tools import session_named
+from contextfold.capture.own_tools import reminds_itself, session_named
 from contextfold.capture.payload import Payload
 from contextfold.capture.tool_text import text_of
 from contextfold.errors import ArgumentInvalid
@@ -64,7 +64,8 @@ def read(payload: Mapping[str, object]) -> Observed:
             done = compaction(
                 conversation, fields.text("prompt_id"), *map(fields.text, ("trigger", "custom_instructions"))
             )
-    return Observed(event, conversation, agent, folder, done, session_id, batch)
+    is_ours = event == "PostToolUse" and reminds_itself(fields.text("tool_name"))
+    return Observed(event, conversation, agent, folder, done, session_id, batch, is_ours)
 
 
 def answer(event: str, line: str) -> dict[str, object]:

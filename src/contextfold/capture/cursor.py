@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from contextfold.capture.observed import Done, Observed
 from contextfold.capture.operations import compaction, message, tool_call
-from contextfold.capture.own_tools import session_named
+from contextfold.capture.own_tools import reminds_itself, session_named
 from contextfold.capture.payload import Payload, encodable
 from contextfold.capture.tool_text import text_of
 
@@ -54,7 +54,8 @@ def read(payload: Mapping[str, object]) -> Observed:
             done = message(conversation, fields.text("generation_id"), fields.text("text"))
         case "preCompact":
             done = compaction(conversation, fields.text("generation_id"), fields.text("trigger"))
-    return Observed(event, conversation, folder=folder, done=done, session_id=session_id)
+    is_ours = event == "postToolUse" and reminds_itself(fields.text("tool_name"))
+    return Observed(event, conversation, folder=folder, done=done, session_id=session_id, is_ours=is_ours)
 
 
 def answer(event: str, line: str) -> dict[str, object]:

@@ -25,3 +25,4 @@ class Observed:
     done: Done | None = None
     session_id: str | None = None  # of ours, as a result of one of our tools named it
     batch: tuple[Done, ...] = ()  # calls of one turn, told together: some, by their call_id, were told before
+    is_ours: bool = False  # a call of our own, which the model has our line of already

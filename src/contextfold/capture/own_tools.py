@@ -14,6 +14,9 @@ _SESSION_ID = re.compile(r"sess_[0-9a-f]{16}")
 # These account for themselves. What only looks is an operation like any other: its answer fills the context.
 ACCOUNTED = frozenset({"branch", "return", "rollback", "record"})
 TELLING = ACCOUNTED | {"branch_status"}
+REMINDING = TELLING | {"list_branches", "expand"}
+
+_JSON = json.JSONDecoder()
 
 
 def _verb(tool_name: str) -> str:
@@ -25,12 +28,17 @@ def accounts_for_itself(tool_name: str) -> bool:
     return _verb(tool_name) in ACCOUNTED
 
 
+def reminds_itself(tool_name: str) -> bool:
+    """Whether a result of this tool has a line about the open branch beside it."""
+    return _verb(tool_name) in REMINDING
+
+
 def session_named(tool_name: str, result: str) -> str | None:
-    """The session that the result of such a call names."""
+    """The session that the result of such a call names. Other lines may follow the answer itself."""
     if _verb(tool_name) not in TELLING:
         return None
     try:
-        told = json.loads(result)
+        told, _end = _JSON.raw_decode(result.lstrip())
     except (ValueError, RecursionError):
         return None
     session_id = told.get("session_id") if isinstance(told, dict) else None

@@ -41,8 +41,8 @@ def run(values: Values) -> int:
     place = place_of(values)
     with at_desk(values) as desk:
         state = desk.look(place)
-        branch_id = _wanted(desk, place, state, values["branch"])
-        pages = _pages(desk, place, state, branch_id)
+        branch_id = wanted(desk, place, state, values["branch"])
+        pages = pages_of(desk, place, state, branch_id)
         if "json" in values:
             tell_json(_json(state, branch_id, [entry for page in pages for entry in page]))
             return EXIT_OK
@@ -57,7 +57,7 @@ def run(values: Values) -> int:
     return EXIT_OK
 
 
-def _wanted(desk: Desk, place: Place, state: State, given: str) -> str | None:
+def wanted(desk: Desk, place: Place, state: State, given: str) -> str | None:
     """A branch of the live session, or by its whole id one that the archive still has."""
     if given == MAIN and not state.revision:
         raise no_session(place)
@@ -65,12 +65,12 @@ def _wanted(desk: Desk, place: Place, state: State, given: str) -> str | None:
         return branch_of(state, given)
     except BranchNotFound:
         whole = given if given.startswith(BRANCH_PREFIX) else BRANCH_PREFIX + given
-        for _ in _pages(desk, place, state, whole):
+        for _ in pages_of(desk, place, state, whole):
             return whole
         raise
 
 
-def _pages(desk: Desk, place: Place, state: State, branch_id: str | None) -> Iterator[Sequence[Entry]]:
+def pages_of(desk: Desk, place: Place, state: State, branch_id: str | None) -> Iterator[Sequence[Entry]]:
     store, after_n = desk.fold.service.store, 0
     while True:
         found = desk.fold.run(

@@ -47,7 +47,7 @@ def run(values: Values) -> int:
 def _run_all(values: Values) -> int:
     owner = owner_of(values)
     with at_desk(values) as desk:
-        sessions = list(_sessions(desk, owner))
+        sessions = list(sessions_of(desk, owner))
     if "json" in values:
         tell_json({"sessions": sessions})
     elif sessions:
@@ -57,7 +57,7 @@ def _run_all(values: Values) -> int:
     return EXIT_OK
 
 
-def _sessions(desk: Desk, owner: str) -> Iterator[Session]:
+def sessions_of(desk: Desk, owner: str) -> Iterator[Session]:
     """Every live session, the latest activity first."""
     cursor = None
     for _ in range(PAGES_MOST):

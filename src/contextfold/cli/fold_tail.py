@@ -19,6 +19,7 @@ from contextfold.fold.events import (
     BranchFolded,
     Event,
     OperationCompleted,
+    RequestSent,
     SessionExpired,
     SessionRolledBack,
     SessionStarted,
@@ -132,6 +133,8 @@ def _thread(event: Event) -> str:
     match event:
         case SessionStarted() | SessionExpired():
             return event.session_id
+        case RequestSent():
+            return event.api
     return event.branch_id or MAIN
 
 
@@ -141,6 +144,8 @@ def _kind(event: Event) -> tuple[str, str, str]:  # noqa: PLR0911 - one return f
             return "●", "branch", "bold cyan"
         case OperationCompleted():
             return ("✗", "failed", "red") if event.failed else ("·", "operation", "")
+        case RequestSent():
+            return "→", "request", "dim"
         case BranchFolded():
             return "✓", "folded", "green"
         case BranchDiscarded():
@@ -159,6 +164,8 @@ def _tokens(shown: Screen, event: Event) -> str:
             change = event.tokens
         case BranchFolded():
             change = event.summary_tokens - event.tokens_folded
+        case RequestSent() if event.tokens_after != event.tokens_before:
+            change = event.tokens_after - event.tokens_before
         case _:
             return ""
     return f"{'-' if change < 0 else '+'}{shown.figure(abs(change))}"
@@ -171,6 +178,9 @@ def _text(event: Event) -> str:
             text = event.description
         case OperationCompleted():
             text = f"{event.type} ({event.source})"
+        case RequestSent():
+            text = f"{event.model}, {event.tokens_after} of {event.tokens_before} tokens sent"
+            text += f", not folded: {event.reason}" if event.reason else ""
         case BranchFolded():
             text = "with the branch around it" if event.forced else next(iter(text_lines(event.summary)), "")
         case SessionRolledBack():

@@ -7,10 +7,12 @@ sorts as text. Texts are scrubbed before they get here. An operation's text is n
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from contextfold.canonical import Encodable, decode, encode
+from contextfold.fold.sent import FoldSeen, ThreadSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,27 @@ class OperationCompleted:
     failed: bool
     redactions: int
     call_id: str = ""  # of a report that may come twice: a hash of what tells it apart
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSent:
+    kind: ClassVar[str] = "request.sent"
+    n: int
+    at: str
+    api: str
+    model: str
+    tokens_before: int  # both are estimates, of the request as it came and as it went on
+    tokens_after: int
+    turns_dropped: int
+    first_changed: int | None  # the place of the first message that was dropped
+    reason: str  # why something stayed unfolded, or empty
+    input_tokens: int | None  # what the provider counted; all four are None where it told nothing
+    cache_read_tokens: int | None
+    cache_write_tokens: int | None
+    output_tokens: int | None
+    call_id: str = ""
+    folds: tuple[FoldSeen, ...] = ()  # those that no earlier event has
+    threads: tuple[ThreadSeen, ...] = ()  # those that have grown
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +115,7 @@ Event = (
     SessionStarted
     | BranchCreated
     | OperationCompleted
+    | RequestSent
     | BranchFolded
     | BranchDiscarded
     | SessionRolledBack
@@ -104,6 +128,7 @@ _KINDS: dict[str, type[Event]] = {
         SessionStarted,
         BranchCreated,
         OperationCompleted,
+        RequestSent,
         BranchFolded,
         BranchDiscarded,
         SessionRolledBack,
@@ -111,7 +136,8 @@ _KINDS: dict[str, type[Event]] = {
     )
 }
 _MEMBERS = {name: tuple(field.name for field in fields(kind)) for name, kind in _KINDS.items()}
-_OPTIONAL = frozenset({"call_id"})  # left out where it is empty: logs written before it was known have none
+_OPTIONAL = frozenset({"call_id", "folds", "threads"})  # left out where empty: older logs have no `call_id` at all
+_LISTS: dict[str, type[FoldSeen] | type[ThreadSeen]] = {"folds": FoldSeen, "threads": ThreadSeen}
 
 
 class EventUnknown(ValueError):
@@ -120,7 +146,9 @@ class EventUnknown(ValueError):
 
 def members(event: Event) -> dict[str, Encodable]:
     """The event as people and programs read it, its kind first."""
-    told = {name: getattr(event, name) for name in _MEMBERS[event.kind]}
+    told: dict[str, Encodable] = {name: getattr(event, name) for name in _MEMBERS[event.kind]}
+    if isinstance(event, RequestSent):
+        told |= {name: [_members_of(each) for each in getattr(event, name)] for name in _LISTS}
     return {"event": event.kind, **{name: value for name, value in told.items() if value or name not in _OPTIONAL}}
 
 
@@ -140,6 +168,18 @@ def from_members(stored: object) -> Event:
     kind = stored["event"]
     try:
         given = {name: stored[name] for name in _MEMBERS[kind] if name in stored or name not in _OPTIONAL}
+        if kind == RequestSent.kind:
+            given |= {name: _all_of(of, given[name]) for name, of in _LISTS.items() if name in given}
         return _KINDS[kind](**given)
     except KeyError as problem:
         raise EventUnknown(f"an event {kind} without {problem}") from problem
+
+
+def _members_of(seen: FoldSeen | ThreadSeen) -> dict[str, Encodable]:
+    return {field.name: getattr(seen, field.name) for field in fields(seen)}
+
+
+def _all_of(
+    kind: type[FoldSeen] | type[ThreadSeen], stored: Sequence[Mapping[str, Any]]
+) -> tuple[FoldSeen | ThreadSeen, ...]:
+    return tuple(kind(**{field.name: each[field.name] for field in fields(kind)}) for each in stored)

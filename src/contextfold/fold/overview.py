@@ -15,6 +15,8 @@ from contextfold.fold import session
 from contextfold.fold.accounting import total_tokens
 from contextfold.fold.callers import Target
 from contextfold.fold.events import BranchDiscarded, members
+from contextfold.fold.ledger import Book, Ledger
+from contextfold.fold.ledger import told as ledger_told
 from contextfold.fold.service import FoldService
 from contextfold.fold.session import EMPTY, State, replay, states
 from contextfold.fold.sessions import TURN_EVENTS
@@ -23,6 +25,7 @@ from contextfold.fold.views import (
     POINTS_MOST,
     Point,
     branch_told,
+    height_of,
     open_rows,
     point_after,
     point_told,
@@ -32,7 +35,7 @@ from contextfold.fold.views import (
     tree,
 )
 
-TIMELINES_MAX = 64  # kept, of the sessions that were looked at last
+TIMELINES_MAX = 64  # kept, of the sessions that were looked at last, and ledgers as well
 POINTS_KEPT = 4 * POINTS_MOST  # of each: more than are told, so that thinning them again and again loses no height
 SUMMARY_TOLD = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
 
@@ -43,6 +46,14 @@ Shape = Mapping[str, Encodable]
 class _Timeline:
     state: State = EMPTY
     points: Sequence[Point] = ()
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A ledger, and up to which event it is kept."""
+
+    book: Book
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,7 @@ class Overview:
         self._service = service
         self._store = service.store
         self._timelines: OrderedDict[str, _Timeline] = OrderedDict()
+        self._books: OrderedDict[str, _Kept] = OrderedDict()
         self._reading = asyncio.Lock()
 
     async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
@@ -100,7 +112,7 @@ class Overview:
             points = await self._points(found.key, session_id)
         return {
             "context_limit": self._service.policy.limits.context_tokens,
-            "points": [point_told(point) for point in thinned(points)],
+            "points": [point_told(point) for point in thinned(points, height=height_of)],
         }
 
     async def _points(self, key: SessionKey, session_id: str) -> Sequence[Point]:
@@ -115,9 +127,30 @@ class Overview:
                 points.append(point_after(state))
             await asyncio.sleep(0)
         if len(points) > POINTS_KEPT:
-            points = thinned(points, POINTS_KEPT // 2)
+            points = thinned(points, POINTS_KEPT // 2, height=height_of)
         self._keep(session_id, _Timeline(replay((), state), points))
         return points
+
+    async def savings(self, owner: str, session_id: str) -> Shape:
+        """What folding has saved or cost by the session's requests. What was read before is kept here too."""
+        found = await self.find(owner, session_id)
+        async with self._reading:
+            ledger = await self._ledger(found.key, session_id)
+        return {"session_id": session_id, **ledger_told(ledger)}
+
+    async def _ledger(self, key: SessionKey, session_id: str) -> Ledger:
+        kept = self._books.pop(session_id, None) or _Kept(Book(self._service.policy.prices))
+        log = await self._store.load(key, Known(session_id, kept.revision) if kept.revision else None)
+        events = log.events if log and log.session_id == session_id else ()
+        for count, event in enumerate(events, 1):
+            kept.book.take(event)
+            kept.revision = event.n
+            if count % TURN_EVENTS == 0:
+                await asyncio.sleep(0)
+        self._books[session_id] = kept
+        if len(self._books) > TIMELINES_MAX:
+            self._books.popitem(last=False)
+        return kept.book.ledger()
 
     def _keep(self, session_id: str, timeline: _Timeline) -> None:
         self._timelines[session_id] = timeline

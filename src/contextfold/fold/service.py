@@ -31,9 +31,12 @@ from contextfold.fold.answers import Shape
 from contextfold.fold.archive import mark_undone
 from contextfold.fold.callers import Caller, Target, target_of
 from contextfold.fold.events import BranchFolded, Event, OperationCompleted
+from contextfold.fold.ledger import Prices
+from contextfold.fold.left_out import LeftOut, left_out
 from contextfold.fold.notes import Noted
 from contextfold.fold.paging import Page
 from contextfold.fold.project import Project, displayed, hashed
+from contextfold.fold.reminder import Reminding, branch_line, state_line
 from contextfold.fold.reports import Reports, Scrubbed
 from contextfold.fold.requests import (
     BranchRequest,
@@ -45,6 +48,7 @@ from contextfold.fold.requests import (
     check_operation_id,
     cursor_of,
 )
+from contextfold.fold.sent import Sent
 from contextfold.fold.session import EMPTY, Beginning, Branch, Limits, State
 from contextfold.fold.sessions import Change, Decide, Outcome, Sessions, Tell, moment_told
 from contextfold.fold.store import Operation, SessionKey, Store, Summary
@@ -55,6 +59,7 @@ SCRUB_LONG_LENGTH = 1_000_000  # and one longer than this in lanes of its own, s
 PAGE_ENTRIES = 64
 SEARCH_LIMIT = 20
 ADDRESSES_MAX = 10_000  # of the sessions that were called last
+NO_REMINDER = Reminding(is_on=False)
 
 
 class Scrubs(Protocol):
@@ -71,6 +76,8 @@ class Policy:
     idle_s: int = 24 * 3600
     archive_days: int = 30
     summary_days: int = 365
+    reminding: Reminding = field(default_factory=Reminding)
+    prices: Prices = field(default_factory=Prices)
 
 
 def _now() -> datetime:
@@ -130,6 +137,8 @@ class FoldService:
 
     async def fold(self, caller: Caller, request: ReturnRequest) -> Outcome:
         (summary,) = await self.scrub(request.message)
+        target = target_of(caller, request.project)
+        lost = await self._left_out(target.key, request.branch_id, summary.text)
 
         def decide(state: State, at: str) -> list[Event]:
             return session.fold(
@@ -144,10 +153,11 @@ class FoldService:
         def tell(_before: State, events: Sequence[Event], after: State) -> Shape:
             event = events[-1]
             assert isinstance(event, BranchFolded)
-            return answers.folded(event, after, self._health(after, after.branches[event.branch_id]))
+            found = health(after, self.policy.limits, self.policy.thresholds, after.branches[event.branch_id])
+            return answers.folded(event, after, answers.health_told(lost.in_health(found, event.branch_id)))
 
         asked = ["return", summary.text, request.branch_id or ""]
-        return await self._change(target_of(caller, request.project), caller.operation_id, asked, decide, tell)
+        return await self._change(target, caller.operation_id, asked, decide, tell)
 
     async def record(self, caller: Caller, request: RecordRequest, source: str) -> Outcome:
         kind, content = await self.scrub(request.type, request.content)
@@ -258,6 +268,19 @@ class FoldService:
         await self.reports.close()
         await self.store.close()
 
+    # ---- requests to models
+
+    def sent(self, target: Target, sent: Sent) -> None:
+        """Take what a request tells of a session, to be written behind; InboxFull if there is no room."""
+        self.reports.receive_request(target, sent)
+
+    def messages_known(self, key: SessionKey) -> Mapping[str | None, int]:
+        """How many messages of each open thread were handed over, by what is known at once: only newer ones matter."""
+        state, waiting = self.sessions.last_known(key), self.reports.waiting_messages(key)
+        known: dict[str | None, int] = {open_id: state.branches[open_id].messages for open_id in state.path}
+        known[None] = state.main.messages
+        return {thread: max(known.get(thread, 0), waiting.get(thread, 0)) for thread in {**known, **waiting}}
+
     # ---- what every answer carries
 
     @property
@@ -274,6 +297,16 @@ class FoldService:
         except ContextError:
             return self.no_state
         return self.sessions.told(state)
+
+    def reminder(self, outcome: Outcome) -> str:
+        """A line about the branch that is open after a call; empty where there is none."""
+        return branch_line(outcome.now, 0, self.policy.limits, self.policy.reminding)
+
+    def line(self, key: SessionKey, *, reminds: bool = True) -> str:
+        """What is known of a session without asking anybody, in a line, if there is something to say."""
+        policy, state = self.policy, self.sessions.last_known(key)
+        reminding = policy.reminding if reminds else NO_REMINDER
+        return state_line(state, self.reports.waiting_tokens(key), policy.limits, policy.thresholds, reminding)
 
     def told_safely(self, problem: FoldError) -> tuple[str, Shape]:
         """An error's message and data, scrubbed: they repeat what the caller sent."""
@@ -348,8 +381,14 @@ class FoldService:
             if len(self._addresses) > ADDRESSES_MAX:
                 self._addresses.popitem(last=False)
 
+    async def _left_out(self, key: SessionKey, branch_id: str | None, summary: str) -> LeftOut:
+        await self.reports.settled(key)
+        state = self.sessions.last_known(key)
+        state = state if state.path else await self.sessions.look(key)
+        return await left_out(self.store, key, state, branch_id, summary, executor=self._lanes[0])
+
     def _looked(self, shape: Shape, state: State) -> Outcome:
-        return Outcome(encode(shape), self.sessions.told(state))
+        return Outcome(encode(shape), self.sessions.told(state), now=state)
 
     def _health(self, state: State, branch: Branch | None) -> Shape:
         return answers.health_told(health(state, self.policy.limits, self.policy.thresholds, branch))

@@ -19,7 +19,7 @@ it to that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
@@ -30,6 +30,7 @@ from contextfold.fold.events import (
     BranchFolded,
     Event,
     OperationCompleted,
+    RequestSent,
     SessionExpired,
     SessionRolledBack,
     SessionStarted,
@@ -37,7 +38,7 @@ from contextfold.fold.events import (
 
 Value = TypeVar("Value")
 Status = Literal["active", "folded", "discarded"]
-CALLS_KEPT = 512  # a report sent again after that many others is taken for a new one
+CALLS_KEPT = 512  # a report sent again after that many others is taken for a new one, and a request as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Thread:
     operations: int = 0
     failed: int = 0
     redactions: int = 0
+    messages: int = 0  # of it that requests have brought so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Branch:
     failed: int = 0
     closed_at: str | None = None
     summary_tokens: int = 0  # of a folded one: what it left in the thread above
+    messages: int = 0  # of it that requests have brought so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,8 @@ class State:
     path: tuple[str, ...] = ()  # of open branches, the active one last
     checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
     calls: tuple[str, ...] = ()  # ids of the latest reports, so that one that comes twice is known
+    requests: tuple[str, ...] = ()  # and of the latest requests
+    folds_seen: Mapping[str, int] = field(default_factory=dict)  # left out of requests so far; their dropped tokens
 
     @property
     def active(self) -> Branch | None:
@@ -123,15 +128,30 @@ class _Draft(dict[str, Value]):
 def replay(events: Iterable[Event], state: State = EMPTY) -> State:
     for after in states(events, state):
         state = after
-    return replace(state, branches=dict(state.branches), checkpoints=dict(state.checkpoints))
+    return replace(
+        state,
+        branches=dict(state.branches),
+        checkpoints=dict(state.checkpoints),
+        folds_seen=dict(state.folds_seen),
+    )
 
 
 def states(events: Iterable[Event], state: State = EMPTY) -> Iterator[State]:
     """The state after each event, to be looked at before the next one: it is changed in place."""
-    state = replace(state, branches=_Draft(state.branches), checkpoints=_Draft(state.checkpoints))
+    state = drafted(state)
     for event in events:
         state = apply(state, event)
         yield state
+
+
+def drafted(state: State) -> State:
+    """A state that `apply` changes in place, for whoever goes on from it and keeps none between."""
+    return replace(
+        state,
+        branches=_Draft(state.branches),
+        checkpoints=_Draft(state.checkpoints),
+        folds_seen=_Draft(state.folds_seen),
+    )
 
 
 def apply(state: State, event: Event) -> State:
@@ -151,6 +171,8 @@ def _apply(state: State, event: Event) -> State:  # noqa: PLR0911 - one return f
             return _created(state, event)
         case OperationCompleted():
             return _operated(state, event)
+        case RequestSent():
+            return _requested(state, event)
         case BranchFolded():
             return _folded(state, event)
         case BranchDiscarded():
@@ -184,6 +206,7 @@ def _operated(state: State, event: OperationCompleted) -> State:
             main.operations + 1,
             main.failed + event.failed,
             main.redactions + event.redactions,
+            main.messages,
         )
         return replace(state, main=grown)
     branch = _branch(state, event)
@@ -197,6 +220,18 @@ def _operated(state: State, event: OperationCompleted) -> State:
             redactions=branch.redactions + event.redactions,
         ),
     )
+
+
+def _requested(state: State, event: RequestSent) -> State:
+    folds = _draft_of(state.folds_seen)
+    folds.update((fold.branch_id, fold.tokens) for fold in event.folds)
+    state = replace(state, requests=(*state.requests[1 - CALLS_KEPT :], event.call_id), folds_seen=folds)
+    for thread in event.threads:
+        if thread.branch_id is None:
+            state = replace(state, main=replace(state.main, messages=thread.messages))
+        elif thread.branch_id in state.branches:
+            state = _with(state, replace(state.branches[thread.branch_id], messages=thread.messages))
+    return state
 
 
 def _folded(state: State, event: BranchFolded) -> State:
@@ -300,17 +335,6 @@ def record(state: State, at: str, *works: Work) -> list[Event]:
         )
         for n, work in enumerate(works, state.revision + 1)
     ]
-
-
-def unrepeated(state: State, works: Sequence[Work]) -> list[int]:
-    """Which of these the log does not have yet, by their places."""
-    known = set(state.calls)
-    new = []
-    for place, work in enumerate(works):
-        if work.call_id not in known:
-            new.append(place)
-            known |= {work.call_id} - {""}  # what has no id is always new
-    return new
 
 
 def fold(

@@ -27,7 +27,7 @@ TRIES_MAX = 200  # each lost race means that somebody else got on
 TURN_EVENTS = 200  # of a long log are replayed in one go
 TURN_S = 5.0  # for the calls before it on the same session
 PAUSE_MOST_S = 0.02  # before another try, at random: in step, two would meet again and again
-CALLS_OF_A_WEIGHT = 16  # ids of calls take that much less than a branch
+CALLS_OF_A_WEIGHT = 16  # ids of calls, requests and folds take that much less than a branch
 WEIGHT_KEPT_MAX = 200_000  # sessions and branches whose state is held in memory; the rest is read when needed
 
 
@@ -54,6 +54,7 @@ class Outcome:
     answer: str
     state: str
     events: Sequence[Event] = ()
+    now: State = EMPTY  # the same state, for who has more to tell of it
 
 
 @dataclass(slots=True)
@@ -64,7 +65,9 @@ class _Kept:
 
     @property
     def weight(self) -> int:
-        return 1 + len(self.state.branches) + len(self.state.calls) // CALLS_OF_A_WEIGHT
+        state = self.state
+        ids = len(state.calls) + len(state.requests) + len(state.folds_seen)
+        return 1 + len(state.branches) + ids // CALLS_OF_A_WEIGHT
 
 
 class Sessions:
@@ -109,7 +112,7 @@ class Sessions:
     def last_known(self, key: SessionKey) -> State:
         """What is kept of a session, without asking anybody: for when the store is what fails."""
         kept = self._kept.get(key)
-        return kept.state if kept else EMPTY
+        return EMPTY if kept is None or self._is_idle(kept.state) else kept.state
 
     async def _earlier(self, operation: Operation, key: SessionKey, kept: _Kept) -> Outcome | None:
         """What this operation was answered with, if the session it was done in has not ended."""
@@ -134,7 +137,7 @@ class Sessions:
                 raise
             return None
         if not events:  # nothing to say that the log does not say already
-            return Outcome("", self.told(before)) if is_fresh else None
+            return Outcome("", self.told(before), now=before) if is_fresh else None
         after = replay(events, before)
         commit = self._commit(change, before, events, after)
         try:
@@ -145,7 +148,7 @@ class Sessions:
         if receipt.repeated and change.operation is not None:  # another daemon was first with it
             return self._again(receipt, change.operation, await self._refresh(change.key, kept))
         kept.state = after
-        return Outcome(receipt.answer, self.told(after), events)
+        return Outcome(receipt.answer, self.told(after), events, after)
 
     def told(self, state: State) -> str:
         return encode(state_told(state, self._limits))
@@ -154,7 +157,7 @@ class Sessions:
         """What a call was answered with when it was first made; the state is that of now."""
         if done.fingerprint != operation.fingerprint:
             raise ArgumentInvalid("operation_id", "was used for another call already; use a new one for each call")
-        return Outcome(done.answer, self.told(state))
+        return Outcome(done.answer, self.told(state), now=state)
 
     def _commit(self, change: Change, before: State, events: Sequence[Event], after: State) -> Commit:
         assert after.session_id is not None

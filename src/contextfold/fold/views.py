@@ -5,8 +5,9 @@ The dashboard and the terminal show these; the tools' own shapes are in `fold.an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from contextfold.canonical import Encodable
 from contextfold.fold.accounting import Thresholds, folded_tokens, health, percent, total_tokens
@@ -124,18 +125,30 @@ def row_of(state: State, branch_id: str) -> Row:
     return Row(state.branches[branch_id], depth)
 
 
+def height_of(point: Point) -> int:
+    return point.total_tokens
+
+
 def point_after(state: State) -> Point:
     return Point(state.revision, state.last_at, total_tokens(state), state.main.tokens)
 
 
-def thinned(points: Sequence[Point], most: int = POINTS_MOST) -> list[Point]:
+class Numbered(Protocol):
+    @property
+    def n(self) -> int: ...
+
+
+Shown = TypeVar("Shown", bound=Numbered)
+
+
+def thinned(points: Sequence[Shown], most: int = POINTS_MOST, *, height: Callable[[Shown], int]) -> list[Shown]:
     """No more points than can be seen: of each stretch its peak and its end, so that no height is lost."""
     if len(points) <= most:
         return list(points)
     stretches = most // 2
-    kept: list[Point] = []
+    kept: list[Shown] = []
     for stretch in range(stretches):
         part = points[len(points) * stretch // stretches : len(points) * (stretch + 1) // stretches]
-        peak = max(part, key=lambda point: (point.total_tokens, -point.n))
+        peak = max(part, key=lambda point: (height(point), -point.n))
         kept += [peak] if peak is part[-1] else [peak, part[-1]]
     return kept

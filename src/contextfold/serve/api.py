@@ -60,6 +60,7 @@ class Api:
             ("GET", "/v1/sessions", self.sessions),
             ("GET", session, self.session),
             ("GET", f"{session}/timeline", self.timeline),
+            ("GET", f"{session}/savings", self.savings),
             ("GET", f"{session}/trajectory", self.trajectory),
             ("GET", f"{session}/rollback", self.preview),
             ("POST", f"{session}/rollback", self.rollback),
@@ -102,6 +103,10 @@ class Api:
     async def timeline(self, request: Request) -> Response:
         """How a session's figures went, in at most 240 points."""
         return _json(encode(await self._overview.timeline(*_session(request))))
+
+    async def savings(self, request: Request) -> Response:
+        """What folding saved or cost by a session's requests to models, in at most 240 points."""
+        return _json(encode(await self._overview.savings(*_session(request))))
 
     async def trajectory(self, request: Request) -> Response:
         """What a branch did, or the main thread, page by page: `branch_id`, `budget`, `cursor`."""

@@ -190,6 +190,7 @@ class _Server(uvicorn.Server):
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                date_header=False,  # the guard's to say: what passes as it came has its own
                 proxy_headers=False,  # who is calling is the token's to say
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_S,
@@ -230,7 +231,7 @@ class _Server(uvicorn.Server):
             signal.signal(number, signal.SIG_DFL)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        log("daemon.stopping", in_flight=self._guard.in_flight, streams=self._guard.streams)
+        log("daemon.stopping", in_flight=self._guard.room.in_flight, streams=self._guard.room.streams)
         for server in self.servers:
             server.close()
         for connection in list(self.server_state.connections):

@@ -204,7 +204,8 @@ async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: 
         return Refusal(
             JSON_RPC_CODES[InternalError.code], InternalError.code, InternalError.message, "{}", reason, state
         )
-    return Answer(outcome.answer, state=outcome.state, counter=service.policy.counter)
+    line = service.reminder(outcome)
+    return Answer(outcome.answer, state=outcome.state, counter=service.policy.counter, line=line)
 
 
 async def refused(problem: FoldError, service: FoldService, caller: Caller, arguments: Arguments) -> Refusal:

@@ -24,13 +24,11 @@ from starlette.routing import Route
 from contextfold.capture import claude_code, cursor, vscode
 from contextfold.capture.observed import Done, Observed
 from contextfold.errors import ArgumentInvalid, FoldError
-from contextfold.fold.accounting import main_thread_health, percent
 from contextfold.fold.callers import Caller, Target, target_of
 from contextfold.fold.inbox import InboxFull
 from contextfold.fold.project import NAME_LENGTH_MAX, Project, project_at
 from contextfold.fold.reports import Report
 from contextfold.fold.service import FoldService
-from contextfold.fold.store import SessionKey
 from contextfold.nesting import is_too_deep
 from contextfold.record import Record
 from contextfold.serve.answers import JSON, refused, told_error
@@ -92,7 +90,8 @@ class Hooks:
             self._metrics.hook_report(host, "full")
             message = "Too much is waiting to be written; this report was not taken."
             return told_error(UNAVAILABLE, "busy", message, headers=RETRY_AFTER)
-        line = self._line(target.key)
+        # A result of our own tools has the branch's line beside it already.
+        line = self._fold.line(target.key, reminds=not observed.is_ours)
         answer = READERS[host].answer(observed.event, line) if line else {}
         return Response(json.dumps(answer), media_type=JSON) if answer else _RECEIVED
 
@@ -148,20 +147,6 @@ class Hooks:
             self._homes.put(home, owner, observed.conversation)
         name = observed.agent[:NAME_LENGTH_MAX] if observed.agent else None
         return target_of(Caller(owner, name), home if _is_within(project, home) else project)
-
-    def _line(self, key: SessionKey) -> str:
-        """The session's state in one line, where it is not healthy; with what is not yet written."""
-        policy, state = self._fold.policy, self._fold.sessions.last_known(key)
-        tokens = state.main.tokens + (0 if state.path else self._fold.reports.waiting_tokens(key))
-        found = main_thread_health(tokens, policy.limits, policy.thresholds)
-        if found.warning == "none":
-            return ""
-        limit = policy.limits.context_tokens
-        used = percent(tokens, limit)
-        return (
-            f"contextfold: the main thread holds {tokens} of {limit} tokens ({used} %, {found.warning}). "
-            f"{found.suggestion}."
-        )
 
 
 class _Endpoint:

@@ -20,16 +20,18 @@ from contextfold.errors import FoldError, StoreUnavailable
 from contextfold.places import place_of
 from contextfold.serve.answers import JSON, told_error
 from contextfold.serve.api import Api
-from contextfold.serve.guard import MCP_PATH, App, Guard, Message, Receive, Scope, Send
+from contextfold.serve.guard import MCP_PATH, PROXY_PATH, App, Guard, Message, Receive, Scope, Send
 from contextfold.serve.hooks import Hooks
 from contextfold.serve.logs import log
 from contextfold.serve.mcp import TOLD, McpEndpoint, Services, Told
+from contextfold.serve.proxy import Proxy
 from contextfold.serve.tools import FoldTool, listing
 from contextfold.serve.web import Web
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextfold.serve.tools import Tool
+    from contextfold.settings import ProxySettings
 
 STATE_HEADER = b"x-context-state"
 TIDY_EVERY_MOST_S = 60.0
@@ -38,13 +40,15 @@ READY_TIMEOUT_S = 2.0
 READY_KEPT_S = 1.0  # anybody may ask, and every answer costs a commit
 
 
-def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int) -> Starlette:
+def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int, proxied: ProxySettings) -> Starlette:
     """The application behind the guard. The store is reached for first, before anybody is answered."""
     endpoint = McpEndpoint(tools, services, body_max_bytes=body_max_bytes)
     pages = _Pages(tools, services)
     folds = any(isinstance(tool, FoldTool) for tool in tools)
     hooks = Hooks(services.fold, services.metrics)
     reports = hooks.routes() if folds else []
+    proxy = Proxy(services.fold, services.metrics, proxied)
+    passing = proxy.routes() if folds else []
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -58,6 +62,7 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
                 with suppress(asyncio.CancelledError):
                     await tidying
                 await hooks.close()
+                await proxy.close()
                 try:
                     await services.fold.close()
                 finally:
@@ -66,6 +71,7 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
     routes = [
         Route(MCP_PATH, endpoint=endpoint, methods=["POST"]),
         *reports,
+        *passing,
         *([*Api(services.fold).routes(), *Web().routes()] if folds else []),
         Route(MCP_PATH, endpoint=pages.no_stream, methods=["GET", "DELETE"]),
         Route(f"{MCP_PATH}/tools/list", endpoint=pages.tools, methods=["GET"]),
@@ -75,25 +81,32 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int)
     ]
     return _Application(
         routes=routes, lifespan=lifespan, exception_handlers={404: _not_found, 405: _wrong_method}
-    ).with_shortcuts(reports)
+    ).with_shortcuts(reports, passing)
 
 
 class _Application(Starlette):
-    """Starlette, past whose layers the paths go that an agent waits for at every step."""
+    """Starlette, past whose layers the paths go that an agent waits for at every step, and what is only passed on."""
 
     _shortcuts: Mapping[str, Route] = {}
+    _passing: Mapping[str, Route] = {}
 
-    def with_shortcuts(self, routes: Sequence[Route]) -> _Application:
+    def with_shortcuts(self, routes: Sequence[Route], passing: Sequence[Route]) -> _Application:
         self._shortcuts = {route.path: route for route in routes}
+        self._passing = {route.path.partition("{")[0]: route for route in passing}
         return self
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = self._shortcuts.get(scope.get("path", ""))
-        if route is None or scope["method"] != "POST":
+        route = self._shortcut(scope.get("path", ""), scope.get("method", ""))
+        if route is None:
             await super().__call__(scope, receive, send)
         else:
             scope["route"] = route
             await route.app(scope, receive, send)
+
+    def _shortcut(self, path: str, method: str) -> Route | None:
+        if path.startswith(PROXY_PATH):
+            return next((route for prefix, route in self._passing.items() if path.startswith(prefix)), None)
+        return self._shortcuts.get(path) if method == "POST" else None
 
 
 class StatingGuard(Guard):

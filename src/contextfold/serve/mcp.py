@@ -179,7 +179,7 @@ class McpEndpoint:
         if isinstance(answer, Refusal):
             raise MCPError(answer.code, answer.message, json.loads(answer.data))
         return CallToolResult(
-            content=[TextContent(type="text", text=answer.text)],
+            content=[TextContent(type="text", text=text) for text in answer.texts],
             is_error=answer.is_error,
             _meta=answer.meta or None,
         )

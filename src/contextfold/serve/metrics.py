@@ -24,6 +24,10 @@ HOOK_OUTCOMES = ("recorded", "repeated", "ignored", "tied", "refused", "full", "
 SOURCES = ("proxy", "hook", "reported")  # of an operation's figures
 OPERATION_OUTCOMES = ("ok", "failed")
 BRANCH_CHANGES = ("created", "folded", "folded_unfinished", "discarded")
+APIS = ("anthropic", "openai-chat", "openai-responses")
+PROXY_OUTCOMES = ("folded", "unfolded", "failed_open")
+UPSTREAMS = ("anthropic", "openai")
+UPSTREAM_ERRORS = ("unreachable", "timeout", "broken", "busy", "cut")
 SESSION_CHANGES = ("started", "rolled_back", "ended")
 DURATIONS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -46,6 +50,7 @@ class Metrics:
         self._tools = frozenset(tools)
         self._rules: set[str] = set()
         self._routes: set[str] = set()
+        self._reasons: tuple[str, ...] = ()
         self._registry = CollectorRegistry()
         self.figures: list[Figure] = []
         ProcessCollector(registry=self._registry)
@@ -54,16 +59,17 @@ class Metrics:
         self._calls_and_store()
         self._sessions_and_branches()
         self._hooks()
+        self._proxy()
 
     def _edge(self) -> None:
         self._requests = self._counter("contextfold_http_requests", "Requests answered.", "route", "method", "status")
         self._durations = self._histogram(
             "contextfold_http_request_duration_seconds",
-            "From a request's head to the end of its answer; streams are not in it.",
+            "From a request's head to the end of its answer; streams and proxied requests are not in it.",
             "route",
         )
         self.in_flight = self._gauge("contextfold_http_requests_in_flight", "Requests being answered.")
-        self.streams = self._gauge("contextfold_http_streams_open", "Event streams being sent.")
+        self.streams = self._gauge("contextfold_http_streams_open", "Event streams being sent, and proxied requests.")
         self._refusals = self._counter("contextfold_http_refusals", "Requests refused at the edge, by why.", "reason")
 
     def _calls_and_store(self) -> None:
@@ -125,6 +131,39 @@ class Metrics:
             for outcome in HOOK_OUTCOMES:
                 self._reports.labels(host, outcome)
 
+    def _proxy(self) -> None:
+        self._proxied = self._counter(
+            "contextfold_proxy_requests",
+            "Requests to a model, by what became of them: folded, unfolded (nothing to fold) or failed_open.",
+            "api",
+            "outcome",
+        )
+        self._failed_open = self._counter(
+            "contextfold_proxy_failed_open",
+            "Requests of which something passed unfolded, by why first.",
+            "reason",
+        )
+        self._dropped = self._counter(
+            "contextfold_proxy_tokens_dropped", "Tokens left out of requests to a model, each time they were.", "api"
+        )
+        self._upstream_errors = self._counter(
+            "contextfold_proxy_upstream_errors",
+            "Requests that a provider did not answer, or not to the end, by why.",
+            "upstream",
+            "kind",
+        )
+        self._projections = self._histogram(
+            "contextfold_proxy_projection_duration_seconds", "Of looking for what is folded in a request.", "api"
+        )
+        for api in APIS:
+            self._dropped.labels(api)
+            self._projections.labels(api)
+            for outcome in PROXY_OUTCOMES:
+                self._proxied.labels(api, outcome)
+        for upstream in UPSTREAMS:
+            for kind in UPSTREAM_ERRORS:
+                self._upstream_errors.labels(upstream, kind)
+
     def request(self, route: str, method: str, status: int) -> None:
         self._requests.labels(
             _within(self._routes, route, ROUTES_MAX), method if method in METHODS else OTHER, str(status)
@@ -169,6 +208,27 @@ class Metrics:
 
     def hook_write_took(self, seconds: float) -> None:
         self._write_durations.observe(seconds)
+
+    def proxied(self, api: str, *, tokens_dropped: int, is_folded: bool, reason: str) -> None:
+        """`reason` is a word of ours for what was not folded, empty if there was none."""
+        outcome = "folded" if is_folded else "failed_open" if reason else "unfolded"
+        self._proxied.labels(_among(APIS, api), outcome).inc()
+        self._dropped.labels(_among(APIS, api)).inc(tokens_dropped)
+        if reason:
+            self._failed_open.labels(_among(self._reasons, reason)).inc()
+
+    def may_fail_open(self, reasons: tuple[str, ...]) -> None:
+        """All the words there are for why something passes unfolded."""
+        self._reasons = reasons
+        for reason in reasons:
+            self._failed_open.labels(reason)
+
+    def projection_took(self, api: str, seconds: float) -> None:
+        self._projections.labels(_among(APIS, api)).observe(seconds)
+
+    def upstream_error(self, upstream: str, kind: str) -> None:
+        """`upstream` is one of UPSTREAMS, `kind` one of UPSTREAM_ERRORS."""
+        self._upstream_errors.labels(_among(UPSTREAMS, upstream), _among(UPSTREAM_ERRORS, kind)).inc()
 
     def redacted(self, rule: str, times: int = 1) -> None:
         self._redactions.labels(_within(self._rules, rule, RULES_MAX)).inc(times)

@@ -81,7 +81,8 @@ class Session:
         """The line that carries a tool's answer back."""
         if isinstance(answer, Refusal):
             return error_line(RpcError(answer.code, answer.message, call.request_id, data=json.loads(answer.data)))
-        result: Members = {"content": [{"type": "text", "text": answer.text}], "isError": answer.is_error}
+        content = [{"type": "text", "text": text} for text in answer.texts]
+        result: Members = {"content": content, "isError": answer.is_error}
         if call.modern:
             result = _modern(result)
         if answer.meta:

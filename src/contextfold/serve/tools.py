@@ -30,10 +30,16 @@ class Answer(Record):
     reason: str = ""  # for the operator's log, never for the caller
     state: str = ""  # of the session, as JSON; empty where a tool has none
     counter: str = ""  # what counted its tokens
+    line: str = ""  # for the model, beside the text
 
     @property
     def is_error(self) -> bool:
         return bool(self.kind)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What the model reads: the answer, and a line beside it where there is one."""
+        return (self.text, self.line) if self.line else (self.text,)
 
     @property
     def meta(self) -> dict[str, object]:

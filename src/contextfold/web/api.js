@@ -19,6 +19,13 @@
  *   source?: string, failed?: boolean, branch_id?: string, tokens: number, text: string, part?: boolean,
  *   undone?: boolean }} Entry
  * @typedef {{ n: number, at: string, total_tokens: number, main_thread_tokens: number }} Point
+ * @typedef {{ session_id: string, prices: { input: number, cache_read: number, cache_write: number },
+ *   requests: number, estimated_requests: number, tokens_sent: number, tokens_without: number, tokens_saved: number,
+ *   cost_sent: number, cost_without: number, cost_saved: number, output_tokens: number,
+ *   failed_open: Record<string, number>,
+ *   folds: { branch_id: string, description: string, tokens_dropped: number, requests: number, cost_saved: number }[],
+ *   costly_folds: string[], points: { n: number, at: string, sent: number, without: number }[],
+ *   verdict: string }} Savings  costs are in input tokens' worth
  * @typedef {{ project_path: string, session_id: string, branch_id: string, description: string, summary: string,
  *   tokens_folded: number, folded_at: string, live?: boolean }} Summary
  * @typedef {{ owner: string, sessions: Session[], total: number, next_cursor: string | null,
@@ -125,6 +132,11 @@ export function session(id, limit, before) {
 /** @param {string} id @returns {Promise<{ context_limit: number, points: Point[] }>} */
 export function timeline(id) {
   return json(sessionPath(id, "/timeline"));
+}
+
+/** @param {string} id @returns {Promise<Savings>} */
+export function savings(id) {
+  return json(sessionPath(id, "/savings"));
 }
 
 /**

@@ -273,13 +273,13 @@ export class BranchView {
 /** @type {Record<string, string>} */
 const ENDED = { folded: "Folded", discarded: "Discarded" };
 /** @type {Record<string, string>} */
-const SOURCES = { hook: "by a hook", reported: "reported by the agent", proxy: "by the proxy" };
+const SOURCES = { hook: "by a hook", reported: "reported by the agent", proxy: "counted by the proxy" };
 
 /** @param {api.Entry} entry */
 function entryName(entry) {
   const names = {
     prompt: "Prompt",
-    operation: entry.type ?? "Operation",
+    operation: entry.source === "proxy" ? "Messages to and from the model" : (entry.type ?? "Operation"),
     child: "Branch folded",
     summary: "Summary",
     rollback: "Rolled back",

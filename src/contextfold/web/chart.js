@@ -1,68 +1,91 @@
 // @ts-check
 /**
- * Tokens over time against the limit: a drawing, a sentence that says the same, and a table on demand.
- * Knows points and pixels, not where the points come from.
+ * Curves against a ground line: a drawing, a sentence that says the same, and a table on demand. Knows points and
+ * pixels; what the points are, and the words for them, is its subject's to say.
  */
 
 import { el, fill, setText, svg } from "./dom.js";
-import { clockText, exactTime, grouped, percent } from "./format.js";
+import { grouped } from "./format.js";
 
 const HEIGHT = 170;
 const EDGE = { top: 14, right: 10, bottom: 22, left: 54 };
 const MOST_POINTS = 240;
 const TICKS = 4;
 
-/** @typedef {import("./api.js").Point} Point */
+/** @typedef {{ of: string, kind: string, word: string }} Curve  a member of the points, its look, its name */
 
+/**
+ * @template P a point
+ * @typedef {object} Subject
+ * @property {string} id  among the charts of the page
+ * @property {Curve[]} curves  as the legend names them; the first one is drawn last, above the others
+ * @property {[string, string | null]} area  filled between a curve and another one or the ground
+ * @property {string | null} limit  the name of the line that the curves are held against
+ * @property {(point: P, index: number) => number} place  of a point, from left to right
+ * @property {(points: P[]) => [string, string]} ends  what is written under the first and the last
+ * @property {(points: P[], limit: number) => string} sentence  of at least one point
+ * @property {(point: P) => string} closer  what one of them is
+ * @property {string} tableName
+ * @property {string} tableOpener
+ * @property {string[]} head  of the table
+ * @property {(point: P, limit: number) => string[]} cells
+ */
+
+/** @template {Record<string, any>} P */
 export class Chart {
-  /** @type {Point[]} */
+  /** @type {P[]} */
   #points = [];
+  /** @type {number[]} */
+  #places = [];
   #limit = 1;
   #width = 0;
-  #summary = el("p", { id: "chart-summary" });
+  #subject;
+  #summary;
   #readout = el("p", { class: "readout number" }); // stands in for the summary while one looks closer
   #grid = svg("g", { class: "grid" });
-  #area = svg("path", { class: "area" });
-  #total = svg("path", { class: "line total" });
-  #main = svg("path", { class: "line main" });
+  #area;
+  /** @type {Map<string, SVGElement>} */
+  #lines;
   #limitLine = svg("line", { class: "limit" });
   #limitText = svg("text", { class: "limit-text" });
   #dots = svg("g", { class: "dots" });
   #cross = svg("line", { class: "cross" });
-  #drawing = svg(
-    "svg",
-    { class: "chart", height: HEIGHT, role: "img", "aria-labelledby": "chart-summary" },
-    this.#grid,
-    this.#area,
-    this.#limitLine,
-    this.#limitText,
-    this.#main,
-    this.#total,
-    this.#dots,
-    this.#cross,
-  );
-  #table = el("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Tokens over time" });
-  #details = /** @type {HTMLDetailsElement} */ (
-    el("details", { ontoggle: () => this.#showTable() }, el("summary", {}, "Show as a table"), this.#table)
-  );
+  #drawing;
+  #table;
+  #details;
   #observer = new ResizeObserver(() => this.#draw());
 
-  constructor() {
+  /** @param {Subject<P>} subject */
+  constructor(subject) {
+    const { id, curves, limit } = subject;
+    this.#subject = subject;
+    this.#summary = el("p", { id: `${id}-summary`, class: "chart-summary" });
+    this.#area = svg("path", { class: `area ${curves[0].kind}` });
+    this.#lines = new Map(curves.toReversed().map(({ of, kind }) => [of, svg("path", { class: `line ${kind}` })]));
+    this.#drawing = svg(
+      "svg",
+      { class: "chart", height: HEIGHT, role: "img", "aria-labelledby": `${id}-summary` },
+      this.#grid,
+      this.#area,
+      limit && this.#limitLine,
+      limit && this.#limitText,
+      ...this.#lines.values(),
+      this.#dots,
+      this.#cross,
+    );
+    this.#table = el("div", { class: "table", tabindex: "0", role: "region", "aria-label": subject.tableName });
+    this.#details = /** @type {HTMLDetailsElement} */ (
+      el("details", { ontoggle: () => this.#showTable() }, el("summary", {}, subject.tableOpener), this.#table)
+    );
+    this.legend = el(
+      "ul",
+      { class: "legend" },
+      ...curves.map(({ kind, word }) => el("li", { class: `key-${kind}` }, word)),
+      limit && el("li", { class: "key-limit" }, limit),
+    );
     this.element = el(
-      "section",
-      { class: "card chart-card", "aria-label": "Tokens over time" },
-      el(
-        "div",
-        { class: "card-head" },
-        el("h2", {}, "Tokens over time"),
-        el(
-          "ul",
-          { class: "legend" },
-          el("li", { class: "key-total" }, "in context"),
-          el("li", { class: "key-main" }, "main thread"),
-          el("li", { class: "key-limit" }, "limit"),
-        ),
-      ),
+      "div",
+      { class: "chart-box" },
       this.#drawing,
       el("div", { class: "chart-text" }, this.#summary, this.#readout),
       this.#details,
@@ -76,42 +99,36 @@ export class Chart {
     this.#observer.disconnect();
   }
 
-  /** @param {Point[]} points oldest first @param {number} limit */
-  show(points, limit) {
+  /** @param {P[]} points oldest first @param {number} [limit] */
+  show(points, limit = 1) {
     this.#points = points.slice(-MOST_POINTS);
+    this.#places = this.#points.map(this.#subject.place);
     this.#limit = Math.max(1, limit);
-    setText(this.#summary, this.#sentence());
+    const hasPoints = this.#points.length > 0;
+    setText(
+      this.#summary,
+      hasPoints ? this.#subject.sentence(this.#points, this.#limit) : "Nothing has been counted yet.",
+    );
     this.#draw(true);
     this.#showTable();
-  }
-
-  #sentence() {
-    const last = this.#points.at(-1);
-    if (!last) return "Nothing has been counted yet.";
-    const peak = Math.max(...this.#points.map((point) => point.total_tokens));
-    return (
-      `Now ${grouped(last.total_tokens)} tokens in context, ` +
-      `${grouped(last.main_thread_tokens)} of them on the main thread; ` +
-      `at most ${grouped(peak)}, ${percent(peak / this.#limit)} of the limit of ${grouped(this.#limit)}.`
-    );
   }
 
   // ---- scales
 
   get #span() {
-    const times = this.#points.map((point) => Date.parse(point.at));
-    return { from: times[0] ?? 0, to: times.at(-1) ?? 0 };
+    return { from: this.#places[0] ?? 0, to: this.#places.at(-1) ?? 0 };
   }
 
   get #top() {
-    return 1.06 * Math.max(this.#limit, ...this.#points.map((point) => point.total_tokens));
+    const values = this.#subject.curves.flatMap(({ of }) => this.#points.map((point) => point[of]));
+    return 1.06 * Math.max(this.#limit, ...values);
   }
 
-  /** @returns {(ms: number) => number} */
+  /** @returns {(place: number) => number} */
   get #x() {
     const { from, to } = this.#span;
     const right = this.#width - EDGE.right;
-    return (ms) => (to > from ? EDGE.left + ((ms - from) / (to - from)) * (right - EDGE.left) : right);
+    return (place) => (to > from ? EDGE.left + ((place - from) / (to - from)) * (right - EDGE.left) : right);
   }
 
   /** @returns {(tokens: number) => number} */
@@ -124,38 +141,40 @@ export class Chart {
   // ---- drawing
 
   #draw(isNew = false) {
-    const width = Math.floor(this.element.clientWidth - parseFloat(getComputedStyle(this.element).paddingLeft) * 2);
+    const width = Math.floor(this.element.clientWidth);
     if (width <= 0 || (width === this.#width && !isNew)) return;
     this.#width = width;
     this.#drawing.setAttribute("width", String(width));
     this.#drawing.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
-    const x = this.#x;
     const y = this.#y;
     this.#drawGrid(y);
-    const at = this.#points.map((point) => x(Date.parse(point.at)));
-    const totals = this.#points.map((point) => y(point.total_tokens));
-    const mains = this.#points.map((point) => y(point.main_thread_tokens));
-    this.#total.setAttribute("d", steps(at, totals));
-    this.#main.setAttribute("d", steps(at, mains));
-    this.#area.setAttribute("d", at.length > 1 ? `${steps(at, totals)}V${y(0)}H${at[0]}Z` : "");
-    fill(this.#dots, ...(at.length ? [dot(at, mains, "main"), dot(at, totals, "total")] : []));
+    const at = this.#places.map(this.#x);
+    const heights = (/** @type {string} */ of) => this.#points.map((point) => y(point[of]));
+    for (const [of, line] of this.#lines) line.setAttribute("d", steps(at, heights(of)));
+    const [over, under] = this.#subject.area;
+    const floor = under === null ? at.map(() => y(0)) : heights(under);
+    this.#area.setAttribute("d", at.length > 1 ? `${steps(at, heights(over))}${stepsBack(at, floor)}Z` : "");
+    const dots = this.#subject.curves.toReversed().map(({ of, kind }) => dot(at, heights(of), kind));
+    fill(this.#dots, ...(at.length ? dots : []));
   }
 
   /** @param {(tokens: number) => number} y */
   #drawGrid(y) {
     const right = this.#width - EDGE.right;
     const limitY = y(this.#limit);
-    const marks = ticks(this.#top).filter((tokens) => Math.abs(y(tokens) - limitY) > 14);
+    const isFree = (/** @type {number} */ tokens) => !this.#subject.limit || Math.abs(y(tokens) - limitY) > 14;
+    const marks = ticks(this.#top).filter(isFree);
     const { from, to } = this.#span;
     const under = HEIGHT - 6;
+    const [first, last] = this.#points.length ? this.#subject.ends(this.#points) : ["", ""];
     fill(
       this.#grid,
       ...marks.map((tokens) => svg("line", { x1: EDGE.left, x2: right, y1: y(tokens), y2: y(tokens) })),
       ...marks.map((tokens) =>
         svg("text", { x: EDGE.left - 8, y: y(tokens) + 4, "text-anchor": "end" }, grouped(tokens)),
       ),
-      to > from ? svg("text", { x: EDGE.left, y: under }, clockText(from, to - from)) : null,
-      this.#points.length ? svg("text", { x: right, y: under, "text-anchor": "end" }, clockText(to, to - from)) : null,
+      to > from ? svg("text", { x: EDGE.left, y: under }, first) : null,
+      svg("text", { x: right, y: under, "text-anchor": "end" }, last),
     );
     for (const [name, value] of Object.entries({ x1: EDGE.left, x2: right, y1: limitY, y2: limitY }))
       this.#limitLine.setAttribute(name, String(value));
@@ -173,17 +192,16 @@ export class Chart {
     const x = event.clientX - this.#drawing.getBoundingClientRect().left;
     const { from, to } = this.#span;
     const share = (x - EDGE.left) / Math.max(1, this.#width - EDGE.left - EDGE.right);
-    const ms = from + share * (to - from);
-    const point = this.#points.findLast((candidate) => Date.parse(candidate.at) <= ms) ?? this.#points[0];
-    const at = String(this.#x(Date.parse(point.at)));
+    const looked = from + share * (to - from);
+    const index = Math.max(
+      0,
+      this.#places.findLastIndex((place) => place <= looked),
+    );
+    const at = String(this.#x(this.#places[index]));
     for (const [name, value] of Object.entries({ x1: at, x2: at, y1: EDGE.top, y2: HEIGHT - EDGE.bottom }))
       this.#cross.setAttribute(name, String(value));
     this.#cross.classList.add("on");
-    setText(
-      this.#readout,
-      `${exactTime(point.at)}: ${grouped(point.total_tokens)} in context, ` +
-        `${grouped(point.main_thread_tokens)} main thread`,
-    );
+    setText(this.#readout, this.#subject.closer(this.#points[index]));
   }
 
   #leave() {
@@ -193,24 +211,15 @@ export class Chart {
 
   #showTable() {
     if (!this.#details.open) return fill(this.#table);
-    const head = ["When", "In context", "Main thread", "Of the limit"];
-    const cells = (/** @type {Point} */ point) => [
-      exactTime(point.at),
-      grouped(point.total_tokens),
-      grouped(point.main_thread_tokens),
-      percent(point.total_tokens / this.#limit),
-    ];
+    const { head, cells } = this.#subject;
+    const row = (/** @type {P} */ point) => cells(point, this.#limit).map((text) => el("td", {}, text));
     fill(
       this.#table,
       el(
         "table",
         {},
         el("thead", {}, el("tr", {}, ...head.map((text) => el("th", { scope: "col" }, text)))),
-        el(
-          "tbody",
-          {},
-          ...this.#points.toReversed().map((point) => el("tr", {}, ...cells(point).map((text) => el("td", {}, text)))),
-        ),
+        el("tbody", {}, ...this.#points.toReversed().map((point) => el("tr", {}, ...row(point)))),
       ),
     );
   }
@@ -222,6 +231,14 @@ function steps(x, y) {
     .map((at, index) =>
       index ? `H${at.toFixed(1)}V${y[index].toFixed(1)}` : `M${at.toFixed(1)} ${y[index].toFixed(1)}`,
     )
+    .join("");
+}
+
+/** The same from the last to the first, below where another line has ended. @param {number[]} x @param {number[]} y */
+function stepsBack(x, y) {
+  return x
+    .map((at, index) => `H${at.toFixed(1)}V${y[Math.max(0, index - 1)].toFixed(1)}`)
+    .reverse()
     .join("");
 }
 

@@ -29,6 +29,13 @@ export function grouped(n) {
   return n < 0 ? `−${digits}` : digits;
 }
 
+/** What something costs, in tokens: small amounts with what is behind the point. @param {number} n */
+export function worth(n) {
+  const whole = Math.round(n);
+  if (Math.abs(n) >= 100 || n === whole) return grouped(whole);
+  return n.toFixed(2).replace(/0$/, "").replace("-", "−");
+}
+
 /** @param {number} n @param {string} one @param {string} [many] */
 export function counted(n, one, many = `${one}s`) {
   return `${grouped(n)} ${n === 1 ? one : many}`;

@@ -3,20 +3,23 @@
 
 import * as api from "./api.js";
 import { BranchView } from "./branch.js";
-import { Chart } from "./chart.js";
 import { el, fill, setText } from "./dom.js";
 import { baseName, counted, grouped, percent, setTime } from "./format.js";
+import { Ledger } from "./ledger.js";
 import { Pace } from "./pace.js";
 import { bar, failure, healthLevel, healthText, healthWords, icon, messageOf, setBar, showFigures } from "./pieces.js";
 import { sessionLink } from "./routes.js";
+import { Timeline } from "./timeline.js";
 import { Tree } from "./tree.js";
 
 const STEP_ROWS = 60;
 const MOST_ROWS = 480; // held at a time; beyond, the window moves
 const TREE_INTERVAL_MS = 250;
 const CHART_INTERVAL_MS = 1000;
+const LEDGER_INTERVAL_MS = 1000;
 const NOT_FOUND = 404;
 const ONE_COLUMN = "(max-width: 899px)";
+const REQUEST = "request.sent";
 const UNDOING = ["session.rolled_back", "branch.discarded"];
 
 export class SessionView {
@@ -40,7 +43,8 @@ export class SessionView {
   #last = el("time");
   #figures = el("dl", { class: "figures" });
   #rows = new Tree((id) => this.around.go(sessionLink(this.sessionId, id)));
-  #chart = new Chart();
+  #chart = new Timeline();
+  #ledger;
   #count = el("p", { class: "muted" });
   #earlier = el("button", { type: "button", class: "more", hidden: true, onclick: () => this.#showEarlier() });
   #later = el(
@@ -59,11 +63,17 @@ export class SessionView {
     CHART_INTERVAL_MS,
     (isBehind) => this.around.behind("chart", isBehind),
   );
+  #ledgerPace = new Pace(
+    () => this.#refreshLedger(),
+    LEDGER_INTERVAL_MS,
+    (isBehind) => this.around.behind("ledger", isBehind),
+  );
 
   /** @param {import("./app.js").Surroundings} around @param {string} sessionId */
   constructor(around, sessionId) {
     this.around = around;
     this.sessionId = sessionId;
+    this.#ledger = new Ledger(sessionId);
     this.heading = el("h1", { tabindex: "-1" }, "Session");
     this.#body = el(
       "div",
@@ -89,6 +99,7 @@ export class SessionView {
         this.#later,
       ),
       this.#aside,
+      this.#ledger.element,
     );
     this.element = el(
       "section",
@@ -117,6 +128,7 @@ export class SessionView {
       if (this.#isStopped) return;
       this.around.follow(this.sessionId, tree.events_cursor);
       this.#chartPace.mark();
+      this.#ledgerPace.mark();
     } catch (error) {
       if (this.#isStopped || this.around.failed(error)) return;
       this.#showFailure(error);
@@ -127,7 +139,9 @@ export class SessionView {
     this.#isStopped = true;
     this.#treePace.stop();
     this.#chartPace.stop();
+    this.#ledgerPace.stop();
     this.#chart.stop();
+    this.#ledger.stop();
     this.#branch?.stop();
   }
 
@@ -135,11 +149,13 @@ export class SessionView {
   event(event) {
     if (event.session_id !== this.sessionId) return;
     this.#changed(UNDOING.includes(event.event));
+    if (event.event === REQUEST) this.#ledgerPace.mark(); // nothing else adds to it
   }
 
   reopened() {
     this.#treePace.resume();
     this.#chartPace.resume();
+    this.#ledgerPace.resume();
     this.#branch?.reopened();
   }
 
@@ -196,17 +212,25 @@ export class SessionView {
   }
 
   async #refreshChart() {
-    try {
-      await this.#readChart();
-    } catch (error) {
-      if (this.#isStopped || this.around.failed(error)) return;
-      if (!isGone(error)) throw error; // the tree says so of the whole session
-    }
+    const told = await this.#asked(api.timeline(this.sessionId));
+    if (told) this.#chart.show(told.points, told.context_limit);
   }
 
-  async #readChart() {
-    const { points, context_limit } = await api.timeline(this.sessionId);
-    if (!this.#isStopped) this.#chart.show(points, context_limit);
+  async #refreshLedger() {
+    const savings = await this.#asked(api.savings(this.sessionId));
+    if (savings) this.#ledger.show(savings);
+  }
+
+  /** What was answered, unless it is of no use. @template T @param {Promise<T>} answer @returns {Promise<T | null>} */
+  async #asked(answer) {
+    try {
+      const told = await answer;
+      return this.#isStopped ? null : told;
+    } catch (error) {
+      if (this.#isStopped || this.around.failed(error)) return null;
+      if (!isGone(error)) throw error;
+      return null; // the tree says so of the whole session
+    }
   }
 
   async #showEarlier() {

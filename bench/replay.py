@@ -1,0 +1,257 @@
+"""Folding over agents' runs: what the model is sent, what it costs with a prompt cache, and the time it takes.
+
+Each run is replayed request by request, once as it is and once with branches put in by a policy (`bench.trajectories`),
+folded as the proxy folds. Cost is in input tokens' worth: what a request has in common with the one before, byte for
+byte from the beginning, is read from the cache, the rest is written to it. The folding agent pays for the definitions
+of its tools, for its calls and their results, and for the two requests more that each branch takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from bench.daemon import exactly
+from bench.figures import Figure, in_turns, print_table, show, tell
+from bench.stdio import median, p99
+from bench.trajectories import HERE, MOST, POLICIES, SIX, SUBTASKS, Policy, Run, branched, generated, rendered, sets
+from contextfold.fold.messages import FORMATS, Format, project, project_body
+from contextfold.tokens import BYTES_PER_TOKEN, tokens_of
+
+CACHE_READ, CACHE_WRITE = 0.1, 1.25  # of an input token's price
+CLOCK = time.process_time  # nothing here waits for anybody, and what others do on the machine is left out
+LIMIT = 3.0  # times json.loads, for a long history
+REPLAY_LIMIT = 6.0  # and for a short one, where less of the time is the parsing
+ENOUGH_S = 0.02  # is quick enough for a long history, whatever json.loads takes
+MEMORY_LIMIT = 3.0  # times the body
+LONG_BYTES = 2 << 20
+LONGER = 1.1  # than the sample says: subtasks differ
+TIMED = SIX  # the policy under which each projection is timed
+LIST = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input"}
+
+Result = TypeVar("Result")
+
+
+# ---- what is sent
+
+
+class Sent(NamedTuple):
+    """The requests of one run."""
+
+    requests: int
+    peak: int  # tokens of the largest
+    end: int  # tokens of the one that would come next
+    tokens: int  # of all
+    cost: float
+
+
+def sent(bodies: Sequence[bytes]) -> Sent:
+    """The last body was not sent: it is what the run has come to."""
+    sizes = [tokens_of(len(body)) for body in bodies]
+    cost, before = 0.0, b""
+    for body in bodies[:-1]:
+        cached = common(before, body)
+        cost += (CACHE_READ * cached + CACHE_WRITE * (len(body) - cached)) / BYTES_PER_TOKEN
+        before = body
+    return Sent(len(bodies) - 1, max(sizes[:-1]), sizes[-1], sum(sizes[:-1]), cost)
+
+
+def common(one: bytes, other: bytes) -> int:
+    """How many bytes are the same from the beginning."""
+    same, differs = 0, min(len(one), len(other)) + 1
+    while differs - same > 1:
+        middle = (same + differs) // 2
+        if one[same:middle] == other[same:middle]:
+            same = middle
+        else:
+            differs = middle
+    return same
+
+
+class Times(NamedTuple):
+    proxy: list[float]
+    library: list[float]
+    loads: list[float]
+
+
+def timed(taken: list[float], action: Callable[[], Result]) -> Result:
+    begin = CLOCK()
+    result = action()
+    taken.append(CLOCK() - begin)
+    return result
+
+
+def folded(bodies: Sequence[bytes], format: Format, times: Times) -> list[bytes]:
+    """What the proxy sends for each body. The library must come to the same list."""
+    results: list[bytes] = []
+    for body in bodies:
+        projected = timed(times.proxy, partial(project_body, body, format))
+        parsed = timed(times.loads, partial(json.loads, body))
+        kept = timed(times.library, partial(project, parsed[LIST[format]], format))
+        if json.loads(projected.body)[LIST[format]] != kept.messages:
+            raise SystemExit(f"the library and the proxy fold differently: {format}")
+        results.append(projected.body)
+    return results
+
+
+class Compared(NamedTuple):
+    """The runs of a set under a policy, in one format, run by run."""
+
+    never: list[Sent]
+    calls_only: list[Sent]  # branch and return are called, and everything is sent all the same
+    folding: list[Sent]
+
+
+async def compared(runs: Sequence[Run], policy: Policy, times: dict[Format, Times]) -> dict[Format, Compared]:
+    results = {format: Compared([], [], []) for format in FORMATS}
+    skipped: Counter[str] = Counter()
+    for run in runs:
+        with_branches = await branched(run, policy)
+        for format, result in results.items():
+            bodies = rendered(with_branches, format, with_tools=True).bodies()
+            if policy is TIMED:
+                sent_on = folded(bodies, format, times[format])
+            else:
+                sent_on = [project_body(body, format).body for body in bodies]
+            skipped.update(pair.reason for pair in project_body(bodies[-1], format).receipt.skipped)
+            result.never.append(sent(rendered(run, format, with_tools=False).bodies()))
+            result.calls_only.append(sent(bodies))
+            result.folding.append(sent(sent_on))
+    if skipped:
+        tell(f"not folded under {policy.name}: {dict(skipped)}")
+    return results
+
+
+# ---- the table
+
+COLUMNS = ("runs", "a branch for", "requests", "largest", "at the end", "all tokens", "cost", "more in")
+
+
+def row(name: str, policy: Policy, results: dict[Format, Compared]) -> tuple[str, ...]:
+    chat = results["openai-chat"]
+    costs = " ".join(f"{_ratio('cost', result.folding, result.never):.2f}" for result in results.values())
+    unfolded = _ratio("cost", chat.calls_only, chat.never)
+    ratios = [ours.cost / plain.cost for ours, plain in zip(chat.folding, chat.never, strict=True)]
+    more = [ratio for ratio in ratios if ratio > 1]
+    return (
+        name,
+        policy.name,
+        _change("requests", chat),
+        _change("peak", chat),
+        _change("end", chat),
+        f"{_ratio('tokens', chat.folding, chat.never):.2f}",
+        f"{costs}, unfolded {unfolded:.2f}",
+        f"{len(more)} of {len(ratios)}" + (f", to {max(more):.2f}" if more else ""),
+    )
+
+
+def _change(member: str, result: Compared) -> str:
+    before, after = _mean(member, result.never), _mean(member, result.folding)
+    return f"{before:,.0f} → {after:,.0f}"
+
+
+def _mean(member: str, each: Sequence[Sent]) -> float:
+    return float(sum(getattr(one, member) for one in each)) / len(each)
+
+
+def _ratio(member: str, ours: Sequence[Sent], plain: Sequence[Sent]) -> float:
+    return _mean(member, ours) / _mean(member, plain)
+
+
+def replayed(folder: Path, most: int) -> list[Figure]:
+    """Print the table; give back what the projections took."""
+    rows: list[tuple[str, ...]] = [COLUMNS]
+    times: dict[Format, Times] = {format: Times([], [], []) for format in FORMATS}
+    for name, runs in sets(folder, most=most).items():
+        tell(f"replay of {len(runs)} runs, {name}")
+        rows += [row(name, policy, asyncio.run(compared(runs, policy, times))) for policy in POLICIES]
+    print(f"\nreplay: means of the runs, never branching → folding; cost in {', '.join(FORMATS)}")
+    print_table(rows)
+    return [
+        figure
+        for format, taken in times.items()
+        for figure in (
+            _time_figure(f"folding a request of the replay, {format}", taken.proxy, taken.loads),
+            _time_figure(f"the same, in the agent's own loop, {format}", taken.library, taken.loads),
+        )
+    ]
+
+
+def _time_figure(name: str, ours: list[float], loads: list[float]) -> Figure:
+    return Figure(name, _told(ours), f"json.loads {_told(loads)}", median(ours) / median(loads), REPLAY_LIMIT)
+
+
+def _told(taken: list[float]) -> str:
+    return f"p50 {exactly(median(taken))}, p99 {exactly(p99(taken))}"
+
+
+# ---- a long history
+
+
+class Kind(NamedTuple):
+    name: str
+    policy: Policy | None
+    lines: tuple[int, int]  # of each tool's output
+
+
+KINDS = (Kind("folded", SIX, (5, 120)), Kind("nothing to fold", None, (5, 120)), Kind("short messages", SIX, (0, 1)))
+
+
+def long_run(kind: Kind, at_least: int) -> Run:
+    """A generated run that is so long in each format."""
+
+    def made(subtasks: int) -> Run:
+        run = generated(0, subtasks=subtasks, lines=kind.lines)
+        return asyncio.run(branched(run, kind.policy)) if kind.policy else run
+
+    few = made(SUBTASKS)
+    each = min(len(rendered(few, format, with_tools=False).last_body()) for format in FORMATS) / SUBTASKS
+    return made(1 + int(at_least * LONGER / each))
+
+
+def long_figures(turns: int, at_least: int) -> list[Figure]:
+    times: list[Figure] = []
+    memory: list[Figure] = []
+    for kind in KINDS:
+        run = long_run(kind, at_least)
+        for format in FORMATS:
+            body = rendered(run, format, with_tools=True).last_body()
+            if len(body) < at_least or project_body(body, format).changed != bool(kind.policy):
+                raise SystemExit(f"not the history that was meant: {kind.name}, {format}, {len(body)} bytes")
+            ours, loads = in_turns(turns, partial(project_body, body, format), partial(json.loads, body), clock=CLOCK)
+            limit_s = max(ENOUGH_S, LIMIT * median(loads))
+            name = f"a history of {len(body) / 2**20:.1f} MB, {kind.name}, {format}"
+            yardstick = f"20 ms or {LIMIT:.0f} × json.loads {exactly(median(loads))}"
+            times.append(Figure(name, _told(ours), yardstick, median(ours) / limit_s, 1.0))
+            ours_mb, loads_mb = peak_mb(partial(project_body, body, format)), peak_mb(partial(json.loads, body))
+            ratio = ours_mb * 2**20 / len(body)
+            yardstick = f"the body; json.loads {loads_mb:.1f} MB"
+            memory.append(Figure(f"memory beside {name}", f"{ours_mb:.1f} MB", yardstick, ratio, MEMORY_LIMIT))
+    return times + memory
+
+
+def peak_mb(action: Callable[[], object]) -> float:
+    """What is allocated at most while it runs, its result included."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        result = action()
+        del result
+        return tracemalloc.get_traced_memory()[1] / 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def main(turns: int = 9, folder: Path = HERE, most: int = MOST, at_least: int = LONG_BYTES) -> bool:
+    tell("replay")
+    figures = replayed(folder, most)
+    figures += long_figures(turns, at_least)
+    return show("projection", figures)

@@ -1,0 +1,330 @@
+"""Agents' runs for the replay: read where there are any, generated otherwise; with branches put in as a policy says.
+
+A run is a list of messages in the chat format. Branch and return are called in it as an agent would, through the real
+tools on a store in memory, so that their results are the daemon's. `rendered` writes a run in the format of each API.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from contextfold.fold.callers import Caller
+from contextfold.fold.messages import Format
+from contextfold.fold.service import FoldService
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.serve.fold_tools import FOLD_TOOLS, call
+from contextfold.serve.tools import Refusal, listing
+from contextfold.stores.memory import MemoryStore
+
+HERE = Path(__file__).resolve().parent.parent.parent / "shared" / "trajectories"
+PROJECT = "/home/me/project"
+TOOLS = {tool.name: tool for tool in FOLD_TOOLS}
+PREFIX = "mcp__contextfold__"
+SUMMARY_LENGTH = 300  # characters of each end of a branch's last text: what an agent returns with
+PROMPT_LENGTH = 200  # characters of the user's last text: what a branch begins with
+
+Message = dict[str, Any]
+Ask = Callable[[str, Mapping[str, object]], Awaitable[str]]  # a tool and its arguments but the project; its result
+
+
+class Run(NamedTuple):
+    name: str
+    messages: list[Message]
+
+
+class Policy(NamedTuple):
+    """When an agent branches: for tool turns in a row, at least so many, and at most so many in a branch."""
+
+    name: str
+    least: int
+    most: int
+    within: bool = False  # a branch for the whole row, with these in it
+
+
+MOST = 1_000
+EACH = Policy("each row of 2 and more tool turns", 2, MOST)
+SIX = Policy("each row, 6 tool turns a branch", 2, 6)
+NESTED = Policy("each row, and 6 tool turns in it", 2, 6, within=True)
+LONG = Policy("rows of 6 and more tool turns", 6, MOST)
+POLICIES = (EACH, SIX, NESTED, LONG)
+
+
+# ---- the runs
+
+
+def sets(folder: Path = HERE, *, most: int = MOST) -> dict[str, list[Run]]:
+    """The runs of each file, and generated ones."""
+    found = {path.stem: list(_read(path))[:most] for path in sorted(folder.glob("*.jsonl"))}
+    return {**found, "generated": [generated(seed) for seed in range(min(most, GENERATED))]}
+
+
+def _read(path: Path) -> Iterator[Run]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file):
+            yield Run(f"{path.stem} {number + 1}", json.loads(line)["messages"])
+
+
+GENERATED = 3
+SUBTASKS = 8  # in a generated run
+TURNS = (2, 12)  # of each subtask
+OUTPUT_LINES = (5, 120)
+LINE = "src/{}/{}.py:{}:     return {}({}, limit={})  # as {} wants it"
+WORDS = ("session", "branch", "token", "request", "reader", "cache", "limit", "writer", "ledger", "store", "cursor")
+
+
+def generated(seed: int, *, subtasks: int = SUBTASKS, lines: tuple[int, int] = OUTPUT_LINES) -> Run:
+    """A coding agent's: subtasks of a few to a dozen tool turns, each ending in a text."""
+    draw = random.Random(seed)
+
+    def words(number: int) -> str:
+        return " ".join(draw.choice(WORDS) for _ in range(number))
+
+    def line() -> str:
+        number = draw.randrange(10_000)
+        return LINE.format(*draw.sample(WORDS, 2), number, *draw.sample(WORDS, 2), number % 97, draw.choice(WORDS))
+
+    messages: list[Message] = [
+        {"role": "system", "content": f"You are a coding agent. {words(600)}"},
+        {"role": "user", "content": f"Do this: {words(120)}"},
+    ]
+    for subtask in range(subtasks):
+        for turn in range(draw.randint(*TURNS)):
+            call_id = f"call_{seed}_{subtask}_{turn}"
+            arguments = json.dumps({"command": f"grep -rn {words(2)} src | head -{draw.randrange(9, 99)}"})
+            asked = {"id": call_id, "type": "function", "function": {"name": "bash", "arguments": arguments}}
+            output = "\n".join(line() for _ in range(draw.randint(*lines)))
+            messages.append({"role": "assistant", "content": f"I look at {words(12)}.", "tool_calls": [asked]})
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
+        messages.append({"role": "assistant", "content": f"Done: {words(60)}."})
+        messages.append({"role": "user", "content": f"Good. Now {words(20)}"})
+    return Run(f"generated {seed + 1}", messages)
+
+
+# ---- with branches
+
+
+class Turn(NamedTuple):
+    messages: list[Message]  # the assistant's, then what answers it
+    is_tool_turn: bool
+
+
+def turns_of(run: Run) -> tuple[list[Message], list[Turn]]:
+    """What comes before the first turn, and the turns.
+
+    Some agents act in plain text and get the output as the user's message. Where a run has no tool call at all, these
+    are its tool turns.
+    """
+    acts_in_text = not any(message.get("tool_calls") for message in run.messages)
+    begins = [place for place, message in enumerate(run.messages) if message["role"] == "assistant"]
+    turns: list[Turn] = []
+    for begin, end in zip(begins, [*begins[1:], len(run.messages)], strict=True):
+        messages = run.messages[begin:end]
+        turns.append(Turn(messages, bool(messages[0].get("tool_calls")) or (acts_in_text and len(messages) > 1)))
+    return run.messages[: begins[0]], turns
+
+
+class Branch(NamedTuple):
+    first: int  # of its turns
+    end: int  # the turn after its last
+
+
+def branches_of(turns: Sequence[Turn], policy: Policy) -> list[Branch]:
+    """By where they begin, outer ones first."""
+    branches: list[Branch] = []
+    begin = 0
+    while begin < len(turns):
+        end = begin
+        while end < len(turns) and turns[end].is_tool_turn:
+            end += 1
+        if end - begin >= policy.least:
+            row = Branch(begin, end)
+            pieces = [Branch(at, min(end, at + policy.most)) for at in range(begin, end, policy.most)]
+            branches += [row] if policy.within and len(pieces) > 1 else []
+            branches += [piece for piece in pieces if piece.end - piece.first >= min(policy.least, policy.most)]
+        begin = end + 1
+    return branches
+
+
+async def branched(run: Run, policy: Policy, ask: Ask | None = None) -> Run:
+    """A run whose agent branches, by asking the tools. Every turn is reported to the session, as hooks do."""
+    agent = _Agent(ask or in_memory())
+    head, turns = turns_of(run)
+    branches = branches_of(turns, policy)
+    messages, said = list(head), _text(head[-1])
+    for place, turn in enumerate([*turns, Turn([], False)]):
+        for _ended in [branch for branch in branches if branch.end == place]:
+            messages += await agent.calls("context_return", message=summary_of(turns[place - 1]))
+        for begun in [branch for branch in branches if branch.first == place]:
+            about = f"Turns {place + 1} to {begun.end} of {run.name}"
+            prompt = said[:PROMPT_LENGTH] or "Go on."
+            messages += await agent.calls("context_branch", description=about, prompt=prompt)
+        if turn.messages:
+            said = _text(turn.messages[-1]) if turn.messages[-1]["role"] == "user" else said
+            await agent.reports(turn)
+            messages += turn.messages
+    return Run(run.name, messages)
+
+
+def summary_of(last: Turn) -> str:
+    """Both ends of the last text of a branch: the assistant's, or the tool's where it said nothing."""
+    text = _text(last.messages[0]) or _text(last.messages[-1]) or "Done."
+    return text if len(text) <= 2 * SUMMARY_LENGTH else f"{text[:SUMMARY_LENGTH]} … {text[-SUMMARY_LENGTH:]}"
+
+
+def _text(message: Message) -> str:
+    return str(message.get("content") or "")
+
+
+class _Agent:
+    """One session, called as an MCP client calls it."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._calls = 0
+
+    async def calls(self, tool: str, **arguments: str) -> list[Message]:
+        self._calls += 1
+        call_id = f"call_fold_{self._calls}"
+        function = {"name": PREFIX + tool, "arguments": json.dumps({**arguments, "project_path": PROJECT})}
+        return [
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+            },
+            {"role": "tool", "tool_call_id": call_id, "content": await self._ask(tool, arguments)},
+        ]
+
+    async def reports(self, turn: Turn) -> None:
+        asked = [call["function"]["arguments"] for call in turn.messages[0].get("tool_calls") or ()]
+        content = "\n".join([*asked, *map(_text, turn.messages)])
+        await self._ask("context_record", {"type": "turn", "content": content})
+
+
+SCRUBBER = cache(standard_scrubber)
+
+
+def in_memory() -> Ask:
+    """The tools on a store of their own, with ids and times that are the same every time."""
+    numbers = count()
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    service = FoldService(
+        MemoryStore(),
+        SCRUBBER(),
+        clock=lambda: begin + timedelta(seconds=next(numbers)),
+        new_id=lambda prefix: f"{prefix}_{next(numbers):016x}",
+    )
+
+    async def ask(tool: str, arguments: Mapping[str, object]) -> str:
+        given = {**arguments, "project_path": PROJECT}
+        answer = await call(TOOLS[tool], service, Caller("local", None, None), given)
+        if isinstance(answer, Refusal):
+            raise SystemExit(f"{tool} failed: {answer.message}")
+        return answer.text
+
+    return ask
+
+
+# ---- in the format of an API
+
+
+class Rendered(NamedTuple):
+    """A run as requests carry it: the list's items, and how many of them each request holds."""
+
+    format: Format
+    head: str  # of the body, up to the list
+    items: list[Message]
+    ends: list[int]  # one for each answer of the assistant's that is there
+
+    def bodies(self) -> list[bytes]:
+        """Every request the agent sent, as bytes, and at last the one it would send next."""
+        written = [json.dumps(item, ensure_ascii=False) for item in self.items]
+        return [self._body(written[:end]) for end in (*self.ends, len(written))]
+
+    def last_body(self) -> bytes:
+        return self._body([json.dumps(item, ensure_ascii=False) for item in self.items])
+
+    def _body(self, written: Sequence[str]) -> bytes:
+        return (self.head + ", ".join(written) + "]}").encode()
+
+
+def rendered(run: Run, format: Format, *, with_tools: bool) -> Rendered:
+    """`with_tools`: the definitions of the folding tools are in every request, as whoever has them pays for them."""
+    system = [message for message in run.messages if message["role"] == "system"]
+    listed = _RENDER[format]
+    items: list[Message] = []
+    ends: list[int] = []
+    number = count(1)
+    ids: dict[str, str] = {}  # some agents use an id twice
+    for message in run.messages:
+        if message["role"] == "system" and format != "openai-chat":
+            continue
+        if message["role"] == "assistant":
+            ends.append(len(items))
+            ids |= {call["id"]: f"call_{next(number)}" for call in message.get("tool_calls") or ()}
+        listed(items, message, ids)
+    head: dict[str, object] = {"model": "a-model", "max_tokens": 4096}
+    if format != "openai-chat" and system:
+        head[{"anthropic": "system"}.get(format, "instructions")] = "\n\n".join(map(_text, system))
+    if with_tools:
+        head["tools"] = [_defined(tool, format) for tool in map(listing, FOLD_TOOLS)]
+    name = "input" if format == "openai-responses" else "messages"
+    return Rendered(format, f'{json.dumps(head, ensure_ascii=False)[:-1]}, "{name}": [', items, ends)
+
+
+def _defined(tool: Mapping[str, Any], format: Format) -> Message:
+    told = {"name": PREFIX + tool["name"], "description": tool["description"]}
+    if format == "anthropic":
+        return {**told, "input_schema": tool["inputSchema"]}
+    function = {**told, "parameters": tool["inputSchema"]}
+    return {"type": "function", "function": function} if format == "openai-chat" else {"type": "function", **function}
+
+
+def _to_chat(items: list[Message], message: Message, ids: Mapping[str, str]) -> None:
+    if message["role"] == "tool":
+        message = {**message, "tool_call_id": ids[message["tool_call_id"]]}
+    elif message.get("tool_calls"):
+        message = {**message, "tool_calls": [{**call, "id": ids[call["id"]]} for call in message["tool_calls"]]}
+    items.append(message)
+
+
+def _to_anthropic(items: list[Message], message: Message, ids: Mapping[str, str]) -> None:
+    role = "assistant" if message["role"] == "assistant" else "user"
+    blocks: list[Message] = []
+    if message["role"] == "tool":
+        told = _text(message)
+        blocks.append({"type": "tool_result", "tool_use_id": ids[message["tool_call_id"]], "content": told})
+    elif _text(message):
+        blocks.append({"type": "text", "text": _text(message)})
+    for asked in message.get("tool_calls") or ():
+        function = asked["function"]
+        given = json.loads(function["arguments"] or "{}")
+        blocks.append({"type": "tool_use", "id": ids[asked["id"]], "name": function["name"], "input": given})
+    if items and items[-1]["role"] == role:
+        items[-1]["content"] += blocks
+    else:
+        items.append({"role": role, "content": blocks})
+
+
+def _to_responses(items: list[Message], message: Message, ids: Mapping[str, str]) -> None:
+    text = _text(message)
+    if message["role"] == "tool":
+        told = {"call_id": ids[message["tool_call_id"]], "output": text}
+        items.append({"type": "function_call_output", **told})
+    elif message["role"] == "assistant" and text:
+        content = [{"type": "output_text", "text": text, "annotations": []}]
+        items.append({"type": "message", "role": "assistant", "content": content})
+    elif text:
+        items.append({"type": "message", "role": message["role"], "content": text})
+    for asked in message.get("tool_calls") or ():
+        items.append({"type": "function_call", "call_id": ids[asked["id"]], **asked["function"]})
+
+
+_RENDER = {"openai-chat": _to_chat, "anthropic": _to_anthropic, "openai-responses": _to_responses}

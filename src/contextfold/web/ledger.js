@@ -1,0 +1,218 @@
+// @ts-check
+/**
+ * What was sent to the model, beside what would have been sent without folding: two curves, the figures of the ledger,
+ * the folds one by one. There is nothing to see of a session whose requests do not go through the proxy.
+ */
+
+import { Chart } from "./chart.js";
+import { el, fill, reconcile, setText } from "./dom.js";
+import { clockText, counted, exactTime, grouped, worth } from "./format.js";
+import { icon, showFigures } from "./pieces.js";
+import { sessionLink } from "./routes.js";
+
+const FOLDS_NAME = "Folds: tokens dropped, requests since, cost saved";
+const MOST_NAMED = 5; // of the folds that cost more than they saved; the table has them all
+
+/** @typedef {import("./api.js").Savings} Savings */
+/** @typedef {Savings["points"][number]} Point */
+/** @typedef {Savings["folds"][number]} Fold */
+
+/** @type {import("./chart.js").Subject<Point>} */
+const SUBJECT = {
+  id: "ledger",
+  curves: [
+    { of: "sent", kind: "sent", word: "sent" },
+    { of: "without", kind: "without", word: "without folding" },
+  ],
+  area: ["without", "sent"],
+  limit: null,
+  place: (_, index) => index, // a request is as wide as another, however long the agent was away
+  ends,
+  sentence,
+  closer: (point) => `${exactTime(point.at)}: ${grouped(point.sent)} sent, ${grouped(point.without)} without folding`,
+  tableName: "Tokens of the requests",
+  tableOpener: "Show the requests as a table",
+  head: ["When", "Sent", "Without", "Saved"],
+  cells: (point) => [
+    exactTime(point.at),
+    grouped(point.sent),
+    grouped(point.without),
+    grouped(point.without - point.sent),
+  ],
+};
+
+/** @type {Record<string, string>} why something was sent although it was folded */
+const REASONS = {
+  shared_turn: "branch or return was called beside other tools",
+  shared_result: "its result stood beside others",
+  apart: "its result did not follow at once",
+  unbalanced: "a call without its result",
+  unknown_content: "something unknown in the branch",
+  bound_thinking: "thinking that needs what was folded",
+  not_json: "not readable as JSON",
+  repeated_members: "a member was there twice",
+  too_deep: "nested too deeply",
+  too_many_values: "too many values",
+  no_messages: "no list of messages",
+  kept_elsewhere: "the provider keeps the history",
+};
+
+export class Ledger {
+  #chart = new Chart(SUBJECT);
+  #verdict = el("p", { class: "verdict" });
+  #figures = el("dl", { class: "figures" });
+  #costlyHead = el("p");
+  #costly = el("ul");
+  #costlyMore = el("p");
+  #notice = el(
+    "div",
+    { class: "notice notice-medium", hidden: true },
+    icon("warning"),
+    el("div", {}, this.#costlyHead, this.#costly, this.#costlyMore),
+  );
+  #unfolded = el("p", { class: "muted", hidden: true });
+  #prices = el("p", { class: "muted" });
+  #folds = el("tbody");
+  #foldsBox = el(
+    "details",
+    {},
+    el("summary", {}, "Show the folds as a table"),
+    el(
+      "div",
+      { class: "table folds", tabindex: "0", role: "region", "aria-label": FOLDS_NAME },
+      el("table", {}, el("thead", {}, foldHead()), this.#folds),
+    ),
+  );
+
+  /** @param {string} sessionId */
+  constructor(sessionId) {
+    this.sessionId = sessionId;
+    this.element = el(
+      "section",
+      { class: "card ledger-card", "aria-label": "What was sent to the model", hidden: true },
+      el("div", { class: "card-head" }, el("h2", {}, "What was sent to the model"), this.#chart.legend),
+      this.#verdict,
+      el(
+        "div",
+        { class: "ledger-parts" },
+        el("div", { class: "stack" }, this.#figures, this.#notice, this.#unfolded, this.#prices, this.#foldsBox),
+        this.#chart.element,
+      ),
+    );
+  }
+
+  stop() {
+    this.#chart.stop();
+  }
+
+  /** @param {Savings} savings */
+  show(savings) {
+    this.element.hidden = savings.requests === 0;
+    if (savings.requests === 0) return;
+    setText(this.#verdict, regrouped(savings.verdict));
+    this.#showFigures(savings);
+    this.#showCostly(savings);
+    this.#showFolds(savings.folds);
+    const { cache_read, cache_write } = savings.prices;
+    const unfolded = Object.entries(savings.failed_open).map(([reason, count]) => reasonText(reason, count));
+    this.#unfolded.hidden = !unfolded.length;
+    setText(this.#unfolded, `Why something was left unfolded: ${unfolded.join("; ")}.`);
+    setText(
+      this.#prices,
+      `Costs are in input tokens' worth: a token that the provider read from its cache counts ${worth(cache_read)}, ` +
+        `one that it wrote there ${worth(cache_write)}. The model's answers ` +
+        `(${counted(savings.output_tokens, "token")}) are not in them.`,
+    );
+    this.#chart.show(savings.points);
+  }
+
+  /** @param {Savings} savings */
+  #showFigures(savings) {
+    const { requests, estimated_requests: estimated, cost_saved: saved } = savings;
+    const unfolded = Object.values(savings.failed_open).reduce((sum, count) => sum + count, 0);
+    showFigures(this.#figures, [
+      { label: "Tokens saved", value: grouped(savings.tokens_saved), note: `of ${grouped(savings.tokens_without)}` },
+      { label: "Cost with folding", value: worth(savings.cost_sent) },
+      { label: "Cost without folding", value: worth(savings.cost_without) },
+      { label: saved < 0 ? "Folding cost" : "Cost saved", value: worth(Math.abs(saved)) },
+      { label: "Requests", value: grouped(requests), note: estimated ? `${grouped(estimated)} estimated` : "" },
+      { label: "Left unfolded", value: grouped(unfolded), note: unfolded === 1 ? "request" : "requests" },
+    ]);
+  }
+
+  /** @param {Savings} savings */
+  #showCostly({ costly_folds: ids, folds }) {
+    const told = new Map(folds.map((fold) => [fold.branch_id, fold]));
+    const named = ids.toReversed().flatMap((id) => told.get(id) ?? []);
+    this.#notice.hidden = !ids.length;
+    const words = ids.length === 1 ? "This fold has cost more than it" : "These folds have cost more than they";
+    setText(this.#costlyHead, `${words} saved so far:`);
+    reconcile(this.#costly, named.slice(0, MOST_NAMED), {
+      key: (fold) => fold.branch_id,
+      create: () => el("li"),
+      update: (item, fold) => fill(item, this.#name(fold), ` ${foldCost(fold)}`),
+    });
+    const more = ids.length - Math.min(named.length, MOST_NAMED);
+    this.#costlyMore.hidden = !more;
+    setText(this.#costlyMore, `and ${grouped(more)} more.`);
+  }
+
+  /** @param {Fold[]} folds */
+  #showFolds(folds) {
+    this.#foldsBox.hidden = !folds.length;
+    reconcile(this.#folds, folds.toReversed(), {
+      key: (fold) => fold.branch_id,
+      create: () => el("tr", {}, ...Array.from({ length: 4 }, () => el("td"))),
+      update: (row, fold) => {
+        const [name, tokens, requests, saved] = row.children;
+        fill(name, this.#name(fold));
+        setText(tokens, grouped(fold.tokens_dropped));
+        setText(requests, grouped(fold.requests));
+        setText(saved, worth(fold.cost_saved));
+      },
+    });
+  }
+
+  /** A branch's own page; one that this session does not know has none. @param {Fold} fold */
+  #name(fold) {
+    if (!fold.description) return el("code", {}, fold.branch_id);
+    return el("a", { href: sessionLink(this.sessionId, fold.branch_id) }, fold.description);
+  }
+}
+
+function foldHead() {
+  const head = ["Branch", "Dropped", "Requests", "Saved"];
+  return el("tr", {}, ...head.map((text) => el("th", { scope: "col" }, text)));
+}
+
+/** @param {Point[]} points @returns {[string, string]} */
+function ends(points) {
+  const [from, to] = [points[0], points[points.length - 1]].map((point) => Date.parse(point.at));
+  return [`first request, ${clockText(from, to - from)}`, `latest, ${clockText(to, to - from)}`];
+}
+
+/** @param {Point[]} points */
+function sentence(points) {
+  const last = points[points.length - 1];
+  const [sent, without] = [points.map((point) => point.sent), points.map((point) => point.without)];
+  return (
+    `The latest request sent ${counted(last.sent, "token")}; without folding it would have been ` +
+    `${grouped(last.without)}. The largest sent ${grouped(Math.max(...sent))}; ` +
+    `without folding the largest would have been ${grouped(Math.max(...without))}.`
+  );
+}
+
+/** @param {Fold} fold */
+function foldCost(fold) {
+  return `cost ${worth(-fold.cost_saved)} more, with ${counted(fold.requests, "request")} since`;
+}
+
+/** @param {string} reason @param {number} count */
+function reasonText(reason, count) {
+  return `${REASONS[reason] ?? reason.replaceAll("_", " ")} (${counted(count, "request")})`;
+}
+
+/** The daemon's sentence, its digits grouped as they are everywhere here. @param {string} text */
+function regrouped(text) {
+  return text.replace(/\d{1,3}(?:,\d{3})+/g, (digits) => grouped(Number(digits.replaceAll(",", ""))));
+}

@@ -1,0 +1,180 @@
+// What went to the model and what would have: an agent whose requests go through the proxy, and a model that is none.
+
+import { createServer } from "node:http";
+import { join } from "node:path";
+import { Agent, assert, live, makeToken, row, scenario } from "./browser.mjs";
+
+const PROJECT = "/home/ann/work/shop";
+
+/** A provider with a cache of one conversation: what begins as it did the last time is read, the rest is written. */
+class Provider {
+  #last = [];
+  #server = createServer((request, response) => this.#answer(request, response));
+
+  static async on(stage) {
+    const provider = new Provider();
+    await new Promise((resolve) => provider.#server.listen(0, "127.0.0.1", resolve));
+    provider.url = `http://127.0.0.1:${provider.#server.address().port}`;
+    stage.ends(() => provider.#server.close(() => {}));
+    return provider;
+  }
+
+  forget() {
+    this.#last = [];
+  }
+
+  async #answer(request, response) {
+    let text = "";
+    for await (const part of request.setEncoding("utf8")) text += part;
+    const messages = JSON.parse(text).messages.map((message) => JSON.stringify(message));
+    const same = messages.findIndex((message, index) => message !== this.#last[index]);
+    const tokens = (some) => Math.ceil(some.join("").length / 4);
+    const read = same < 0 ? messages : messages.slice(0, same);
+    const usage = {
+      input_tokens: 3,
+      cache_read_input_tokens: tokens(read),
+      cache_creation_input_tokens: tokens(messages.slice(read.length)),
+      output_tokens: 40,
+    };
+    this.#last = messages;
+    const content = [{ type: "text", text: "Go on." }];
+    response.setHeader("content-type", "application/json").setHeader("connection", "close");
+    response.end(JSON.stringify({ id: "msg_1", type: "message", role: "assistant", model: "m", content, usage }));
+  }
+}
+
+/** An agent's own loop: it calls our tools for real, and sends all it has said and heard to its model each time. */
+class Loop {
+  messages = [];
+  #calls = 0;
+
+  constructor(daemon, token, begin) {
+    Object.assign(this, { daemon, token, agent: new Agent(daemon, PROJECT, token) });
+    this.messages.push({ role: "user", content: begin });
+  }
+
+  #called(name, input, result) {
+    this.#calls += 1;
+    const id = `toolu_${this.#calls}`;
+    this.messages.push({ role: "assistant", content: [{ type: "tool_use", id, name, input }] });
+    this.messages.push({ role: "user", content: [{ type: "tool_result", tool_use_id: id, content: result }] });
+  }
+
+  async tool(name, input) {
+    const told = await this.agent.call(name, input);
+    this.#called(name, input, JSON.stringify(told));
+    return told;
+  }
+
+  async branch(description) {
+    return (await this.tool("context_branch", { description, prompt: "Say what you found." })).branch_id;
+  }
+
+  fold(message) {
+    return this.tool("context_return", { message });
+  }
+
+  read(characters) {
+    this.#called("Read", { path: "a" }, "x".repeat(characters));
+  }
+
+  /** A branch that is opened beside another call, so that it cannot be taken out. */
+  async branchBeside(description) {
+    const first = this.messages.length;
+    await this.branch(description);
+    this.read(10);
+    const [branched, opened, asked, told] = this.messages.splice(first);
+    this.messages.push({ role: "assistant", content: [...branched.content, ...asked.content] });
+    this.messages.push({ role: "user", content: [...opened.content, ...told.content] });
+  }
+
+  async ask() {
+    const headers = { "content-type": "application/json", "x-api-key": "sk-none", "x-context-token": this.token };
+    const body = JSON.stringify({ model: "m", max_tokens: 100, messages: this.messages });
+    const answer = await fetch(`${this.daemon.url}/proxy/anthropic/v1/messages`, { method: "POST", headers, body });
+    assert.equal(answer.status, 200, await answer.text());
+    return JSON.parse(answer.headers.get("x-context-fold"));
+  }
+}
+
+scenario("two curves show what folding does to requests, and name a fold that cost more", async (stage) => {
+  const [ann, bob] = ["ann", "bob"].map((owner) => makeToken(stage, owner));
+  const provider = await Provider.on(stage);
+  const argv = ["--token-file", join(stage.folder, "tokens"), "--anthropic-upstream", provider.url];
+  const daemon = await stage.daemon({ argv });
+  const loop = new Loop(daemon, ann, "y".repeat(40_000));
+  const small = await loop.branch("Look at one <b>file</b>");
+  const session = await loop.agent.session();
+  const signedIn = async (token) => {
+    const page = await stage.page(daemon, { path: null });
+    await page.addInitScript((kept) => sessionStorage.setItem("contextfold.token", kept), token);
+    await page.goto(`${daemon.url}/#/sessions/${session}`);
+    return page;
+  };
+  const page = await signedIn(ann);
+  await row(page, "Look at one").waitFor();
+  await live(page);
+  const panel = page.getByRole("region", { name: "What was sent to the model" });
+  const figure = (label) => panel.locator(".figure", { hasText: label }).locator("b");
+  const readings = () => page.watched.requests.filter((url) => url.endsWith("/savings")).length;
+  const heights = (kind) =>
+    panel.locator(`.line.${kind}`).evaluate((line) => line.getAttribute("d").match(/[ V][\d.]+/g).length);
+  assert.equal(await panel.count(), 0, "nothing went through the proxy yet");
+
+  loop.read(2000);
+  await loop.ask();
+  await figure("Requests").getByText("1", { exact: true }).waitFor();
+  await panel.getByText("Nothing was left out of 1 request").waitFor();
+  await loop.fold("Nothing there.");
+  provider.forget(); // the whole prompt is written again, for a branch of some hundred tokens
+  assert.ok((await loop.ask()).turns_dropped > 0);
+  await panel.locator(".notice").getByText("This fold has cost more than it saved").waitFor();
+  const costly = panel.locator(".notice").getByRole("link", { name: "Look at one <b>file</b>" });
+  assert.ok((await costly.getAttribute("href")).endsWith(small));
+  assert.match(await panel.locator(".verdict").innerText(), /cost more than it saved/);
+  await figure("Folding cost").waitFor();
+  assert.deepEqual([await heights("sent"), await heights("without")], [2, 2]);
+
+  await loop.branch("Read everything");
+  for (let turn = 0; turn < 3; turn += 1) {
+    loop.read(60_000);
+    await loop.ask();
+  }
+  await loop.fold("It is in the second file.");
+  for (let turn = 0; turn < 4; turn += 1) await loop.ask();
+  await figure("Requests").getByText("9", { exact: true }).waitFor();
+  assert.deepEqual([await heights("sent"), await heights("without")], [9, 9]);
+  assert.match(await panel.locator(".verdict").innerText(), /cheaper by .* 1 of 2 folds cost more/);
+  await figure("Cost saved").waitFor();
+  await panel.getByText("read from its cache counts 0.1, one that it wrote there 1.25").waitFor();
+  await panel.getByText("Show the requests as a table").click();
+  assert.equal(await panel.getByRole("region", { name: "Tokens of the requests" }).getByRole("row").count(), 10);
+  await panel.getByText("Show the folds as a table").click();
+  const folds = panel.getByRole("region", { name: /^Folds/ });
+  await folds.getByRole("row", { name: /Read everything/ }).waitFor();
+
+  await loop.branchBeside("Two at once");
+  loop.read(400);
+  await loop.fold("Done.");
+  assert.equal((await loop.ask()).reason, "shared_turn");
+  await figure("Left unfolded").getByText("1", { exact: true }).waitFor();
+  await panel.getByText("branch or return was called beside other tools (1 request)").waitFor();
+
+  const seen = [];
+  for (const name of ["Only", "the tools", "are called"]) {
+    const charted = page.waitForResponse((answer) => answer.url().endsWith("/timeline")); // as often as the ledger may
+    await loop.agent.branch(name);
+    await charted;
+    seen.push(readings());
+  }
+  assert.equal(seen[2], seen[1], "what is no request is no reason to read it again"); // the last request's may be late
+  await row(page, "Main thread").click();
+  await page.locator(".entry").getByText("counted by the proxy").first().waitFor();
+  assert.deepEqual(page.watched.problems, []);
+
+  const other = await signedIn(bob);
+  await other.getByRole("heading", { name: "No such session" }).waitFor();
+  assert.equal(await other.locator(".ledger-card").count(), 0);
+  const headers = { authorization: `Bearer ${bob}` };
+  assert.equal((await fetch(`${daemon.url}/v1/sessions/${session}/savings`, { headers })).status, 404);
+});

@@ -1,0 +1,157 @@
+"""A provider that does nothing but what a test tells it to: bytes in, bytes out, on threads of its own."""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+WAIT_S = 60.0
+
+
+class Asked(NamedTuple):
+    """A request as it arrived."""
+
+    line: str
+    headers: list[tuple[str, str]]
+    body: bytes
+    connection: int  # its number
+
+    def header(self, name: str) -> list[str]:
+        return [value for given, value in self.headers if given.lower() == name]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Wire:
+    """One connection, from the provider's side."""
+
+    is_head = False  # whether the answer has no body, whatever its length
+
+    def __init__(self, client: socket.socket) -> None:
+        client.settimeout(WAIT_S)
+        self.socket = client
+        self._read = client.makefile("rb")
+
+    def send(self, content: bytes) -> None:
+        self.socket.sendall(content)
+
+    def answer(self, body: bytes = b"{}", *headers: str, status: str = "200 OK") -> None:
+        lines = [f"HTTP/1.1 {status}", *headers, f"Content-Length: {len(body)}"]
+        self.send("\r\n".join([*lines, "", ""]).encode("latin-1") + (b"" if self.is_head else body))
+
+    def begin(self, *headers: str) -> None:
+        """The head of an answer in chunks."""
+        lines = ["HTTP/1.1 200 OK", *headers, "Transfer-Encoding: chunked"]
+        self.send("\r\n".join([*lines, "", ""]).encode("latin-1"))
+
+    def chunk(self, content: bytes) -> None:
+        self.send(f"{len(content):x}\r\n".encode() + content + b"\r\n")
+
+    def head(self) -> tuple[str, list[tuple[str, str]]] | None:
+        line = self._read.readline().decode("latin-1").rstrip("\r\n")
+        if not line:
+            return None
+        headers = []
+        while text := self._read.readline().decode("latin-1").rstrip("\r\n"):
+            name, _, value = text.partition(":")
+            headers.append((name, value.strip()))
+        return line, headers
+
+    def body(self, headers: list[tuple[str, str]]) -> bytes:
+        named = {name.lower(): value for name, value in headers}
+        if "content-length" in named:
+            return self._read.read(int(named["content-length"]))
+        parts = []
+        while named.get("transfer-encoding") == "chunked":
+            part = self.part()
+            if not part:
+                break
+            parts.append(part)
+        return b"".join(parts)
+
+    def part(self) -> bytes:
+        """The next chunk of a body in chunks."""
+        part = self._read.read(int(self._read.readline(), 16))
+        self._read.readline()
+        return part
+
+    def is_closed(self) -> bool:
+        """Wait until the other side lets go."""
+        try:
+            return self._read.read(1) == b""
+        except ConnectionError:
+            return True
+
+
+Script = Callable[[Asked, Wire], None]
+
+
+def fine(_asked: Asked, wire: Wire) -> None:
+    wire.answer(b'{"fine":true}', "Content-Type: application/json")
+
+
+class RawUpstream:
+    """Listens; reads each request whole and plays `script`, or has `script_of_head` do even the reading."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
+        self.script: Script = fine
+        self.script_of_head: Script | None = None
+        self.asked: queue.Queue[Asked] = queue.Queue()
+        self.connections = 0
+        self.failures: list[BaseException] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.port}"
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def next(self) -> Asked:
+        return self.asked.get(timeout=WAIT_S)
+
+    def close(self) -> None:
+        with suppress(OSError):  # it may be closed already
+            self._listening.shutdown(socket.SHUT_RDWR)  # or whoever waits in accept keeps it open
+        self._listening.close()
+        for client in self._open:
+            client.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._open.append(client)
+            threading.Thread(target=self._serve, args=(client, self.connections), daemon=True).start()
+
+    def _serve(self, client: socket.socket, number: int) -> None:
+        try:
+            if self._tls:
+                client = self._tls.wrap_socket(client, server_side=True)
+                self._open.append(client)
+            wire = Wire(client)
+            while head := wire.head():
+                line, headers = head
+                wire.is_head = line.startswith("HEAD ")
+                if self.script_of_head is not None:
+                    self.script_of_head(Asked(line, headers, b"", number), wire)
+                    break
+                asked = Asked(line, headers, wire.body(headers), number)
+                self.asked.put(asked)
+                self.script(asked, wire)
+        except (OSError, ValueError):
+            pass  # the test has closed it
+        except BaseException as problem:
+            self.failures.append(problem)
+        finally:
+            client.close()

@@ -1,0 +1,333 @@
+"""What bounds a proxied request: times, sizes and numbers, made small; the edge and the proxy in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from contextfold.fold.service import FoldService
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.serve import passing, proxy, upstream
+from contextfold.serve.exchange import Limits, Message, Receive, Scope, Send
+from contextfold.serve.guard import Guard
+from contextfold.serve.limits import Buckets, HostRule, RateLimit
+from contextfold.serve.metrics import Metrics
+from contextfold.settings import ProxySettings, Upstream
+from contextfold.stores.memory import MemoryStore
+from serve.raw_upstream import WAIT_S, Asked, RawUpstream, Wire
+
+MESSAGES = "/proxy/anthropic/v1/messages"
+OTHER = "/proxy/openai/v1/x"
+HELLO = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
+
+
+class Place:
+    """A guard around a proxy, and the provider behind it."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.upstream = RawUpstream()
+        self.metrics = Metrics([])
+        fold = FoldService(MemoryStore(), standard_scrubber())
+        both = Upstream(self.upstream.url)
+        self.proxy = proxy.Proxy(fold, self.metrics, ProxySettings(both, both, 1 << 20))
+        self.guard = Guard(
+            self._app,
+            hosts=HostRule("127.0.0.1"),
+            metrics=self.metrics,
+            buckets=Buckets(RateLimit(1000, 1000)),
+            limits=Limits(**limits),
+        )
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for route in self.proxy.routes():
+            if scope["path"].startswith(route.path.partition("{")[0]):
+                await route.app(scope, receive, send)
+
+    def close(self) -> None:
+        self.upstream.close()
+
+
+class Client:
+    """The server's side of one request: sends parts, stays until it is told to go."""
+
+    def __init__(self, *parts: bytes, path: str = MESSAGES, is_whole: bool = True) -> None:
+        headers = [(b"host", b"localhost"), (b"transfer-encoding", b"chunked")]
+        self.scope: Scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode()}
+        self.scope |= {"query_string": b"", "headers": headers}
+        self.gone, self.started = asyncio.Event(), asyncio.Event()
+        self.sent: list[Message] = []
+        self._parts, self._is_whole = [*parts], is_whole
+
+    async def receive(self) -> Message:
+        if self._parts:
+            part = self._parts.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(self._parts) or not self._is_whole}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+        self.started.set()
+
+    async def call(self, place: Place) -> Client:
+        async with asyncio.timeout(WAIT_S):
+            await place.guard(self.scope, self.receive, self.send)
+        assert place.guard.room.in_flight == 0
+        return self
+
+    @property
+    def error(self) -> tuple[int, str]:
+        status, body = self.sent[0]["status"], self.sent[1]["body"]
+        return status, json.loads(body)["error"]["data"]["kind"]
+
+    @property
+    def receipt(self) -> Any:
+        return json.loads(dict(self.sent[0]["headers"])[b"x-context-fold"])
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.sent[-1].get("more_body", True)
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with closing(Place()) as made:
+        yield made
+
+
+def run(scenario: Callable[[], Awaitable[None]], place: Place) -> None:
+    async def main() -> None:
+        try:
+            await scenario()
+        finally:
+            await place.proxy.close()
+        assert (place.guard.room.streams, place.guard.room.streams_of) == (0, {})
+
+    asyncio.run(main())
+
+
+def silent(_: Asked, wire: Wire) -> None:
+    wire.is_closed()
+
+
+@pytest.mark.parametrize("path", [MESSAGES, OTHER])
+def test_an_upstream_that_does_not_answer_in_time_is_a_gateway_timeout(
+    place: Place, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream, "READ_S", 0.05)
+    place.upstream.script = silent
+
+    async def scenario() -> None:
+        client = await Client(HELLO, path=path).call(place)
+        assert client.error == (504, "upstream_timeout")
+
+    run(scenario, place)
+
+
+def test_an_upstream_that_stops_in_the_middle_is_cut_after_that_time(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream, "READ_S", 2.0)
+
+    def script(_: Asked, wire: Wire) -> None:
+        wire.begin("Content-Type: text/event-stream")
+        wire.chunk(b"data: 1\n\n")
+        wire.is_closed()
+
+    place.upstream.script = script
+
+    async def scenario() -> None:
+        client = await Client(HELLO).call(place)
+        assert [client.sent[0]["status"], client.sent[1]["body"]] == [200, b"data: 1\n\n"]
+        assert not client.is_complete
+
+    run(scenario, place)
+
+
+def test_an_upstream_that_does_not_take_the_request_is_a_gateway_timeout(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream, "WRITE_S", 0.2)
+    over = threading.Event()
+
+    def script(_asked: Asked, _wire: Wire) -> None:
+        over.wait(WAIT_S)
+
+    place.upstream.script_of_head = script
+
+    async def scenario() -> None:
+        client = await Client(*[b"x" * (1 << 20)] * 16, path=OTHER).call(place)
+        assert client.error == (504, "upstream_timeout")
+        over.set()
+
+    place.guard.room.limits = Limits(proxied_body_bytes=1 << 30)
+    run(scenario, place)
+
+
+def test_an_exchange_without_end_is_cut_at_last(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy, "EXCHANGE_S", 2.0)
+
+    def script(_: Asked, wire: Wire) -> None:
+        wire.begin()
+        while True:
+            wire.chunk(b"more" * 1000)
+
+    place.upstream.script = script
+
+    async def scenario() -> None:
+        client = await Client(HELLO).call(place)
+        assert client.sent[0]["status"] == 200
+        assert not client.is_complete
+
+    run(scenario, place)
+
+
+@pytest.mark.parametrize("path", [MESSAGES, OTHER])
+def test_a_client_whose_body_does_not_come_is_told_so(path: str) -> None:
+    with closing(Place(body_timeout_s=0.05)) as place:
+
+        async def scenario() -> None:
+            client = await Client(b"{", path=path, is_whole=False).call(place)
+            assert client.error == (408, "body_timeout")
+
+        run(scenario, place)
+
+
+def test_a_client_that_drips_is_not_waited_for_for_ever() -> None:
+    with closing(Place(body_timeout_s=WAIT_S, proxied_body_timeout_s=0.05)) as place:
+
+        async def scenario() -> None:
+            client = await Client(b"{", path=OTHER, is_whole=False).call(place)
+            assert client.error == (408, "body_timeout")
+
+        run(scenario, place)
+
+
+def test_an_owner_has_so_many_at_a_time_and_short_requests_are_not_among_them() -> None:
+    with closing(Place(streams_of_owner=1, in_flight=1)) as place:
+        asked, answer = threading.Event(), threading.Event()
+
+        def script(_: Asked, wire: Wire) -> None:
+            asked.set()
+            assert answer.wait(WAIT_S)
+            wire.answer()
+
+        place.upstream.script = script
+
+        async def scenario() -> None:
+            first = Client(HELLO)
+            waiting = asyncio.create_task(first.call(place))
+            await asyncio.to_thread(asked.wait, WAIT_S)
+            second = await Client(HELLO).call(place)
+            assert second.error == (503, "busy")
+            answer.set()
+            await waiting
+            assert first.sent[0]["status"] == 200
+            assert (await Client(HELLO).call(place)).sent[0]["status"] == 200
+
+        run(scenario, place)
+
+
+def test_where_too_much_is_looked_into_at_once_a_request_passes_as_it_came(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passing, "FOLDED_ALL_MAX_BYTES", len(HELLO) - 1)
+
+    async def scenario() -> None:
+        client = await Client(HELLO[:20], HELLO[20:]).call(place)
+        assert (client.sent[0]["status"], client.receipt["reason"]) == (200, "busy")
+        assert place.upstream.next().body == HELLO
+
+    run(scenario, place)
+
+
+def test_the_room_for_looking_is_given_back_however_a_request_ends(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passing, "FOLDED_ALL_MAX_BYTES", len(HELLO))
+
+    async def scenario() -> None:
+        place.guard.room.limits = Limits(body_timeout_s=0.05)
+        assert (await Client(HELLO, is_whole=False).call(place)).error == (408, "body_timeout")
+        place.upstream.script = lambda _, wire: wire.socket.shutdown(2)
+        assert (await Client(HELLO).call(place)).error == (502, "upstream_broken")
+        asked = threading.Event()
+
+        def script(given: Asked, wire: Wire) -> None:
+            asked.set()
+            silent(given, wire)
+
+        place.upstream.script = script
+        leaving = Client(HELLO)
+        call = asyncio.create_task(leaving.call(place))
+        await asyncio.to_thread(asked.wait, WAIT_S)
+        leaving.gone.set()
+        await call
+        assert leaving.sent == []
+        place.upstream.script = lambda _, wire: wire.answer()
+        assert (await Client(HELLO).call(place)).receipt["reason"] is None
+
+    run(scenario, place)
+
+
+def test_a_request_that_is_sent_takes_no_room_while_the_model_thinks(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passing, "FOLDED_ALL_MAX_BYTES", len(HELLO))
+    asked, answer = threading.Event(), threading.Event()
+
+    def script(_: Asked, wire: Wire) -> None:
+        if not asked.is_set():
+            asked.set()
+            assert answer.wait(WAIT_S)
+        wire.answer()
+
+    place.upstream.script = script
+
+    async def scenario() -> None:
+        thinking = asyncio.create_task(Client(HELLO).call(place))
+        await asyncio.to_thread(asked.wait, WAIT_S)
+        assert (await Client(HELLO).call(place)).receipt["reason"] is None
+        answer.set()
+        assert (await thinking).receipt["reason"] is None
+
+    run(scenario, place)
+
+
+def test_a_bug_in_folding_breaks_no_request(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_body: bytes, _api: str) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(passing, "project_body", broken)
+
+    async def scenario() -> None:
+        client = await Client(HELLO).call(place)
+        assert (client.sent[0]["status"], client.receipt["reason"]) == (200, "failed")
+        assert place.upstream.next().body == HELLO
+
+    run(scenario, place)
+
+
+def test_a_cancelled_exchange_is_cut_and_not_ended(place: Place) -> None:
+    def script(_: Asked, wire: Wire) -> None:
+        wire.begin("Content-Type: text/event-stream")
+        wire.chunk(b"data: 1\n\n")
+        wire.is_closed()
+
+    place.upstream.script = script
+
+    async def scenario() -> None:
+        client = Client(HELLO)
+        call = asyncio.create_task(client.call(place))
+        await client.started.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        assert not client.is_complete
+
+    run(scenario, place)
