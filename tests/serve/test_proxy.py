@@ -503,6 +503,7 @@ class TestEnds:
         assert {series: count - before[series] for series, count in after.items() if count != before[series]} == {
             cut: 1
         }
+        assert '"event":"library"' not in place.daemon.log.read_text()  # told once, in words of our own
 
     def test_an_upstream_that_says_nothing_and_goes_is_a_bad_gateway(self, place: Place) -> None:
         place.upstream.script = lambda _, wire: wire.socket.shutdown(socket.SHUT_RDWR)

@@ -32,6 +32,7 @@ LINE_MAX_BYTES = getattr(select, "PIPE_BUF", 512)  # what a pipe that can be wri
 VALUE_MAX_CHARS = 200
 FIELDS_MAX = 16
 LIBRARY_LEVEL = logging.WARNING  # below it other packages tell what we tell ourselves, or what was asked of us
+CUT = "ASGI callable returned without completing response."  # by us, on purpose, and told in a line of our own
 
 _RESERVED = ("at", "level", "event")
 _json = json.JSONEncoder(separators=(",", ":"))  # ASCII, so that nothing in a value can end or forge a line
@@ -93,6 +94,8 @@ class _Library(logging.Handler):
     """Other packages' records, without their words."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.msg == CUT:
+            return
         fields: dict[str, Field] = {
             "logger": record.name,
             "logged_at": f"{short(record.pathname)}:{record.lineno}",
