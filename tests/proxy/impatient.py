@@ -9,9 +9,9 @@ from contextfold.cli.main import run
 from contextfold.serve import daemon, guard, proxy, upstream
 
 upstream.READ_S = upstream.WRITE_S = 1.5
-proxy.EXCHANGE_S = 4.0
+proxy.EXCHANGE_S = 3.0
 daemon.STALLED_S = daemon.HEAD_TIMEOUT_S = 1.5
-vars(guard)["Limits"] = functools.partial(guard.Limits, body_timeout_s=1.5, proxied_body_timeout_s=3.0)
+vars(guard)["Limits"] = functools.partial(guard.Limits, body_timeout_s=1.5, proxied_body_timeout_s=2.5)
 
 if __name__ == "__main__":
     sys.exit(run())
