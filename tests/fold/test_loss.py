@@ -102,6 +102,13 @@ class TestReadingATrajectory:
         (piece,) = pieces_of([self.entry(f"{mine}\n{theirs}", type="model_turns")])
         assert piece == Piece(mine, '{"role":"tool","content":"x "y""}')
 
+    def test_messages_about_our_own_tools_are_nothing_to_miss(self) -> None:
+        call = '{"role":"assistant","content":[{"type":"tool_use","name":"mcp__contextfold__context_branch"}]}'
+        told = json.dumps({"branch_id": "br_0123456789abcdef", "context_state": {"total_tokens": 16384}})
+        result = json.dumps({"role": "user", "content": [{"type": "tool_result", "content": told}]})
+        (piece,) = pieces_of([self.entry(f"{call}\n{result}\n", type="model_turns")])
+        assert (piece.written, piece.got) == ("", "")
+
     def test_what_the_model_said_is_its_own_and_what_it_returned_is_meant_to_last(self) -> None:
         said, returned = self.entry("I am done", type="message"), self.entry("It was X", kind="child", type="")
         assert pieces_of([said, returned]) == [Piece("I am done", ""), Piece("It was X", "", told=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from functools import cache
@@ -140,6 +141,16 @@ def test_no_known_secret_is_seen_again(seed: int) -> None:
         assert scrubbed.redactions >= 1, known
         assert known.value not in scrubbed.text, known
         assert not [piece for piece in pieces(known.value) if piece in scrubbed.text], known
+
+
+@pytest.mark.parametrize("indent", ["", "\t", "\r\n"])
+def test_no_known_secret_is_seen_again_where_a_message_of_json_holds_the_lines(indent: str) -> None:
+    for known in known_secrets(1):
+        message = {"role": "user", "content": [{"type": "text", "text": f"one\n{indent}{known.text}\nend"}]}
+        scrubbed = scrubber().scrub(json.dumps(message, ensure_ascii=False)).text
+        assert json.dumps(known.value, ensure_ascii=False)[1:-1] not in scrubbed, known
+        assert not [piece for piece in pieces(known.value) if piece in scrubbed], known
+        assert scrubber().scrub(scrubbed).text == scrubbed
 
 
 def test_there_are_known_secrets_of_many_kinds() -> None:

@@ -54,6 +54,10 @@ _CAMEL = re.compile(r"[a-z][A-Z]")
 _ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _WORD = re.compile(r"[A-Za-z]{4,}|\d{3,}|[A-Z]{3}")
 _BY_MODEL = re.compile(r"\"role\"\s?:\s?\"assistant\"|\"type\"\s?:\s?\"(?:function_call|custom_tool_call)\"")
+# Calls and results of our own tools: ids and figures that nobody will miss.
+_OUR_OWN = re.compile(
+    r"context_(?:branch|return|branch_status|list_branches|rollback|record)\"|\"(?:context_state|token_breakdown)\\*\""
+)
 _BLANKS = {"n": "\n", "r": "\n", "t": "\t"}
 _COMMON = re.compile(
     r"also|could|files?|find|first|from|have|into|look|make|need|please|should|some|sure|that|them|then|there|they|this|"
@@ -119,7 +123,7 @@ def _piece(entry: Entry) -> Piece:
     if entry.type == MESSAGE:
         return Piece(_cut(entry.text), "")
     if entry.type == MODEL_TURNS:
-        lines = entry.text.split("\n")
+        lines = [line for line in entry.text.split("\n") if not _OUR_OWN.search(line)]
         written = "\n".join(line for line in lines if _BY_MODEL.search(line))
         got = "\n".join(line for line in lines if not _BY_MODEL.search(line))
         return Piece(unescaped(_cut(written)), unescaped(_cut(got)))

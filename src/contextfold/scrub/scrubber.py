@@ -5,6 +5,9 @@ UTF-8 text has, so that no rule sees into it and nothing that merely looks like 
 keywords occur replace what they find by that byte too, again and again until they find nothing more: a text at rest
 is what scrubbing it once more gives back. Time is linear in the text: RE2 is, each rule's search moves on after every
 match by what it read, and the passes are counted.
+
+Much of what comes is JSON, some of it within JSON: there a line ends in a backslash and an `n`, and that letter stands
+right before a key that begins the next one. So each pass reads such a text as it is and as it is meant.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ REMEMBERED_VALUES, REMEMBERED_BYTES = 1_000, 64  # verdicts kept while one rule 
 KEYWORD_MEMORY_BYTES = 64 << 20  # a text with every keyword needs many states
 
 _MARKER = compiled(r"\[REDACTED:([a-z0-9-]{1,64}):[A-Za-z0-9_-]{0,4}\]", as_bytes=True)
+_ESCAPED = re.compile(rb"\\+[nrt\"]")  # in JSON, or in JSON that stands in JSON
 _GAP = compiled(r"\s|\\[nrt]", as_bytes=True)
 _PREVIEW = re.compile(rb"[A-Za-z0-9_-]{0,4}")  # so small a pattern is Python's own several times faster at
 
@@ -120,7 +124,12 @@ class Scrubber:
 
     def _findings(self, folded: bytes) -> list[_Finding]:
         """Every secret of one pass; those that overlap or touch are one, named by the rule that stands first."""
-        found = [finding for rank in self._candidates(folded) for finding in self._found_by(rank, folded)]
+        found = [
+            finding
+            for reading in _readings(folded)
+            for rank in self._candidates(reading)
+            for finding in self._found_by(rank, reading)
+        ]
         merged: list[_Finding] = []
         for finding in sorted(found):
             last = merged[-1] if merged else None
@@ -204,6 +213,17 @@ class Scrubber:
         whole = b"".join(part for piece, marker in zip(pieces, markers, strict=False) for part in (piece, marker.text))
         ids = tuple(self._rules[rank].id for rank in ranks)
         return Scrubbed((whole + pieces[-1]).decode("utf-8", "surrogatepass"), len(ranks), ids)
+
+
+def _readings(folded: bytes) -> Sequence[bytes]:
+    """The bytes, and if anything in them is escaped the same with blanks and quotes for it, each byte in its place."""
+    meant = _ESCAPED.sub(_meant, folded) if b"\\" in folded else folded
+    return (folded,) if meant == folded else (folded, meant)
+
+
+def _meant(escaped: re.Match[bytes]) -> bytes:
+    sign = escaped.group()
+    return (b'"' if sign.endswith(b'"') else b"\n").rjust(len(sign))
 
 
 def _keyword_set(keywords: Sequence[str]) -> re2.Set:
