@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from contextfold.canonical import encode
 from contextfold.fold.events import BranchCreated, Event, RequestSent
-from contextfold.fold.ledger import Book, Ledger, Point, Prices, ledger_of, told
+from contextfold.fold.ledger import FOLDS_TOLD, Book, Ledger, Point, Prices, ledger_of, told
 from contextfold.fold.sent import FoldSeen, Usage
 
 AT = "2026-01-17T10:30:00Z"
@@ -153,8 +153,34 @@ class TestACacheThatIsLost:
         assert found.cost_saved == first + 10 * 1_000 + 125 * 2_000
         assert [fold.saved for fold in found.folds] == [125 * 1_000 + 10 * 1_000, 2 * 125 * 2_000]
 
+    def test_a_result_that_the_estimate_makes_too_small_does_not_make_a_fold_look_better(self) -> None:
+        """All is as in a perfect cache, but the last result has 26,000 tokens where 20,000 are estimated."""
+        found = ledger(
+            request(1, 50_000, None, cached(0, 50_000)),
+            request(2, 90_000, None, cached(50_000, 40_000)),
+            request(3, 90_300, 50_300, cached(50_000, 300), FoldSeen("br_a", 40_000, 50_000)),
+            request(4, 110_300, 70_300, cached(50_300, 26_000)),
+        )
+        assert 2 * 10 * 40_000 <= found.cost_saved <= 2 * 11 * 40_000
+
 
 class TestProvidersWithOtherCaches:
+    def test_a_cache_that_is_read_in_steps_does_not_make_a_fold_look_better(self) -> None:
+        def counted(prompt: int, sent_before: int) -> Usage:
+            read = sent_before // 128 * 128
+            return Usage(prompt - read, read, 0, 0)
+
+        sizes = (5_000, 9_000, 9_050, 9_150, 9_250)
+        unfolded = [request(1 + at, size, None, counted(size, (0, *sizes)[at])) for at, size in enumerate(sizes)]
+        folded = [
+            *unfolded[:2],
+            request(3, 9_050, 5_050, counted(5_050, 5_000), FoldSeen("br_a", 4_000, 5_000)),
+            request(4, 9_150, 5_150, counted(5_150, 5_050)),
+            request(5, 9_250, 5_250, counted(5_250, 5_150)),
+        ]
+        really = ledger(*unfolded).cost_sent - ledger(*folded).cost_sent
+        assert 0.8 * really <= ledger(*folded).cost_saved <= really
+
     def test_no_cache_figures_at_all_are_plain_input_in_both(self) -> None:
         found = ledger(
             request(1, 500, None, Usage(500, 0, 0, 9)),
@@ -185,11 +211,19 @@ class TestEstimates:
         found = ledger(request(1, 300), request(2, 500, 350, None, FoldSeen("br_a", 150, 300)))
         assert costs(found) == (65_000, 80_000)
         assert (found.requests, found.estimated_requests) == (2, 2)
-        assert "2 of them by estimate alone" in str(told(found)["verdict"])
+        assert "2 of the requests by estimate alone" in str(told(found)["verdict"])
 
     def test_what_would_have_been_sent_is_corrected_by_what_the_estimate_was_off(self) -> None:
         found = ledger(request(1, 1_000, 800, Usage(1_000, 0, 0, 0), FoldSeen("br_a", 200, 700)))
         assert (found.tokens_sent, found.tokens_without) == (1_000, 1_250)
+
+    def test_a_file_that_no_estimate_sees_does_not_make_a_fold_look_larger(self) -> None:
+        found = ledger(
+            request(1, 3_700, None, cached(0, 102_000)),
+            request(2, 3_800, 1_800, cached(100_000, 100), FoldSeen("br_a", 2_000, 1_700)),
+        )
+        assert found.tokens_without - found.tokens_sent == 2_000
+        assert found.cost_saved == 10 * 2_000
 
     def test_a_request_without_figures_among_others_has_the_cache_they_showed(self) -> None:
         found = ledger(
@@ -315,3 +349,18 @@ def test_a_long_session_keeps_its_figures_and_is_told_in_few_points(count: int) 
     assert found.tokens_sent == sum(60 * n for n in range(1, count + 1))
     assert 100 < len(found.points) <= 240
     assert found.points[-1].n == count
+
+
+def test_of_very_many_folds_the_latest_are_told_and_none_is_lost_of_what_all_saved() -> None:
+    folds = 2 * FOLDS_TOLD
+    first = request(1, 1_000, None, cached(0, 1_000))
+    later = [
+        request(
+            n + 1, 1_000 + 110 * n, 1_000 + 10 * n, cached(990 + 10 * n, 10), FoldSeen(f"br_{n}", 100, 990 + 10 * n)
+        )
+        for n in range(1, folds + 1)
+    ]
+    found = ledger(first, *later)
+    assert found.cost_saved == 10 * sum(100 * n for n in range(1, folds + 1))
+    assert [fold.requests for fold in found.folds[-3:]] == [3, 2, 1]
+    assert found.folds[0].requests == FOLDS_TOLD

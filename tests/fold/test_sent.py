@@ -143,6 +143,23 @@ class TestFigures:
 
         desk(act)
 
+    def test_a_call_that_a_hook_tells_of_is_not_counted_with_the_answer_that_made_it(self, desk: RunDesk) -> None:
+        def told(desk: Desk, tokens: int, call_id: str) -> None:
+            report = Report(TARGET, "claude-code", "Write", "text", tokens, failed=False, call_id=call_id)
+            desk.service.reports.receive(KEY, [report])
+
+        async def act(desk: Desk) -> None:
+            told(desk, 10, "a prompt")
+            branch_id = await desk.branch()
+            desk.service.sent(TARGET, sent(1, main(1_000), Share(branch_id, 0, 0), usage=Usage(1_000, 0, 0, 5_000)))
+            told(desk, 5_000, "the call and its result")
+            shares = (main(1_000), Share(branch_id, 5_010, 2))
+            desk.service.sent(TARGET, sent(2, *shares, usage=Usage(6_010, 0, 0, 300)))
+            figures = await desk.figures()
+            assert (figures["main_thread"], figures[branch_id]) == (1_000, 5_010)
+
+        desk(act)
+
     def test_open_threads_share_the_count_by_their_estimates_and_the_answer_is_the_innermosts(
         self, desk: RunDesk
     ) -> None:
@@ -175,10 +192,23 @@ class TestFigures:
         desk(act)
 
     def test_nothing_of_the_count_is_lost_by_sharing_it(self) -> None:
-        shares = [Share(None, 1, 0), Share("br_a", 1, 0), Share("br_b", 1, 0)]
+        shares = [Share(None, 20, 0), Share("br_a", 20, 0), Share("br_b", 20, 0)]
         assert levels_of(sent(1, *shares, usage=Usage(100, 0, 0, 5))) == [33, 33, 39]
         assert levels_of(sent(1, main(0), usage=Usage(100, 0, 0, 5))) == [105]
         assert levels_of(sent(1, usage=Usage(100, 0, 0, 5))) == []
+
+    def test_a_file_that_no_estimate_sees_is_the_main_threads_and_never_a_branchs_to_boast_of(
+        self, desk: RunDesk
+    ) -> None:
+        async def act(desk: Desk) -> None:
+            desk.service.sent(TARGET, sent(1, main(1_700), usage=Usage(100_000, 0, 0, 50)))
+            branch_id = await desk.branch()
+            shares = (main(1_700), Share(branch_id, 2_000, 2))
+            desk.service.sent(TARGET, sent(2, *shares, usage=Usage(102_000, 0, 0, 50)))
+            figures = await desk.figures()
+            assert (figures["main_thread"], figures[branch_id]) == (100_050, 2_050)
+
+        desk(act)
 
 
 class TestOrderAndOnce:

@@ -11,7 +11,7 @@ import pytest
 from anthropic.types import TextBlock, ToolUseBlock
 
 from contextfold.fold.messages import FORMATS, IMAGE_TOKENS, REASONS, Format, project, project_body
-from contextfold.fold.messages.body import VALUES_MAX
+from contextfold.fold.messages.body import MESSAGES_MAX, VALUES_MAX
 from contextfold.nesting import DEPTH_MAX
 from machine import ROOT
 
@@ -236,6 +236,15 @@ def test_a_rollback_takes_discarded_branches_off_and_leaves_the_target_open(form
     late = [*messages, *back(format, "br_2")]
     assert sent(late, format) == late
     assert sent([*messages, *back(format, "br_1")], format) == [*branch(format, "br_1"), *back(format, "br_1")]
+
+
+@every_format
+def test_a_list_of_discarded_branches_that_does_not_end_tells_nothing(format: Format) -> None:
+    """To look for its end from every such name on would take a time that grows with the square of the text."""
+    undone = '{"rolled_back_to":"br_1","branches_discarded":["br_1","branches_discarded":["br_2"]}'
+    rollback = [*asked(format, ("x", "context_rollback")), *answered(format, ("x", undone))]
+    messages = [*branch(format, "br_1"), *branch(format, "br_2"), *work(format, "w1"), *rollback]
+    assert [thread.branch_id for thread in project(messages, format).threads] == [None, "br_1"]
 
 
 @every_format
@@ -512,6 +521,16 @@ def test_values_without_end_pass_as_they_came() -> None:
     assert project_body(flood, "anthropic").receipt.reason == "too_many_values"
     text = b'{"messages":["' + b"[]" * VALUES_MAX + b'"]}'
     assert project_body(text, "anthropic").receipt.reason == ""
+    numbers = b"1," * VALUES_MAX + b"1"
+    assert project_body(b'{"messages":[],"x":[' + numbers + b"]}", "anthropic").receipt.reason == "too_many_values"
+    assert project_body(b'{"messages":[],"x":["' + numbers + b'"]}', "anthropic").receipt.reason == ""
+
+
+def test_messages_without_end_pass_as_they_came() -> None:
+    for number, reason in ((MESSAGES_MAX, ""), (MESSAGES_MAX + 1, "too_many_values")):
+        flood = b'{"messages":[' + b",".join([b"1"] * number) + b"]}"
+        projected = project_body(flood, "anthropic")
+        assert (projected.receipt.reason, projected.body is flood) == (reason, True), number
 
 
 def test_a_history_that_the_provider_keeps_passes_as_it_came() -> None:

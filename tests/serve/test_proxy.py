@@ -143,6 +143,12 @@ class TestPaths:
         assert (reply.status, "x-context-fold" in reply.headers) == (200, False)
         assert place.upstream.next().line == f"{method} /v1/files/1 HTTP/1.1"
 
+    def test_no_tunnel_is_made(self, place: Place) -> None:
+        with place.connect() as client:
+            client.sendall(b"CONNECT /proxy/anthropic/x HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert answer_on(client).status == 405
+        assert place.upstream.asked.empty()
+
     def test_what_is_folded_is_exactly_three_posts(self, place: Place) -> None:
         for path in (
             MESSAGES,
@@ -268,6 +274,20 @@ class TestAnswers:
             assert (reply.status, reply.body) == (int(status[:3]), body)
             assert (reply.headers["content-type"], reply.headers["retry-after"]) == (kind, "7")
             assert "x-content-type-options" not in reply.headers
+
+    @pytest.mark.parametrize("path", [MESSAGES, "/proxy/openai/v1/x"])
+    @pytest.mark.parametrize("length", [3, 30])
+    def test_of_two_lengths_that_an_answer_has_the_one_that_counts_is_told(
+        self, place: Place, path: str, length: int
+    ) -> None:
+        def script(_: Asked, wire: Wire) -> None:
+            wire.begin(f"Content-Length: {length}")
+            wire.chunk(b"hello")
+            wire.chunk(b"")
+
+        place.upstream.script = script
+        reply = place.post(path=path)
+        assert (reply.status, reply.body, "content-length" in reply.headers) == (200, b"hello", False)
 
     def test_a_redirect_is_told_and_not_followed(self, place: Place) -> None:
         place.upstream.script = lambda _, wire: wire.answer(
@@ -581,6 +601,14 @@ class TestLimits:
     def test_whoever_may_not_come_in_elsewhere_may_not_here(self, place: Place, headers: dict[str, str]) -> None:
         assert place.post(None, MESSAGES, **headers).status in (403, 421)
         assert place.upstream.asked.empty()
+
+    def test_a_browser_shows_no_answer_as_a_page_of_ours(self, place: Place) -> None:
+        """Its scripts could do whatever the dashboard may."""
+        for shown_as in ("document", "iframe", "script", "serviceworker"):
+            reply = place.ask("GET", "/proxy/anthropic/x", sec_fetch_dest=shown_as)
+            assert error_of(reply) == (403, "origin_not_allowed")
+        assert place.upstream.asked.empty()
+        assert place.post(sec_fetch_dest="empty", sec_fetch_mode="cors").status == 200
 
     def test_an_upstream_that_leads_back_is_found_out(self, tmp_path: Path) -> None:
         with closing(socket.create_server(("127.0.0.1", 0))) as taken:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from contextfold.fold.service import FoldService
+from contextfold.fold.store import SessionKey
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.serve import passing, proxy, upstream
+from contextfold.serve import passing, proxy, receipts, upstream
 from contextfold.serve.exchange import Limits, Message, Receive, Scope, Send
 from contextfold.serve.guard import Guard
 from contextfold.serve.limits import Buckets, HostRule, RateLimit
@@ -30,10 +31,10 @@ HELLO = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 class Place:
     """A guard around a proxy, and the provider behind it."""
 
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, store: MemoryStore | None = None, **limits: Any) -> None:
         self.upstream = RawUpstream()
         self.metrics = Metrics([])
-        fold = FoldService(MemoryStore(), standard_scrubber())
+        fold = FoldService(store or MemoryStore(), standard_scrubber())
         both = Upstream(self.upstream.url)
         self.proxy = proxy.Proxy(fold, self.metrics, ProxySettings(both, both, 1 << 20))
         self.guard = Guard(
@@ -298,6 +299,39 @@ def test_a_request_that_is_sent_takes_no_room_while_the_model_thinks(
         assert (await thinking).receipt["reason"] is None
 
     run(scenario, place)
+
+
+class SlowStore(MemoryStore):
+    """Finds no session before it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_find = asyncio.Event()
+
+    async def find(self, owner: str, session_id: str) -> SessionKey | None:
+        await self.may_find.wait()
+        return await super().find(owner, session_id)
+
+
+def test_requests_whose_session_is_still_looked_for_are_kept_as_long_as_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    named = '{"session_id":"sess_0123456789abcdef"}'
+    call = {"type": "tool_use", "id": "1", "name": "context_branch_status", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": named}
+    turns = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    body = json.dumps({"messages": turns}).encode()
+    monkeypatch.setattr(receipts, "WAITING_MAX_BYTES", 2 * len(body))
+    store = SlowStore()
+    with closing(Place(store)) as place:
+
+        async def scenario() -> None:
+            for _ in range(3):
+                assert (await Client(body).call(place)).receipt["reason"] is None
+            assert capfd.readouterr().err.count("proxy.receipt_lost") == 1
+            store.may_find.set()
+
+        run(scenario, place)
 
 
 def test_a_bug_in_folding_breaks_no_request(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,10 @@ of a longer log only adds to that of a shorter one.
 
 What was sent is known: the provider's own figures, at the prices. What would have been sent is a model:
 
-    its size    the estimate before folding, corrected by as much as the estimate of what was sent was off
+    its size    the estimate before folding, corrected by as much as the estimate of what was sent was off; not where
+                that is off by so much that something was sent which no estimate sees
     its cache   what folding took out would have been read from the cache too, if the cache reached that far; if it did
-                not, it would not have been read either
+                not by far, it would not have been read either
     a new fold  the request before it had sent all but what is new, so all of that would have been read; what the
                 provider did not read of the part before the cut is therefore the fold's doing
     the rest    what is not read costs what it cost in that very request: written, plain, or some of each
@@ -26,11 +27,13 @@ from dataclasses import dataclass, field, replace
 
 from contextfold.canonical import Encodable, Hundredths
 from contextfold.fold.events import BranchCreated, Event, RequestSent
+from contextfold.fold.levels import OFF_MOST
 from contextfold.fold.views import POINTS_MOST, thinned
 
 PLAIN = 100  # hundredths that an input token costs
 POINTS_KEPT = 4 * POINTS_MOST  # more than are told, so that thinning them again and again loses no height
 FOLDS_TOLD = 200  # the latest ones
+NEARLY_PERCENT = 90  # of what comes before a cut: caches read in steps, and estimates are not exact
 MODELS_MOST = 64  # of a session that are told apart
 NOISE = 8  # tokens by which the sum of parts may differ from an estimate of the whole, for each part
 
@@ -141,6 +144,16 @@ class _Bill:
     def real(self, estimated: int) -> int:
         return estimated * self.sent // self.estimate if self.estimate else estimated
 
+    def reaches(self, kept_tokens: int) -> bool:
+        """Whether the cache was read as far as a cut. Where that is near, it was: then less is put down as saved."""
+        return 100 * self.read > NEARLY_PERCENT * min(kept_tokens, self.real(kept_tokens))
+
+    def dropped(self, event: RequestSent) -> int:
+        """What folding took out of it."""
+        if self.sent > OFF_MOST * self.estimate:
+            return max(0, event.tokens_before - event.tokens_after)
+        return max(0, self.real(event.tokens_before) - self.sent)
+
 
 def _bill(event: RequestSent, prices: Prices, model: _Model, cut: int | None) -> _Bill:
     """By the provider's figures, or by the estimate: then everything is in the cache that was sent before `cut`."""
@@ -192,10 +205,10 @@ class Book:
         new = self._new_folds(event)
         model = self._model(event)
         is_first = not model.last_sent  # nothing of it can have been in a cache, as far as we know
-        cut = max((fold.kept_tokens for fold in new), default=None) if not is_first else None
+        cut = min((fold.kept_tokens for fold in new), default=None) if not is_first else None
         bill = _bill(event, self.prices, model, cut)
         model.learn(event, bill)
-        without = max(bill.sent, bill.real(event.tokens_before))
+        without = bill.sent + bill.dropped(event)
         saved = self._saved(event, bill, model, new if not is_first else [])
         model.last_sent = bill.sent
         read_cost = bill.read * self.prices.cache_read_percent
@@ -234,12 +247,11 @@ class Book:
 
     def _saved(self, event: RequestSent, bill: _Bill, model: _Model, new: Sequence[Folded]) -> int:
         """What this request would have cost more without its folds; also put down to each of them."""
-        dropped = max(0, bill.real(event.tokens_before) - bill.sent)
-        shares = _shares(dropped, self._in_effect(event))
+        shares = _shares(bill.dropped(event), self._in_effect(event))
         rebuilt = _rebuilt(bill, model, self.prices, new)
         total = 0
         for fold, tokens in shares:
-            would_be_read = model.has_cache and (bool(new) or bill.read > bill.real(fold.kept_tokens))
+            would_be_read = model.has_cache and (bool(new) or bill.reaches(fold.kept_tokens))
             saved = tokens * self.prices.cache_read_percent if would_be_read else _unread_cost(tokens, bill, model)
             total += saved
             fold.saved += saved
@@ -255,6 +267,11 @@ class Book:
         found: list[Folded] = []
         for fold in reversed(self._outermost):
             if left <= 0:
+                break
+            if len(found) == FOLDS_TOLD:
+                found.append(
+                    Folded("", "", left, fold.kept_tokens)
+                )  # the earlier ones, which nobody is told of, as one
                 break
             if fold.tokens <= left + NOISE:
                 found.append(fold)
@@ -353,7 +370,7 @@ def verdict(ledger: Ledger) -> str:
     if ledger.costly:
         sentence += f"; {len(ledger.costly):,} of {len(ledger.folds):,} folds cost more than they saved"
     if ledger.estimated_requests:
-        sentence += f"; {ledger.estimated_requests:,} of them by estimate alone"
+        sentence += f"; {ledger.estimated_requests:,} of the requests by estimate alone"
     return sentence + "."
 
 

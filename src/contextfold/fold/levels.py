@@ -1,7 +1,8 @@
 """What an answered request adds to a session: the provider's count, shared among the open threads. No clock, no I/O.
 
 A provider counts the whole context, so its count is a level and no growth: every open thread is brought up to its share
-of it. What hooks, or the agent itself, have told already is thereby not counted twice. Texts come scrubbed.
+of it. What hooks, or the agent itself, have told already is thereby not counted twice. What the model answers comes
+back in the next request; where hooks tell of it before that, it is left to them. Texts come scrubbed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ SOURCE = "proxy"  # of their figures
 FOLDS_MOST = 100  # that one event tells of; the others come with the next request
 FOLDS_SEEN_MOST = 10_000  # of a session, as many as it may have branches
 TOKENS_MOST = 1_000_000_000  # whatever a provider says
+OFF_MOST = 2  # times that an estimate is less than the count; beyond, something was sent that it does not see
 WORD_LENGTH_MAX = 64  # of an API and of a reason
 MODEL_LENGTH_MAX = 200
 OUR_ID = re.compile(r"br_[0-9a-f]{16}")  # of a branch of ours, be it another session's; no other text is kept
@@ -42,16 +44,22 @@ class Happened:
     texts: Sequence[tuple[int, str]] = ()
 
 
-def levels_of(sent: Sent) -> list[int]:
-    """How many tokens each thread has by now: what the provider counted, by the estimates; its answer to the last."""
+def levels_of(sent: Sent, *, with_answer: bool = True) -> list[int]:
+    """How many tokens each thread has by now: what the provider counted, by the estimates; its answer to the last.
+
+    A file that is sent by its name alone, or of many pages, counts far more than its estimate. Whose it is nobody says,
+    and a branch that got a part of it would boast of that when it folds: then the estimates stand.
+    """
     estimates = [share.tokens for share in sent.shares]
     if sent.usage is None or not estimates:
         return estimates
     weights = estimates if any(estimates) else [1] * len(estimates)
     whole, prompt = sum(weights), sent.usage.prompt_tokens
+    if len(weights) > 1 and prompt > OFF_MOST * whole:
+        prompt = whole
     ends = [sum(weights[: place + 1]) * prompt // whole for place in range(len(weights))]
     levels = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
-    return [*levels[:-1], levels[-1] + sent.usage.output_tokens]
+    return [*levels[:-1], levels[-1] + sent.usage.output_tokens] if with_answer else levels
 
 
 def requested(
@@ -64,12 +72,14 @@ def requested(
     kept: list[tuple[int, str]] = []
     grown: list[ThreadSeen] = []
     done: set[str | None] = set()
-    for share, level, messages in zip(sent.shares, levels_of(sent), texts, strict=True):
+    has_hooks = bool(state.calls)  # then calls and texts are told by them
+    levels = levels_of(sent, with_answer=not has_hooks)
+    for share, level, messages in zip(sent.shares, levels, texts, strict=True):
         thread = _open_thread(state, share.branch_id)
         if thread is None or share.branch_id in done:
             continue
         done.add(share.branch_id)
-        new = [] if state.calls else _new(share, thread, messages)  # where hooks tell what was done, they have the text
+        new = [] if has_hooks else _new(share, thread, messages)
         tokens = _bounded(level - thread.tokens)
         if tokens or new:
             n = state.revision + len(events) + 1

@@ -5,6 +5,7 @@ A request passes these in order, and each refusal is JSON that says what was wro
     room        too many at once                                            503
     host        a name that is not ours: how a web page rebinds DNS to us   421
     origin      a web page from elsewhere, or one that hides where from     403
+                a browser that would show a proxied answer as our own page  403
     token       where tokens are configured; gives the owner                401
     rate        except POST /mcp, which answers it in JSON-RPC              429
     body        too large, or too slow to arrive                            413, 408
@@ -46,6 +47,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 READING = ("GET", "HEAD")
 UNASKED = frozenset({"", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded"})  # as Fetch has it
+TAKEN_BY_SCRIPTS = frozenset({"empty"})  # what browsers say an answer is for, where it is not shown or run itself
 NOBODY = ""  # who calls without a token, where that may be
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for whoever watches the daemon
 HOOKS_PATH = "/hooks/"
@@ -184,6 +186,10 @@ class Guard:
                 "origin_not_allowed",
                 "Pages of that Origin may not call this daemon; open them from localhost, or start it with "
                 "--allow-host NAME.",
+            )
+        if exchange.is_proxied and not TAKEN_BY_SCRIPTS.issuperset(exchange.sent(b"sec-fetch-dest")):
+            raise Refusal(
+                403, "origin_not_allowed", "A browser may not show this: it would be taken for a page of ours."
             )
 
     def _owner(self, exchange: Exchange) -> str:

@@ -104,7 +104,7 @@ class Held:
 
     def __init__(self, folding: Folding) -> None:
         self._folding = folding
-        self._bytes = 0
+        self.size_bytes = 0
         self._is_sent = False
         self._noted_bytes: int | None = None
         self.receipt = _unread("")
@@ -114,7 +114,7 @@ class Held:
         """Whether there is room for so many bytes."""
         if self._folding.held_bytes + more > FOLDED_ALL_MAX_BYTES:
             return False
-        self._bytes += more
+        self.size_bytes += more
         self._folding.held_bytes += more
         return True
 
@@ -132,8 +132,8 @@ class Held:
             self.release(but=self._noted_bytes)
 
     def release(self, but: int = 0) -> None:
-        freed = max(0, self._bytes - but)
-        self._bytes -= freed
+        freed = max(0, self.size_bytes - but)
+        self.size_bytes -= freed
         self._folding.held_bytes -= freed
         self.projection = None
 

@@ -69,6 +69,8 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = _path_below(self.prefix, scope["raw_path"])
+        if scope["method"] == "CONNECT":
+            raise Refusal(405, "method_not_allowed", "No tunnel is made here; ask for what you want of the upstream.")
         if self.provider.leads_back(scope["headers"]):
             raise Refusal(
                 508, "proxy_loop", "This upstream leads back to this daemon; give the upstream's setting another URL."
@@ -199,7 +201,7 @@ class _Reading:
     def end(self) -> None:
         """The answer is whole."""
         if self._usage is not None and self._drafting is not None:
-            self._receipts.tell(self._drafting, self._usage.usage())
+            self._receipts.tell(self._drafting, self._usage.usage(), self._held.size_bytes)
             self._usage = self._drafting = None
 
     def close(self) -> None:

@@ -28,7 +28,8 @@ from contextfold.serve.logs import log
 
 PROJECT_HEADER, SESSION_HEADER = b"x-context-project", b"x-context-session"
 TEXTS_MAX_CHARS = 8 << 20  # of one request's messages; of more, the latest
-WAITING_MAX = 1000  # receipts whose session is still looked for
+WAITING_MAX = 1000  # receipts whose session is still looked for when their requests are over
+WAITING_MAX_BYTES = 64 << 20  # of these requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Draft:
 class Receipts:
     def __init__(self, fold: FoldService) -> None:
         self._fold = fold
-        self._waiting: set[asyncio.Task[None]] = set()
+        self._waiting: dict[asyncio.Task[None], int] = {}  # and how many bytes of its request each holds
 
     async def draft(
         self, owner: str, headers: Mapping[bytes, list[bytes]], api: Format, projection: BodyProjection
@@ -70,14 +71,14 @@ class Receipts:
             _tell_lost(problem)
             return None
 
-    def tell(self, drafting: asyncio.Task[Draft | None], usage: Usage | None) -> None:
-        """Hand it over, now if its session is known, else as soon as it is."""
+    def tell(self, drafting: asyncio.Task[Draft | None], usage: Usage | None, held_bytes: int) -> None:
+        """Hand it over, now if its session is known, else as soon as it is: so many bytes of its request stay here."""
         if drafting.done():
             self._hand_over(drafting.result(), usage)
-        elif len(self._waiting) < WAITING_MAX:
+        elif len(self._waiting) < WAITING_MAX and sum(self._waiting.values()) + held_bytes <= WAITING_MAX_BYTES:
             waiting = asyncio.get_running_loop().create_task(self._hand_over_later(drafting, usage))
-            self._waiting.add(waiting)
-            waiting.add_done_callback(self._waiting.discard)
+            self._waiting[waiting] = held_bytes
+            waiting.add_done_callback(self._waiting.pop)
         else:
             drafting.cancel()
             _tell_lost(None)

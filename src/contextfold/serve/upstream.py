@@ -66,7 +66,7 @@ class Answer:
     def __init__(self, response: httpx2.Response) -> None:
         self._response = response
         self.status = response.status_code
-        self.headers = passed_on(response.headers.raw)
+        self.headers = _of_answer(response.headers.raw)
 
     async def parts(self) -> AsyncIterator[bytes]:
         """The body as it arrives, each part at once, in the encoding it has."""
@@ -178,6 +178,13 @@ def passed_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     words = (word for name, value in headers if name.lower() == b"connection" for word in value.split(b","))
     named = {word.strip().lower() for word in words} - {b"content-length"}  # which says where a body ends, to everybody
     return [header for header in headers if header[0].lower() not in _OF_CONNECTION | named]
+
+
+def _of_answer(headers: Headers) -> Headers:
+    """An answer's headers for the client. Where it comes in chunks, a length beside them is not its own."""
+    is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in headers)
+    kept = passed_on(headers)
+    return [header for header in kept if header[0].lower() != b"content-length"] if is_chunked else kept
 
 
 def _readable(accepted: bytes) -> bytes:

@@ -21,7 +21,8 @@ from contextfold.fold.messages.walk import Walk
 from contextfold.fold.messages.weight import excess_of
 from contextfold.nesting import DEPTH_MAX
 
-VALUES_MAX = 2_000_000  # strings, arrays and objects of a body: what reading one message may cost
+MESSAGES_MAX = 100_000  # of a list: where each begins, ends and belongs is kept
+VALUES_MAX = 2_000_000  # of a body, names of members too: what reading one message may cost
 PIECE_BYTES = 65_536
 SHORT_BYTES = 2 * DEPTH_MAX  # what is no longer cannot be too deep, and holds no file worth a look
 
@@ -38,7 +39,7 @@ _NESTING = frozenset({dict, list})
 _LOOKED_AT = frozenset({"model", "stream", "thinking"})
 _CLOSING = {"{": "}", "[": "]"}
 _SIGN = re.compile(r"[ \t\n\r]*+(.)[ \t\n\r]*+")
-_VALUE = re.compile(rb'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"?|[\[{]')
+_VALUE = re.compile(rb'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"?|[\[{]|[^\s"\[\]{},:]++')
 
 
 class _Unreadable(ValueError):
@@ -173,6 +174,8 @@ class _Reading:
         decode, read, take = _DECODER.raw_decode, self.api.read, self.walk.take
         at, sign = _opened(text, at, "[")
         while sign != "]":
+            if len(self.starts) == MESSAGES_MAX:
+                raise _Unreadable(TOO_MANY_VALUES)
             start = at
             message, end = decode(text, start)
             take(read(message) if type(message) is dict else UNKNOWN)
@@ -211,7 +214,8 @@ def _check(body: bytes) -> None:
         decoder.decode(b"", final=True)
     if len(body) <= 2 * VALUES_MAX:  # no value is shorter than two bytes
         return
-    if body.count(b'"') // 2 + body.count(b"[") + body.count(b"{") <= VALUES_MAX:  # those inside of text counted too
+    # Each stands behind one of these or is the outermost; those inside of text are counted too.
+    if 1 + body.count(b"[") + body.count(b",") + 2 * body.count(b":") <= VALUES_MAX:
         return
     for number, _ in enumerate(_VALUE.finditer(body), 1):
         if number > VALUES_MAX:

@@ -27,7 +27,7 @@ _COLON = rf"{_QUOTE}\s*+:\s*+"
 _BRANCH_ID = re.compile(rf"branch_id{_COLON}{_QUOTE}(br_[0-9A-Za-z_-]{{1,64}})")
 _SESSION_ID = re.compile(rf"session_id{_COLON}{_QUOTE}(sess_[0-9A-Za-z_-]{{1,64}})")
 _ROLLED_BACK = re.compile(rf"rolled_back_to{_COLON}{_QUOTE}(br_)")
-_DISCARDED = re.compile(rf"branches_discarded{_COLON}\[([^\]]*+)\]")
+_DISCARDED = re.compile(rf"branches_discarded{_COLON}\[([^\[\]]*+)\]")  # up to the next list, if this one has no end
 _ID = re.compile(r"br_[0-9A-Za-z_-]{1,64}")
 _FAILED = (
     re.compile(rf"error{_COLON}(?!null|None)()"),
