@@ -84,7 +84,8 @@ def test_programs_get_the_whole_ledger(call: Call, filled: Filled) -> None:
         (5_000, 5_000), (9_000, 9_000), (5_100, 9_100), (5_300, 9_300),
     ]  # fmt: skip
     assert told["verdict"] == (
-        "Folding made the input of 4 requests cheaper by 6 %, 800 input tokens' worth; 1 of the requests by estimate alone."
+        "Folding made the input of 4 requests cheaper by 6 %, 800 input tokens' worth;"
+        " 1 of the requests by estimate alone."
     )
 
 

@@ -267,7 +267,7 @@ class Deaf(MemoryStore):
 def test_an_archive_that_cannot_be_read_does_not_fail_the_return(
     problem: Exception | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(left_out, "READ_S", 0.01)
+    monkeypatch.setattr(left_out, "LOOK_S", 0.01)
 
     async def act(desk: Desk) -> None:
         begun = await desk.branch()

@@ -171,6 +171,21 @@ class TestFigures:
 
         desk(act)
 
+    def test_what_is_around_a_branch_does_not_grow_by_how_dense_the_branch_is(self, desk: RunDesk) -> None:
+        async def act(desk: Desk) -> None:
+            desk.service.sent(TARGET, sent(1, main(20_000, messages=5), usage=Usage(20_000, 0, 0, 0)))
+            branch_id = await desk.branch()
+            opened = (main(20_100, messages=7), Share(branch_id, 0, 0))
+            desk.service.sent(TARGET, sent(2, *opened, usage=Usage(20_100, 0, 0, 0)))
+            dense = (main(20_100, messages=7), Share(branch_id, 100_000, 40))
+            desk.service.sent(TARGET, sent(3, *dense, usage=Usage(170_100, 0, 0, 0)))
+            assert (await desk.figures())["main_thread"] == 20_100
+            await desk.fold()
+            desk.service.sent(TARGET, sent(4, main(20_300, messages=9), usage=Usage(20_300, 0, 0, 0)))
+            assert (await desk.figures())["main_thread"] == 20_300
+
+        desk(act)
+
     def test_without_usage_the_estimate_is_the_level(self, desk: RunDesk) -> None:
         async def act(desk: Desk) -> None:
             desk.service.sent(TARGET, sent(1, main(123)))

@@ -323,6 +323,18 @@ def test_tools_of_the_provider_inside_go_with_their_turn() -> None:
 
 
 @pytest.mark.parametrize(
+    "asked_for", [{"type": "server_tool_use", "id": "s1", "name": "code_execution", "input": {}}, None]
+)
+def test_a_tool_of_the_provider_whose_result_comes_in_a_later_turn_makes_the_pair_stay(asked_for: Message) -> None:
+    """Code that the provider runs calls a tool of the client's, and ends only once it has that result."""
+    head, tail = branch("anthropic", "br_1"), back("anthropic", "br_1")
+    calling = work("anthropic", "w")
+    calling[0]["content"][:0] = [asked_for] if asked_for else []
+    tail[0]["content"].insert(0, {"type": "code_execution_tool_result", "tool_use_id": "s1", "content": []})
+    assert reasons([*head, *calling, *tail], "anthropic") == ["unbalanced"]
+
+
+@pytest.mark.parametrize(
     ("format", "strange"),
     [
         ("anthropic", {"role": "assistant", "content": [{"type": "hologram"}]}),

@@ -6,7 +6,7 @@ A return must not wait for this, nor fail by it: what cannot be read in time, or
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,7 @@ from contextfold.fold.loss import Piece, fold_loss, pieces_of
 from contextfold.fold.session import State
 from contextfold.fold.store import SessionKey, Store
 
-READ_S = 0.5  # at most, for all of it
+LOOK_S = 0.5  # at most, for all of it, the wait for a thread included
 FIRST_ENTRIES, LAST_EVENTS = 64, 64  # of a long branch both ends are read
 CHARACTERS_READ = 300_000  # of each end: a text may be megabytes
 CHARACTERS_LOOKED_AT = 80_000  # of both, the last ones first
@@ -53,18 +53,12 @@ async def left_out(
     if not _has_work(state, branches):
         return NOTHING
     try:
-        async with asyncio.timeout(READ_S):
+        async with asyncio.timeout(LOOK_S):
             entries = [await _read(store, key, state, each) for each in branches]
+            items = await _looked_for(state.branches[target].description, entries, summary, executor)
+            return LeftOut(target, items)
     except (FoldError, TimeoutError):
         return NOTHING
-    prompt = "\n".join(entry.text for entry in entries[0] if entry.kind == "prompt")
-    ordered = sorted((entry for thread in entries for entry in thread), key=lambda entry: entry.n)
-    pieces = _affordable(pieces_of(ordered))
-    known = f"{state.branches[target].description}\n{prompt}"
-    looking = _looking(known, pieces, summary)
-    if sum(map(_length, pieces)) <= INLINE_CHARACTERS:
-        return LeftOut(target, looking())
-    return LeftOut(target, await asyncio.get_running_loop().run_in_executor(executor, looking))
 
 
 def _has_work(state: State, branches: Sequence[str]) -> bool:
@@ -102,5 +96,14 @@ def _length(piece: Piece) -> int:
     return len(piece.written) + len(piece.got)
 
 
-def _looking(known: str, pieces: Sequence[Piece], summary: str) -> Callable[[], list[str]]:
-    return lambda: fold_loss(known, pieces, summary)
+async def _looked_for(
+    description: str, entries: Sequence[Sequence[Entry]], summary: str, executor: Executor
+) -> list[str]:
+    """Entries are those of the branch itself, and of each that is folded with it."""
+    prompt = "\n".join(entry.text for entry in entries[0] if entry.kind == "prompt")
+    ordered = sorted((entry for thread in entries for entry in thread), key=lambda entry: entry.n)
+    pieces = _affordable(pieces_of(ordered))
+    asked = (f"{description}\n{prompt}", pieces, summary)
+    if sum(map(_length, pieces)) <= INLINE_CHARACTERS:
+        return fold_loss(*asked)
+    return await asyncio.get_running_loop().run_in_executor(executor, fold_loss, *asked)

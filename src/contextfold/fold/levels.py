@@ -80,7 +80,7 @@ def requested(
             continue
         done.add(share.branch_id)
         new = [] if has_hooks else _new(share, thread, messages)
-        tokens = _bounded(level - thread.tokens)
+        tokens = 0 if _is_known(share, thread, sent) else _bounded(level - thread.tokens)
         if tokens or new:
             n = state.revision + len(events) + 1
             redactions = sum(message.redactions for message in new)
@@ -119,6 +119,14 @@ def _open_thread(state: State, branch_id: str | None) -> Thread | Branch | None:
     if branch_id is None:
         return state.main
     return state.branches[branch_id] if branch_id in state.path else None
+
+
+def _is_known(share: Share, thread: Thread | Branch, sent: Sent) -> bool:
+    """Whether a branch is open in this thread and it has not grown since a request told of it: then that one knew best.
+
+    Its share changes all the same, by how exact the estimate of the branch is, and would stay when the branch is gone.
+    """
+    return share is not sent.shares[-1] and 0 < share.messages <= thread.messages
 
 
 def _new(share: Share, thread: Thread | Branch, messages: Sequence[Text]) -> Sequence[Text]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,6 +24,7 @@ from contextfold.serve.upstream import sent_on, with_body, with_readable_encodin
 
 FOLDED_MAX_BYTES = 32 << 20  # a larger request is not looked into
 FOLDED_ALL_MAX_BYTES = 256 << 20  # of all that are looked into or kept for their sessions at a time
+FOLDED_OWNER_MAX_BYTES = 128 << 20  # of these, an owner's
 INLINE_BYTES = 256 << 10  # a longer request is looked into in a thread, so that others are answered meanwhile
 PART_BYTES = 256 << 10  # of a body that is here, sent at once: each has the upstream's time to be taken
 LANES = 2  # threads
@@ -102,8 +103,8 @@ class Held:
     Once it is sent, nothing more is needed but what was taken out of it for its session.
     """
 
-    def __init__(self, folding: Folding) -> None:
-        self._folding = folding
+    def __init__(self, folding: Folding, owner: str) -> None:
+        self._folding, self._owner = folding, owner
         self.size_bytes = 0
         self._is_sent = False
         self._noted_bytes: int | None = None
@@ -112,10 +113,10 @@ class Held:
 
     def take(self, more: int) -> bool:
         """Whether there is room for so many bytes."""
-        if self._folding.held_bytes + more > FOLDED_ALL_MAX_BYTES:
+        if not self._folding.has_room_for(self._owner, more):
             return False
         self.size_bytes += more
-        self._folding.held_bytes += more
+        self._folding.hold(self._owner, more)
         return True
 
     def sent(self) -> None:
@@ -134,7 +135,7 @@ class Held:
     def release(self, but: int = 0) -> None:
         freed = max(0, self.size_bytes - but)
         self.size_bytes -= freed
-        self._folding.held_bytes -= freed
+        self._folding.hold(self._owner, -freed)
         self.projection = None
 
 
@@ -145,13 +146,24 @@ class Folding:
         self._metrics = metrics
         self._lane = ThreadPoolExecutor(LANES, "contextfold-project")
         self.held_bytes = 0
+        self.held_of: Counter[str] = Counter()
+
+    def has_room_for(self, owner: str, more: int) -> bool:
+        is_fair = self.held_of[owner] + more <= FOLDED_OWNER_MAX_BYTES
+        return is_fair and self.held_bytes + more <= FOLDED_ALL_MAX_BYTES
+
+    def hold(self, owner: str, more: int) -> None:
+        self.held_bytes += more
+        self.held_of[owner] += more
+        if not self.held_of[owner]:
+            del self.held_of[owner]
 
     def close(self) -> None:
         self._lane.shutdown(wait=False, cancel_futures=True)
 
     async def fold(self, api: Format, passing: Passing) -> Held:
         """Have the request pass without what is folded, or as it comes where that cannot be known."""
-        held = Held(self)
+        held = Held(self, passing.owner)
         try:
             reason = await self._read(api, passing, held)
         except BaseException:

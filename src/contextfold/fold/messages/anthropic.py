@@ -71,6 +71,8 @@ def _result(block: Members, is_alone: bool) -> Result:
 def _answered(blocks: Sequence[object]) -> Fact:
     calls: list[Call] = []
     flaw, thinks = "", False
+    asked: list[object] = []  # the provider itself; its results name them, and may come in a later turn
+    answered: list[object] = []
     for block in blocks:
         members = block_members(block)
         kind = members.get("type")
@@ -82,6 +84,17 @@ def _answered(blocks: Sequence[object]) -> Fact:
             calls.append(made)
         elif kind in _HOSTED:
             calls.append(HOSTED)
-        elif not (isinstance(kind, str) and kind.endswith("_tool_result")):
+            asked.append(members.get("id"))
+        elif isinstance(kind, str) and kind.endswith("_tool_result"):
+            answered.append(members.get("tool_use_id"))
+        else:
             flaw = "unknown_content"
+    if asked != answered and not flaw and not _are_same(asked, answered):
+        flaw = "unbalanced"
     return Fact("model", tuple(calls), (), flaw, thinks) if calls or flaw or thinks else SAID
+
+
+def _are_same(asked: Sequence[object], answered: Sequence[object]) -> bool:
+    """Whether each is there once, in any order."""
+    ids = {each for each in asked if isinstance(each, str)}
+    return len(ids) == len(asked) == len(answered) and ids == {each for each in answered if isinstance(each, str)}
