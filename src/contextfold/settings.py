@@ -199,8 +199,19 @@ def _upstream(values: _Values, name: str) -> Upstream:
     authority = rest.partition("/")[0]
     host = authority if authority.endswith("]") or ":" not in authority else authority.rpartition(":")[0]
     through = _first(values.environment, HTTPS_PROXY)
-    is_usable = scheme == "https" and through.startswith(("http://", "https://"))
+    is_usable = scheme == "https" and _is_proxy(through)
     return Upstream(url, through if is_usable and not _goes_direct(values.environment, host) else "")
+
+
+def _is_proxy(url: str) -> bool:
+    """What is meant for many programs and makes no sense to this one is no reason not to start."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _goes_direct(environment: Mapping[str, str], host: str) -> bool:
