@@ -216,6 +216,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.serve.guard import Limits as EdgeLimits
     from contextfold.serve.http import StatingGuard, routes_of
     from contextfold.serve.limits import Buckets, HostRule, RateLimit
+    from contextfold.serve.logs import log
     from contextfold.serve.mcp import Services
     from contextfold.serve.metrics import Metrics
     from contextfold.serve.resolvers import Resolvers
@@ -229,6 +230,8 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     store: Store = open_store(settings.fold, tell=_Told()) if "fold" in settings.server.tools else MemoryStore()
     store = store if tracer is None else traced(store, tracer)
     fold = FoldService(store, scrubber, policy_of(settings.fold), note=lambda noted: _count(noted, metrics, tracer))
+    if settings.proxy.anthropic.goes_direct or settings.proxy.openai.goes_direct:
+        log("proxy.variable_ignored", "warning", variable="HTTPS_PROXY")
     buckets = Buckets(RateLimit(settings.rate_per_second, settings.rate_burst))
     services = Services(fold, Resolvers(settings.server), buckets, metrics, tracer)
     return StatingGuard(

@@ -91,6 +91,7 @@ class Upstream(Record):
 
     url: str
     through: str = ""
+    goes_direct: bool = False  # though a variable names a proxy: one that cannot be used
 
 
 class ProxySettings(Record):
@@ -199,8 +200,10 @@ def _upstream(values: _Values, name: str) -> Upstream:
     authority = rest.partition("/")[0]
     host = authority if authority.endswith("]") or ":" not in authority else authority.rpartition(":")[0]
     through = _first(values.environment, HTTPS_PROXY)
-    is_usable = scheme == "https" and _is_proxy(through)
-    return Upstream(url, through if is_usable and not _goes_direct(values.environment, host) else "")
+    if scheme != "https" or not through or _goes_direct(values.environment, host):
+        return Upstream(url)
+    through = through if "://" in through else f"http://{through}"
+    return Upstream(url, through) if _is_proxy(through) else Upstream(url, goes_direct=True)
 
 
 def _is_proxy(url: str) -> bool:

@@ -209,6 +209,12 @@ def test_a_result_marked_as_an_error_opens_nothing() -> None:
     assert sent(messages, "anthropic") == messages
 
 
+def test_what_is_no_mark_is_read_the_same_way_by_library_and_proxy() -> None:
+    messages = [*branch("anthropic", "br_1"), *work("anthropic", "w"), *back("anthropic", "br_1")]
+    messages[-1]["content"][0]["is_error"] = 0
+    assert sent(messages, "anthropic") == messages
+
+
 @every_format
 def test_an_unknown_branch_is_ignored(format: Format) -> None:
     messages = [*branch(format, "br_1"), *work(format, "w"), *back(format, "br_9")]

@@ -444,6 +444,8 @@ class TestSessions:
     )
     def test_a_session_that_cannot_be_meant_breaks_no_answer(self, place: Place, headers: dict[str, str]) -> None:
         assert place.post(None, MESSAGES, **headers).status == 200
+        told = [line for line in place.log() if line["event"] == "proxy.receipt_lost"]
+        assert {(line["level"], line["code"]) for line in told} == {("warning", "invalid_argument")}
 
 
 class TestEnds:

@@ -171,6 +171,27 @@ def test_an_upstream_that_does_not_take_the_request_is_a_gateway_timeout(
     run(scenario, place)
 
 
+def test_connections_that_nobody_uses_are_let_go_by_themselves(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream, "KEPT_S", 0.05)
+    is_let_go = threading.Event()
+
+    def script(_: Asked, wire: Wire) -> None:
+        wire.answer(b"{}")
+        if wire.is_closed():
+            is_let_go.set()
+
+    place.upstream.script = script
+
+    async def scenario() -> None:
+        for _ in range(2):  # after a rest it goes on
+            client = await Client(HELLO).call(place)
+            assert client.sent[0]["status"] == 200
+            assert await asyncio.to_thread(is_let_go.wait, WAIT_S)
+            is_let_go.clear()
+
+    run(scenario, place)
+
+
 def test_an_exchange_without_end_is_cut_at_last(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "EXCHANGE_S", 2.0)
 

@@ -246,6 +246,7 @@ class TestUpstreams:
             ({"HTTPS_PROXY": "http://p:1", "https_proxy": "http://q:2"}, "http://q:2"),
             ({"HTTP_PROXY": "http://p:1", "ALL_PROXY": "http://p:1"}, ""),
             ({"HTTPS_PROXY": "socks5://p:1"}, ""),
+            ({"HTTPS_PROXY": "p:1"}, "http://p:1"),
             ({"HTTPS_PROXY": "http://p:99999"}, ""),
             ({"HTTPS_PROXY": "http://p:one"}, ""),
             ({"HTTPS_PROXY": "http://"}, ""),
@@ -262,6 +263,11 @@ class TestUpstreams:
         }
         proxy = daemon_settings_from({**HERE, **environment}, given).proxy
         assert (proxy.anthropic.through, proxy.openai.through) == (through, "")
+        unusable = {"socks5://p:1", "http://p:99999", "http://p:one", "http://"}
+        assert (proxy.anthropic.goes_direct, proxy.openai.goes_direct) == (
+            environment.get("HTTPS_PROXY") in unusable,
+            False,
+        )
 
     def test_one_means_nothing_to_a_server_on_stdio(self) -> None:
         ran = context("serve", "--stdio", "--cache-root", "x", "--openai-upstream", "http://h")

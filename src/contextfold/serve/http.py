@@ -217,7 +217,10 @@ def _is_mcp(path: str) -> bool:
 
 
 async def _not_found(_request: Request, _problem: Exception) -> Response:
-    message = "There is nothing here; the dashboard is at /, MCP at /mcp, and everything else below /v1."
+    message = (
+        "There is nothing here; the dashboard is at /, MCP at /mcp, models behind /proxy/anthropic and "
+        "/proxy/openai/v1, and everything else below /v1."
+    )
     return told_error(404, "not_found", message)
 
 

@@ -138,7 +138,9 @@ class _Endpoint:
                     f"{self.name}_upstream.",
                 )
         return Refusal(
-            502, "upstream_broken", f"The {self.name} upstream ended the connection without an answer; try again."
+            502,
+            "upstream_broken",
+            f"The {self.name} upstream gave no answer that can be passed on, or hung up before it; try again.",
         )
 
 

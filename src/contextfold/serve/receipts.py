@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from contextfold.errors import FoldError, StoreUnavailable
+from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.fold.callers import Caller, Target, target_of
 from contextfold.fold.inbox import InboxFull
 from contextfold.fold.messages import BodyProjection, Format, Receipt, Span
@@ -65,7 +65,8 @@ class Receipts:
                     await self._fold.sessions.look(target.key)
             shares = _shares(projection, self._fold.messages_known(target.key))
             return Draft(target, api, projection.model, projection.receipt, shares)
-        except FoldError:
+        except FoldError as problem:
+            _tell_lost(code=problem.code)
             return None
         except Exception as problem:  # a bug costs a receipt, not an answer
             _tell_lost(problem)
@@ -81,7 +82,7 @@ class Receipts:
             waiting.add_done_callback(self._waiting.pop)
         else:
             drafting.cancel()
-            _tell_lost(None)
+            _tell_lost(code="busy")
 
     async def close(self) -> None:
         for waiting in self._waiting:
@@ -96,8 +97,10 @@ class Receipts:
             return
         try:
             self._fold.sent(draft.target, _sent(draft, usage))
-        except (InboxFull, FoldError):
-            _tell_lost(None)
+        except InboxFull:
+            _tell_lost(code="busy")
+        except FoldError as problem:
+            _tell_lost(code=problem.code)
         except Exception as problem:  # as above
             _tell_lost(problem)
 
@@ -105,11 +108,11 @@ class Receipts:
         projects, names = headers.get(PROJECT_HEADER, []), headers.get(SESSION_HEADER, [])
         if projects:
             if len(projects) > 1 or len(names) > 1:
-                return None
+                raise ArgumentInvalid("X-Context-Project", "must come once")
             try:
                 project, name = projects[0].decode("utf-8"), names[0].decode("utf-8") if names else None
             except UnicodeDecodeError:
-                return None
+                raise ArgumentInvalid("X-Context-Project", "must be UTF-8") from None
             return target_of(Caller(owner, name), project_at(project))
         if session_id is None:
             return None
@@ -161,6 +164,6 @@ def _sent(draft: Draft, usage: Usage | None) -> Sent:
     )
 
 
-def _tell_lost(problem: Exception | None) -> None:
+def _tell_lost(problem: Exception | None = None, *, code: str = "internal") -> None:
     why = {"exception": type(problem).__name__, "raised_at": place_of(problem)} if problem else {}
-    log("proxy.receipt_lost", "error" if problem else "warning", **why)
+    log("proxy.receipt_lost", "error" if problem else "warning", code=code, **why)

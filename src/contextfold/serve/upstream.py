@@ -13,9 +13,10 @@ comes with that name is refused.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 import httpx2
 
@@ -63,8 +64,8 @@ class UpstreamFailed(Exception):
 class Answer:
     """What an upstream answers, from its head on. Whoever has one closes it."""
 
-    def __init__(self, response: httpx2.Response) -> None:
-        self._response = response
+    def __init__(self, response: httpx2.Response, on_closed: Callable[[], None]) -> None:
+        self._response, self._on_closed = response, on_closed
         self.status = response.status_code
         self.headers = _of_answer(response.headers.raw)
 
@@ -80,9 +81,12 @@ class Answer:
     async def close(self) -> None:
         """The connection is kept if the answer was read to its end and nothing came behind it, and cut if not."""
         assert isinstance(self._response.stream, httpx2.AsyncByteStream)
-        if _left_over(self._response.stream):  # it would be taken for the answer to the next request
-            await self._response.extensions["network_stream"].aclose()
-        await self._response.stream.aclose()
+        try:
+            if _left_over(self._response.stream):  # it would be taken for the answer to the next request
+                await self._response.extensions["network_stream"].aclose()
+            await self._response.stream.aclose()
+        finally:
+            self._on_closed()
 
 
 def _left_over(stream: httpx2.AsyncByteStream) -> bytes:
@@ -102,6 +106,9 @@ class Provider:
         self._through = upstream.through
         self._path = self._url.raw_path.rstrip(b"/")
         self._transport: httpx2.AsyncHTTPTransport | None = None
+        self._in_use = 0
+        self._resting: asyncio.TimerHandle | None = None
+        self._closing: set[asyncio.Task[None]] = set()
         self._name = b"contextfold-" + secrets.token_hex(4).encode()
         self._names_us = PROXY_PATH.encode() in self._path + b"/"
 
@@ -119,22 +126,48 @@ class Provider:
                 "timeout": {"connect": CONNECT_S, "write": WRITE_S, "read": READ_S, "pool": ROOM_S},
             },
         )
+        self._in_use += 1
         try:
             response = await self._opened().handle_async_request(request)
-        except httpx2.TransportError as problem:
-            raise _failed(problem) from None
+        except BaseException as problem:
+            self._used()
+            if isinstance(problem, httpx2.TransportError):
+                raise _failed(problem) from None
+            raise
+        answer = Answer(response, self._used)
         if not STATUS_LEAST <= response.status_code <= STATUS_MOST:
-            await Answer(response).close()
+            await answer.close()
             raise UpstreamFailed(BROKEN, "Status")
-        return Answer(response)
+        return answer
 
     def leads_back(self, headers: Headers) -> bool:
         """Whether a request has been here before."""
         return any(name == b"via" and self._name in value for name, value in headers)
 
     async def close(self) -> None:
-        if self._transport is not None:
-            await self._transport.aclose()
+        self._rest()
+        await asyncio.gather(*self._closing)
+
+    def _used(self) -> None:
+        """A request is over. The library looks for connections that are idle for too long only when it is asked."""
+        self._in_use -= 1
+        if self._resting is not None:
+            self._resting.cancel()
+        self._resting = asyncio.get_running_loop().call_later(KEPT_S, self._rest_if_idle)
+
+    def _rest_if_idle(self) -> None:
+        if not self._in_use:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Let all connections go; the next request opens new ones."""
+        if self._resting is not None:
+            self._resting.cancel()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            closing = asyncio.get_running_loop().create_task(transport.aclose())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     def _opened(self) -> httpx2.AsyncHTTPTransport:
         if self._transport is None:

@@ -64,7 +64,7 @@ def _asked(blocks: Sequence[object]) -> Fact:
 
 
 def _result(block: Members, is_alone: bool) -> Result:
-    failed = block.get("is_error") not in (None, False)
+    failed = all(block.get("is_error") is not said for said in (None, False))  # 0 is no way to say no
     return Result(block["tool_use_id"], block.get("content"), failed, is_alone)
 
 
