@@ -26,6 +26,7 @@ from bench.stdio import median, p99
 from bench.trajectories import EACH, Ask, Run, branched, generated, rendered
 
 LIMIT = 2.0  # times what the bare proxy adds
+FULL_LIMIT = 2.5  # where many ask at once: the processor is full then, and every history has to be read by it
 SUBTASKS = 4  # of a generated run: 168 KB
 TIMEOUT_S = 30.0
 REQUESTS = 48  # in a turn, of all clients together
@@ -295,7 +296,7 @@ def figure(load: Load, running: Servers, *, turns: int, requests: int) -> Figure
         f"{ours_told}, {ours_cpu}",
         f"bare proxy {bare_told}, {bare_cpu}; direct p50 {exactly(least_s)}",
         (median(ours.seconds) - least_s) / (median(bare.seconds) - least_s),
-        LIMIT,
+        LIMIT if clients == 1 else FULL_LIMIT,
     )
 
 

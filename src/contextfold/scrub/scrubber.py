@@ -124,12 +124,9 @@ class Scrubber:
 
     def _findings(self, folded: bytes) -> list[_Finding]:
         """Every secret of one pass; those that overlap or touch are one, named by the rule that stands first."""
-        found = [
-            finding
-            for reading in _readings(folded)
-            for rank in self._candidates(reading)
-            for finding in self._found_by(rank, reading)
-        ]
+        ranks = self._candidates(folded)  # what is meant has no keyword that is not written
+        readings = _readings(folded) if ranks else ()
+        found = [finding for reading in readings for rank in ranks for finding in self._found_by(rank, reading)]
         merged: list[_Finding] = []
         for finding in sorted(found):
             last = merged[-1] if merged else None

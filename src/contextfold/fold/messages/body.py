@@ -11,6 +11,7 @@ import codecs
 import json
 import re
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,7 +134,7 @@ class _Reading:
             self._read(self.body.decode("latin-1"))
         except _Unreadable as problem:
             return str(problem)
-        except ValueError:
+        except (ValueError, StopIteration):  # the second is the parser's, where no value begins
             return NOT_JSON
         except RecursionError:
             return TOO_DEEP
@@ -148,7 +149,7 @@ class _Reading:
         at, sign = _opened(text, 0, "{")
         names: set[str] = set()
         while sign != "}":
-            name, at = _DECODER.raw_decode(text, at)
+            name, at = _decode(text, at)
             if not isinstance(name, str):
                 raise _Unreadable(NOT_JSON)
             if name in names:
@@ -164,14 +165,16 @@ class _Reading:
         if name == self.api.list_name and text.startswith("[", at):
             self.members[name] = []  # a list was there
             return self._list(text, at)
-        value, end = _DECODER.raw_decode(text, at)
-        _check_depth(value, text, at, end)
+        value, end = _decode(text, at)
+        if text.count("[", at, end) + text.count("{", at, end) > DEPTH_MAX:
+            _check_depth(value)
         if name in _LOOKED_AT or name in self.api.elsewhere or name == self.api.list_name:
             self.members[name] = value
         return end
 
     def _list(self, text: str, at: int) -> int:
-        decode, read, take = _DECODER.raw_decode, self.api.read, self.walk.take
+        decode, read, take, count = _decode, self.api.read, self.walk.take, text.count
+        starts, ends, weights = self.starts.append, self.ends.append, self.weights.append
         at, sign = _opened(text, at, "[")
         while sign != "]":
             if len(self.starts) == MESSAGES_MAX:
@@ -181,12 +184,18 @@ class _Reading:
             take(read(message) if type(message) is dict else UNKNOWN)
             excess = 0
             if end - start > SHORT_BYTES:
-                _check_depth(message, text, start, end)
+                if count("[", start, end) + count("{", start, end) > DEPTH_MAX:
+                    _check_depth(message)
                 excess = excess_of(message) if type(message) is dict else 0
-            at, sign = _past(text, end, ",]")
-            self.starts.append(start)
-            self.ends.append(end)
-            self.weights.append((at if sign == "," else end) - start - excess)  # a cut takes the comma too
+            if text.startswith(",{", end):  # the most usual ways to go on, for what they cost
+                at, sign = end + 1, ","
+            elif text.startswith(", {", end):
+                at, sign = end + 2, ","
+            else:
+                at, sign = _past(text, end, ",]")
+            starts(start)
+            ends(end)
+            weights((at if sign == "," else end) - start - excess)  # a cut takes the comma too
         return at
 
 
@@ -222,10 +231,8 @@ def _check(body: bytes) -> None:
             raise _Unreadable(TOO_MANY_VALUES)
 
 
-def _check_depth(value: object, text: str, start: int, end: int) -> None:
-    """Here and not in the parser alone: how deep that goes depends on the interpreter and on who called."""
-    if text.count("[", start, end) + text.count("{", start, end) <= DEPTH_MAX:
-        return
+def _check_depth(value: object) -> None:
+    """Of what has so many brackets that it may be too deep: how far the parser goes depends on the interpreter."""
     level: list[Any] = [[value]]
     for _ in range(DEPTH_MAX + 1):
         parents = (each.values() if type(each) is dict else each for each in level)
@@ -247,4 +254,5 @@ def _no_json(name: str) -> object:
 
 
 # Numbers are never looked at, and to convert a long one takes time: their length will do.
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=len, parse_float=len, parse_constant=_no_json)
+_decoder: Any = json.JSONDecoder(object_pairs_hook=_object, parse_int=len, parse_float=len, parse_constant=_no_json)
+_decode: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once  # without what `raw_decode` adds to each call

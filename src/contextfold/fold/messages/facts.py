@@ -106,7 +106,7 @@ def call(call_id: object, name: object) -> Call | None:
 def answer(call_id: object, content: object) -> Fact:
     """A message that is one result and nothing else."""
     if isinstance(call_id, str) and call_id:
-        return Fact("input", results=(Result(call_id, content, False, True),))
+        return Fact("input", (), (Result(call_id, content, False, True),))
     return UNKNOWN
 
 

@@ -35,8 +35,8 @@ def _answered(message: Members) -> Fact:
     if not asked:
         return SAID
     calls = [_call(block_members(each)) for each in items_of(asked) or (None,)]
-    made = tuple(each for each in calls if each)
-    return Fact("model", made, flaw="" if len(made) == len(calls) else "unknown_content")
+    made = tuple([each for each in calls if each])
+    return Fact("model", made) if len(made) == len(calls) else Fact("model", made, flaw="unknown_content")
 
 
 def _call(asked: Members) -> Call | None:

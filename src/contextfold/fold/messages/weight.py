@@ -28,7 +28,10 @@ def weight_of(message: object) -> int:
 def excess_of(message: Members) -> int:
     """How much more the bytes of its files are than what they count for."""
     excess = 0
-    for block in items_of(message.get("content") or message.get("output")) or ():
+    content = message.get("content") or message.get("output")
+    if type(content) is str:
+        return 0
+    for block in items_of(content) or ():
         members = block_members(block)
         kind = members.get("type")
         if kind == "tool_result":
