@@ -39,7 +39,7 @@ serve: $(READY) $(COMPILED)
 	@bash examples/serve.sh $(BIN)/context $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 check: setup
 	$(BIN)/ruff check .
@@ -55,7 +55,7 @@ bench: setup
 	$(BIN)/python -m bench
 
 soak: setup
-	CONTEXTFOLD_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS)
+	CONTEXTFOLD_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 # Takes the newest versions that pyproject.toml and requirements/dev.in allow.
 lock:

@@ -25,7 +25,12 @@ settings.register_profile(
 settings.load_profile("house")
 
 
-LONG = ("test_house.py::test_the_bench", "jetstream/test_cluster.py", "browser/test_page.py::test_page[a thousand")
+LONG = (
+    "test_house.py::test_the_bench",
+    "jetstream/test_cluster.py",
+    "fold/test_histories.py",
+    "browser/test_page.py::test_page[a thousand",
+)
 
 
 @pytest.fixture
