@@ -39,7 +39,7 @@ serve: $(READY) $(COMPILED)
 	@bash examples/serve.sh $(BIN)/context $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(WORKERS)
 
 check: setup
 	$(BIN)/ruff check .
@@ -55,7 +55,7 @@ bench: setup
 	$(BIN)/python -m bench
 
 soak: setup
-	CONTEXTFOLD_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	CONTEXTFOLD_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 # Takes the newest versions that pyproject.toml and requirements/dev.in allow.
 lock:

@@ -163,9 +163,6 @@ class Ways:
             agent.close()
 
 
-pytestmark = pytest.mark.xdist_group("leak")  # what they look at takes half a minute to make, and is made once
-
-
 @pytest.fixture(scope="module")
 def secrets() -> list[KnownSecret]:
     made = [secret for seed in range(times(1, 4)) for secret in known_secrets(seed)]
