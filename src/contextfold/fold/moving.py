@@ -28,6 +28,7 @@ from contextfold.fold.store import SessionKey, StaleRevision, Summary
 PART_EVENTS: Final = 64
 PAGE_CHARACTERS: Final = 1_000_000  # of texts, after which a page ends with the event it is at; one text may be longer
 PAGE_ENTRIES: Final = 512
+LOST_MOST: Final = 1_000  # as often may another mover be faster with a part of a session: it gets on each time
 ROUNDS: Final = 8  # as often may a session go on at the source, or at the target, while it is moved; or any after that
 
 
@@ -163,14 +164,17 @@ class _Move:
         """A session that is gone by now has nothing left to move."""
         self.verified.add(listed)
         copied = False
-        for _ in range(ROUNDS):
+        rounds = lost = 0
+        while rounds < ROUNDS and lost < LOST_MOST:
             here = await self.source.look(listed.key, listed.session_id)
             there = await self.target.look(listed.key, listed.session_id)
             if here is None:
                 break
             _refuse_rival(here.held, await self.target.live(listed.key), there)
             if there is None or not _is_complete(here, there):
-                copied = await self._copy(here, there) or copied
+                is_copied = await self._copy(here, there)
+                copied = is_copied or copied
+                rounds, lost = (rounds + 1, lost) if is_copied else (rounds, lost + 1)
                 continue
             different = await self._difference(here, there)
             if different is None:
@@ -178,6 +182,7 @@ class _Move:
                 break
             if await self._is_still(here, there):
                 raise MoveRefused(f"{_told(listed)} is at the target too, but its {different} are not the source's")
+            lost += 1
         else:
             raise StoreUnavailable(f"{_told(listed)} keeps changing: stop the daemons that use it, and run this again")
         self._count(listed, copied=copied)
