@@ -17,12 +17,13 @@ from contract.sessions import commit_of, key_of
 from daemon import Daemon, HttpAgent, Refused
 from jetstream.history import Account, Try, effect_of, excerpt, violations
 from jetstream.proxy import Loss, Proxy
+from jetstream.readiness import SOON_S, is_ready, status
 from jetstream.subjects import published
-from jetstream.waiting import ASKED_EVERY_S, SOON_S, is_ready, status, until
 from jetstream.watchers import Watcher, logs_through
 from machine import times
 from nats_servers import NatsServer, random_prefix
 from serve.reporting import HookedAgent
+from waiting import ASKED_EVERY_S, until
 
 PROJECT = "/away"
 AWAY_S = 0.3

@@ -17,12 +17,13 @@ from jetstream.agents import Agent, Book, Session
 from jetstream.history import Account, Logs, Published, excerpt, violations
 from jetstream.nemesis import Nemesis, Servers, daemons
 from jetstream.proxy import Proxy
+from jetstream.readiness import is_ready
 from jetstream.routes import Routes
 from jetstream.subjects import logged, published_up_to
-from jetstream.waiting import is_ready, until
 from jetstream.watchers import Watcher, logs_through, wrong_views
 from machine import times
 from nats_servers import NatsCluster
+from waiting import until
 
 SESSIONS = 50
 AGENTS, WATCHERS, DAEMONS = times(8, 12), 2, 3

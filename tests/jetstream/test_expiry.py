@@ -11,8 +11,8 @@ import pytest
 
 from daemon import Daemon, Http, HttpAgent
 from jetstream.subjects import published, subjects_of
-from jetstream.waiting import until
 from nats_servers import NatsServer, random_prefix
+from waiting import until
 
 SHORT_LIVED = {"CONTEXT_SESSION_IDLE_SECS": "5"}
 PROJECT = "/expiry"

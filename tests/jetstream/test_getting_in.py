@@ -19,10 +19,11 @@ import pytest
 
 from daemon import Daemon, Http
 from jetstream.signing import Authority, operated
-from jetstream.test_operators_page import WAIT_S, agent, block, connected, daemon, is_ready, until, work
+from jetstream.test_operators_page import WAIT_S, agent, block, connected, daemon, is_ready, work
 from machine import COMMAND, context
 from nats_servers import NatsServer, random_prefix
 from nats_servers import _free_port as free_port
+from waiting import until
 
 PROJECT = "/work/app"
 PASSWORD = "geheim-47-pw"

@@ -8,7 +8,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -25,13 +24,13 @@ from daemon import Daemon, Http, HttpAgent, Refused
 from machine import ROOT, context
 from nats_servers import PROGRAM, NatsCluster, NatsServer
 from nats_servers import _free_port as free_port
+from waiting import until
 
 PAGE = (ROOT / "docs" / "nats.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 PROJECT = "/work/app"
 STREAMS = tuple(Names("contextfold").subjects)
 WAIT_S = 60.0
-ASKED_EVERY_S = 0.05
 OF_DAEMON = ("--nats-user", "daemon", "--nats-password-file")
 PASSWORD = "change-this-too"
 
@@ -118,14 +117,6 @@ class AsWritten(NatsServer):
         self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         if wait:
             self.wait()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that nobody tells; the time is a bound on a hang."""
-    give_up_s = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < give_up_s, "it never came"
-        time.sleep(ASKED_EVERY_S)
 
 
 def is_ready(running: Daemon) -> bool:
