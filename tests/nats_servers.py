@@ -9,6 +9,7 @@ import asyncio
 import atexit
 import contextlib
 import json
+import os
 import random
 import secrets
 import signal
@@ -28,10 +29,13 @@ from nats.aio.client import Client
 from contextfold.stores.nats_link import Place
 
 PROGRAM = Path(sys.executable).parent / "nats-server"
-PORTS = range(20_000, 30_000)  # below those that the system gives to whoever connects somewhere
+WORKERS_MOST = 8  # that run tests at once and choose ports of their own
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS_MOST
+PORTS = range(20_000 + WORKER, 30_000, WORKERS_MOST)  # below those that the system gives to whoever connects somewhere
 PORTS_TRIED_MAX = 50
 STARTS_TRIED_MAX = 5
 ANSWER_S = 60.0  # a bound on a hang, not a measure
+PROBE_S = 2.0  # then it is asked again: while servers elect a leader nobody answers
 ASKED_EVERY_S = 0.01
 NODES = 3
 LOG_TOLD = 3_000  # characters
@@ -39,6 +43,7 @@ LeadTo = Callable[[Mapping[str, int]], Mapping[str, int]]  # ports of servers by
 
 
 _started: set[subprocess.Popen[bytes]] = set()
+_chosen: set[int] = set()  # ports, some of which nobody listens on yet, or any more for a moment
 
 
 @atexit.register
@@ -58,7 +63,9 @@ def _free_port() -> int:
         port = random.SystemRandom().choice(PORTS)
         with socket.socket() as tried, contextlib.suppress(OSError):
             tried.bind(("127.0.0.1", port))
-            return port
+            if port not in _chosen:
+                _chosen.add(port)
+                return port
     raise AssertionError("no free port")
 
 
@@ -267,18 +274,20 @@ async def _takes_a_message(connection: Client, replicas: int) -> bool:
     name = f"probe_{secrets.token_hex(4)}"
     stream = {"name": name, "subjects": [name], "num_replicas": replicas, "storage": "memory"}
     try:
-        made = await _asked(connection, f"$JS.API.STREAM.CREATE.{name}", stream)
+        made = await _asked(connection, f"$JS.API.STREAM.CREATE.{name}", stream, PROBE_S)
         if "error" in made:
             return False
-        told = await _asked(connection, name, {})
-        await _asked(connection, f"$JS.API.STREAM.DELETE.{name}", {})
+        told = await _asked(connection, name, {}, PROBE_S)
+        await _asked(connection, f"$JS.API.STREAM.DELETE.{name}", {}, PROBE_S)
     except (nats.errors.Error, TimeoutError):
         return False
     return "seq" in told
 
 
-async def _asked(connection: Client, subject: str, sent: dict[str, Any]) -> dict[str, Any]:
-    answer = await connection.request(subject, json.dumps(sent).encode(), timeout=2)
+async def _asked(
+    connection: Client, subject: str, sent: dict[str, Any], timeout_s: float = ANSWER_S
+) -> dict[str, Any]:
+    answer = await connection.request(subject, json.dumps(sent).encode(), timeout=timeout_s)
     told: dict[str, Any] = json.loads(answer.data)
     return told
 

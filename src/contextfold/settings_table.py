@@ -94,7 +94,9 @@ def _url_or_off(called: str, text: str) -> str:
 
 def _upstream(called: str, text: str) -> str:
     """A base URL: what is asked for below it is added as it comes, so nothing may stand behind the path."""
-    host = text.partition("://")[2].partition("/")[0]
+    scheme, separator, rest = text.partition("://")
+    text = scheme.lower() + separator + rest
+    host = rest.partition("/")[0]
     is_plain = text.isascii() and not set(text) & set(' ?#\\%"<>^`{|}')
     if not (is_http_url(text) and is_plain and _is_authority(host) and not _leads_away(text)):
         raise SettingsError(

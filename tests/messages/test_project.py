@@ -16,6 +16,7 @@ from contextfold.nesting import DEPTH_MAX
 from machine import ROOT
 
 Message = dict[str, Any]
+LEDGER = (ROOT / "src" / "contextfold" / "web" / "ledger.js").read_text(encoding="utf-8")
 PAGE = (ROOT / "docs" / "messages.md").read_text(encoding="utf-8")
 LIST = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input"}
 SESSION = "sess_0123456789abcdef"
@@ -640,3 +641,8 @@ def test_the_page_explains_every_reason() -> None:
     explained = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
     assert set(REASONS) <= set(explained)
     assert len(REASONS) == len(set(REASONS))
+
+
+def test_the_dashboard_has_words_for_every_reason() -> None:
+    words = LEDGER.split("const REASONS = {")[1].split("};")[0]
+    assert re.findall(r"^  (\w+): \"", words, re.MULTILINE) == list(REASONS)

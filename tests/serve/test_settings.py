@@ -218,6 +218,7 @@ class TestUpstreams:
         [
             ("http://localhost:8000/v1/", "http://localhost:8000/v1"),
             ("https://models.example.org", "https://models.example.org"),
+            ("HTTPS://models.example.org/V1", "https://models.example.org/V1"),
             ("http://[::1]:9/x/y", "http://[::1]:9/x/y"),
             ("http://10.0.0.1", "http://10.0.0.1"),
         ],

@@ -277,7 +277,7 @@ export class SessionView {
 
   /** @param {api.Session} session */
   #showFigures(session) {
-    const share = session.total_tokens / session.context_limit;
+    const [share, mainShare] = [session.total_tokens, session.main_thread_tokens].map((n) => n / session.context_limit);
     setText(
       this.#usage,
       `${grouped(session.total_tokens)} of ${grouped(session.context_limit)} tokens in context · ${percent(share)}`,
@@ -289,7 +289,7 @@ export class SessionView {
     const redactions = session.secrets_scrubbed;
     const saved = session.tokens_saved;
     showFigures(this.#figures, [
-      { label: "Main thread", value: grouped(session.main_thread_tokens), note: percent(health.main_thread_usage) },
+      { label: "Main thread", value: grouped(session.main_thread_tokens), note: percent(mainShare) },
       {
         label: "Folded away",
         value: grouped(session.folded_tokens),

@@ -64,7 +64,8 @@ def _asked(blocks: Sequence[object]) -> Fact:
 
 
 def _result(block: Members, is_alone: bool) -> Result:
-    failed = all(block.get("is_error") is not said for said in (None, False))  # 0 is no way to say no
+    said = block.get("is_error")
+    failed = said is not None and said is not False  # 0 is no way to say no
     return Result(block["tool_use_id"], block.get("content"), failed, is_alone)
 
 

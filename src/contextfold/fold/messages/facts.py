@@ -24,15 +24,34 @@ _OURS = re.compile(r"(?:.*(?:__|[.:/-])|(?i:mcp)_.+_)?context_(branch|return|rol
 _QUOTES = ('"', "'")
 _QUOTE = r"\\*+[\"']"
 _COLON = rf"{_QUOTE}\s*+:\s*+"
-_BRANCH_ID = re.compile(rf"branch_id{_COLON}{_QUOTE}(br_[0-9A-Za-z_-]{{1,64}})")
-_SESSION_ID = re.compile(rf"session_id{_COLON}{_QUOTE}(sess_[0-9A-Za-z_-]{{1,64}})")
-_ROLLED_BACK = re.compile(rf"rolled_back_to{_COLON}{_QUOTE}(br_)")
-_DISCARDED = re.compile(rf"branches_discarded{_COLON}\[([^\[\]]*+)\]")  # up to the next list, if this one has no end
+
+
+class _Member(NamedTuple):
+    name: str
+    pattern: re.Pattern[str]  # from its name on; the group is what it has
+
+    def of(self, text: str) -> str | None:
+        """What the first member of that name has."""
+        if self.name in text:  # most often it is not, which is known sooner so
+            for found in self.pattern.finditer(text):
+                if text.endswith(_QUOTES, 0, found.start()):
+                    return found[1]
+        return None
+
+
+def _member(name: str, value: str) -> _Member:
+    return _Member(name, re.compile(f"{name}{_COLON}{value}"))
+
+
+_BRANCH_ID = _member("branch_id", rf"{_QUOTE}(br_[0-9A-Za-z_-]{{1,64}})")
+_SESSION_ID = _member("session_id", rf"{_QUOTE}(sess_[0-9A-Za-z_-]{{1,64}})")
+_ROLLED_BACK = _member("rolled_back_to", rf"{_QUOTE}(br_)")
+_DISCARDED = _member("branches_discarded", r"\[([^\[\]]*+)\]")  # up to the next list, if this one has no end
 _ID = re.compile(r"br_[0-9A-Za-z_-]{1,64}")
 _FAILED = (
-    re.compile(rf"error{_COLON}(?!null|None)()"),
-    re.compile(rf"current_status{_COLON}(?!null|None)()"),
-    re.compile(rf"isError{_COLON}[tT]rue()"),
+    _member("error", "(?!null|None)()"),
+    _member("current_status", "(?!null|None)()"),
+    _member("isError", "[tT]rue()"),
 )
 
 
@@ -113,21 +132,13 @@ def answer(call_id: object, content: object) -> Fact:
 def told(verb: str, result: Result) -> Told:
     """What the result names, nothing if the call failed."""
     text = _text_of(result.content)[:RESULT_LENGTH_MAX]
-    if result.failed or any(_member(mark, text) is not None for mark in _FAILED):
+    if result.failed or any(mark.of(text) is not None for mark in _FAILED):
         return NOTHING_TOLD
-    session_id = _member(_SESSION_ID, text) or ""
-    if verb == "rollback" and _member(_ROLLED_BACK, text):
-        return Told("", session_id, frozenset(_ID.findall(_member(_DISCARDED, text) or "")))
-    branch_id = _member(_BRANCH_ID, text) if verb in ("branch", "return") else None
+    session_id = _SESSION_ID.of(text) or ""
+    if verb == "rollback" and _ROLLED_BACK.of(text):
+        return Told("", session_id, frozenset(_ID.findall(_DISCARDED.of(text) or "")))
+    branch_id = _BRANCH_ID.of(text) if verb in ("branch", "return") else None
     return Told(branch_id or "", session_id, frozenset())
-
-
-def _member(pattern: re.Pattern[str], text: str) -> str | None:
-    """What the first member of that name has."""
-    for found in pattern.finditer(text):
-        if text.endswith(_QUOTES, 0, found.start()):
-            return found[1]
-    return None
 
 
 def _text_of(content: object) -> str:
