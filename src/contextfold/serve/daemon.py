@@ -24,7 +24,7 @@ import socket
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import h11
 import uvicorn
@@ -34,6 +34,7 @@ from contextfold.errors import InternalError
 from contextfold.serve.guard import Guard, Receive, Scope, Send
 from contextfold.serve.limits import is_loopback
 from contextfold.serve.logs import log
+from contextfold.serve.outgoing import Outgoing
 from contextfold.serve.refusals import error_told
 from contextfold.settings import SettingsError
 
@@ -274,13 +275,15 @@ def _without_text(send: Send) -> Send:
 
 
 class _Connection(H11Protocol):
-    """uvicorn's connection, which no client can hold open for ever by doing nothing."""
+    """uvicorn's connection, which no client can hold open for ever by doing nothing. An answer leaves in one piece."""
 
+    _outgoing: Outgoing
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self._outgoing = Outgoing(transport, self.loop)
+        super().connection_made(cast("asyncio.Transport", self._outgoing))
         if len(self.connections) > CONNECTIONS_MAX:
             transport.write(_raw_refusal(503, "busy", "Too many connections are open; try again later."))
             transport.close()
@@ -293,6 +296,10 @@ class _Connection(H11Protocol):
             self._stop_head_timer()
         elif self._head_timer is None:
             self._expect_head()
+
+    def on_response_complete(self) -> None:
+        self._outgoing.flush()
+        super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
