@@ -6,7 +6,9 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +44,14 @@ class Reply(NamedTuple):
         return json.loads(self.body)
 
 
+def kept_port() -> socket.socket:
+    """A port that nobody else is given while this is open; whoever allows addresses to be reused can listen there."""
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    return kept
+
+
 class Daemon:
     """`context serve` on a free port, with its state and its log below a folder."""
 
@@ -53,7 +63,11 @@ class Daemon:
         self.store = folder / "state" / "state.db"  # unless another one is named
         self.log = folder / "daemon.log"
         self._argv = [str(COMMAND), "serve", "--store", store or str(self.store), *argv]
-        self.port = port  # a free one at first, if none is named, and the same one ever after
+        self.port = port
+        if not port:  # then one that stays its own, also while it is down
+            kept = kept_port()
+            weakref.finalize(self, kept.close)
+            self.port = int(kept.getsockname()[1])
         self._env = {**os.environ, "XDG_DATA_HOME": str(folder / "data"), **(env or {})}
         self.start()
 

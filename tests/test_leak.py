@@ -20,9 +20,12 @@ from daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
 from known_secrets import KnownSecret, known_secrets
 from machine import COMMAND, context, times
 from serve.reporting import Onlooker
+from waiting import until
 
 PROJECT = "/work/leaky"
 KINDS_MIN = 60
+LAST = "the last of all operations"
+PATIENCE_S = 300  # a bound on a hang, no more
 
 
 class Ways:
@@ -184,6 +187,7 @@ def ways(tmp_path_factory: pytest.TempPathFactory, secrets: list[KnownSecret]) -
     try:
         for number, secret in enumerate(secrets):
             ways.send(secret, number)
+        until(lambda: b"contextfold_hook_reports_waiting 0.0" in ways.agents[0].http.ask("GET", "/metrics").body)
         yield ways
     finally:
         ways.close()
@@ -233,16 +237,16 @@ def test_no_file_holds_one(ways: Ways, secrets: list[KnownSecret]) -> None:
 
 
 def test_no_event_tells_a_watcher_one(ways: Ways, secrets: list[KnownSecret]) -> None:
+    ways.agents[0].call("context_record", project_path=PROJECT, type=LAST, tokens=1)
+
     async def watched() -> list[bytes]:
         store = SqliteStore.open(ways.daemon.store)
-        told = []
+        told = [b""]
         try:
             watching = store.watch("local", "0")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None) as patience:
-                    while True:
-                        patience.reschedule(asyncio.get_running_loop().time() + 1)
-                        told.append(to_json((await anext(watching)).event).encode())
+            async with asyncio.timeout(PATIENCE_S):
+                while LAST.encode() not in told[-1]:
+                    told.append(to_json((await anext(watching)).event).encode())
         finally:
             await store.close()
         return told

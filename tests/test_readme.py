@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +17,11 @@ from types import SimpleNamespace
 import pytest
 
 from machine import ROOT
+from waiting import until
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+# Nothing is installed anew, and never from the folder of a test. Make takes no such flag from its environment.
+INSTALLED = ("-o", ".venv/.ready", "-o", ".venv/.compiled")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
@@ -29,8 +34,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def environment(cwd: Path) -> dict[str, str]:
-    installed = "-o .venv/.ready -o .venv/.compiled"  # nothing is installed anew, and never from the folder of a test
-    return {"PATH": os.environ["PATH"], "HOME": str(cwd), "LANG": "C.UTF-8", "MAKEFLAGS": installed}
+    return {"PATH": os.environ["PATH"], "HOME": str(cwd), "LANG": "C.UTF-8"}
 
 
 def run(script: str, cwd: Path) -> str:
@@ -42,11 +46,32 @@ def run(script: str, cwd: Path) -> str:
 
 
 @contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """The README's port is fixed, and others may run these tests on the same machine."""
+    with (Path(tempfile.gettempdir()) / f"contextfold-readme-{os.geteuid()}.lock").open("ab") as turn:
+
+        def is_ours() -> bool:
+            try:
+                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+        until(is_ours)
+        yield
+
+
+@contextmanager
 def serving(cwd: Path) -> Iterator[None]:
     """`make serve`, as somebody would leave it running in a terminal."""
     with (cwd / "serve.log").open("wb") as log:
         process = subprocess.Popen(
-            ["make", "serve"], cwd=cwd, env=environment(cwd), stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            ["make", *INSTALLED, "serve"],
+            cwd=cwd,
+            env=environment(cwd),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
         )
     assert process.stdout
     try:
@@ -62,7 +87,7 @@ def serving(cwd: Path) -> Iterator[None]:
 def test_the_readme_commands_work_as_they_stand(home: Path) -> None:
     scripts = [text for kind, text in BLOCKS if kind == "sh"]
     assert scripts[0] == "make serve\n"
-    with serving(home):
+    with one_at_a_time(), serving(home):
         printed = "".join(run(text, home) for text in scripts[1:] if "make test" not in text)
     (shown,) = (text for kind, text in BLOCKS if kind == "text")
     assert re.search(re.escape(shown).replace("…", "[0-9a-f]{16}"), printed)

@@ -32,7 +32,7 @@ MODEL = "model-1"
 BINDING = re.compile(r"claude-.*-5-[1-9]")  # models that check where a thought belongs
 DROPS = {"prefix_mismatch_behavior": "drop_block"}  # unless the request asks them to leave it out quietly
 BAD_KEY = "sk-bad"
-HELD_S = 30
+HELD_S = 60
 
 
 class Got(NamedTuple):

@@ -32,5 +32,6 @@ def serving(root: Path) -> Command:
 
 
 def with_a_frozen_worker(root: Path) -> Command:
-    settings = {"CONTEXT_CACHE_ROOT": str(root), "CONTEXT_TOOL_TIMEOUT_SECS": "1"}
+    # Longer than a worker that is not frozen takes to begin, however busy this machine is.
+    settings = {"CONTEXT_CACHE_ROOT": str(root), "CONTEXT_TOOL_TIMEOUT_SECS": "5"}
     return Command((sys.executable, str(Path(__file__).with_name("frozen_server.py"))), settings)

@@ -13,6 +13,7 @@ from contextfold.fold.inbox import (
     BATCH_BYTES,
     BATCH_ITEMS,
     ITEMS_MAX,
+    LINGER_S,
     OWNER_BYTES_MAX,
     OWNER_ITEMS_MAX,
     Batch,
@@ -167,7 +168,9 @@ def test_one_that_cannot_be_written_spoils_no_other() -> None:
     run(act)
 
 
-def test_there_is_a_limit_to_what_waits_and_to_each_owners_share_of_it() -> None:
+def test_there_is_a_limit_to_what_waits_and_to_each_owners_share_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "ALL_SETTLED_S", 60)
+
     async def act(written: Written, box: Inbox[int]) -> None:
         written.gate.clear()
         with pytest.raises(InboxFull):
@@ -203,7 +206,7 @@ def test_several_are_taken_together_or_not_at_all() -> None:
 
 
 def test_one_session_that_cannot_be_written_holds_up_no_other_of_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox, "SETTLED_S", 0.05)
+    monkeypatch.setattr(inbox, "ALL_SETTLED_S", 2.0)
 
     async def act(written: Written, box: Inbox[int]) -> None:
         written.fails = lambda items: StoreUnavailable("away") if 1 in items else None
@@ -232,7 +235,7 @@ def test_its_end_writes_all_and_takes_nothing_more() -> None:
     async def act(written: Written, box: Inbox[int]) -> None:
         for number in range(20 * BATCH_ITEMS):
             box.put(ONE if number % 3 else TWO, [number], [1])
-        await box.close(0.5)  # in which nobody lingers
+        await box.close(LINGER_S[0] * 10)  # in which nobody lingers, or it would not be enough
         assert sorted(written.of(ONE) + written.of(TWO)) == list(range(20 * BATCH_ITEMS))
         with pytest.raises(InboxFull):
             box.put(ONE, [1], [1])

@@ -172,6 +172,12 @@ class Desk:
 WORK = ('{"command":"grep -rn leak src"}\nsrc/pool.py:41: leak_of(handle)', '{"command":"cat src/pool.py"}\nok')
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy this machine is, a branch is looked through to its end."""
+    monkeypatch.setattr(left_out, "LOOK_S", 60)
+
+
 def scenario(act: Callable[[Desk], Awaitable[None]], store: MemoryStore | None = None) -> None:
     async def whole() -> None:
         kept = store or MemoryStore()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,8 +18,9 @@ from daemon import Daemon, Http, HttpAgent
 from proxy.agents import APIS, KEY, Conversation, Model, folded_conversation
 from upstream import BAD_KEY, MODEL, Script, Upstream, plain
 from upstream_answers import Call, Fail, Say
+from waiting import until
 
-WAIT_S = 30
+WAIT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_words_reach_the_client_while_the_model_still_speaks(upstream: Upstream,
 @pytest.mark.parametrize("api", APIS)
 def test_a_client_that_leaves_ends_the_request_upstream(upstream: Upstream, daemon: Daemon, api: str) -> None:
     upstream.goes_on = threading.Event()
-    upstream.script = always(Say("word " * 40_000))
+    upstream.script = always(Say("word " * 400_000))  # more than the system takes before anybody has read it
     model = Model(api, daemon.url)
     stream = model.begin(Conversation(api).user("Hello"))
     next(iter(stream))
@@ -137,10 +137,12 @@ def test_a_client_that_leaves_at_the_last_word_has_been_answered(
     assert model.ask(Conversation("openai-chat").user("Hello"), streams=True).text == "Fine."
     model.close()
     with closing(HttpAgent(daemon.port)) as agent, closing(Http(daemon.port)) as http:
-        over_s = time.monotonic() + WAIT_S
-        session_id = None
-        while session_id is None and time.monotonic() < over_s:  # nobody tells when the daemon has noticed
-            session_id = agent.call("context_branch_status", project_path=str(tmp_path))["session_id"]
+
+        def session() -> Any:
+            return agent.call("context_branch_status", project_path=str(tmp_path))["session_id"]
+
+        until(lambda: session() is not None)  # nobody tells when the daemon has noticed
+        session_id = session()
         upstream.ends.set()
         told = http.ask("GET", f"/v1/sessions/{session_id}/savings").json
     (bill,) = upstream.billed

@@ -26,7 +26,7 @@ from proxy.agents import KEY, Conversation
 from serve.raw_upstream import Asked, RawUpstream, Script, Wire, fine
 from upstream import Upstream
 
-WAIT_S = 30.0  # far more than anything here may take, far less than for ever
+WAIT_S = 60.0  # far more than anything here may take, far less than for ever
 MIB = 1 << 20
 BODY_MAX = 48 * MIB
 SOME_MIB = 48  # what a few requests may cost in memory, the interpreter's own habits included
@@ -138,10 +138,11 @@ def by_case(scripts: Iterable[Script]) -> Script:
     return lambda asked, wire: known[asked.header("x-case")[0]](asked, wire)
 
 
-def until_closed(send: Callable[[], None]) -> None:
+def until_closed(send: Callable[[], None], *, pause_s: float = 0.0) -> None:
     """Again and again, until nobody takes it any more."""
+    pause = threading.Event()
     with suppress(OSError):
-        while True:
+        while not pause.wait(pause_s):
             send()
 
 
@@ -150,7 +151,7 @@ def silent(_asked: Asked, wire: Wire) -> None:
 
 
 def only_hints(_asked: Asked, wire: Wire) -> None:
-    until_closed(lambda: wire.send(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"))
+    until_closed(lambda: wire.send(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"), pause_s=0.01)
 
 
 def endless_head(_asked: Asked, wire: Wire) -> None:
@@ -230,10 +231,7 @@ def stops_in_the_middle(_asked: Asked, wire: Wire) -> None:
 def drips(_asked: Asked, wire: Wire) -> None:
     """Never quiet for long, and never done."""
     wire.begin(STREAM)
-    never = threading.Event()
-    with suppress(OSError):
-        while not never.wait(0.2):
-            wire.chunk(b":")
+    until_closed(lambda: wire.chunk(b":"), pause_s=0.2)
 
 
 def promises_more(_asked: Asked, wire: Wire) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from contextfold import open_cache
 from machine import COMMAND, ROOT, Call, as_nobody, beside, context, ids, times, write_files
+from waiting import until
 
 KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
 
@@ -312,11 +313,16 @@ class TestTwoOfUs:
                 if ran.code:
                     failures.append(ran.err)
 
+        def has_seen_both() -> bool:
+            answers.add(open_cache(target).resolve("one", 10).to_json())
+            return len(answers) > 1
+
         builder = threading.Thread(target=rebuild)
         builder.start()
         try:
             for _ in range(times(400, 20000)):
                 answers.add(open_cache(target).resolve("one", 10).to_json())
+            until(has_seen_both)  # a build may take longer than all of these
         finally:
             stop.set()
             builder.join()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
+from contextfold.fold.inbox import ALL_SETTLED_S
 from daemon import Daemon, Http, HttpAgent, Reply
+from waiting import until
 
 OURS = "mcp__contextfold__"
 
@@ -63,7 +66,11 @@ class Onlooker:
         self.http = Http(daemon.port, **headers)
 
     def get(self, path: str) -> Any:
+        asked_s = time.monotonic()
         reply = self.http.ask("GET", path)
+        if time.monotonic() - asked_s >= ALL_SETTLED_S:  # as long as a look waits at most: the last may be missing
+            until(lambda: b"contextfold_hook_reports_waiting 0.0" in self.http.ask("GET", "/metrics").body)
+            reply = self.http.ask("GET", path)
         assert reply.status == 200, (path, reply.body)
         return reply.json
 

@@ -15,7 +15,7 @@ SESSIONS = times(24, 200)
 ROUNDS = 3
 RECORDS = 3
 KILL_AT = (0.2, 0.45, 0.7)  # of all acknowledgements
-TRIES_MAX = 400
+TRIES_MAX = 1200  # a minute, for the daemon to be back
 PAUSE_S = 0.05
 
 

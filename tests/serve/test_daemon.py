@@ -6,8 +6,10 @@ import http.client
 import json
 import signal
 import socket
+import threading
+from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from contextfold.serve.daemon import check_may_listen, listen
 from contextfold.serve.tokens import add
 from contextfold.settings import SettingsError
 from serve.edge import WAIT_S, Daemon, answer_on, begin, started
+
+LAST_MAX = 100
 
 
 @pytest.fixture
@@ -102,7 +106,7 @@ class TestWhatComesIn:
             assert client.recv(1) == b""
 
     def test_a_head_that_does_not_arrive_ends_its_connection(self, tmp_path: Path, stack: ExitStack) -> None:
-        running = started(stack, tmp_path, constants={"HEAD_TIMEOUT_S": 0.2})
+        running = started(stack, tmp_path, constants={"HEAD_TIMEOUT_S": 2.0})
         with running.connect() as silent, running.connect() as slow, running.connect() as second:
             slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: local")
             second.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -112,13 +116,13 @@ class TestWhatComesIn:
                 assert ended(client)
 
     def test_a_refused_body_is_not_read_for_ever(self, tmp_path: Path, stack: ExitStack) -> None:
-        running = started(stack, tmp_path, limits={"body_bytes": 10}, constants={"HEAD_TIMEOUT_S": 0.2})
+        running = started(stack, tmp_path, limits={"body_bytes": 10}, constants={"HEAD_TIMEOUT_S": 2.0})
         with running.connect() as client:
             client.sendall(b"POST /echo/x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
             client.sendall(b"b\r\nhello world\r\n")
             assert answer_on(client).status == 413
             with pytest.raises((ConnectionResetError, BrokenPipeError)):
-                send_for_ever(client, b"b\r\nhello world\r\n" * 1000)
+                send_for_ever(client, b"b\r\nhello world\r\n" * 10)
 
     def test_an_answer_that_nobody_reads_is_given_up(self, tmp_path: Path, stack: ExitStack) -> None:
         running = started(stack, tmp_path, constants={"STALLED_S": 0.2})
@@ -183,7 +187,8 @@ class TestWhatComesIn:
 
 
 def send_for_ever(client: socket.socket, content: bytes) -> None:
-    while True:
+    pause = threading.Event()
+    while not pause.wait(0.01):  # never quiet for long, and others have the machine meanwhile
         client.sendall(content)
 
 
@@ -247,7 +252,8 @@ class TestTheEnd:
         assert running.stop(number) == 0
         assert running.hear() == "closed"
 
-    def test_what_was_taken_is_finished_and_nothing_new_is_taken(self, running: Daemon) -> None:
+    def test_what_was_taken_is_finished_and_nothing_new_is_taken(self, tmp_path: Path, stack: ExitStack) -> None:
+        running = started(stack, tmp_path, constants={"GRACE_S": 10 * WAIT_S})
         with begin(running, "/slow") as client, running.connect() as idle:
             running.process.send_signal(signal.SIGTERM)
             assert ended(idle)
@@ -258,6 +264,20 @@ class TestTheEnd:
             assert (answer.status, json.loads(answer.body)) == (200, {"finished": True})
         assert running.hear() == "closed"
         assert running.process.wait(WAIT_S) == 0
+
+    def test_whoever_was_accepted_last_is_let_go_too(self, tmp_path: Path, stack: ExitStack) -> None:
+        running = started(stack, tmp_path, constants={"GRACE_S": 10 * WAIT_S, "CONNECTIONS_MAX": 1_000_000})
+        with begin(running, "/slow") as client:
+            running.process.send_signal(signal.SIGTERM)
+            last: deque[socket.socket] = deque()
+            with suppress(ConnectionError):  # nobody is accepted any more
+                while True:
+                    last.append(stack.enter_context(running.connect()))
+                    if len(last) > LAST_MAX:
+                        last.popleft().close()
+            assert all(ended(idle) for idle in last)
+            running.say_go_on()
+            assert answer_on(client).status == 200
 
     def test_a_request_that_does_not_end_is_told_so_when_the_time_is_over(
         self, tmp_path: Path, stack: ExitStack
@@ -279,7 +299,8 @@ class TestTheEnd:
             answer = answer_on(client)  # fails where the last chunk is missing
             assert (answer.status, answer.body) == (200, b"data: 1\n\n")
 
-    def test_a_second_signal_ends_it_at_once(self, running: Daemon) -> None:
+    def test_a_second_signal_ends_it_at_once(self, tmp_path: Path, stack: ExitStack) -> None:
+        running = started(stack, tmp_path, constants={"GRACE_S": 10 * WAIT_S})
         with begin(running, "/slow"), running.connect() as idle:
             running.process.send_signal(signal.SIGTERM)
             assert ended(idle)  # so the first has been taken

@@ -389,7 +389,7 @@ def test_nobody_without_a_token_can_make_the_daemon_wait_for_a_body(tmp_path: Pa
 def test_whoever_has_no_token_uses_up_nobodys_calls(tmp_path: Path) -> None:
     async def scenario() -> None:
         tokens, (local,) = tokens_of(tmp_path, "local")
-        guard = guarded(Seen(), tokens=tokens, rate=RateLimit(1, 3))
+        guard = guarded(Seen(), tokens=tokens, rate=RateLimit(1, 3), clock=Clock())
         statuses = [(await Client(path="/web/app.js").call(guard)).status for _ in range(5)]
         assert statuses == [200, 200, 200, 429, 429]
         mine = Client(headers=host("localhost", ("authorization", f"Bearer {local}")))

@@ -24,6 +24,7 @@ from contextfold.tokens import COUNTERS
 from daemon import Daemon, Refused
 from machine import context, times
 from serve.reporting import OURS, HookedAgent, Onlooker
+from waiting import until
 
 count = COUNTERS["v0"]
 LIMIT = 32_768
@@ -232,15 +233,16 @@ class TestWhatWasReceived:
         assert "reports.lost" not in daemon.log.read_text()
 
     def test_survives_the_end_of_the_daemon_however_much_it_is(self, tmp_path: Path) -> None:
+        reports = times(1000, 3000)  # many commits, and yet few enough for a slow disk
         daemon = Daemon(tmp_path)
         agent = HookedAgent(daemon, "/p")
-        for _ in range(3000):
+        for _ in range(reports):
             assert agent.uses(response="x").status == 200
         agent.close()
         assert daemon.stop() == 0
         daemon.start()
         look = Onlooker(daemon)
-        assert look.session("/p")["operations"] == 3000
+        assert look.session("/p")["operations"] == reports
         look.close()
         assert daemon.stop() == 0
 
@@ -258,9 +260,7 @@ class TestWhatWasReceived:
         agent, healthy = HookedAgent(daemon, "/broken"), HookedAgent(daemon, "/healthy", conversation="c2")
         assert (agent.uses().status, healthy.uses().status) == (200, 200)
         look = Onlooker(daemon)
-        reply = look.http.ask("GET", "/v1/sessions")
-        rows = [(row["project_path"], row["operations"]) for row in reply.json["sessions"]]
-        assert rows == [("/healthy", 1)]
+        assert [(row["project_path"], row["operations"]) for row in look.sessions()] == [("/healthy", 1)]
         look.close()
         for each in (agent, healthy):
             each.close()
@@ -283,11 +283,12 @@ class TestWhatWasReceived:
         other.execute("ROLLBACK")
         other.close()
         look = Onlooker(daemon)
-        for _ in range(20):  # the store is asked again after a pause
+
+        def is_written() -> bool:
             reply = look.http.ask("GET", "/v1/sessions")
-            if reply.status == 200:
-                break
-        assert reply.json["sessions"][0]["operations"] == 5
+            return reply.status == 200 and [row["operations"] for row in reply.json["sessions"]] == [5]
+
+        until(is_written)  # the store is asked again after a pause
         agent.close()
         look.close()
         assert daemon.stop() == 0
@@ -343,12 +344,12 @@ class TestWhereAReportBelongs:
         again = HookedAgent(daemon, "/p", conversation=agent.conversation)
         again.uses(f"{OURS}context_branch_status", told)
         look = Onlooker(daemon)
-        look.session("/p", "mine")  # another call after it: the tie is found by then
-        for number in range(50):
-            again.uses(tool_use_id=f"after-{number}")
-            if look.session("/p", "mine")["operations"]:
-                break
-        assert look.session("/p", "mine")["operations"]
+
+        def holds() -> bool:
+            again.uses()
+            return bool(look.session("/p", "mine")["operations"])
+
+        until(holds)
         agent.close()
         again.close()
         look.close()

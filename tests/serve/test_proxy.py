@@ -18,8 +18,9 @@ import pytest
 
 from contextfold.serve.passing import FOLDED_MAX_BYTES
 from contextfold.serve.tokens import add
-from daemon import Daemon, Http, HttpAgent, Reply
+from daemon import Daemon, Http, HttpAgent, Reply, kept_port
 from serve.raw_upstream import WAIT_S, Asked, RawUpstream, Wire, fine
+from waiting import until
 
 MESSAGES = "/proxy/anthropic/v1/messages"
 JSON = {"content-type": "application/json"}
@@ -424,8 +425,8 @@ class TestSessions:
     def test_headers_name_a_session_that_begins_with_the_request(self, place: Place) -> None:
         assert place.post(x_context_project="/by-header").status == 200
         with closing(HttpAgent(place.port)) as agent:
-            while not agent.call("context_branch_status", project_path="/by-header")["session_id"]:
-                pass  # it is looked for while the answer is read; the test's own time-out is the bound
+            # It is looked for while the answer is read.
+            until(lambda: agent.call("context_branch_status", project_path="/by-header")["session_id"] is not None)
 
     def test_an_answer_that_is_an_error_is_told_to_nobody(self, place: Place) -> None:
         session_id, branch_id = branched(place, "/error")
@@ -613,13 +614,13 @@ class TestLimits:
         assert place.post(sec_fetch_dest="empty", sec_fetch_mode="cors").status == 200
 
     def test_an_upstream_that_leads_back_is_found_out(self, tmp_path: Path) -> None:
-        with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-            port = taken.getsockname()[1]
-        own = f"http://127.0.0.1:{port}/proxy/anthropic"
-        with closing(Place(tmp_path, port=port, anthropic=own)) as place:
-            assert error_of(place.post()) == (508, "proxy_loop")
-            assert place.ask("GET", "/proxy/openai/v1/x").status == 200
-            assert place.upstream.next().header("via") == []
+        with kept_port() as kept:
+            port = kept.getsockname()[1]
+            own = f"http://127.0.0.1:{port}/proxy/anthropic"
+            with closing(Place(tmp_path, port=port, anthropic=own)) as place:
+                assert error_of(place.post()) == (508, "proxy_loop")
+                assert place.ask("GET", "/proxy/openai/v1/x").status == 200
+                assert place.upstream.next().header("via") == []
 
 
 class TestTokens:

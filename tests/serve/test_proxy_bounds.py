@@ -134,7 +134,7 @@ def test_an_upstream_that_does_not_answer_in_time_is_a_gateway_timeout(
 def test_an_upstream_that_stops_in_the_middle_is_cut_after_that_time(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upstream, "READ_S", 2.0)
+    monkeypatch.setattr(upstream, "READ_S", 5.0)
 
     def script(_: Asked, wire: Wire) -> None:
         wire.begin("Content-Type: text/event-stream")
@@ -193,11 +193,12 @@ def test_connections_that_nobody_uses_are_let_go_by_themselves(place: Place, mon
 
 
 def test_an_exchange_without_end_is_cut_at_last(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy, "EXCHANGE_S", 2.0)
+    monkeypatch.setattr(proxy, "EXCHANGE_S", 5.0)
 
     def script(_: Asked, wire: Wire) -> None:
         wire.begin()
-        while True:
+        pause = threading.Event()
+        while not pause.wait(0.01):
             wire.chunk(b"more" * 1000)
 
     place.upstream.script = script
@@ -290,6 +291,7 @@ def test_the_room_for_looking_is_given_back_however_a_request_ends(
     async def scenario() -> None:
         place.guard.room.limits = Limits(body_timeout_s=0.05)
         assert (await Client(HELLO, is_whole=False).call(place)).error == (408, "body_timeout")
+        place.guard.room.limits = Limits()
         place.upstream.script = lambda _, wire: wire.socket.shutdown(2)
         assert (await Client(HELLO).call(place)).error == (502, "upstream_broken")
         asked = threading.Event()

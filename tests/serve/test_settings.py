@@ -24,6 +24,7 @@ from contextfold.settings import (
 )
 from daemon import Daemon, Http, HttpAgent
 from machine import COMMAND, context
+from waiting import until
 
 HERE = {"HOME": "/home/me"}
 
@@ -79,9 +80,7 @@ class TestWhatTheyChange:
     def test_an_idle_session_ends_by_itself(self, tmp_path: Path) -> None:
         with served(tmp_path, CONTEXT_SESSION_IDLE_SECS="1") as agent:
             agent.call("context_branch", description="d", prompt="p", project_path="/p")
-            ended = False
-            while not ended:  # the test's own time-out is the bound
-                ended = "contextfold_sessions_open 0.0" in agent.http.ask("GET", "/metrics").body.decode()
+            until(lambda: b"contextfold_sessions_open 0.0" in agent.http.ask("GET", "/metrics").body)
             assert agent.call("context_branch_status", project_path="/p")["session_id"] is None
 
     def test_what_is_on_the_allowlist_is_no_secret(self, tmp_path: Path) -> None:

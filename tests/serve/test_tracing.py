@@ -27,6 +27,7 @@ from serve.raw_upstream import RawUpstream
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 HERE = {"HOME": "/home/me"}
 OK_STATUS, SERVER_FAILED = 200, 500
+COMMAND_LINE = "import sys; from contextfold.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
 class Collector:
@@ -93,10 +94,19 @@ def collector() -> Iterator[Collector]:
     collector.close()
 
 
+class Patient(Daemon):
+    """`context serve` as it is, but at its end it waits for the collector however busy this machine is."""
+
+    def start(self) -> None:
+        script = f"from contextfold.serve import tracing; tracing.CLOSE_S = {ANSWER_TIMEOUT_S}; {COMMAND_LINE}"
+        self._argv[:1] = [sys.executable, "-c", script]
+        super().start()
+
+
 @contextmanager
-def traced(folder: Path, endpoint: str, *argv: str, **env: str) -> Iterator[Daemon]:
+def traced(folder: Path, endpoint: str, *argv: str, kind: type[Daemon] = Patient, **env: str) -> Iterator[Daemon]:
     """A daemon that exports its traces; they have arrived when this ends."""
-    running = Daemon(folder, *argv, env={"NO_PROXY": "127.0.0.1", "CONTEXT_OTLP_ENDPOINT": endpoint, **env})
+    running = kind(folder, *argv, env={"NO_PROXY": "127.0.0.1", "CONTEXT_OTLP_ENDPOINT": endpoint, **env})
     try:
         yield running
     finally:
@@ -316,7 +326,7 @@ class TestACollectorThatDoesNotTakeThem:
     def test_one_that_is_away_changes_no_answer_and_does_not_hold_up_the_end(self, tmp_path: Path) -> None:
         gone = Collector()
         gone.close()
-        with traced(tmp_path, gone.url) as running, talking(running.port) as agent:
+        with traced(tmp_path, gone.url, kind=Daemon) as running, talking(running.port) as agent:
             assert agent.call("context_record", project_path="/p", type="read", tokens=5)["tokens"] == 5
         events = [line["event"] for line in logged(running, "traces.")]
         assert events
@@ -328,7 +338,7 @@ class TestACollectorThatDoesNotTakeThem:
         self, tmp_path: Path, collector: Collector
     ) -> None:
         collector.answers.clear()
-        with traced(tmp_path, collector.url) as running, talking(running.port) as agent:
+        with traced(tmp_path, collector.url, kind=Daemon) as running, talking(running.port) as agent:
             agent.call("context_branch_status", project_path="/p")
             collector.arrived.get(timeout=ANSWER_TIMEOUT_S)  # from now on the exporter waits for it
             assert agent.call("context_record", project_path="/p", type="read", tokens=5)["tokens"] == 5
@@ -379,10 +389,7 @@ def stopped(process: subprocess.Popen[str]) -> tuple[str, str]:
     return process.communicate(timeout=ANSWER_TIMEOUT_S)
 
 
-NOT_INSTALLED = (
-    "import sys; sys.modules['opentelemetry.sdk'] = None; from contextfold.cli.main import main; "
-    "sys.exit(main(sys.argv[1:]))"
-)
+NOT_INSTALLED = f"import sys; sys.modules['opentelemetry.sdk'] = None; {COMMAND_LINE}"
 
 
 class TestWhereTheyAreOff:

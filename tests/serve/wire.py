@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
 import signal
 import subprocess
+import sys
+import termios
 import time
 from pathlib import Path
 from types import TracebackType
@@ -90,9 +93,13 @@ def error_code_of(answer: Any) -> str:
 def is_running(pid: int) -> bool:
     """Whether a process lives; one that is only waiting to be reaped does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+        return _state(pid) != "Z"
+    except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 class Server:
@@ -138,6 +145,11 @@ class Server:
             self._received += chunk
         line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
+
+    def waits(self) -> bool:
+        """Whether it has read all that was sent, and can do nothing but wait."""
+        unread = int.from_bytes(fcntl.ioctl(self.input, termios.FIONREAD, bytes(4)), sys.byteorder)
+        return unread == 0 and _state(self.process.pid) == "S"
 
     def workers(self) -> list[int]:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()

@@ -52,6 +52,7 @@ CANCEL_GRACE_S = 1.0
 FLUSH_S = 1.0
 LIFESPAN_GRACE_S = 15.0
 POLL_S = 0.02
+ACCEPTED_TURNS = 5  # of the loop, until what the system accepted is a connection: asyncio takes two
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -235,6 +236,8 @@ class _Server(uvicorn.Server):
         log("daemon.stopping", in_flight=self._guard.room.in_flight, streams=self._guard.room.streams)
         for server in self.servers:
             server.close()
+        for _ in range(ACCEPTED_TURNS):  # or who was accepted just now would stay open, and be waited for
+            await asyncio.sleep(0)
         for connection in list(self.server_state.connections):
             connection.shutdown()
         streams = asyncio.create_task(self._guard.end_streams())
