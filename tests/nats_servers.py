@@ -284,9 +284,7 @@ async def _takes_a_message(connection: Client, replicas: int) -> bool:
     return "seq" in told
 
 
-async def _asked(
-    connection: Client, subject: str, sent: dict[str, Any], timeout_s: float = ANSWER_S
-) -> dict[str, Any]:
+async def _asked(connection: Client, subject: str, sent: dict[str, Any], timeout_s: float = ANSWER_S) -> dict[str, Any]:
     answer = await connection.request(subject, json.dumps(sent).encode(), timeout=timeout_s)
     told: dict[str, Any] = json.loads(answer.data)
     return told

@@ -58,7 +58,7 @@ scenario("the keyboard alone is enough", async (stage) => {
 
   await page.keyboard.press("/");
   await page.keyboard.type("milliseconds");
-  await page.locator(".result").first().waitFor();
+  await page.getByText("for “milliseconds”").waitFor(); // who types slowly is shown what the first letters find, too
   await tabTo(page, /^Find where the session is refused$/);
   await page.keyboard.press("Enter");
   await details.getByRole("heading", { name: "Find where the session is refused" }).waitFor();
@@ -92,6 +92,8 @@ async function examine(stage, look) {
   await row(page, "Compare").waitFor();
   for (const table of ["Show as a table", "Show the requests as a table", "Show the folds as a table"])
     await page.getByText(table).click();
+  for (const table of ["Tokens over time", "Tokens of the requests", /^Folds/])
+    await page.getByRole("region", { name: table }).getByRole("row").nth(1).waitFor();
   await check("session");
   await row(page, "Reproduce it").click();
   await page.locator(".entry").first().waitFor();

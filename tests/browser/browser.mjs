@@ -23,7 +23,7 @@ const FLAGS = [
   "--disable-component-update",
   "--disable-sync",
 ];
-export const PATIENCE_MS = 20_000;
+export const PATIENCE_MS = 60_000; // a bound on a hang, not a measure
 export const WIDE = { width: 1280, height: 860 };
 export const NARROW = { width: 360, height: 740 };
 

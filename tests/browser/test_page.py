@@ -18,7 +18,7 @@ from machine import ROOT, SOURCE
 
 HERE = Path(__file__).parent
 WEB = SOURCE / "contextfold" / "web"
-PATIENCE_S = 240
+PATIENCE_S = 600  # a bound on a hang, not a measure
 MODULE_LINES = 450
 CHROMIUM = os.environ.get("CONTEXTFOLD_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 SCENARIOS = [

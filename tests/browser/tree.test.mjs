@@ -155,12 +155,11 @@ scenario("an answer that comes late does not take the events from the view that 
   ];
   for (const { give, shown } of answers) {
     await page.goto(`${daemon.url}/#/`);
-    const held = new Promise((resolve) => {
-      page.route(`**/v1/sessions/${session}?*`, (route) => resolve(route));
-    });
+    const held = Promise.withResolvers();
+    await page.route(`**/v1/sessions/${session}?*`, (route) => held.resolve(route));
     await live(page);
     await page.locator(".session a").getByText("shop").click();
-    const late = await held;
+    const late = await held.promise;
     await page.getByRole("link", { name: "Sessions" }).click();
     await live(page);
     const answered = page.waitForResponse(`**/v1/sessions/${session}?*`);
@@ -182,7 +181,7 @@ scenario("a figure that cannot be read is said to be old, and read again without
     { path: "/#/", part: "/v1/sessions?*", shows: ".session-usage .number" },
     { path: `/#/sessions/${session}`, part: `/v1/sessions/${session}?*`, shows: ".usage-text" },
     { path: `/#/sessions/${session}`, part: "/timeline", shows: "#chart-summary" },
-    { path: `/#/sessions/${session}/branches/${id}`, part: "/trajectory?*", shows: ".details .figures" },
+    { path: `/#/sessions/${session}/branches/${id}`, part: "/trajectory?*", shows: ".details .figure" },
   ];
   for (const { path, part, shows } of views) {
     const page = await stage.page(daemon, { path });

@@ -35,7 +35,7 @@ async def live(url: str, subject: str, revision: str) -> None:
 
 async def stored(policy: DeliverPolicy, url: str, stream: str, subject: str) -> None:
     connection = await nats.connect(url)
-    jetstream = connection.jetstream()
+    jetstream = connection.jetstream(timeout=WAIT_S)
     config = ConsumerConfig(deliver_policy=policy, ack_policy=AckPolicy.NONE, filter_subject=subject)
     consumer = await jetstream.add_consumer(stream, config)
     puller = await jetstream.pull_subscribe_bind(consumer.name or "", stream)

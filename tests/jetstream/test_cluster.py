@@ -117,4 +117,4 @@ def test_a_daemon_leaves_a_server_that_is_cut_off_from_the_others(tmp_path: Path
         agent = HttpAgent(daemon.port)
         agent.call("context_record", type="t", content="c", project_path="/left")
         agent.close()
-        assert not ways[taken].is_used
+        until(lambda: not ways[taken].is_used)  # what a daemon has closed, the wire hears of a moment later

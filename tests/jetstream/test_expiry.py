@@ -14,7 +14,7 @@ from jetstream.subjects import published, subjects_of
 from nats_servers import NatsServer, random_prefix
 from waiting import until
 
-SHORT_LIVED = {"CONTEXT_SESSION_IDLE_SECS": "5"}
+SHORT_LIVED = {"CONTEXT_SESSION_IDLE_SECS": "10"}  # longer than three calls and a look take on a slow machine
 PROJECT = "/expiry"
 
 

@@ -291,7 +291,7 @@ def published(server: NatsServer, place: str) -> Any:
     async def look() -> Any:
         async with connected(server.url) as connection:
             asked = json.dumps({"last_by_subj": f"contextfold.*.*.*.{place}"}).encode()
-            answer = await connection.request("$JS.API.STREAM.MSG.GET.contextfold_state", asked)
+            answer = await connection.request("$JS.API.STREAM.MSG.GET.contextfold_state", asked, timeout=WAIT_S)
             return json.loads(base64.b64decode(json.loads(answer.data)["message"]["data"]))
 
     return asyncio.run(look())

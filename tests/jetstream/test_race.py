@@ -32,6 +32,7 @@ from nats_servers import NatsServer, connected, random_prefix
 ROUNDS = times(200, 10_000)
 SESSION_ROUNDS = 500  # then another session: a log that grows for ever is another test's subject
 READY_S = 60.0
+UNKNOWN_MOST = max(5, ROUNDS // 500)  # calls: a busy machine, or one far away, keeps somebody waiting for too long
 LAG_S = 0.02  # of a daemon that is far away
 MORNING = "2026-01-01T08:00:00Z"
 ROOMY = {"CONTEXT_BRANCHES_PER_SESSION": "10000", "CONTEXT_BRANCH_DEPTH": "64"}
@@ -163,7 +164,7 @@ class Racer(threading.Thread):
         self._book.write(Try(project, operation_id, call.effect, sent_s, done_s, outcome, f"d{self._number}", told))
 
 
-def check(book: Book, fleet: Sequence[Daemon], url: str, prefix: str, *, least: int, unknown_most: int = 0) -> None:
+def check(book: Book, fleet: Sequence[Daemon], url: str, prefix: str, *, least: int) -> None:
     """All that was answered is in the logs, once, and what is published is what the logs say."""
     logs = {daemon.url: logs_through(daemon) for daemon in fleet}
     wanted = {name: len(log) for name, log in logs[fleet[0].url].items()}
@@ -172,7 +173,7 @@ def check(book: Book, fleet: Sequence[Daemon], url: str, prefix: str, *, least: 
     assert not found, excerpt(account, found)
     outcomes = Counter(one.outcome for one in book.tries)
     assert outcomes["acknowledged"] > least
-    assert outcomes["unknown"] <= unknown_most
+    assert outcomes["unknown"] <= UNKNOWN_MOST
 
 
 def race(racers: Sequence[Racer]) -> None:
@@ -202,5 +203,4 @@ def test_a_daemon_far_away_spoils_nothing_of_what_one_near_by_publishes(
     ):
         fleet = [*near, *far]
         race([Racer(number, fleet[number % 2], None, book, ROUNDS // 8) for number in range(6)])
-        # Who is far away may wait too long for its turn behind others, and is told so.
-        check(book, fleet, nats_server.url, prefix, least=ROUNDS // 4, unknown_most=ROUNDS // 500)
+        check(book, fleet, nats_server.url, prefix, least=ROUNDS // 4)

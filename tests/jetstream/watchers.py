@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from contextfold.canonical import encode
@@ -16,7 +17,6 @@ from contextfold.fold.session import replay
 from contextfold.fold.views import Row, branch_told, tree
 from daemon import Daemon, Http
 from jetstream.history import Followed, Got
-from serve.reporting import Onlooker
 
 SILENCE_S = 5.0  # then a watcher asks somebody else
 AGAIN_AFTER_S = 0.1
@@ -125,50 +125,69 @@ class Watcher(threading.Thread):
 
 
 def logs_through(daemon: Daemon) -> dict[str, list[Event]]:
-    """Every live session's log, as a daemon tells it, once it tells as many events as it says there are."""
-    wanted = {row["session_id"]: row["revision"] for row in rows(daemon)}
-    logs: dict[str, list[Event]] = {session_id: [] for session_id in wanted}
-    stream = Stream(daemon.port, BEGINNING, COMPLETE_S)
+    """Every live session's log, as a daemon tells it, once it tells as many events as it says there are.
+
+    A connection that is cut before that says nothing of the log: it is asked for again, from the beginning.
+    """
     give_up_s = time.monotonic() + COMPLETE_S
+    while True:
+        wanted = {row["session_id"]: row["revision"] for row in rows(daemon)}
+        logs: dict[str, list[Event]] = {session_id: [] for session_id in wanted}
+        with suppress(OSError, http.client.HTTPException):
+            _read(daemon, wanted, logs, give_up_s)
+        if time.monotonic() > give_up_s or _has_all(logs, wanted):
+            return logs
+        time.sleep(AGAIN_AFTER_S)
+
+
+def _read(daemon: Daemon, wanted: Wanted, logs: dict[str, list[Event]], give_up_s: float) -> None:
+    stream = Stream(daemon.port, BEGINNING, COMPLETE_S)
     try:
         for each in stream:
             logs.setdefault(each.session_id, []).append(each.event)
-            if time.monotonic() > give_up_s or all(len(logs[name]) >= n for name, n in wanted.items()):
+            if time.monotonic() > give_up_s or _has_all(logs, wanted):
                 break
     finally:
         stream.close()
-    return logs
+
+
+def _has_all(logs: Mapping[str, Sequence[Event]], wanted: Wanted) -> bool:
+    return all(len(logs[name]) >= n for name, n in wanted.items())
 
 
 def rows(daemon: Daemon) -> list[Any]:
-    """Every live session, page by page. What has just been hurt may need a moment to answer again."""
+    """Every live session, page by page."""
     http = Http(daemon.port)
     found: list[Any] = []
     cursor = ""
-    give_up_s = time.monotonic() + COMPLETE_S
     try:
         while cursor is not None:
-            reply = http.ask("GET", f"/v1/sessions?limit=100&cursor={cursor}")
-            if reply.status == 200:
-                found += reply.json["sessions"]
-                cursor = reply.json["next_cursor"]
-            else:
-                assert time.monotonic() < give_up_s, (daemon.url, reply.body)
-                time.sleep(AGAIN_AFTER_S)
+            told = _answer(http, f"/v1/sessions?limit=100&cursor={cursor}")
+            found += told["sessions"]
+            cursor = told["next_cursor"]
     finally:
         http.close()
     return found
 
 
+def _answer(http: Http, path: str) -> Any:
+    """What has just been hurt may need a moment to answer again."""
+    give_up_s = time.monotonic() + COMPLETE_S
+    while (reply := http.ask("GET", path)).status != 200:
+        assert time.monotonic() < give_up_s, (path, reply.body)
+        time.sleep(AGAIN_AFTER_S)
+    return reply.json
+
+
 def wrong_views(daemon: Daemon, logs: Mapping[str, Sequence[Event]]) -> Iterator[str]:
     """Where what a daemon shows of a session is not what its log makes of it."""
-    onlooker = Onlooker(daemon)
+    http = Http(daemon.port)
     for session_id, log in logs.items():
         state = replay(log)
-        told = onlooker.get(f"/v1/sessions/{session_id}?limit=500")
+        told = _answer(http, f"/v1/sessions/{session_id}?limit=500")
         expected: list[Row] = tree(state)
         if told["branches"] != [branch_told(row) for row in expected][-500:]:
             yield f"{session_id}: the tree at {daemon.url} is not that of the log"
         if told["session"]["revision"] != state.revision:
             yield f"{session_id}: {daemon.url} is at {told['session']['revision']}, the log at {state.revision}"
-    onlooker.close()
+    http.close()
