@@ -143,35 +143,6 @@ scenario("the page survives a restart of the daemon and misses nothing", async (
   await page.getByRole("link", { name: "shop" }).waitFor();
 });
 
-scenario("an answer that comes late does not take the events from the view that is shown", async (stage) => {
-  const daemon = await stage.daemon();
-  const [first, second] = [new Agent(daemon, PROJECT), new Agent(daemon, "/home/ana/work/other")];
-  for (const agent of [first, second]) await agent.did("Message", "Begin.");
-  const session = await first.session();
-  const page = await stage.page(daemon, { path: null });
-  const answers = [
-    { give: (route) => route.continue(), shown: "1 branch, one open" },
-    { give: (route) => route.fulfill({ status: 500, body: "{}" }), shown: "2 branches, 2 deep" },
-  ];
-  for (const { give, shown } of answers) {
-    await page.goto(`${daemon.url}/#/`);
-    const held = Promise.withResolvers();
-    await page.route(`**/v1/sessions/${session}?*`, (route) => held.resolve(route));
-    await live(page);
-    await page.locator(".session a").getByText("shop").click();
-    const late = await held.promise;
-    await page.getByRole("link", { name: "Sessions" }).click();
-    await live(page);
-    const answered = page.waitForResponse(`**/v1/sessions/${session}?*`);
-    await give(late);
-    await (await answered).finished();
-    await page.evaluate(() => new Promise((resolve) => setTimeout(resolve))); // what is done with it, is done
-    await second.branch("Something new");
-    await page.locator(".session", { hasText: "other" }).getByText(shown).waitFor();
-    await page.unrouteAll();
-  }
-});
-
 scenario("a figure that cannot be read is said to be old, and read again without another event", async (stage) => {
   const daemon = await stage.daemon();
   const agent = new Agent(daemon, PROJECT);

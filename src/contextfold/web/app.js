@@ -38,6 +38,7 @@ export class Surroundings {
   #view = null;
   #isFirst = true;
   #saidTimer = 0;
+  #typing = 0; // the timer of what was typed and is not looked for yet
   /** @type {import("./stream.js").Connection} */
   #connection = "idle";
   /** @type {Set<string>} what of the view could not be read again */
@@ -140,15 +141,15 @@ export class Surroundings {
 
   #beginSearch() {
     const words = byId("words");
-    let timer = 0;
     const look = () => {
-      clearTimeout(timer);
+      clearTimeout(this.#typing);
+      this.#typing = 0;
       if (parseRoute(location.hash).view === "search") location.replace(words.value ? searchLink(words.value) : "#/");
       else if (words.value) this.go(searchLink(words.value));
     };
     words.addEventListener("input", () => {
-      clearTimeout(timer);
-      timer = setTimeout(look, TYPING_MS);
+      clearTimeout(this.#typing);
+      this.#typing = setTimeout(look, TYPING_MS);
     });
     byId("search").addEventListener("submit", (/** @type {Event} */ event) => {
       event.preventDefault();
@@ -174,7 +175,8 @@ export class Surroundings {
       const session = /** @type {SessionView} */ (this.#view);
       session.select(route.branchId, !isAnew && session === view);
     } else if (route.view === "search") {
-      if (byId("words").value.trim() !== route.words.trim()) byId("words").value = route.words;
+      const words = byId("words");
+      if (!this.#typing && words.value.trim() !== route.words.trim()) words.value = route.words; // no letter is lost
       if (!isAnew && view instanceof SearchView) view.look(route.words);
       else this.#replace(new SearchView(this, route.words));
     } else this.#replace(new SessionsView(this));

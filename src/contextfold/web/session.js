@@ -32,6 +32,7 @@ export class SessionView {
   /** @type {BranchView | null} */
   #branch = null;
   #isStopped = false; // what is answered later is of no use
+  #turn = 0; // of several readings of the tree at once the last counts
   #body;
   #health = "none";
   #path = el("p", { class: "path muted" });
@@ -127,6 +128,7 @@ export class SessionView {
       const tree = await this.#readTree();
       if (this.#isStopped) return;
       this.around.follow(this.sessionId, tree.events_cursor);
+      this.#branch?.start();
       this.#chartPace.mark();
       this.#ledgerPace.mark();
     } catch (error) {
@@ -189,7 +191,7 @@ export class SessionView {
     this.#branch = branch;
     this.#aside.append(branch.element);
     if (byUser && matchMedia(ONE_COLUMN).matches) branch.focus(); // the tree is out of sight there
-    branch.start();
+    if (this.#tree) branch.start(); // else once that is read: events are told from there on, and none may be missed
   }
 
   // ---- reading
@@ -206,8 +208,9 @@ export class SessionView {
   }
 
   async #readTree() {
+    const turn = (this.#turn += 1);
     const tree = await api.session(this.sessionId, this.#limit, this.#before);
-    if (!this.#isStopped) this.#show(tree);
+    if (!this.#isStopped && turn === this.#turn) this.#show(tree);
     return tree;
   }
 
