@@ -1,120 +1,23 @@
-"""Requests to models, as whoever sends them tells the service: what figures and archive get of them."""
+"""Requests to models, as whoever sends them tells the service: the figures they give, in order, each once."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
-from contextfold.fold.callers import Caller, Target, target_of
-from contextfold.fold.events import Event, OperationCompleted, RequestSent
+from contextfold.fold.events import OperationCompleted
 from contextfold.fold.inbox import InboxFull
-from contextfold.fold.levels import FOLDS_MOST, levels_of
-from contextfold.fold.notes import Noted
+from contextfold.fold.levels import levels_of
 from contextfold.fold.overview import Overview
-from contextfold.fold.project import project_at
-from contextfold.fold.reports import REQUEST_TEXT_MOST, Report
-from contextfold.fold.requests import (
-    branch_request,
-    expand_request,
-    look_request,
-    record_request,
-    return_request,
-    rollback_request,
-)
-from contextfold.fold.sent import FoldSeen, Sent, Share, Usage
-from contextfold.fold.service import FoldService
-from contextfold.fold.store import Store
-from contextfold.scrub.standard import standard_scrubber
-from contract.stores import Run, run
+from contextfold.fold.reports import Report
+from contextfold.fold.sent import FoldSeen, Share, Usage
+from contract.stores import run
+from fold.sending import KEY, TARGET, Desk, RunDesk, desk, main, sent
 
-__all__ = ["run"]
-
-ME = Caller("local")
-PROJECT = {"project_path": "/work/app"}
-TARGET: Target = target_of(ME, project_at("/work/app"))
-KEY = TARGET.key
-SCRUBBER = standard_scrubber()
-SECRET = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
-HEX_ID = "br_" + "0a" * 8
-
-
-def main(tokens: int, *texts: str, messages: int | None = None) -> Share:
-    return Share(None, tokens, len(texts) if messages is None else messages, texts)
-
-
-def sent(number: int, *shares: Share, usage: Usage | None = None, folds: Sequence[FoldSeen] = (), **more: Any) -> Sent:
-    after = sum(share.tokens for share in shares)
-    told: dict[str, Any] = {"turns_dropped": 0, "first_changed": None, "reason": "", "model": "a-model", **more}
-    before = after + sum(fold.tokens for fold in folds)
-    return Sent(
-        id=f"request {number}",
-        api="anthropic",
-        tokens_before=before,
-        tokens_after=after,
-        folds=tuple(folds),
-        shares=shares,
-        usage=usage,
-        **told,
-    )
-
-
-class Desk:
-    """A service, and what a test wants to see of it."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.noted: list[Noted] = []
-        self.service = self.another()
-
-    def another(self) -> FoldService:
-        return FoldService(self.store, SCRUBBER, note=self.noted.append)
-
-    async def branch(self) -> str:
-        request = branch_request({"description": "d", "prompt": "p" * 40, **PROJECT})
-        return str(json.loads((await self.service.branch(ME, request)).answer)["branch_id"])
-
-    async def fold(self) -> None:
-        await self.service.fold(ME, return_request({"message": "m" * 40, **PROJECT}))
-
-    async def record(self, tokens: int) -> None:
-        await self.service.record(ME, record_request({"type": "t", "tokens": tokens, **PROJECT}), "reported")
-
-    async def figures(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((await self.service.status(ME, look_request(PROJECT))).answer)
-        return dict(found["token_breakdown"])
-
-    async def main_texts(self) -> list[str]:
-        session_id = (await self.service.look(KEY)).session_id
-        page: Any = await self.service.page(KEY, None, session_id, 100_000, (0, 0))
-        return [entry["text"] for entry in page["entries"]]
-
-    async def expanded(self, branch_id: str) -> list[dict[str, Any]]:
-        request = expand_request({"branch_id": branch_id, "budget": 100_000, **PROJECT})
-        return list(json.loads((await self.service.expand(ME, request)).answer)["entries"])
-
-    async def log(self) -> list[Event]:
-        await self.service.reports.settled(KEY)
-        log = await self.store.load(KEY)
-        return list(log.events) if log else []
-
-    async def requests(self) -> list[RequestSent]:
-        return [event for event in await self.log() if isinstance(event, RequestSent)]
-
-
-Act = Callable[[Desk], Awaitable[None]]
-RunDesk = Callable[[Act], None]
-
-
-@pytest.fixture
-def desk(run: Run) -> RunDesk:
-    def on_desk(act: Act) -> None:
-        run(lambda store: act(Desk(store)))
-
-    return on_desk
+__all__ = ["desk", "run"]
 
 
 class TestFigures:
@@ -275,166 +178,6 @@ class TestOrderAndOnce:
             with pytest.raises(InboxFull):
                 desk.service.sent(TARGET, sent(1, main(100)))
             assert not desk.service.reports.waiting_messages(KEY)
-
-        desk(act)
-
-
-class TestTheArchive:
-    def test_each_message_is_kept_once_and_scrubbed(self, desk: RunDesk) -> None:
-        async def act(desk: Desk) -> None:
-            branch_id = await desk.branch()
-            first = (main(10, "m1"), Share(branch_id, 10, 2, ("b1", f"key {SECRET}")))
-            desk.service.sent(TARGET, sent(1, *first))
-            second = (main(10, "m1"), Share(branch_id, 10, 3, ("b1", f"key {SECRET}", "b3")))
-            desk.service.sent(TARGET, sent(2, *second))
-            await desk.fold()
-            texts = [entry["text"] for entry in await desk.expanded(branch_id) if entry["kind"] == "operation"]
-            assert texts[0].startswith("b1\nkey [REDACTED:")
-            assert texts[1] == "b3"
-            assert SECRET not in json.dumps(texts)
-            assert (await desk.service.look(KEY)).branches[branch_id].redactions == 1
-
-        desk(act)
-
-    def test_whoever_sends_knows_which_messages_are_new(self, desk: RunDesk) -> None:
-        async def act(desk: Desk) -> None:
-            assert desk.service.messages_known(KEY) == {None: 0}
-            branch_id = await desk.branch()
-            desk.service.sent(TARGET, sent(1, main(10, "m1", "m2"), Share(branch_id, 10, 1, ("b1",))))
-            assert desk.service.messages_known(KEY) == {None: 2, branch_id: 1}
-            await desk.service.reports.settled(KEY)
-            assert desk.service.messages_known(KEY) == {None: 2, branch_id: 1}
-            newer = (main(10, "m3", messages=3), Share(branch_id, 10, 1))
-            desk.service.sent(TARGET, sent(2, *newer))
-            assert await desk.main_texts() == ["m1\nm2", "m3"]
-            await desk.fold()
-            assert desk.service.messages_known(KEY) == {None: 3}
-
-        desk(act)
-
-    def test_a_list_that_has_become_shorter_is_not_kept_again(self, desk: RunDesk) -> None:
-        async def act(desk: Desk) -> None:
-            desk.service.sent(TARGET, sent(1, main(10, "m1", "m2", "m3")))
-            desk.service.sent(TARGET, sent(2, main(10, "a title for this")))
-            desk.service.sent(TARGET, sent(3, main(10, "m1", "m2", "m3", "m4")))
-            assert await desk.main_texts() == ["m1\nm2\nm3", "m4"]
-
-        desk(act)
-
-    def test_where_hooks_report_the_text_is_theirs(self, desk: RunDesk) -> None:
-        async def act(desk: Desk) -> None:
-            report = Report(TARGET, "claude-code", "Bash", "by the hook", 10, failed=False, call_id="c1")
-            desk.service.reports.receive(KEY, [report])
-            desk.service.sent(TARGET, sent(1, main(500, "by the request")))
-            assert await desk.main_texts() == ["by the hook", ""]
-            assert (await desk.figures())["main_thread"] == 500
-            assert desk.service.messages_known(KEY) == {None: 1}
-
-        desk(act)
-
-    def test_what_is_too_long_is_kept_from_its_end_and_says_so(self, desk: RunDesk) -> None:
-        async def act(desk: Desk) -> None:
-            long = "x" * (REQUEST_TEXT_MOST // 2)
-            desk.service.sent(TARGET, sent(1, main(10, "first", long, long, "last")))
-            await desk.service.reports.settled(KEY)
-            found = await desk.store.trajectory(
-                "local", KEY.project_hash, None, session_id=(await desk.service.look(KEY)).session_id or "", limit=9
-            )
-            assert found is not None
-            (entry,) = found.entries
-            assert entry.text == f"[2 earlier messages were not handed over]\n{long}\nlast"
-
-        desk(act)
-
-    def test_after_a_rollback_the_messages_are_kept_again_and_the_old_ones_are_undone(self, desk: RunDesk) -> None:
-        async def act(desk: Desk) -> None:
-            desk.service.sent(TARGET, sent(1, main(100, "m1")))
-            branch_id = await desk.branch()
-            desk.service.sent(TARGET, sent(2, main(100, "m1"), Share(branch_id, 50, 2, ("b1", "b2"))))
-            await desk.fold()
-            request = rollback_request({"branch_id": branch_id, **PROJECT})
-            await desk.service.rollback(ME, request)
-            assert desk.service.messages_known(KEY) == {None: 1, branch_id: 0}
-            desk.service.sent(TARGET, sent(3, main(100, messages=1), Share(branch_id, 50, 1, ("b1 again",))))
-            entries = [entry for entry in await desk.expanded(branch_id) if entry["kind"] == "operation"]
-            assert [(entry["text"], entry.get("undone", False)) for entry in entries] == [
-                ("b1\nb2", True),
-                ("b1 again", False),
-            ]
-
-        desk(act)
-
-
-class TestTheEvent:
-    def test_it_says_what_was_sent(self, desk: RunDesk) -> None:
-        async def act(desk: Desk) -> None:
-            folds = (FoldSeen(HEX_ID, 400, 90),)
-            desk.service.sent(
-                TARGET,
-                sent(
-                    1,
-                    main(100, "m"),
-                    usage=Usage(1, 2, 3, 4),
-                    folds=folds,
-                    turns_dropped=6,
-                    first_changed=3,
-                    reason="shared_turn",
-                    model=f"model {SECRET}",
-                ),
-            )
-            (event,) = await desk.requests()
-            assert (event.api, event.tokens_before, event.tokens_after) == ("anthropic", 500, 100)
-            assert (event.turns_dropped, event.first_changed, event.reason) == (6, 3, "shared_turn")
-            figures = (event.input_tokens, event.cache_read_tokens, event.cache_write_tokens, event.output_tokens)
-            assert figures == (1, 2, 3, 4)
-            assert event.folds == folds
-            assert SECRET not in event.model
-            assert event.model.startswith("model [REDACTED")
-
-        desk(act)
-
-    def test_a_fold_is_told_by_the_first_request_without_it(self, desk: RunDesk) -> None:
-        async def act(desk: Desk) -> None:
-            branch_id = await desk.branch()
-            await desk.fold()
-            mine, others = FoldSeen(branch_id, 400, 90), FoldSeen(HEX_ID, 10, 5)
-            desk.service.sent(TARGET, sent(1, main(100), folds=[mine]))
-            desk.service.sent(TARGET, sent(2, main(100), folds=[mine, others]))
-            await desk.service.reports.settled(KEY)
-            desk.service = desk.another()
-            desk.service.sent(TARGET, sent(3, main(100), folds=[mine, others]))
-            assert [event.folds for event in await desk.requests()] == [(mine,), (others,), ()]
-
-        desk(act)
-
-    def test_ids_that_are_none_of_ours_are_not_kept_and_many_come_bit_by_bit(self, desk: RunDesk) -> None:
-        async def act(desk: Desk) -> None:
-            strange = [FoldSeen(f"br_{SECRET}", 1, 1), FoldSeen("", 1, 1)]
-            many = [FoldSeen(f"br_{number:016x}", 1, number) for number in range(FOLDS_MOST + 5)]
-            for number in range(3):
-                desk.service.sent(TARGET, sent(number, main(100), folds=[*strange, *many]))
-            counts = [len(event.folds) for event in await desk.requests()]
-            assert counts == [FOLDS_MOST, 5, 0]
-
-        desk(act)
-
-    def test_absurd_figures_are_bounded(self, desk: RunDesk) -> None:
-        async def act(desk: Desk) -> None:
-            desk.service.sent(TARGET, sent(1, main(100), usage=Usage(10**30, -5, 0, 10**30)))
-            (event,) = await desk.requests()
-            assert (event.input_tokens, event.cache_read_tokens) == (10**9, 0)
-            assert (await desk.figures())["main_thread"] == 10**9
-
-        desk(act)
-
-    def test_a_session_may_begin_with_one(self, desk: RunDesk) -> None:
-        async def act(desk: Desk) -> None:
-            desk.service.sent(TARGET, sent(1, main(100)))
-            assert [event.kind for event in await desk.log()] == [
-                "session.started",
-                "operation.completed",
-                "request.sent",
-            ]
 
         desk(act)
 

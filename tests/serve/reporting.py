@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import pytest
 
 from contextfold.fold.inbox import ALL_SETTLED_S
 from daemon import Daemon, Http, HttpAgent, Reply
@@ -100,3 +102,32 @@ class Onlooker:
 
     def close(self) -> None:
         self.http.close()
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    running = Daemon(tmp_path_factory.mktemp("hooks"))
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture
+def look(daemon: Daemon) -> Iterator[Onlooker]:
+    made = Onlooker(daemon)
+    yield made
+    made.close()
+
+
+# The next two are not named as their functions are: tests have folders and agents of their own beside them.
+
+
+@pytest.fixture(name="folder")
+def folder_of_test(request: pytest.FixtureRequest) -> str:
+    return f"/home/me/{request.node.name}"
+
+
+@pytest.fixture(name="agent")
+def agent_of_test(daemon: Daemon, folder: str) -> Iterator[HookedAgent]:
+    made = HookedAgent(daemon, folder, conversation=folder)
+    yield made
+    made.close()
