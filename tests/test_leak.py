@@ -142,6 +142,7 @@ class Ways:
             {"hook_event_name": "PostToolUseFailure", "error": text},
             {"hook_event_name": "Stop", "last_assistant_message": f"It is {text}", "prompt_id": text},
             {"hook_event_name": "PreCompact", "trigger": text, "custom_instructions": text},
+            {"hook_event_name": "PostCompact", "trigger": text, "compact_summary": text},
             {"hook_event_name": "UserPromptSubmit", "prompt": f"Use {text}"},
             {"session_id": text[:200], "cwd": f"/work/{text}", "tool_response": "x"},
             {"agent_id": text, "agent_type": text, "tool_response": text},

@@ -25,7 +25,15 @@ CLAUDE = shutil.which("claude")
 MANIFEST_KEYS = {"name", "version", "description", "author", "homepage", "repository", "license", "keywords"}
 MARKETPLACE_KEYS = {"name", "description", "owner", "plugins", "metadata"}
 LISTED_KEYS = MANIFEST_KEYS | {"source", "category", "tags", "strict"}
-HTTP_EVENTS = {"UserPromptSubmit", "PostToolUse", "PostToolUseFailure", "PostToolBatch", "PreCompact", "Stop"}
+HTTP_EVENTS = {
+    "UserPromptSubmit",
+    "PostToolUse",
+    "PostToolUseFailure",
+    "PostToolBatch",
+    "PreCompact",
+    "PostCompact",
+    "Stop",
+}
 EVENTS = HTTP_EVENTS | {"SessionStart"}  # which takes commands only
 MATCHED_EVENTS = {"PostToolUse", "PostToolUseFailure"}
 HANDLER_KEYS = {"command": {"type", "command", "timeout"}, "http": {"type", "url", "timeout"}}

@@ -74,6 +74,7 @@ HOSTS = {
                     Event("PostToolUseFailure", "*", by_http=True),
                     Event("PostToolBatch", by_http=True),  # alone tells of calls that never ran
                     Event("PreCompact", by_http=True),
+                    Event("PostCompact", by_http=True),
                     Event("Stop", by_http=True),
                 ),
                 ".claude/settings.json",

@@ -72,6 +72,7 @@ def test_the_recorded_run_is_read_event_by_event() -> None:
         "UserPromptSubmit": 7,
         "Stop": 6,
         "PreCompact": 2,
+        "PostCompact": 2,
     }
     assert {seen.folder for _, seen in RUN} == {"/home/me/app"}
     assert [seen.conversation for _, seen in RUN] == [payload["session_id"] for payload, _ in RUN]
@@ -262,6 +263,28 @@ def test_a_compaction_counts_for_nothing() -> None:
     compactions = [seen.done for _, seen in RUN if seen.done and seen.done.type == "compaction"]
     assert [told.content for told in compactions] == ["manual: keep the names", "auto"]
     assert all(told.tokens == 0 and told.call_id for told in compactions)
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("<analysis>I look back.</analysis>\n\n<summary>It is fixed.</summary>", "<summary>It is fixed.</summary>"),
+        ("It is fixed.", "It is fixed."),
+        ("It says </analysis> somewhere.", "It says </analysis> somewhere."),
+        ("<analysis>I look back.</analysis>", "<analysis>I look back.</analysis>"),
+        ("<analysis>I look back", "<analysis>I look back"),
+    ],
+)
+def test_what_a_compaction_leaves_is_its_summary(written: str, kept: str) -> None:
+    told = done("PostCompact", trigger="auto", compact_summary=written)
+    assert (told.type, told.content, told.tokens, told.compacts) == ("compaction_summary", kept, None, True)
+    assert told.call_id == done("PostCompact", trigger="auto", compact_summary=written).call_id
+    assert told.call_id != done("PostCompact", trigger="auto", compact_summary=written, prompt_id="p2").call_id
+
+
+@pytest.mark.parametrize("summary", ["", None, 7, ["text"]])
+def test_a_compaction_that_tells_no_summary_changes_no_figure(summary: object) -> None:
+    assert observed("PostCompact", trigger="auto", compact_summary=summary).done is None
 
 
 def test_an_event_nobody_knows_is_no_error() -> None:

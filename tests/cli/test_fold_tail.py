@@ -15,6 +15,7 @@ from cli.folds import PROJECT, Agent, Terminal, without_colours
 from contextfold.fold.sent import FoldSeen, Sent, Share
 from daemon import Daemon, HttpAgent
 from machine import COMMAND
+from serve.reporting import HookedAgent
 
 PATIENCE_S = 60
 
@@ -83,6 +84,18 @@ def test_a_request_to_a_model_is_a_line_too(tmp_path: Path) -> None:
     assert event["folds"] == [{"branch_id": fold.branch_id, "tokens": 300, "kept_tokens": 80}]
     assert event["threads"] == [{"branch_id": None, "messages": 1}]
     assert told.interrupt() == (0, b"")
+
+
+def test_a_compaction_says_what_is_left(daemon: Daemon) -> None:
+    agent = HookedAgent(daemon, PROJECT)
+    agent.tell("UserPromptSubmit", prompt="Find the leak. " * 40)
+    agent.tell("PostCompact", trigger="auto", compact_summary="It was found")
+    agent.close()
+    tail = Tail(daemon.store, "--since-start", "--project", PROJECT)
+    lines = [tail.line().split(maxsplit=4) for _ in range(3)]
+    assert [line[3] for line in lines[1:]] == ["+150", "=3"]
+    assert lines[2][4] == "compaction_summary (hook)\n"
+    assert tail.interrupt() == (0, b"")
 
 
 def test_a_pipe_gets_a_line_of_the_same_columns_for_every_event(daemon: Daemon) -> None:

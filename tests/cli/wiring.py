@@ -24,6 +24,7 @@ EVENTS = {
         "PostToolUseFailure",
         "PostToolBatch",
         "PreCompact",
+        "PostCompact",
         "Stop",
     ],
     "cursor": [

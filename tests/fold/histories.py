@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
 STEPS = st.builds(
     Step,
-    st.sampled_from(["branch", "branch", "record", "record", "sent", "fold", "fold_one", "rollback"]),
+    st.sampled_from(["branch", "branch", "record", "record", "compact", "sent", "fold", "fold_one", "rollback"]),
     st.integers(0, 11),
     st.integers(0, 400),
     st.booleans(),
@@ -65,6 +65,9 @@ def decide(state: State, step: Step, number: int) -> list[Event]:
         case "record":
             work = session.Work("t", step.tokens, "hook", failed=step.flag, redactions=step.pick, call_id=f"c{number}")
             return session.record(state, at, work)
+        case "compact":
+            summary = session.Work("c", step.tokens, "hook", failed=False, redactions=step.pick, compacts=True)
+            return session.record(state, at, summary)
         case "sent":
             return _sent(state, step, number, picked)
         case "rollback":

@@ -89,6 +89,19 @@ class TestFigures:
 
         desk(act)
 
+    def test_after_a_compaction_the_count_is_the_level_again(self, desk: RunDesk) -> None:
+        async def act(desk: Desk) -> None:
+            desk.service.sent(TARGET, sent(1, main(90_000, messages=200), usage=Usage(90_000, 0, 0, 0)))
+            left = Report(TARGET, "claude-code", "compaction_summary", "It is fixed.", 0, False, "c1", left_tokens=3)
+            desk.service.reports.receive(KEY, [left])
+            assert (await desk.figures())["main_thread"] == 3
+            desk.service.sent(TARGET, sent(2, main(7_000, messages=4), usage=Usage(7_500, 0, 0, 0)))
+            assert (await desk.figures())["main_thread"] == 7_500
+            desk.service.reports.receive(KEY, [left])  # told twice
+            assert (await desk.figures())["main_thread"] == 7_500
+
+        desk(act)
+
     def test_without_usage_the_estimate_is_the_level(self, desk: RunDesk) -> None:
         async def act(desk: Desk) -> None:
             desk.service.sent(TARGET, sent(1, main(123)))

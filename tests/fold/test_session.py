@@ -197,6 +197,30 @@ class TestFolding:
         assert refused.value.data == {"branch_id": "br_xyz", "session_id": "sess_1"}
 
 
+class TestCompactions:
+    def test_what_was_open_is_gone_but_for_the_summary_which_is_the_main_threads(self) -> None:
+        before = grown(
+            FRESH,
+            ("record", {"tokens": 5_000}),
+            ("branch", {"branch_id": "br_1", "tokens": 100}),
+            ("record", {"tokens": 400}),
+            ("fold", {"summary_tokens": 20}),
+            ("branch", {"branch_id": "br_2", "tokens": 100}),
+            ("record", {"tokens": 700, "failed": True}),
+        )
+        after = grown(before, ("record", {"tokens": 300, "compacts": True}))
+        assert (after.main.tokens, after.branches["br_2"].tokens, after.branches["br_1"].tokens) == (300, 0, 500)
+        assert total_tokens(after) == 300
+        assert (after.main.operations, after.branches["br_2"].operations, after.path) == (2, 1, ("br_2",))
+        back = grown(after, ("record", {"tokens": 50}), ("fold", {"summary_tokens": 30}))
+        assert (back.main.tokens, back.branches["br_2"].tokens) == (330, 50)
+
+    def test_a_rollback_brings_back_what_was_there_before_it(self) -> None:
+        before = grown(FRESH, ("record", {"tokens": 5_000}), ("branch", {"branch_id": "br_1", "tokens": 100}))
+        after = grown(before, ("record", {"tokens": 300, "compacts": True}), ("rollback", {"branch_id": "br_1"}))
+        assert (after.main.tokens, after.branches["br_1"].tokens) == (5_000, 100)
+
+
 class TestRollingBack:
     def test_a_folded_target_is_open_again_as_it_began(self) -> None:
         state = grown(
@@ -327,14 +351,19 @@ class TestTheLog:
         log = played([step for step in steps if step.verb != "rollback"])
         tokens: dict[str | None, int] = {None: 0}
         parents: dict[str, str | None] = {}
+        still_open: set[str | None] = {None}
         for event in log:
             match event:
                 case BranchCreated():
                     tokens[event.branch_id] = event.tokens
                     parents[event.branch_id] = event.parent_id
+                    still_open.add(event.branch_id)
                 case OperationCompleted():
+                    if event.compacts:
+                        tokens |= dict.fromkeys(still_open, 0)
                     tokens[event.branch_id] += event.tokens
                 case BranchFolded():
+                    still_open.remove(event.branch_id)
                     assert event.tokens_folded == tokens[event.branch_id]
                     tokens[parents[event.branch_id]] += event.summary_tokens
         state = replay(log)

@@ -62,15 +62,17 @@ class TestARecordedRun:
             "prompt", "Read", "Bash", "Grep", "Glob", "Bash",
             "child", "Agent", "Grep", "Grep", "Grep", "Bash", "prompt", "Bash", "Bash", "WebFetch", "NoSuchTool",
             "Bash", "message", "prompt", "message",
-            "compaction",
+            "compaction", "compaction_summary",
             "prompt", "Bash", "message",
         ]  # fmt: skip
         session = view["session"]
-        assert session["main_thread_tokens"] == sum(entry["tokens"] for entry in main)
+        left = main[-4:]  # by the compaction, and what came after it
+        assert left[0]["text"] == "<summary>We looked at the app and fixed add().</summary>"
+        assert session["main_thread_tokens"] == sum(entry["tokens"] for entry in left)
         assert session["total_tokens"] == session["main_thread_tokens"]
         assert session["folded_tokens"] == branch["tokens"]
         assert session["tokens_saved"] == branch["tokens"] - inside[-1]["tokens"] == branch["tokens_saved"]
-        assert (session["operations"], session["failed_operations"]) == (38, 4 + sum(e.get("failed", 0) for e in main))
+        assert (session["operations"], session["failed_operations"]) == (39, 4 + sum(e.get("failed", 0) for e in main))
 
     def test_counts_a_subagent_apart(self, agent: HookedAgent, look: Onlooker) -> None:
         replayed(agent, recorded_run())
@@ -93,7 +95,11 @@ class TestARecordedRun:
     def test_with_its_main_thread_out_of_order_comes_to_the_same(
         self, daemon: Daemon, look: Onlooker, folder: str, seed: int
     ) -> None:
-        run = [payload for payload in recorded_run() if not payload.get("tool_name", "").startswith(OURS)]
+        run = [
+            payload
+            for payload in recorded_run()
+            if not payload.get("tool_name", "").startswith(OURS) and payload["hook_event_name"] != "PostCompact"
+        ]  # what a compaction throws away is what came before it
         shuffled = random.Random(seed).sample(run, len(run))
         figures = []
         for order, posted in enumerate((run, shuffled)):

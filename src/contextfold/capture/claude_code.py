@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from contextfold.capture.observed import Done, Observed
-from contextfold.capture.operations import compaction, message, prompt, tool_call
+from contextfold.capture.operations import compacted, compaction, message, prompt, tool_call
 from contextfold.capture.own_tools import reminds_itself, session_named
 from contextfold.capture.payload import Payload
 from contextfold.capture.tool_text import text_of
@@ -37,6 +37,7 @@ EVENTS = frozenset(
 ANSWERED = frozenset({"PostToolUse", "PostToolUseFailure", "SessionStart", "UserPromptSubmit"})
 LINE_LENGTH_MAX = 10_000
 CALLS_MAX = 1_000  # of one turn
+ANALYSIS, ANALYSIS_END = "<analysis>", "</analysis>"  # before a summary
 REFUSED = "<tool_use_error>"  # begins what the model reads of a call that never ran
 
 
@@ -64,6 +65,8 @@ def read(payload: Mapping[str, object]) -> Observed:
             done = compaction(
                 conversation, fields.text("prompt_id"), *map(fields.text, ("trigger", "custom_instructions"))
             )
+        case "PostCompact":
+            done = compacted(conversation, fields.text("prompt_id"), _kept(fields.text("compact_summary")))
     is_ours = event == "PostToolUse" and reminds_itself(fields.text("tool_name"))
     return Observed(event, conversation, agent, folder, done, session_id, batch, is_ours)
 
@@ -77,6 +80,12 @@ def answer(event: str, line: str) -> dict[str, object]:
 def _call(fields: Payload, conversation: str, result: str, *, failed: bool) -> tuple[Done | None, str | None]:
     name, use = fields.text("tool_name"), fields.text("tool_use_id")
     return tool_call(conversation, name, fields["tool_input"], result, use, failed=failed), session_named(name, result)
+
+
+def _kept(summary: str) -> str:
+    """What goes into the context of what the model wrote: its thinking aloud does not."""
+    begins, _, kept = summary.partition(ANALYSIS_END)
+    return kept.strip() if kept and begins.lstrip().startswith(ANALYSIS) else summary
 
 
 def _batch(fields: Payload, conversation: str) -> tuple[tuple[Done, ...], str | None]:

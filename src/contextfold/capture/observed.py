@@ -14,6 +14,7 @@ class Done:
     failed: bool = False
     tokens: int | None = None  # where the content is not what fills the context
     call_id: str = ""  # the same for two reports of the same thing; empty if nothing tells
+    compacts: bool = False  # the content is all that is left of what the context held
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,12 @@ def prompt(conversation: str, turn: str, text: str) -> Done | None:
     return Done("prompt", text, call_id=call_id(conversation, turn, "prompt", text)) if text else None
 
 
+def compacted(conversation: str, turn: str, summary: str) -> Done | None:
+    """What a host has put in place of all that was in the context."""
+    told = call_id(conversation, turn, "compacted", summary)
+    return Done("compaction_summary", summary, call_id=told, compacts=True) if summary else None
+
+
 def compaction(conversation: str, turn: str, *told: str) -> Done:
     """Counts for nothing: what was asked for goes to whoever summarises, not into the context.
 

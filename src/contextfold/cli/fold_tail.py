@@ -160,6 +160,8 @@ def _kind(event: Event) -> tuple[str, str, str]:  # noqa: PLR0911 - one return f
 
 def _tokens(shown: Screen, event: Event) -> str:
     match event:
+        case OperationCompleted() if event.compacts:
+            return f"={shown.figure(event.tokens)}"
         case BranchCreated() | OperationCompleted():
             change = event.tokens
         case BranchFolded():

@@ -50,6 +50,7 @@ class OperationCompleted:
     failed: bool
     redactions: int
     call_id: str = ""  # of a report that may come twice: a hash of what tells it apart
+    compacts: bool = False  # its tokens, on the main thread, are all that is left of what was open until now
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ _KINDS: dict[str, type[Event]] = {
     )
 }
 _MEMBERS = {name: tuple(field.name for field in fields(kind)) for name, kind in _KINDS.items()}
-_OPTIONAL = frozenset({"call_id", "folds", "threads"})  # left out where empty: older logs have no `call_id` at all
+_OPTIONAL = frozenset({"call_id", "compacts", "folds", "threads"})  # left out where empty; older logs have none of them
 _LISTS: dict[str, type[FoldSeen] | type[ThreadSeen]] = {"folds": FoldSeen, "threads": ThreadSeen}
 
 

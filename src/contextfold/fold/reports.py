@@ -93,6 +93,7 @@ class Report:
     tokens: int
     failed: bool
     call_id: str  # empty if nothing tells two of them apart
+    left_tokens: int | None = None  # of a compaction: what the context holds after it
 
     @property
     def texts(self) -> Sequence[str]:
@@ -104,7 +105,15 @@ class Report:
         if call_id and call_id in state.calls:
             return Happened()
         redactions = kind.redactions + content.redactions
-        work = session.Work(kind.text, self.tokens, HOOK, failed=self.failed, redactions=redactions, call_id=call_id)
+        work = session.Work(
+            kind.text,
+            self.tokens if self.left_tokens is None else self.left_tokens,
+            HOOK,
+            failed=self.failed,
+            redactions=redactions,
+            call_id=call_id,
+            compacts=self.left_tokens is not None,
+        )
         events = session.record(state, at, work)
         return Happened(events, [(event.n, content.text) for event in events])
 

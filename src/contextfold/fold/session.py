@@ -199,6 +199,8 @@ def _created(state: State, event: BranchCreated) -> State:
 def _operated(state: State, event: OperationCompleted) -> State:
     if event.call_id:
         state = replace(state, calls=(*state.calls[1 - CALLS_KEPT :], event.call_id))
+    if event.compacts:
+        state = _compacted(state)
     if event.branch_id is None:
         main = state.main
         grown = Thread(
@@ -220,6 +222,12 @@ def _operated(state: State, event: OperationCompleted) -> State:
             redactions=branch.redactions + event.redactions,
         ),
     )
+
+
+def _compacted(state: State) -> State:
+    """The host has thrown away what the open threads held; what it put in their place is counted like anything else."""
+    opened = (replace(state.branches[open_id], tokens=0, messages=0) for open_id in state.path)
+    return replace(_with(state, *opened), main=replace(state.main, tokens=0, messages=0))
 
 
 def _requested(state: State, event: RequestSent) -> State:
@@ -324,6 +332,7 @@ class Work:
     failed: bool
     redactions: int
     call_id: str = ""
+    compacts: bool = False
 
 
 def record(state: State, at: str, *works: Work) -> list[Event]:
@@ -331,7 +340,16 @@ def record(state: State, at: str, *works: Work) -> list[Event]:
     branch_id = state.path[-1] if state.path else None
     return [
         OperationCompleted(
-            n, at, branch_id, work.type, work.tokens, work.source, work.failed, work.redactions, work.call_id
+            n,
+            at,
+            None if work.compacts else branch_id,  # what is left of all threads stays when a branch is folded
+            work.type,
+            work.tokens,
+            work.source,
+            work.failed,
+            work.redactions,
+            work.call_id,
+            work.compacts,
         )
         for n, work in enumerate(works, state.revision + 1)
     ]

@@ -97,7 +97,8 @@ class Hooks:
 
     def _report(self, host: str, target: Target, done: Done) -> Report:
         tokens = self._fold.count(done.content) if done.tokens is None else done.tokens
-        return Report(target, host, done.type, done.content, tokens, done.failed, done.call_id)
+        grown, left = (0, tokens) if done.compacts else (tokens, None)
+        return Report(target, host, done.type, done.content, grown, done.failed, done.call_id, left)
 
     async def close(self) -> None:
         for search in self._searches:
