@@ -216,7 +216,7 @@ def summary_from(data: bytes) -> Summary | None:
     """None if it was taken back."""
     told = _object(data)
     try:
-        return None if "retracted" in told else Summary(*(told[name] for name in _SUMMARY))
+        return None if told.get("retracted") is True else Summary(*(told[name] for name in _SUMMARY))
     except KeyError as problem:
         raise _unreadable(problem) from problem
 
@@ -315,7 +315,7 @@ def _object(data: bytes) -> dict[str, Any]:
         told = decode(data)
     except Malformed as problem:
         raise _unreadable(problem) from problem
-    if not isinstance(told, dict) or not isinstance(told.get("format"), int):
+    if not isinstance(told, dict) or type(told.get("format")) is not int or told["format"] < 1:
         raise _unreadable(ValueError("it has no format"))
     if told["format"] > FORMAT:
         raise StoreInvalid(
