@@ -272,6 +272,7 @@ def test_a_compaction_counts_for_nothing() -> None:
         ("It is fixed.", "It is fixed."),
         ("It says </analysis> somewhere.", "It says </analysis> somewhere."),
         ("<analysis>I look back.</analysis>", "<analysis>I look back.</analysis>"),
+        ("<analysis>I look back.</analysis>\n", "<analysis>I look back.</analysis>\n"),
         ("<analysis>I look back", "<analysis>I look back"),
     ],
 )
@@ -279,7 +280,8 @@ def test_what_a_compaction_leaves_is_its_summary(written: str, kept: str) -> Non
     told = done("PostCompact", trigger="auto", compact_summary=written)
     assert (told.type, told.content, told.tokens, told.compacts) == ("compaction_summary", kept, None, True)
     assert told.call_id == done("PostCompact", trigger="auto", compact_summary=written).call_id
-    assert told.call_id != done("PostCompact", trigger="auto", compact_summary=written, prompt_id="p2").call_id
+    assert told.call_id == done("PostCompact", trigger="auto", compact_summary=written, prompt_id="p2").call_id
+    assert told.call_id != done("PostCompact", trigger="auto", compact_summary=f"{written} Now.").call_id
 
 
 @pytest.mark.parametrize("summary", ["", None, 7, ["text"]])

@@ -102,6 +102,35 @@ class TestFigures:
 
         desk(act)
 
+    def test_a_branch_that_a_compaction_took_out_of_the_history_is_not_counted_twice(self, desk: RunDesk) -> None:
+        async def act(desk: Desk) -> None:
+            await desk.record(10_000)
+            branch_id = await desk.branch()
+            await desk.record(15_000)
+            left = Report(TARGET, "claude-code", "compaction_summary", "It is fixed.", 0, False, "c1", left_tokens=500)
+            desk.service.reports.receive(KEY, [left])
+            await desk.record(8_000)
+            desk.service.sent(TARGET, sent(1, main(11_000, messages=9), usage=Usage(12_000, 0, 0, 0)))
+            figures = await desk.figures()
+            assert (figures["main_thread"], figures[branch_id], figures["total"]) == (4_000, 8_000, 12_000)
+
+        desk(act)
+
+    def test_a_request_from_before_a_compaction_brings_nothing_back(self, desk: RunDesk) -> None:
+        async def act(desk: Desk) -> None:
+            await desk.record(90_000)
+            before = desk.service.compactions_known(KEY)
+            left = Report(TARGET, "claude-code", "compaction_summary", "It is fixed.", 0, False, "c1", left_tokens=3)
+            desk.service.reports.receive(KEY, [left])
+            after = desk.service.compactions_known(KEY)  # it waits, and counts
+            for number, known in enumerate((before, None, after)):
+                late = sent(number, main(90_000 if known == before else 50, messages=200), compactions=known)
+                desk.service.sent(TARGET, late)
+                assert (await desk.figures())["main_thread"] == (3 if known == before else 50)
+            assert len(await desk.requests()) == 3
+
+        desk(act)
+
     def test_without_usage_the_estimate_is_the_level(self, desk: RunDesk) -> None:
         async def act(desk: Desk) -> None:
             desk.service.sent(TARGET, sent(1, main(123)))

@@ -192,6 +192,17 @@ class TestTheLineOfState:
         for event in ("Stop", "SubagentStop", "PreCompact", "SessionEnd"):
             assert agent.tell(event).json == {}
 
+    def test_is_silent_around_a_compaction_and_true_after_it(self, agent: HookedAgent, look: Onlooker) -> None:
+        """The host begins its new context before it tells what is in it."""
+        agent.uses(response="x" * 4 * LIMIT)
+        assert agent.tell("SessionStart", source="resume").json
+        assert agent.tell("SessionStart", source="compact").json == {}
+        summary = "s" * 4 * (LIMIT // 2 + 100)
+        assert agent.tell("PostCompact", trigger="auto", compact_summary=summary).json == {}
+        assert look.session(agent.folder)["main_thread_tokens"] == LIMIT // 2 + 100  # written by now
+        told = agent.tell("UserPromptSubmit", prompt="Go on.").json["hookSpecificOutput"]["additionalContext"]
+        assert f"holds {LIMIT // 2 + 102} of {LIMIT} tokens (50 %, medium)" in told
+
     def test_work_in_a_branch_does_not_fill_the_main_thread(self, agent: HookedAgent) -> None:
         agent.calls("context_branch", description="d", prompt="p")
         agent.uses(response="x" * 4 * LIMIT)

@@ -66,9 +66,10 @@ def read(payload: Mapping[str, object]) -> Observed:
                 conversation, fields.text("prompt_id"), *map(fields.text, ("trigger", "custom_instructions"))
             )
         case "PostCompact":
-            done = compacted(conversation, fields.text("prompt_id"), _kept(fields.text("compact_summary")))
+            done = compacted(conversation, _kept(fields.text("compact_summary")))
     is_ours = event == "PostToolUse" and reminds_itself(fields.text("tool_name"))
-    return Observed(event, conversation, agent, folder, done, session_id, batch, is_ours)
+    is_compacting = event == "SessionStart" and fields.text("source") == "compact"  # told before PostCompact
+    return Observed(event, conversation, agent, folder, done, session_id, batch, is_ours, is_compacting)
 
 
 def answer(event: str, line: str) -> dict[str, object]:
@@ -85,7 +86,7 @@ def _call(fields: Payload, conversation: str, result: str, *, failed: bool) -> t
 def _kept(summary: str) -> str:
     """What goes into the context of what the model wrote: its thinking aloud does not."""
     begins, _, kept = summary.partition(ANALYSIS_END)
-    return kept.strip() if kept and begins.lstrip().startswith(ANALYSIS) else summary
+    return kept.strip() or summary if begins.lstrip().startswith(ANALYSIS) else summary
 
 
 def _batch(fields: Payload, conversation: str) -> tuple[tuple[Done, ...], str | None]:

@@ -27,3 +27,4 @@ class Observed:
     session_id: str | None = None  # of ours, as a result of one of our tools named it
     batch: tuple[Done, ...] = ()  # calls of one turn, told together: some, by their call_id, were told before
     is_ours: bool = False  # a call of our own, which the model has our line of already
+    is_compacting: bool = False  # what is known of its context is no longer true, and what is true not known yet

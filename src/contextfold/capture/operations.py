@@ -30,9 +30,9 @@ def prompt(conversation: str, turn: str, text: str) -> Done | None:
     return Done("prompt", text, call_id=call_id(conversation, turn, "prompt", text)) if text else None
 
 
-def compacted(conversation: str, turn: str, summary: str) -> Done | None:
-    """What a host has put in place of all that was in the context."""
-    told = call_id(conversation, turn, "compacted", summary)
+def compacted(conversation: str, summary: str) -> Done | None:
+    """What a host has put in place of all that was in the context. Told twice it is one: more has come since."""
+    told = call_id(conversation, "compacted", summary)
     return Done("compaction_summary", summary, call_id=told, compacts=True) if summary else None
 
 

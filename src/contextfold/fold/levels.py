@@ -2,7 +2,9 @@
 
 A provider counts the whole context, so its count is a level and no growth: every open thread is brought up to its share
 of it. What hooks, or the agent itself, have told already is thereby not counted twice. What the model answers comes
-back in the next request; where hooks tell of it before that, it is left to them. Texts come scrubbed.
+back in the next request; where hooks tell of it before that, it is left to them. A host's compaction takes the calls
+that show which branches are open out of the history: what these hold is then counted in the innermost thread that is
+seen. Texts come scrubbed.
 """
 
 from __future__ import annotations
@@ -74,13 +76,16 @@ def requested(
     done: set[str | None] = set()
     has_hooks = bool(state.calls)  # then calls and texts are told by them
     levels = levels_of(sent, with_answer=not has_hooks)
-    for share, level, messages in zip(sent.shares, levels, texts, strict=True):
+    unseen = _unseen_tokens(state, sent)
+    threads = [] if _is_outdated(state, sent) else zip(sent.shares, levels, texts, strict=True)
+    for share, level, messages in threads:
         thread = _open_thread(state, share.branch_id)
         if thread is None or share.branch_id in done:
             continue
         done.add(share.branch_id)
         new = [] if has_hooks else _new(share, thread, messages)
-        tokens = 0 if _is_known(share, thread, sent) else _bounded(level - thread.tokens)
+        own = level - unseen if share is sent.shares[-1] else level
+        tokens = 0 if _is_known(share, thread, sent) else _bounded(own - thread.tokens)
         if tokens or new:
             n = state.revision + len(events) + 1
             redactions = sum(message.redactions for message in new)
@@ -127,6 +132,17 @@ def _is_known(share: Share, thread: Thread | Branch, sent: Sent) -> bool:
     Its share changes all the same, by how exact the estimate of the branch is, and would stay when the branch is gone.
     """
     return share is not sent.shares[-1] and 0 < share.messages <= thread.messages
+
+
+def _unseen_tokens(state: State, sent: Sent) -> int:
+    """Of open branches that the request does not show as such."""
+    seen = {share.branch_id for share in sent.shares}
+    return sum(state.branches[open_id].tokens for open_id in state.path if open_id not in seen)
+
+
+def _is_outdated(state: State, sent: Sent) -> bool:
+    """Whether the host has compacted since: what it sent then is no longer in its context."""
+    return sent.compactions is not None and sent.compactions < state.compactions
 
 
 def _new(share: Share, thread: Thread | Branch, messages: Sequence[Text]) -> Sequence[Text]:

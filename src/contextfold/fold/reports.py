@@ -145,6 +145,7 @@ class Reports:
             self._write, lost=self._lost, away=lambda is_away: note(Noted(reports_wait=is_away))
         )
         self._tokens: Counter[SessionKey] = Counter()  # of what waits
+        self._compactions: Counter[SessionKey] = Counter()  # that wait
         self._requests: defaultdict[SessionKey, list[Sent]] = defaultdict(list)  # that wait
 
     @property
@@ -170,6 +171,10 @@ class Reports:
         """What a session's figures do not have yet."""
         return self._tokens[key]
 
+    def waiting_compactions(self, key: SessionKey) -> int:
+        """How many will yet make a session's figures shrink."""
+        return self._compactions[key]
+
     def waiting_messages(self, key: SessionKey) -> Mapping[str | None, int]:
         """How many messages each thread has by requests that are not yet written."""
         counts: dict[str | None, int] = {}
@@ -191,6 +196,7 @@ class Reports:
         self._inbox.put(key, received, [UTF8_MOST_BYTES * sum(map(len, one.texts)) for one in received])
         for one in received:
             self._tokens[key] += one.tokens
+            self._compactions[key] += _compacts(one)
 
     async def _write(self, batch: Batch[Received]) -> None:
         started_s = time.monotonic()
@@ -228,8 +234,10 @@ class Reports:
         for one in received:
             key = one.target.key
             self._tokens[key] -= one.tokens
-            if not self._tokens[key]:
-                del self._tokens[key]
+            self._compactions[key] -= _compacts(one)
+            for counted in (self._tokens, self._compactions):
+                if not counted[key]:
+                    del counted[key]
             if isinstance(one, Request):
                 self._requests[key].remove(one.sent)
                 if not self._requests[key]:
@@ -239,6 +247,10 @@ class Reports:
         self._settle(received)
         became = Counter((one.told_by, LOST) for one in received)
         self._note(Noted(reports=became, reports_failed=problem))
+
+
+def _compacts(received: Received) -> bool:
+    return isinstance(received, Report) and received.left_tokens is not None
 
 
 def _call_id(given: str) -> str:

@@ -69,3 +69,4 @@ class Sent:
     folds: tuple[FoldSeen, ...]
     shares: tuple[Share, ...]
     usage: Usage | None
+    compactions: int | None = None  # that its session had seen when it was made, if that is known

@@ -281,6 +281,10 @@ class FoldService:
         known[None] = state.main.messages
         return {thread: max(known.get(thread, 0), waiting.get(thread, 0)) for thread in {**known, **waiting}}
 
+    def compactions_known(self, key: SessionKey) -> int:
+        """Of a session, by what is known at once."""
+        return self.sessions.last_known(key).compactions + self.reports.waiting_compactions(key)
+
     # ---- what every answer carries
 
     @property
@@ -304,6 +308,8 @@ class FoldService:
 
     def line(self, key: SessionKey, *, reminds: bool = True) -> str:
         """What is known of a session without asking anybody, in a line, if there is something to say."""
+        if self.reports.waiting_compactions(key):
+            return ""  # its figures are about to shrink, to what nobody has counted yet
         policy, state = self.policy, self.sessions.last_known(key)
         reminding = policy.reminding if reminds else NO_REMINDER
         return state_line(state, self.reports.waiting_tokens(key), policy.limits, policy.thresholds, reminding)

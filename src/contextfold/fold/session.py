@@ -58,7 +58,7 @@ class Branch:
     parent_id: str | None
     description: str
     created_at: str
-    tokens: int  # prompt, operations, and the summaries of folded children
+    tokens: int  # prompt, operations, and the summaries of folded children; of an open one, since the last compaction
     redactions: int  # in description, prompt, operations and summary
     status: Status = "active"
     operations: int = 0
@@ -93,6 +93,7 @@ class State:
     calls: tuple[str, ...] = ()  # ids of the latest reports, so that one that comes twice is known
     requests: tuple[str, ...] = ()  # and of the latest requests
     folds_seen: Mapping[str, int] = field(default_factory=dict)  # left out of requests so far; their dropped tokens
+    compactions: int = 0  # that the host has told so far
 
     @property
     def active(self) -> Branch | None:
@@ -227,7 +228,8 @@ def _operated(state: State, event: OperationCompleted) -> State:
 def _compacted(state: State) -> State:
     """The host has thrown away what the open threads held; what it put in their place is counted like anything else."""
     opened = (replace(state.branches[open_id], tokens=0, messages=0) for open_id in state.path)
-    return replace(_with(state, *opened), main=replace(state.main, tokens=0, messages=0))
+    main = replace(state.main, tokens=0, messages=0)
+    return replace(_with(state, *opened), main=main, compactions=state.compactions + 1)
 
 
 def _requested(state: State, event: RequestSent) -> State:

@@ -91,7 +91,7 @@ class Hooks:
             message = "Too much is waiting to be written; this report was not taken."
             return told_error(UNAVAILABLE, "busy", message, headers=RETRY_AFTER)
         # A result of our own tools has the branch's line beside it already.
-        line = self._fold.line(target.key, reminds=not observed.is_ours)
+        line = "" if observed.is_compacting else self._fold.line(target.key, reminds=not observed.is_ours)
         answer = READERS[host].answer(observed.event, line) if line else {}
         return Response(json.dumps(answer), media_type=JSON) if answer else _RECEIVED
 

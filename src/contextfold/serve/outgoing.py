@@ -39,8 +39,7 @@ class Outgoing:
             data = b"".join(self._parts)
             self._parts.clear()
             self._size_bytes = 0
-            if not self._transport.is_closing():
-                self._transport.write(data)
+            self._transport.write(data)
 
     def close(self) -> None:
         self.flush()

@@ -41,6 +41,7 @@ class Draft:
     model: str
     receipt: Receipt
     shares: tuple[Share, ...]
+    compactions: int
 
     @property
     def held_chars(self) -> int:
@@ -64,7 +65,8 @@ class Receipts:
                 with suppress(StoreUnavailable):  # then more is handed over than would be needed
                     await self._fold.sessions.look(target.key)
             shares = _shares(projection, self._fold.messages_known(target.key))
-            return Draft(target, api, projection.model, projection.receipt, shares)
+            compactions = self._fold.compactions_known(target.key)
+            return Draft(target, api, projection.model, projection.receipt, shares, compactions)
         except FoldError as problem:
             _tell_lost(code=problem.code)
             return None
@@ -161,6 +163,7 @@ def _sent(draft: Draft, usage: Usage | None) -> Sent:
         folds=tuple(FoldSeen(fold.branch_id, fold.tokens, fold.kept_tokens) for fold in receipt.folds),
         shares=draft.shares,
         usage=usage,
+        compactions=draft.compactions,
     )
 
 

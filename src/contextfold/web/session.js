@@ -32,6 +32,7 @@ export class SessionView {
   /** @type {BranchView | null} */
   #branch = null;
   #isStopped = false; // what is answered later is of no use
+  #isFollowed = false; // as events tell of it, and so may be its branch
   #turn = 0; // of several readings of the tree at once the last counts
   #body;
   #health = "none";
@@ -128,6 +129,7 @@ export class SessionView {
       const tree = await this.#readTree();
       if (this.#isStopped) return;
       this.around.follow(this.sessionId, tree.events_cursor);
+      this.#isFollowed = true;
       this.#branch?.start();
       this.#chartPace.mark();
       this.#ledgerPace.mark();
@@ -158,7 +160,9 @@ export class SessionView {
     this.#treePace.resume();
     this.#chartPace.resume();
     this.#ledgerPace.resume();
-    this.#branch?.reopened();
+    if (this.#isFollowed) this.#branch?.reopened();
+    else this.#branch?.start(); // the tree could not be read at first
+    this.#isFollowed = true;
   }
 
   /** @param {boolean} isDeep whether something before the latest may have changed */
@@ -191,7 +195,7 @@ export class SessionView {
     this.#branch = branch;
     this.#aside.append(branch.element);
     if (byUser && matchMedia(ONE_COLUMN).matches) branch.focus(); // the tree is out of sight there
-    if (this.#tree) branch.start(); // else once that is read: events are told from there on, and none may be missed
+    if (this.#isFollowed) branch.start(); // else once the tree is read: none of the events that follow may be missed
   }
 
   // ---- reading
