@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import contextfold
+from cli.wiring import EVENTS as WIRED
 from contextfold.address import DAEMON_URL
 from contextfold.serve.fold_tools import FOLD_TOOLS
 from machine import COMMAND, ROOT, context
@@ -25,16 +26,8 @@ CLAUDE = shutil.which("claude")
 MANIFEST_KEYS = {"name", "version", "description", "author", "homepage", "repository", "license", "keywords"}
 MARKETPLACE_KEYS = {"name", "description", "owner", "plugins", "metadata"}
 LISTED_KEYS = MANIFEST_KEYS | {"source", "category", "tags", "strict"}
-HTTP_EVENTS = {
-    "UserPromptSubmit",
-    "PostToolUse",
-    "PostToolUseFailure",
-    "PostToolBatch",
-    "PreCompact",
-    "PostCompact",
-    "Stop",
-}
-EVENTS = HTTP_EVENTS | {"SessionStart"}  # which takes commands only
+EVENTS = set(WIRED["claude-code"])
+HTTP_EVENTS = EVENTS - {"SessionStart"}  # which takes commands only
 MATCHED_EVENTS = {"PostToolUse", "PostToolUseFailure"}
 HANDLER_KEYS = {"command": {"type", "command", "timeout"}, "http": {"type", "url", "timeout"}}
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from daemon import Daemon, Http, HttpAgent, Refused
-from serve.reporting import Onlooker
+from serve.reporting import Onlooker, look
+
+__all__ = ["look"]
 
 
 @pytest.fixture(scope="module")
@@ -17,13 +19,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     running = Daemon(tmp_path_factory.mktemp("api"), env={"CONTEXT_BRANCHES_PER_SESSION": "2000"})
     yield running
     assert running.stop() == 0
-
-
-@pytest.fixture
-def look(daemon: Daemon) -> Iterator[Onlooker]:
-    made = Onlooker(daemon)
-    yield made
-    made.close()
 
 
 @pytest.fixture
