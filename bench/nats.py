@@ -29,8 +29,8 @@ from bench.stdio import median, p99
 from contextfold.fold.archive import Entry
 from contextfold.fold.events import BranchCreated, OperationCompleted, SessionStarted
 from contextfold.fold.store import Commit, Operation, SessionKey
-from contextfold.stores.nats import NatsStore
-from contextfold.stores.nats_link import Place
+from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.store import NatsStore
 
 SERVER = Path(sys.executable).parent / "nats-server"
 NODES = (1, 3)

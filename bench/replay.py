@@ -23,8 +23,8 @@ from bench.daemon import exactly
 from bench.figures import Figure, in_turns, print_table, show, tell
 from bench.stdio import median, p99
 from bench.trajectories import HERE, MOST, POLICIES, SIX, SUBTASKS, Policy, Run, branched, generated, rendered, sets
+from contextfold.common.token_counter import BYTES_PER_TOKEN, tokens_of
 from contextfold.fold.messages import FORMATS, Format, project, project_body
-from contextfold.tokens import BYTES_PER_TOKEN, tokens_of
 
 CACHE_READ, CACHE_WRITE = 0.1, 1.25  # of an input token's price
 CLOCK = time.process_time  # nothing here waits for anybody, and what others do on the machine is left out

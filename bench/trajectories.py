@@ -15,12 +15,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contextfold.fold.callers import Caller
 from contextfold.fold.messages import Format
-from contextfold.fold.service import FoldService
+from contextfold.fold.service.callers import Caller
+from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.serve.fold_tools import FOLD_TOOLS, call
-from contextfold.serve.tools import Refusal, listing
+from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, call
+from contextfold.serve.mcp.tools import Refusal, listing
 from contextfold.stores.memory import MemoryStore
 
 HERE = Path(__file__).resolve().parent.parent.parent / "shared" / "trajectories"

@@ -26,7 +26,7 @@ import nats
 import nats.errors
 from nats.aio.client import Client
 
-from contextfold.stores.nats_link import Place
+from contextfold.stores.nats.connection import Place
 
 PROGRAM = Path(sys.executable).parent / "nats-server"
 WORKERS_MOST = 8  # that run tests at once and choose ports of their own

@@ -14,8 +14,9 @@ from xml.etree import ElementTree
 import pytest
 
 from contextfold.cli.parse import parse
-from contextfold.fold import inbox, session
-from contextfold.serve.guard import Limits
+from contextfold.fold import session
+from contextfold.fold.service import inbox
+from contextfold.serve.http.guard import Limits
 from daemon import Daemon, Http
 from machine import ROOT
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracle
-from contextfold.float32 import Float32, ratio, shortest_text, single
+from contextfold.common.float32 import Float32, ratio, shortest_text, single
 
 COUNTS = st.integers(0, 2**25) | st.integers(0, 2**40)
 

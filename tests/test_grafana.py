@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from contextfold.serve.metrics import Metrics
+from contextfold.serve.ops.metrics import Metrics
 from daemon import Daemon, HttpAgent
 from machine import ROOT
 

@@ -27,7 +27,7 @@ from bench import tampering as bench_tampering
 
 import contextfold
 from contextfold import errors
-from contextfold.failures import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
+from contextfold.error_codes import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
 from machine import GOLDEN, ROOT, SOAK, SOURCE
 
 MODULES = sorted(SOURCE.rglob("*.py"))

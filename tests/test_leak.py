@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from contextfold.fold.events import to_json
-from contextfold.stores.sqlite import SqliteStore
+from contextfold.stores.sqlite.store import SqliteStore
 from daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
 from known_secrets import KnownSecret, known_secrets
 from machine import COMMAND, context, times

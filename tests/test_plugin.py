@@ -15,8 +15,8 @@ import pytest
 
 import contextfold
 from cli.wiring import EVENTS as WIRED
-from contextfold.address import DAEMON_URL
-from contextfold.serve.fold_tools import FOLD_TOOLS
+from contextfold.common.network_address import DAEMON_URL
+from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
 from machine import COMMAND, ROOT, context
 
 PLUGIN = ROOT / "plugins" / "claude-code"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tools import reference
 
-from contextfold.failures import EXIT_CODES
-from contextfold.serve.metrics import Metrics
-from contextfold.stores.nats_names import Names
+from contextfold.error_codes import EXIT_CODES
+from contextfold.serve.ops.metrics import Metrics
+from contextfold.stores.nats.names import Names
 from machine import ROOT, SOURCE
 
 PAGE: Path = ROOT / "docs" / "reference.md"

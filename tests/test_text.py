@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracle
-from contextfold.text import count_terms, count_words, lowercase, split_words
+from contextfold.common.text import count_terms, count_words, lowercase, split_words
 
 # Everything that decides something: cased, ignorable and mapped characters, white space, separators that are none.
 TELLING = st.sampled_from(

@@ -14,18 +14,18 @@ from starlette.routing import Route
 
 from contextfold import errors
 from contextfold.cli.commands import COMMANDS, Command, Option
-from contextfold.failures import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
-from contextfold.fold.service import FoldService
+from contextfold.error_codes import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
+from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.serve.fold_tools import FOLD_TOOLS
-from contextfold.serve.guard import OPEN_PATHS, PAGE_PATH, WEB_PATH
-from contextfold.serve.http import routes_of
-from contextfold.serve.limits import Buckets, RateLimit
-from contextfold.serve.mcp import Services
-from contextfold.serve.metrics import Metrics
-from contextfold.serve.resolve_tools import RESOLVE_TOOLS
+from contextfold.serve.http.guard import OPEN_PATHS, PAGE_PATH, WEB_PATH
+from contextfold.serve.http.limits import Buckets, RateLimit
+from contextfold.serve.http.mcp_endpoint import Services
+from contextfold.serve.http.routes import routes_of
+from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
+from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
+from contextfold.serve.mcp.tools import listing
+from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.resolvers import Resolvers
-from contextfold.serve.tools import listing
 from contextfold.settings import SETTINGS, TOOL_TIMEOUT_S, Settings, daemon_settings_from
 from contextfold.stores.memory import MemoryStore
 

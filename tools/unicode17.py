@@ -1,6 +1,6 @@
-"""Write src/contextfold/unicode17.py from the table of Unicode 17's lowercase mapping.
+"""Write src/contextfold/common/unicode17.py from the table of Unicode 17's lowercase mapping.
 
-python tools/unicode17.py tests/golden/lowercase-unicode17.tsv src/contextfold/unicode17.py
+python tools/unicode17.py tests/golden/lowercase-unicode17.tsv src/contextfold/common/unicode17.py
 """
 
 import sys

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from contextfold.errors import FoldError
 from contextfold.fold.accounting import Thresholds
-from contextfold.fold.callers import Caller
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,
@@ -20,33 +19,34 @@ from contextfold.fold.events import (
     SessionRolledBack,
     SessionStarted,
 )
-from contextfold.fold.ledger import Prices
-from contextfold.fold.notes import Noted
+from contextfold.fold.ledger.savings import Prices
 from contextfold.fold.reminder import Reminding
-from contextfold.fold.reports import LOST, PROXY
-from contextfold.fold.service import FoldService, Policy
+from contextfold.fold.service.activity import Noted
+from contextfold.fold.service.callers import Caller
+from contextfold.fold.service.fold_service import FoldService, Policy
+from contextfold.fold.service.reports import LOST, PROXY
 from contextfold.fold.session import Limits
 from contextfold.scrub.rules import RulesInvalid
 from contextfold.scrub.scrubber import Scrubber
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.serve.fold_tools import FOLD_TOOLS, caller_from, refused
-from contextfold.serve.fold_tools import call as run_fold_tool
-from contextfold.serve.resolve_tools import RESOLVE_TOOLS
-from contextfold.serve.tokens import LOCAL_OWNER
-from contextfold.serve.tools import Answer, FoldTool, Refusal
+from contextfold.serve.http.bearer_tokens import LOCAL_OWNER
+from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, caller_from, refused
+from contextfold.serve.mcp.fold_tools import call as run_fold_tool
+from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
+from contextfold.serve.mcp.tools import Answer, FoldTool, Refusal
 from contextfold.settings import DaemonSettings, FoldSettings, SettingsError
 from contextfold.stores.memory import MemoryStore
-from contextfold.stores.sqlite import SqliteStore
+from contextfold.stores.sqlite.store import SqliteStore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextfold.fold.moving import MovingTarget
     from contextfold.fold.store import Store
-    from contextfold.serve.guard import Guard
-    from contextfold.serve.metrics import Metrics
-    from contextfold.serve.tokens import TokenFile
-    from contextfold.serve.tools import Tool
-    from contextfold.serve.tracing import Tracer
+    from contextfold.serve.http.bearer_tokens import TokenFile
+    from contextfold.serve.http.guard import Guard
+    from contextfold.serve.mcp.tools import Tool
+    from contextfold.serve.ops.metrics import Metrics
+    from contextfold.serve.ops.tracing import Tracer
 
 TIDY_EVERY_S = 60.0
 REASONS_MOST = 8  # that are told of one time the store is away
@@ -99,8 +99,8 @@ def open_store(
     if settings.nats is None:
         return SqliteStore.open(settings.store, may_migrate=may_migrate)
     with _nats_extra():
-        from contextfold.stores.nats import NatsStore
-        from contextfold.stores.nats_link import Place
+        from contextfold.stores.nats.connection import Place
+        from contextfold.stores.nats.store import NatsStore
     place = Place(**settings.nats._asdict())
     return NatsStore(place, idle_s=settings.session_idle_secs, may_make=may_migrate, tell=tell)
 
@@ -108,12 +108,12 @@ def open_store(
 async def open_for_moving(settings: FoldSettings, *, is_source: bool) -> MovingTarget:
     """A store whose sessions are moved, all of them: from there, where it must be already, or to there."""
     if settings.nats is None:
-        from contextfold.stores.sqlite_moving import SqliteMoving
+        from contextfold.stores.sqlite.moving import SqliteMoving
 
         return (SqliteMoving.open_source if is_source else SqliteMoving.open_target)(settings.store)
     with _nats_extra():
-        from contextfold.stores.nats_link import Place
-        from contextfold.stores.nats_moving import NatsMoving
+        from contextfold.stores.nats.connection import Place
+        from contextfold.stores.nats.moving import NatsMoving
     place = Place(**settings.nats._asdict())
     return await NatsMoving.open(place, idle_s=settings.session_idle_secs, is_source=is_source)
 
@@ -175,9 +175,9 @@ class FoldDesk:
 
 def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) -> None:
     """Listen and answer until a signal."""
-    from contextfold.serve.daemon import check_may_listen, run
-    from contextfold.serve.logs import log, take_over
-    from contextfold.serve.tokens import TokenFile
+    from contextfold.serve.http.bearer_tokens import TokenFile
+    from contextfold.serve.http.server import check_may_listen, run
+    from contextfold.serve.ops.logs import log, take_over
 
     check_may_listen(settings.host, bool(settings.token_file))
     # Read before anything listens: a daemon whose tokens cannot be read must not start.
@@ -200,8 +200,8 @@ def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) 
 def _tracer_of(settings: DaemonSettings) -> Tracer | None:
     if not settings.otlp_endpoint:
         return None
-    from contextfold.serve.logs import log
-    from contextfold.serve.tracing import Tracer
+    from contextfold.serve.ops.logs import log
+    from contextfold.serve.ops.tracing import Tracer
 
     try:
         return Tracer(settings.otlp_endpoint)
@@ -213,14 +213,14 @@ def _tracer_of(settings: DaemonSettings) -> Tracer | None:
 
 
 def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer | None) -> Guard:
-    from contextfold.serve.guard import Limits as EdgeLimits
-    from contextfold.serve.http import StatingGuard, routes_of
-    from contextfold.serve.limits import Buckets, HostRule, RateLimit
-    from contextfold.serve.logs import log
-    from contextfold.serve.mcp import Services
-    from contextfold.serve.metrics import Metrics
+    from contextfold.serve.http.guard import Limits as EdgeLimits
+    from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
+    from contextfold.serve.http.mcp_endpoint import Services
+    from contextfold.serve.http.routes import StatingGuard, routes_of
+    from contextfold.serve.ops.logs import log
+    from contextfold.serve.ops.metrics import Metrics
+    from contextfold.serve.ops.tracing import traced
     from contextfold.serve.resolvers import Resolvers
-    from contextfold.serve.tracing import traced
 
     toolsets: dict[str, tuple[Tool, ...]] = {"resolve": RESOLVE_TOOLS, "fold": FOLD_TOOLS}
     tools = [tool for name in settings.server.tools for tool in toolsets[name]]
@@ -285,7 +285,7 @@ class _Told:
         self._reasons: set[str] = set()
 
     def __call__(self, text: str) -> None:
-        from contextfold.serve.logs import log
+        from contextfold.serve.ops.logs import log
 
         reason = text.removeprefix("away: ")
         if text == "connected":
@@ -297,14 +297,14 @@ class _Told:
 
 
 def _tell_waiting(is_away: bool) -> None:
-    from contextfold.serve.logs import log
+    from contextfold.serve.ops.logs import log
 
     log("reports.waiting" if is_away else "reports.tried", "warning" if is_away else "info")
 
 
 def _tell_lost(host: str, times: int, problem: Exception | None) -> None:
-    from contextfold.places import place_of
-    from contextfold.serve.logs import log
+    from contextfold.common.exception_location import place_of
+    from contextfold.serve.ops.logs import log
 
     why = {"exception": type(problem).__name__, "raised_at": place_of(problem)} if problem else {}
     log("reports.lost", "error", host=host, count=times, **why)

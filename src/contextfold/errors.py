@@ -20,9 +20,9 @@
         │   └── MoveRefused                             a store holds something else than what is to be moved there
         └── ScrubFailed           scrub_failed          secrets could not be looked for, so nothing was kept
 
-`code` and `message` of those before FoldError are frozen by the error schema v0 and say nothing of paths; `reason` is
-for a person at a terminal and may. This module knows neither exit numbers nor wires: `contextfold.failures` maps codes
-to each edge.
+`code` and `message` of those before FoldError are frozen by the error schema v0 and never contain a path; `reason` is
+for a person at a terminal and may. This module knows no exit codes, JSON-RPC codes or HTTP statuses:
+`contextfold.error_codes` maps each `code` to them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from contextfold.canonical import Encodable
+    from contextfold.common.canonical import Encodable
 
 
 class ContextError(Exception):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from contextfold.address import NATS_SCHEMES, NATS_URL, BadAddress, nats_servers_from
-from contextfold.record import Record
+from contextfold.common.network_address import NATS_SCHEMES, NATS_URL, BadAddress, nats_servers_from
+from contextfold.common.record import Record
 from contextfold.settings_table import (
     CACHE_ROOT,
     COMMON_OTLP_ENDPOINT,

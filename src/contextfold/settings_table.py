@@ -5,7 +5,7 @@ Knows names and rules, not where a value comes from (`contextfold.settings`) nor
 
 from __future__ import annotations
 
-from contextfold.record import Record
+from contextfold.common.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _toolsets(called: str, text: str) -> str:
 
 
 def _counter(called: str, text: str) -> str:
-    from contextfold.tokens import COUNTERS
+    from contextfold.common.token_counter import COUNTERS
 
     if text not in COUNTERS:
         raise SettingsError(f"{called} must be one of {', '.join(COUNTERS)}, not {text!r}")

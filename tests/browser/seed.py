@@ -14,13 +14,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from contextfold.fold.callers import Caller, target_of
+from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Usage
 from contextfold.fold.project import project_at
-from contextfold.fold.requests import branch_request, record_request, return_request, rollback_request
-from contextfold.fold.sent import FoldSeen, Sent, Usage
-from contextfold.fold.service import FoldService
+from contextfold.fold.service.callers import Caller, target_of
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.tool_arguments import branch_request, record_request, return_request, rollback_request
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.stores.sqlite import SqliteStore
+from contextfold.stores.sqlite.store import SqliteStore
 
 AT_ONCE = 64  # sessions written at a time: the store commits for many at once
 OWNER = "local"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from capture.payloads import RECORDED, payloads
-from contextfold.capture.claude_code import answer, read
-from contextfold.capture.observed import Done, Observed
+from contextfold.common.token_counter import COUNTERS
 from contextfold.errors import ArgumentInvalid
-from contextfold.tokens import COUNTERS
+from contextfold.hosts.claude_code import answer, read
+from contextfold.hosts.hook_event import Done, Observed
 
 COMMON = {"session_id": "host-1", "hook_event_name": "PostToolUse", "cwd": "/home/me/app", "prompt_id": "p1"}
 SESSION = "sess_8a20462e20f13b6d"  # which the daemon gave the run

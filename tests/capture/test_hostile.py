@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture.payloads import RECORDED, payloads
-from contextfold.capture import claude_code, cursor, vscode
-from contextfold.capture.observed import Observed
 from contextfold.errors import ArgumentInvalid
+from contextfold.hosts import claude_code, cursor, vscode
+from contextfold.hosts.hook_event import Observed
 
 Read = Callable[[Mapping[str, object]], Observed]
 HOSTS: dict[str, tuple[Read, list[str]]] = {

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from capture.payloads import payloads
-from contextfold.capture import cursor, vscode
-from contextfold.capture.observed import Observed
 from contextfold.errors import ArgumentInvalid
+from contextfold.hosts import cursor, vscode
+from contextfold.hosts.hook_event import Observed
 
 CURSOR = {payload["hook_event_name"] + payload.get("tool_name", ""): payload for payload in payloads("cursor-by-hand")}
 VSCODE = {payload["hookEventName"] + payload.get("tool_name", ""): payload for payload in payloads("vscode-by-hand")}

@@ -16,13 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from contextfold.fold.callers import Caller, target_of
+from contextfold.fold.ledger.sent_request import Sent
 from contextfold.fold.project import project_at
-from contextfold.fold.requests import branch_request, record_request, return_request, rollback_request
-from contextfold.fold.sent import Sent
-from contextfold.fold.service import FoldService
+from contextfold.fold.service.callers import Caller, target_of
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.tool_arguments import branch_request, record_request, return_request, rollback_request
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.stores.sqlite import SqliteStore
+from contextfold.stores.sqlite.store import SqliteStore
 from machine import COMMAND
 
 Result = TypeVar("Result")

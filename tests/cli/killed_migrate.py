@@ -8,8 +8,8 @@ import signal
 import sys
 
 from contextfold.cli.main import run
-from contextfold.cli.render import ProgressLine
-from contextfold.stores.nats_wire import Wire
+from contextfold.cli.output import ProgressLine
+from contextfold.stores.nats.jetstream import Wire
 
 step = sys.argv.pop(1)
 left = int(sys.argv.pop(1))

@@ -17,7 +17,7 @@ from cli.moves import Place, Worker, all_of, file_at, fill, flags_of
 from contextfold.app import open_for_moving
 from contextfold.fold.moving import Progress, move
 from contextfold.fold.store import Store
-from contextfold.stores.nats_link import Place as NatsPlace
+from contextfold.stores.nats.connection import Place as NatsPlace
 from machine import ROOT, Call
 from nats_servers import NatsServer, drop, random_prefix
 

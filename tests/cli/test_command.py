@@ -293,7 +293,7 @@ class TestStartUp:
         loaded = self.modules("resolve", "--cache", str(cache), *QUESTION)
         ours = {name for name in loaded if name.startswith("contextfold")}
         assert {"contextfold.resolve.service"} <= ours
-        assert not {"contextfold.resolve.build", "contextfold.unicode17", "contextfold.cli.help"} & ours
+        assert not {"contextfold.resolve.build", "contextfold.common.unicode17", "contextfold.cli.help"} & ours
         costly = {
             "argparse",
             "asyncio",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.folds import PROJECT, Agent, on_terminal, without_colours
-from contextfold.cli.tree import guides, id_length
+from contextfold.cli.fold.tree import guides, id_length
 from machine import Call
 
 BRANCH = [

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from cli.folds import PROJECT, Agent, on_terminal, without_colours
-from contextfold.fold.sent import FoldSeen, Sent, Share, Usage
+from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, Usage
 from machine import Call
 
 KNOWN_SECRET = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.fold.callers import Caller
-from contextfold.fold.requests import branch_request, return_request
-from contextfold.fold.service import FoldService
+from contextfold.fold.service.callers import Caller
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.tool_arguments import branch_request, return_request
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.stores.sqlite import SqliteStore
+from contextfold.stores.sqlite.store import SqliteStore
 from machine import Call
 
 

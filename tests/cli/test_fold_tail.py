@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cli.folds import PROJECT, Agent, Terminal, without_colours
-from contextfold.fold.sent import FoldSeen, Sent, Share
+from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share
 from daemon import Daemon, HttpAgent
 from machine import COMMAND
 from serve.reporting import HookedAgent

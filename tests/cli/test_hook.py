@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import pytest
 
-from contextfold.cli.hook import ANSWER_BYTES_MAX, INPUT_BYTES_MAX, WAIT_S
-from contextfold.hosts import HOOK_TIMEOUT_S, HOSTS
+from contextfold.cli.agents.hook import ANSWER_BYTES_MAX, INPUT_BYTES_MAX, WAIT_S
+from contextfold.hosts.programs import HOOK_TIMEOUT_S, HOSTS
 from daemon import kept_port
 from machine import COMMAND, Ran, as_nobody
 

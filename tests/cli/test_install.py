@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from cli.typed_json import COMMENTED, NAMES, VALUES, configurations, typed
 from cli.wiring import KEYS, Project, comments_of, entry, plain_json, umask
 from contextfold.cli.commands import COMMANDS
-from contextfold.hosts import HOSTS
+from contextfold.hosts.programs import HOSTS
 from machine import COMMAND, Call, Ran, context, read_terminal
 
 

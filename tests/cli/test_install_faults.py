@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from cli.wiring import KEYS, Project
-from contextfold.cli.hosting import ConfigFile
+from contextfold.cli.agents.files import ConfigFile
 from contextfold.errors import StorageFailed
-from contextfold.hosts import HOSTS
+from contextfold.hosts.programs import HOSTS
 from machine import COMMAND, Call, as_nobody, context
 
 

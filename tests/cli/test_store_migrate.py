@@ -11,7 +11,7 @@ import pytest
 from cli.folds import on_terminal, without_colours
 from cli.migrating import SESSIONS, argv, at_work, file, filled, migrated, on_nats, other, small, template
 from cli.moves import Place, Worker, all_of, file_at, fill
-from contextfold.cli import render
+from contextfold.cli import output as render
 from contextfold.cli.main import main
 from contextfold.fold.store import Store
 from machine import Call, Ran

@@ -34,7 +34,7 @@ from contextfold.errors import StoreUnavailable
 from contextfold.fold import moving
 from contextfold.fold.moving import Progress
 from contextfold.fold.store import Store
-from contextfold.stores import sqlite_moving
+from contextfold.stores.sqlite import moving as sqlite_moving
 from machine import COMMAND, SOAK, SOURCE, Call, times
 
 __all__ = ["file", "filled", "on_nats", "other", "small", "template"]

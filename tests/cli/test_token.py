@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.serve.tokens import TokenFile, hashed
+from contextfold.serve.http.bearer_tokens import TokenFile, hashed
 from machine import COMMAND, Call
 
 

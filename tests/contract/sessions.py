@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from contextfold.fold.archive import Entry
 from contextfold.fold.events import BranchCreated, Event, OperationCompleted, RequestSent, SessionStarted
-from contextfold.fold.sent import FoldSeen, ThreadSeen
+from contextfold.fold.ledger.sent_request import FoldSeen, ThreadSeen
 from contextfold.fold.store import Commit, Operation, Seen, SessionKey, Store, Summary
 
 NOON = "2026-01-01T12:00:00Z"

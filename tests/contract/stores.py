@@ -10,9 +10,9 @@ import pytest
 
 from contextfold.fold.store import Store
 from contextfold.stores.memory import MemoryStore
-from contextfold.stores.nats import NatsStore
-from contextfold.stores.nats_link import Place
-from contextfold.stores.sqlite import SqliteStore
+from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.store import NatsStore
+from contextfold.stores.sqlite.store import SqliteStore
 from nats_servers import NatsServer, drop, random_prefix
 
 Opener = Callable[[Path, Callable[[], Place]], Store]  # a folder to lie in, a place on NATS if it is asked for

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from contextfold.fold.archive import Entry
 from contextfold.fold.store import Known, StaleRevision, Store
 from contextfold.stores.memory import MemoryStore
-from contextfold.stores.nats import NatsStore
-from contextfold.stores.sqlite import SqliteStore
+from contextfold.stores.nats.store import NatsStore
+from contextfold.stores.sqlite.store import SqliteStore
 from contract.sessions import commit_of, key_of, summary_of, take, watching
 from contract.stores import place_on
 from machine import times

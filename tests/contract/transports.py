@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from contextfold.fold.service import FoldService, Policy
+from contextfold.fold.service.fold_service import FoldService, Policy
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.serve.fold_tools import FOLD_TOOLS, META_OPERATION, META_SESSION, caller_from
-from contextfold.serve.fold_tools import call as run_fold_tool
-from contextfold.serve.tools import Refusal
+from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, META_OPERATION, META_SESSION, caller_from
+from contextfold.serve.mcp.fold_tools import call as run_fold_tool
+from contextfold.serve.mcp.tools import Refusal
 from contextfold.stores.memory import MemoryStore
 from daemon import Daemon, HttpAgent, Refused
 from machine import COMMAND

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from contextfold.errors import FoldError
 from contextfold.fold import session
 from contextfold.fold.events import Event
-from contextfold.fold.levels import requested
-from contextfold.fold.sent import FoldSeen, Sent, Share
+from contextfold.fold.ledger.provider_counts import requested
+from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share
 from contextfold.fold.session import EMPTY, Beginning, Limits, State, apply, replay
 
 LIMITS = Limits(context_tokens=1_000, depth=3, branches=12)

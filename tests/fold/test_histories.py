@@ -20,18 +20,24 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from contextfold.errors import FoldError, StoreUnavailable
-from contextfold.fold.callers import Caller, Target
 from contextfold.fold.events import Event
+from contextfold.fold.ledger.sent_request import Sent, Share
 from contextfold.fold.project import project_at
-from contextfold.fold.requests import branch_request, look_request, record_request, return_request, rollback_request
-from contextfold.fold.sent import Sent, Share
-from contextfold.fold.service import FoldService, Policy
+from contextfold.fold.service.callers import Caller, Target
+from contextfold.fold.service.fold_service import FoldService, Policy
+from contextfold.fold.service.sessions import Outcome
 from contextfold.fold.session import Limits, replay
-from contextfold.fold.sessions import Outcome
 from contextfold.fold.store import Commit, Receipt, SessionKey, Store
+from contextfold.fold.tool_arguments import (
+    branch_request,
+    look_request,
+    record_request,
+    return_request,
+    rollback_request,
+)
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.memory import MemoryStore
-from contextfold.stores.sqlite import SqliteStore
+from contextfold.stores.sqlite.store import SqliteStore
 from machine import times
 
 PROJECT = "/work/app"

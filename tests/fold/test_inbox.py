@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine, Sequence
 import pytest
 
 from contextfold.errors import ScrubFailed, StoreInvalid, StoreUnavailable
-from contextfold.fold import inbox
-from contextfold.fold.inbox import (
+from contextfold.fold.service import inbox
+from contextfold.fold.service.inbox import (
     BATCH_BYTES,
     BATCH_ITEMS,
     ITEMS_MAX,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.canonical import encode
+from contextfold.common.canonical import encode
 from contextfold.fold.events import BranchCreated, Event, RequestSent
-from contextfold.fold.ledger import FOLDS_TOLD, Book, Ledger, Point, Prices, ledger_of, told
-from contextfold.fold.sent import FoldSeen, Usage
+from contextfold.fold.ledger.savings import FOLDS_TOLD, Book, Ledger, Point, Prices, ledger_of, told
+from contextfold.fold.ledger.sent_request import FoldSeen, Usage
 
 AT = "2026-01-17T10:30:00Z"
 PRICES = Prices()

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from contextfold.errors import StoreUnavailable
 from contextfold.fold import left_out
 from contextfold.fold.archive import Entry
-from contextfold.fold.callers import Caller
 from contextfold.fold.loss import ITEMS_MOST, Piece, fold_loss, pieces_of
-from contextfold.fold.requests import branch_request, record_request, return_request, rollback_request
-from contextfold.fold.service import FoldService
+from contextfold.fold.service.callers import Caller
+from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.store import Trajectory
+from contextfold.fold.tool_arguments import branch_request, record_request, return_request, rollback_request
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.memory import MemoryStore
 

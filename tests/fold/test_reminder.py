@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from contextfold.fold import session
 from contextfold.fold.accounting import Thresholds
-from contextfold.fold.callers import Caller, target_of
 from contextfold.fold.messages import project
 from contextfold.fold.project import project_at
 from contextfold.fold.reminder import DESCRIPTION_MOST, Reminding, branch_line, state_line
-from contextfold.fold.requests import branch_request
-from contextfold.fold.service import FoldService
+from contextfold.fold.service.callers import Caller, target_of
+from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.session import EMPTY, Beginning, Limits, State, Work, begin, replay
+from contextfold.fold.tool_arguments import branch_request
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.serve.fold_tools import FOLD_TOOLS, call
-from contextfold.serve.tools import Answer
+from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, call
+from contextfold.serve.mcp.tools import Answer
 from contextfold.stores.memory import MemoryStore
 
 AT = "2026-01-01T00:00:00Z"

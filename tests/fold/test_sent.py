@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from contextfold.fold.events import OperationCompleted
-from contextfold.fold.inbox import InboxFull
-from contextfold.fold.levels import levels_of
-from contextfold.fold.overview import Overview
-from contextfold.fold.reports import Report
-from contextfold.fold.sent import FoldSeen, Share, Usage
+from contextfold.fold.ledger.provider_counts import levels_of
+from contextfold.fold.ledger.sent_request import FoldSeen, Share, Usage
+from contextfold.fold.service.inbox import InboxFull
+from contextfold.fold.service.overview import Overview
+from contextfold.fold.service.reports import Report
 from contract.stores import run
 from fold.sending import KEY, TARGET, Desk, RunDesk, desk, main, sent
 

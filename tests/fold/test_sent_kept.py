@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from contextfold.fold.levels import FOLDS_MOST
-from contextfold.fold.reports import REQUEST_TEXT_MOST, Report
-from contextfold.fold.requests import rollback_request
-from contextfold.fold.sent import FoldSeen, Share, Usage
+from contextfold.fold.ledger.provider_counts import FOLDS_MOST
+from contextfold.fold.ledger.sent_request import FoldSeen, Share, Usage
+from contextfold.fold.service.reports import REQUEST_TEXT_MOST, Report
+from contextfold.fold.tool_arguments import rollback_request
 from contract.stores import run
 from fold.sending import KEY, ME, PROJECT, SECRET, TARGET, Desk, RunDesk, desk, main, sent
 

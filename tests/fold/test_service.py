@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 
 from contextfold.errors import BranchNotFound, ScrubFailed, StoreInvalid
-from contextfold.fold.callers import Caller
-from contextfold.fold.notes import Noted
 from contextfold.fold.project import project_at
-from contextfold.fold.requests import (
+from contextfold.fold.service.activity import Noted
+from contextfold.fold.service.callers import Caller
+from contextfold.fold.service.fold_service import FoldService, Policy
+from contextfold.fold.session import Limits
+from contextfold.fold.store import Store
+from contextfold.fold.tool_arguments import (
     branch_request,
     expand_request,
     look_request,
@@ -23,12 +26,9 @@ from contextfold.fold.requests import (
     return_request,
     rollback_request,
 )
-from contextfold.fold.service import FoldService, Policy
-from contextfold.fold.session import Limits
-from contextfold.fold.store import Store
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.memory import MemoryStore
-from contextfold.stores.sqlite import SqliteStore
+from contextfold.stores.sqlite.store import SqliteStore
 
 PROJECT = {"project_path": "/work/app"}
 ME = Caller("local")

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
-from contextfold.fold import answers, session
+from contextfold.fold import session
+from contextfold.fold import tool_results as answers
 from contextfold.fold.accounting import Thresholds, folded_tokens, health, percent, share, total_tokens
 from contextfold.fold.events import (
     BranchCreated,

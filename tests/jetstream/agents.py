@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from contextfold.failures import JSON_RPC_CODES
-from contextfold.serve.fold_tools import META_OPERATION
+from contextfold.error_codes import JSON_RPC_CODES
+from contextfold.serve.mcp.fold_tools import META_OPERATION
 from daemon import LEGACY, MODERN, Daemon, HttpAgent, Refused
 from jetstream.history import Effect, Outcome, Try
 

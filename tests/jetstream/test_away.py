@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from contextfold.errors import StoreUnavailable
-from contextfold.serve.fold_tools import META_OPERATION
-from contextfold.stores.nats import NatsStore
-from contextfold.stores.nats_link import Place
+from contextfold.serve.mcp.fold_tools import META_OPERATION
+from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.store import NatsStore
 from contract.sessions import commit_of, key_of
 from daemon import Daemon, HttpAgent, Refused
 from jetstream.history import Account, Try, effect_of, excerpt, violations

@@ -19,7 +19,7 @@ import pytest
 from nats.aio.client import Client
 
 from contextfold.cli.parse import parse
-from contextfold.stores.nats_names import Names
+from contextfold.stores.nats.names import Names
 from daemon import Daemon, Http, HttpAgent, Refused
 from machine import ROOT, context
 from nats_servers import PROGRAM, NatsCluster, NatsServer

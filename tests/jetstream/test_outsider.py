@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from contextfold.fold.project import project_at
-from contextfold.stores.nats import NatsStore
-from contextfold.stores.nats_link import Place
+from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.store import NatsStore
 from contract.sessions import branch_commit, commit_of, key_of
 from daemon import Daemon, HttpAgent
 from jetstream.subjects import subjects_of

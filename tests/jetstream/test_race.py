@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from contextfold.failures import JSON_RPC_CODES
+from contextfold.error_codes import JSON_RPC_CODES
 from contextfold.fold.events import OperationCompleted
 from contextfold.fold.store import StaleRevision
-from contextfold.serve.fold_tools import META_OPERATION
-from contextfold.stores.nats import NatsStore
-from contextfold.stores.nats_link import Place
+from contextfold.serve.mcp.fold_tools import META_OPERATION
+from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.store import NatsStore
 from contract.sessions import NOON, branch_commit, commit_of, key_of
 from daemon import Daemon, HttpAgent, Refused
 from jetstream.agents import Book, Session, random_call

@@ -9,8 +9,8 @@ import pytest
 
 from contextfold.errors import StoreInvalid
 from contextfold.fold.store import StaleRevision
-from contextfold.stores.nats import NatsStore
-from contextfold.stores.nats_link import Place
+from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.store import NatsStore
 from contract.sessions import NOON, begin, commit_of, key_of, numbers, summary_of, take, watching
 from nats_servers import NatsServer, connected, drop, random_prefix
 

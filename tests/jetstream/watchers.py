@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from contextfold.canonical import encode
+from contextfold.common.canonical import encode
 from contextfold.fold.events import Event, from_json
+from contextfold.fold.service.session_views import Row, branch_told, tree
 from contextfold.fold.session import replay
-from contextfold.fold.views import Row, branch_told, tree
 from daemon import Daemon, Http
 from jetstream.history import Followed, Got
 

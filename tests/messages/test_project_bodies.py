@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from contextfold.common.json_depth import DEPTH_MAX
 from contextfold.fold.messages import IMAGE_TOKENS, Format, project, project_body
 from contextfold.fold.messages.body import MESSAGES_MAX, VALUES_MAX
-from contextfold.nesting import DEPTH_MAX
 from messages.projecting import Message, back, body_of, branch, work
 
 ODD = """\ufeff{

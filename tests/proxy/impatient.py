@@ -9,7 +9,10 @@ import functools
 import sys
 
 from contextfold.cli.main import run
-from contextfold.serve import daemon, guard, proxy, upstream
+from contextfold.serve.http import guard
+from contextfold.serve.http import server as daemon
+from contextfold.serve.proxy import endpoint as proxy
+from contextfold.serve.proxy import upstream
 
 upstream.READ_S = upstream.WRITE_S = 5.0
 proxy.EXCHANGE_S = 15.0

@@ -24,12 +24,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-from contextfold.serve import daemon
-from contextfold.serve.guard import OWNER, Guard, Limits, Receive, Scope, Send
-from contextfold.serve.limits import Buckets, HostRule, RateLimit
-from contextfold.serve.logs import log, take_over
-from contextfold.serve.metrics import Metrics
-from contextfold.serve.tokens import TokenFile
+from contextfold.serve.http import server as daemon
+from contextfold.serve.http.bearer_tokens import TokenFile
+from contextfold.serve.http.guard import OWNER, Guard, Limits, Receive, Scope, Send
+from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
+from contextfold.serve.ops.logs import log, take_over
+from contextfold.serve.ops.metrics import Metrics
 from contextfold.settings import SettingsError
 
 WAIT_S = 60.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contextfold.fold.inbox import ALL_SETTLED_S
+from contextfold.fold.service.inbox import ALL_SETTLED_S
 from daemon import Daemon, Http, HttpAgent, Reply
 from waiting import until
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from contextfold.serve.daemon import check_may_listen, listen
-from contextfold.serve.tokens import add
+from contextfold.serve.http.bearer_tokens import add
+from contextfold.serve.http.server import check_may_listen, listen
 from contextfold.settings import SettingsError
 from serve.edge import WAIT_S, Daemon, answer_on, begin, started
 

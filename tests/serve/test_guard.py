@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from contextfold.serve.guard import OWNER, Guard, Limits, Message, Receive, Scope, Send
-from contextfold.serve.limits import Buckets, HostRule, RateLimit
-from contextfold.serve.metrics import Metrics
-from contextfold.serve.tokens import LOCAL_OWNER, TokenFile, add
+from contextfold.serve.http.bearer_tokens import LOCAL_OWNER, TokenFile, add
+from contextfold.serve.http.guard import OWNER, Guard, Limits, Message, Receive, Scope, Send
+from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
+from contextfold.serve.ops.metrics import Metrics
 
 WAIT_S = 30.0
 App = Callable[[Scope, Receive, Send], Awaitable[None]]

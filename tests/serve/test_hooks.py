@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from capture.payloads import RECORDED, payloads
-from contextfold.tokens import COUNTERS
+from contextfold.common.token_counter import COUNTERS
 from daemon import Daemon, Refused
 from machine import times
 from serve.reporting import OURS, HookedAgent, Onlooker, agent_of_test, daemon, folder_of_test, look

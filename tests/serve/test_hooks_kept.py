@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.canonical import encode
-from contextfold.fold.overview import Overview
-from contextfold.fold.service import FoldService
+from contextfold.common.canonical import encode
+from contextfold.common.token_counter import COUNTERS
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.overview import Overview
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve import hooks
-from contextfold.serve.metrics import Metrics
+from contextfold.serve.ops.metrics import Metrics
 from contextfold.stores.memory import MemoryStore
-from contextfold.tokens import COUNTERS
 from daemon import Daemon, Refused
 from machine import context, times
 from serve.reporting import OURS, HookedAgent, Onlooker, agent_of_test, daemon, folder_of_test, look

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.serve.fold_tools import FOLD_TOOLS
+from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
 from daemon import RPC, Daemon, Http, HttpAgent, Refused, Reply
 from machine import Call
 from waiting import until

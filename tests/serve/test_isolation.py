@@ -70,7 +70,7 @@ def test_no_other_variable_changes_an_answer(root: Path) -> None:
 
 
 def test_the_server_starts_on_the_cheap_part_of_the_standard_library() -> None:
-    script = "import sys; import contextfold.serve.stdio, contextfold.cli.serve; print(*sys.modules)"
+    script = "import sys; import contextfold.serve.stdio, contextfold.cli.daemon.serve; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     costly = {"argparse", "asyncio", "ctypes", "dataclasses", "hashlib", "inspect", "logging", "pathlib", "shutil"}
@@ -81,6 +81,6 @@ def test_the_server_starts_on_the_cheap_part_of_the_standard_library() -> None:
         "threading",
         "typing",
         "contextfold.resolve",
-        "contextfold.canonical",
+        "contextfold.common.canonical",
     }
     assert not costly & loaded

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.serve.limits import Buckets, HostRule, RateLimit, is_loopback
+from contextfold.serve.http.limits import Buckets, HostRule, RateLimit, is_loopback
 from contextfold.settings import SettingsError
 
 

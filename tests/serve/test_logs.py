@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from contextfold.serve.logs import LINE_MAX_BYTES, VALUE_MAX_CHARS, log
+from contextfold.serve.ops.logs import LINE_MAX_BYTES, VALUE_MAX_CHARS, log
 from machine import SOURCE
 
 WAIT_S = 60
@@ -24,7 +24,7 @@ def lines(text: str | bytes) -> list[dict[str, Any]]:
 def run(program: str, *, stderr: int = subprocess.PIPE, keep: int | None = None) -> subprocess.CompletedProcess[bytes]:
     """Run a program that may log; `keep` is a descriptor that it inherits."""
     return subprocess.run(
-        [sys.executable, "-c", "from contextfold.serve.logs import log, take_over\n" + program],
+        [sys.executable, "-c", "from contextfold.serve.ops.logs import log, take_over\n" + program],
         env={"PYTHONPATH": str(SOURCE), "PATH": os.environ["PATH"]},
         stdout=subprocess.PIPE,
         stderr=stderr,
@@ -168,7 +168,7 @@ for end in (ours, theirs):
         env={
             "PYTHONPATH": str(SOURCE),
             "PATH": os.environ["PATH"],
-            "PROGRAM": "from contextfold.serve.logs import log, take_over\n" + program,
+            "PROGRAM": "from contextfold.serve.ops.logs import log, take_over\n" + program,
         },
         stdout=subprocess.PIPE,
         timeout=WAIT_S,

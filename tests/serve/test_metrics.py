@@ -7,9 +7,9 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from contextfold import __version__
-from contextfold.hosts import HOSTS as WIRED
+from contextfold.hosts.programs import HOSTS as WIRED
 from contextfold.serve.hooks import READERS
-from contextfold.serve.metrics import HOSTS, RULES_MAX, Metrics
+from contextfold.serve.ops.metrics import HOSTS, RULES_MAX, Metrics
 from daemon import Daemon, HttpAgent
 
 

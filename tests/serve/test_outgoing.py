@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from contextfold.serve.outgoing import GATHERED_MAX_BYTES, Outgoing
+from contextfold.serve.http.write_buffer import GATHERED_MAX_BYTES, Outgoing
 
 LARGE = b"x" * (GATHERED_MAX_BYTES + 1)
 

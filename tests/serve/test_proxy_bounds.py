@@ -11,14 +11,17 @@ from typing import Any
 
 import pytest
 
-from contextfold.fold.service import FoldService
+from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.store import SessionKey
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.serve import passing, proxy, receipts, upstream
-from contextfold.serve.exchange import Limits, Message, Receive, Scope, Send
-from contextfold.serve.guard import Guard
-from contextfold.serve.limits import Buckets, HostRule, RateLimit
-from contextfold.serve.metrics import Metrics
+from contextfold.serve.http.exchange import Limits, Message, Receive, Scope, Send
+from contextfold.serve.http.guard import Guard
+from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
+from contextfold.serve.ops.metrics import Metrics
+from contextfold.serve.proxy import endpoint as proxy
+from contextfold.serve.proxy import forwarding as passing
+from contextfold.serve.proxy import session_reports as receipts
+from contextfold.serve.proxy import upstream
 from contextfold.settings import ProxySettings, Upstream
 from contextfold.stores.memory import MemoryStore
 from serve.raw_upstream import WAIT_S, Asked, RawUpstream, Wire

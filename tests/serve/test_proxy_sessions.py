@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from contextfold.serve.passing import FOLDED_MAX_BYTES
-from contextfold.serve.tokens import add
+from contextfold.serve.http.bearer_tokens import add
+from contextfold.serve.proxy.forwarding import FOLDED_MAX_BYTES
 from daemon import HttpAgent
 from serve.proxying import JSON, KEY, MESSAGES, Place, answer_on, error_of, place, running
 from serve.raw_upstream import WAIT_S, fine

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from contextfold import __version__
-from contextfold.serve.protocol import Session
-from contextfold.serve.resolve_tools import RESOLVE_TOOLS
+from contextfold.serve.mcp.protocol import Session
+from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
 from contextfold.settings import settings_from
 from machine import COMMAND, command_of, interpreters
 from serve.wire import (
@@ -364,7 +364,7 @@ class TestStartAndEnd:
     def test_what_a_library_prints_does_not_reach_the_answers(self, root: Path, tmp_path: Path) -> None:
         noise = "import os, sys\nprint('stray', flush=True)\nos.write(1, b'raw')\nos.system('echo shouted')\n"
         program = f"""
-from contextfold.serve import resolve_tools as tools
+from contextfold.serve.mcp import resolve_tools as tools
 real = tools._list_caches
 def noisy(root, arguments):
     exec({noise!r})

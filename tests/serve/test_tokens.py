@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.serve import tokens
-from contextfold.serve.tokens import FILE_MAX_BYTES, TokenFile, add, check_owner, hashed, mint, parse
+from contextfold.serve.http import bearer_tokens as tokens
+from contextfold.serve.http.bearer_tokens import FILE_MAX_BYTES, TokenFile, add, check_owner, hashed, mint, parse
 from contextfold.settings import SettingsError
 
 ONE = hashed("one")

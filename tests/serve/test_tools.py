@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from contextfold.resolve.root import CacheRoot
-from contextfold.serve.resolve_tools import RESOLVE_TOOLS
-from contextfold.serve.resolve_tools import call as run_tool
+from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
+from contextfold.serve.mcp.resolve_tools import call as run_tool
 from machine import Call, as_nobody, write_files
 from serve.wire import (
     INITIALIZE,

@@ -399,7 +399,7 @@ class TestWhereTheyAreOff:
             with talking(listening(process)) as agent:
                 agent.call("context_record", project_path="/p", type="read", tokens=5)
             loaded = stopped(process)[0].split()
-        assert "contextfold.serve.tracing" in loaded
+        assert "contextfold.serve.ops.tracing" in loaded
         assert not [name for name in loaded if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))]
         assert "requests" not in loaded
 

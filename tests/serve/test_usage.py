@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from contextfold.fold.sent import Usage
-from contextfold.serve.usage import INFLATED_CHUNK_MAX, SKELETON_BYTES_MAX, UsageReader
+from contextfold.fold.ledger.sent_request import Usage
+from contextfold.serve.proxy.usage import INFLATED_CHUNK_MAX, SKELETON_BYTES_MAX, UsageReader
 from machine import times
 
 JSON, SSE = "application/json", "text/event-stream; charset=utf-8"
@@ -294,7 +294,7 @@ def test_an_answer_of_any_length_is_read_in_little_memory(around: tuple[bytes, b
 def test_an_answer_that_is_all_skeleton_is_given_up_in_little_memory(
     inside: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("contextfold.serve.usage.SKELETON_BYTES_MAX", PIECE_BYTES // 2)  # sooner met, too
+    monkeypatch.setattr("contextfold.serve.proxy.usage.SKELETON_BYTES_MAX", PIECE_BYTES // 2)  # sooner met, too
     limit = 4 * PIECE_BYTES
     assert counted_within(limit, huge((b"{", TAIL), inside), JSON) is None
     stream = [*huge((b"data: {", b"\n\n"), inside), CHAT_STREAM]
@@ -303,7 +303,7 @@ def test_an_answer_that_is_all_skeleton_is_given_up_in_little_memory(
 
 @pytest.mark.parametrize("noise", [b":\n", b'data:{"usage":1}\n\n', b"data:[[[["])
 def test_an_answer_made_to_keep_the_reader_busy_is_given_up(noise: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("contextfold.serve.usage.STEPS_MAX", 50_000)  # the same bound, sooner met
+    monkeypatch.setattr("contextfold.serve.proxy.usage.STEPS_MAX", 50_000)  # the same bound, sooner met
     pieces = [CHAT_STREAM, *[noise * (PIECE_BYTES // len(noise))] * 8]
     later = event({"usage": {**CHAT_USAGE, "completion_tokens": 60}})
     assert read("openai-chat", [CHAT_STREAM, b"\n\n", later], SSE) == Usage(232, 768, 0, 60)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.stores.sqlite import SqliteStore
+from contextfold.stores.sqlite.store import SqliteStore
 from contract.sessions import begin, key_of
 from machine import ROOT, SOURCE
 

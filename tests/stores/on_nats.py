@@ -19,11 +19,11 @@ from contextfold.fold.events import (
     members,
 )
 from contextfold.fold.store import Commit, SessionKey
-from contextfold.stores.nats_link import Place
-from contextfold.stores.nats_names import Names
-from contextfold.stores.nats_reading import Reading, read_to
-from contextfold.stores.nats_streams import prepare
-from contextfold.stores.nats_wire import Stored, Wire
+from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.jetstream import Stored, Wire
+from contextfold.stores.nats.names import Names
+from contextfold.stores.nats.stream_reader import Reading, read_to
+from contextfold.stores.nats.streams import prepare
 from contract.sessions import NOON, key_of, summary_of
 from nats_servers import NatsServer, drop, random_prefix
 

@@ -19,12 +19,12 @@ from contextfold.fold.events import (
     SessionStarted,
 )
 from contextfold.fold.store import Commit, Operation, StaleRevision
-from contextfold.stores import nats_log
-from contextfold.stores.nats import NatsStore
-from contextfold.stores.nats_link import Link, Place, Unanswered, check_server
-from contextfold.stores.nats_names import Names
-from contextfold.stores.nats_records import Record
-from contextfold.stores.nats_wire import Conflict, Stored, Wire
+from contextfold.stores.nats import log as nats_log
+from contextfold.stores.nats.connection import Link, Place, Unanswered, check_server
+from contextfold.stores.nats.jetstream import Conflict, Stored, Wire
+from contextfold.stores.nats.names import Names
+from contextfold.stores.nats.records import Record
+from contextfold.stores.nats.store import NatsStore
 from contract.sessions import NOON, commit_of, key_of, take, watching
 from machine import times
 from nats_servers import NatsServer

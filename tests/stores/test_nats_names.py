@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextfold.fold.store import SessionKey
-from contextfold.stores.nats_names import Names, escaped, unescaped
+from contextfold.stores.nats.names import Names, escaped, unescaped
 
 NAMES = Names("contextfold")
 texts = st.text(st.characters())  # half of a surrogate pair, too: paths may have them

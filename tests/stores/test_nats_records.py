@@ -14,8 +14,8 @@ from contextfold.fold.archive import Entry
 from contextfold.fold.events import BranchCreated, BranchFolded, Event, OperationCompleted, SessionStarted
 from contextfold.fold.session import EMPTY, replay
 from contextfold.fold.store import Receipt, Summary
-from contextfold.stores import nats_records as records
-from contextfold.stores.nats_records import Pieces, Record
+from contextfold.stores.nats import records
+from contextfold.stores.nats.records import Pieces, Record
 
 AT = "2026-01-01T12:00:00Z"
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)

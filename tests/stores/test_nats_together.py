@@ -11,12 +11,12 @@ import pytest
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.archive import Entry
 from contextfold.fold.store import StaleRevision
-from contextfold.stores.nats import NatsStore
-from contextfold.stores.nats_link import Place
-from contextfold.stores.nats_names import Names
-from contextfold.stores.nats_reading import Reading, read_to
-from contextfold.stores.nats_streams import prepare
-from contextfold.stores.nats_wire import Stored, Wire
+from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.jetstream import Stored, Wire
+from contextfold.stores.nats.names import Names
+from contextfold.stores.nats.store import NatsStore
+from contextfold.stores.nats.stream_reader import Reading, read_to
+from contextfold.stores.nats.streams import prepare
 from contract.sessions import NOON, commit_of, key_of, summary_of
 from machine import times
 from stores.on_nats import KEY, OnNats, branching, check_published, everything, on_nats, told

@@ -14,8 +14,9 @@ import pytest
 
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.archive import Entry
-from contextfold.stores import schema, sqlite_rows
-from contextfold.stores.sqlite import SqliteStore
+from contextfold.stores.sqlite import schema
+from contextfold.stores.sqlite import statements as sqlite_rows
+from contextfold.stores.sqlite.store import SqliteStore
 from contract.sessions import NOON, begin, commit_of, key_of, numbers, summary_of, take, watching
 from machine import times
 from stores.files import KEY, TASKS, count, fill, operations, path, run, worker
@@ -199,7 +200,7 @@ def test_reads_do_not_wait_for_a_commit(path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_too_many_waiting_commits_are_told_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("contextfold.stores.sqlite_threads.WRITES_WAITING", 10)
+    monkeypatch.setattr("contextfold.stores.sqlite.threads.WRITES_WAITING", 10)
 
     async def act(store: SqliteStore) -> None:
         asked = (store.commit(commit_of(key_of(f"p{number}"))) for number in range(1000))

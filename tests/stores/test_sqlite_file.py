@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.stores import schema
-from contextfold.stores.sqlite import SqliteStore
+from contextfold.stores.sqlite import schema
+from contextfold.stores.sqlite.store import SqliteStore
 from contract.sessions import begin, commit_of, key_of
 from machine import SOURCE
 from stores.files import KEY, OLD_FILE, count, fill, path, run
@@ -115,7 +115,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_may_not_be_written_is_refused(path: Path) -> None:
     fill(path)
-    code = f"from contextfold.stores.sqlite import SqliteStore\nSqliteStore.open({str(path)!r})"
+    code = f"from contextfold.stores.sqlite.store import SqliteStore\nSqliteStore.open({str(path)!r})"
     for folder in [path.parent, *path.parents]:
         if str(folder) not in ("/", "/tmp"):
             folder.chmod(0o755)

@@ -11,7 +11,7 @@ import sys
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.archive import Entry
 from contextfold.fold.store import StaleRevision
-from contextfold.stores.sqlite import SqliteStore
+from contextfold.stores.sqlite.store import SqliteStore
 from contract.sessions import NOON, commit_of, key_of
 
 TASKS = 8

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextfold.record import Record
+from contextfold.common.record import Record
 
 
 class Option(Record):
@@ -29,10 +29,28 @@ class Command(Record):
     has_settings: bool = False  # that its help lists
 
     @property
+    def module(self) -> str:
+        """The module below `contextfold.cli` whose `run` carries the command out."""
+        name = self.name.replace(" ", "_")
+        if self.group == "fold":
+            return f"fold.{name.removeprefix('fold_')}"
+        return f"{_ROOMS[name]}.{name}" if name in _ROOMS else name
+
+    @property
     def group(self) -> str:
         """The first word of a name that has two."""
         return self.name.partition(" ")[0] if " " in self.name else ""
 
+
+_ROOMS = {
+    name: room
+    for room, names in {
+        "agents": ("hook", "install", "uninstall"),
+        "caches": ("build", "inspect", "resolve", "verify"),
+        "daemon": ("serve", "store_migrate", "token"),
+    }.items()
+    for name in names
+}
 
 DESCRIPTION = (
     "Keep an agent's context small, relevant and explainable: compile a folder of documents once, then ask",

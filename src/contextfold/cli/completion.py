@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from contextfold.cli.commands import COMMANDS, Command, Option
-from contextfold.cli.render import say
-from contextfold.failures import EXIT_OK
+from contextfold.cli.output import say
+from contextfold.error_codes import EXIT_OK
 
 GLOBAL_OPTIONS = ("--help", "--version")
 

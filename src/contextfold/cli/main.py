@@ -6,10 +6,10 @@ import sys
 from importlib import import_module
 
 from contextfold import __version__
+from contextfold.cli.output import complain, report, say
 from contextfold.cli.parse import Invocation, UsageError, parse
-from contextfold.cli.render import complain, report, say
+from contextfold.error_codes import EXIT_CODES, EXIT_OK, EXIT_USAGE
 from contextfold.errors import ContextError, InternalError, StorageFailed
-from contextfold.failures import EXIT_CODES, EXIT_OK, EXIT_USAGE
 from contextfold.settings_table import SettingsError
 
 TYPE_CHECKING = False
@@ -52,14 +52,13 @@ def _execute(invocation: Invocation) -> int:
 
         say(help_text(invocation.command))
     else:
-        module = invocation.command.name.replace(" ", "_")
-        code: int = import_module(f"contextfold.cli.{module}").run(invocation.values)
+        code: int = import_module(f"contextfold.cli.{invocation.command.module}").run(invocation.values)
         return code
     return EXIT_OK
 
 
 def _whereabouts(problem: Exception) -> str:
-    from contextfold.places import place_of
+    from contextfold.common.exception_location import place_of
 
     return f"{type(problem).__name__}: {problem} at {place_of(problem)}"
 

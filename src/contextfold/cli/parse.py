@@ -7,7 +7,7 @@ keeps it to what this command line needs. A value may begin with a dash: a query
 from __future__ import annotations
 
 from contextfold.cli.commands import COMMANDS, Command, Option
-from contextfold.record import Record
+from contextfold.common.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

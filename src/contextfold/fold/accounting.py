@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from contextfold.canonical import Hundredths
+from contextfold.common.canonical import Hundredths
 from contextfold.fold.session import Branch, Limits, State, open_tokens
 
 PERCENT = 100

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from contextfold.canonical import Encodable, decode, encode
-from contextfold.fold.sent import FoldSeen, ThreadSeen
+from contextfold.common.canonical import Encodable, decode, encode
+from contextfold.fold.ledger.sent_request import FoldSeen, ThreadSeen
 
 
 @dataclass(frozen=True, slots=True)

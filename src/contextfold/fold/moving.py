@@ -18,7 +18,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from contextfold.canonical import encode
+from contextfold.common.canonical import encode
 from contextfold.errors import MoveRefused, StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import Entry
 from contextfold.fold.events import BranchFolded, Event

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextfold.canonical import encode
-from contextfold.fold.answers import Shape, entry_told, expanded
+from contextfold.common.canonical import encode
 from contextfold.fold.archive import Entry
+from contextfold.fold.tool_results import Shape, entry_told, expanded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from contextfold.tokens import Counter
+    from contextfold.common.token_counter import Counter
 
 CHARACTERS_PER_TOKEN_MAX = 4  # a character is a byte at least
 LONGEST_CURSOR = "9" * 15 + "." + "9" * 15

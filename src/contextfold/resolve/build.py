@@ -7,9 +7,11 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 
-from contextfold.canonical import HASH_PREFIX
+from contextfold.common.canonical import HASH_PREFIX
+from contextfold.common.record import Record
+from contextfold.common.text import count_words
+from contextfold.common.token_counter import tokens_of
 from contextfold.errors import StorageFailed
-from contextfold.record import Record
 from contextfold.resolve import pack as packs
 from contextfold.resolve.document import Document
 from contextfold.resolve.files import fingerprints, make_durable, shown, storage_failed, write_new
@@ -24,8 +26,6 @@ from contextfold.resolve.manifest import (
 )
 from contextfold.resolve.replace import Staging
 from contextfold.resolve.sources import Source, check_unchanged, read_source, survey
-from contextfold.text import count_words
-from contextfold.tokens import tokens_of
 
 CLOCK_TICK_S = 0.002
 CLOCK_TICKS = 1500  # three seconds: the coarsest file systems count in two

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-from contextfold.canonical import Malformed
+from contextfold.common.canonical import Malformed
+from contextfold.common.record import Record
+from contextfold.common.text import count_terms
+from contextfold.common.token_counter import tokens_of
 from contextfold.errors import CacheInvalid, StorageFailed
-from contextfold.record import Record
 from contextfold.resolve.document import Document, decode_document
 from contextfold.resolve.files import (
     FileAbsent,
@@ -35,8 +37,6 @@ from contextfold.resolve.manifest import (
 )
 from contextfold.resolve.pack import FRAME, PACK_FOLDER, POSTINGS_FILE, TABLE_FILE, Pack, decode_pack
 from contextfold.resolve.scoring import Measures
-from contextfold.text import count_terms
-from contextfold.tokens import tokens_of
 
 TABLE_MAX_BYTES = 1 << 31  # what ten million documents need
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from contextfold.canonical import Encodable, Malformed, decode, encode, fields, version_of
-from contextfold.record import Record
-from contextfold.text import lowercase
+from contextfold.common.canonical import Encodable, Malformed, decode, encode, fields, version_of
+from contextfold.common.record import Record
+from contextfold.common.text import lowercase
 
 INTEGER_RANGE = range(-(2**63), 2**63)
 _FIELDS = {"id": str, "version": str, "source": str, "content": str, "metadata": dict}

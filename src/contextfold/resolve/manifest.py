@@ -7,8 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from contextfold.canonical import HASH_PREFIX, Encodable, Malformed, decode, encode, fields
-from contextfold.record import Record
+from contextfold.common.canonical import HASH_PREFIX, Encodable, Malformed, decode, encode, fields
+from contextfold.common.record import Record
 
 MANIFEST_FILE = "manifest.json"
 INDEX_FILE = "index.json"

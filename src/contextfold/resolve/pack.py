@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from operator import or_
 
-from contextfold.canonical import HASH_PREFIX, Malformed, decode, encode
-from contextfold.record import Record
+from contextfold.common.canonical import HASH_PREFIX, Malformed, decode, encode
+from contextfold.common.record import Record
 from contextfold.resolve.manifest import DOCUMENTS_FOLDER, INDEX_FILE, MANIFEST_FILE, Entry
 from contextfold.resolve.scoring import Measures
 

@@ -15,7 +15,7 @@ import shutil
 import sys
 from types import TracebackType
 
-from contextfold import signals
+from contextfold.common import signals
 from contextfold.errors import StorageFailed
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, is_folder, shown, storage_failed, sync
 from contextfold.resolve.manifest import MANIFEST_FILE

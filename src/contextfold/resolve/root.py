@@ -6,9 +6,9 @@ import os
 import stat
 from collections import OrderedDict
 
-from contextfold.canonical import encode
+from contextfold.common.canonical import encode
+from contextfold.common.record import Record
 from contextfold.errors import CacheMissing
-from contextfold.record import Record
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, storage_failed
 from contextfold.resolve.manifest import MANIFEST_FILE
 from contextfold.resolve.service import Cache

@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from operator import truediv
 
-from contextfold.float32 import Float32, ratio
-from contextfold.record import Record
+from contextfold.common.float32 import Float32, ratio
+from contextfold.common.record import Record
 
 
 class Measures(Record):

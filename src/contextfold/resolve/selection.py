@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from contextfold.canonical import encode
+from contextfold.common.canonical import encode
+from contextfold.common.float32 import Float32
+from contextfold.common.record import Record
+from contextfold.common.text import split_words
 from contextfold.errors import BudgetInvalid, QueryInvalid
-from contextfold.float32 import Float32
-from contextfold.record import Record
-from contextfold.text import split_words
 
 BUDGET_MAX = 2**63 - 1
 

@@ -10,9 +10,9 @@ import os
 import stat
 from collections.abc import Callable
 
-from contextfold.canonical import encode
+from contextfold.common.canonical import encode
+from contextfold.common.record import Record
 from contextfold.errors import CacheMissing, ContextError, StorageFailed
-from contextfold.record import Record
 from contextfold.resolve.cache import CacheFolder, Fault, Progress, silent
 from contextfold.resolve.files import LEADS_NOWHERE, shown, storage_failed
 from contextfold.resolve.selection import (

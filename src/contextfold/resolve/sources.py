@@ -11,8 +11,8 @@ import stat
 from collections.abc import Iterator
 from itertools import pairwise
 
+from contextfold.common.record import Record
 from contextfold.errors import SourceInvalid, StorageFailed
-from contextfold.record import Record
 from contextfold.resolve.document import document_id
 from contextfold.resolve.files import LEADS_NOWHERE, read_all, shown, storage_failed
 

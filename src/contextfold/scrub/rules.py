@@ -10,7 +10,7 @@ import tomllib
 
 import re2  # type: ignore[import-untyped]
 
-from contextfold.record import Record
+from contextfold.common.record import Record
 
 RULE_KEYS = {
     "id": str,

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 import re2  # type: ignore[import-untyped]
 
-from contextfold.record import Record
+from contextfold.common.record import Record
 from contextfold.scrub.likeness import looks_secret
 from contextfold.scrub.rules import Allowlist, Rule, RulesInvalid, compiled
 

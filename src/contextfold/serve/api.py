@@ -15,10 +15,13 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from contextfold.canonical import encode
+from contextfold.common.canonical import encode
+from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError
-from contextfold.fold.overview import Overview
-from contextfold.fold.requests import (
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.overview import Overview
+from contextfold.fold.store import SEARCH_MOST
+from contextfold.fold.tool_arguments import (
     BRANCH_ID_LENGTH_MAX,
     EXPAND_BUDGET,
     EXPAND_BUDGET_MAX,
@@ -26,14 +29,11 @@ from contextfold.fold.requests import (
     position_of,
     rollback_choice,
 )
-from contextfold.fold.service import FoldService
-from contextfold.fold.store import SEARCH_MOST
-from contextfold.places import place_of
-from contextfold.serve.answers import JSON, object_in, refused
-from contextfold.serve.fold_tools import record
-from contextfold.serve.guard import OWNER
-from contextfold.serve.logs import log
-from contextfold.serve.mcp import caller_of
+from contextfold.serve.http.guard import OWNER
+from contextfold.serve.http.json_responses import JSON, object_in, refused
+from contextfold.serve.http.mcp_endpoint import caller_of
+from contextfold.serve.mcp.fold_tools import record
+from contextfold.serve.ops.logs import log
 
 SESSIONS, SESSIONS_MOST = 20, 100  # in one answer
 ROWS, ROWS_MOST = 100, 500

@@ -1,7 +1,7 @@
 """`POST /hooks/HOST`: what an agent's host says has happened, received and answered at once. Knows HTTP, and readers.
 
-A 2xx means received: it is written behind (`fold.reports`). Whatever is wrong with a report, the agent goes on; so an
-answer is small, quick, and never a decision. Which session a report is for:
+A 2xx means received: it is written later (`fold.service.reports`). Whatever is wrong with a report, the agent goes on;
+so an answer is small, quick, and never a decision. Which session a report is for:
 
     the host's conversation has called one of our tools    the session that the tool's result named
     else                                                   the current session of the project it works in
@@ -21,19 +21,19 @@ from typing import Generic, TypeVar
 from starlette.responses import Response
 from starlette.routing import Route
 
-from contextfold.capture import claude_code, cursor, vscode
-from contextfold.capture.observed import Done, Observed
+from contextfold.common.json_depth import is_too_deep
+from contextfold.common.record import Record
 from contextfold.errors import ArgumentInvalid, FoldError
-from contextfold.fold.callers import Caller, Target, target_of
-from contextfold.fold.inbox import InboxFull
 from contextfold.fold.project import NAME_LENGTH_MAX, Project, project_at
-from contextfold.fold.reports import Report
-from contextfold.fold.service import FoldService
-from contextfold.nesting import is_too_deep
-from contextfold.record import Record
-from contextfold.serve.answers import JSON, refused, told_error
-from contextfold.serve.guard import HOOKS_PATH, OWNER, Receive, Scope, Send
-from contextfold.serve.metrics import Metrics
+from contextfold.fold.service.callers import Caller, Target, target_of
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.inbox import InboxFull
+from contextfold.fold.service.reports import Report
+from contextfold.hosts import claude_code, cursor, vscode
+from contextfold.hosts.hook_event import Done, Observed
+from contextfold.serve.http.guard import HOOKS_PATH, OWNER, Receive, Scope, Send
+from contextfold.serve.http.json_responses import JSON, refused, told_error
+from contextfold.serve.ops.metrics import Metrics
 
 CONVERSATIONS_MAX = 10_000  # of an owner's that are remembered
 READ_INLINE_BYTES = 64 << 10

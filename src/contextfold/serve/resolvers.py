@@ -13,12 +13,12 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
+from contextfold.error_codes import INVALID_PARAMS
 from contextfold.errors import InternalError
-from contextfold.failures import INVALID_PARAMS
-from contextfold.serve.jsonrpc import LINE_MAX_BYTES
-from contextfold.serve.protocol import META_CAPABILITIES, META_VERSION, MODERN_VERSIONS
-from contextfold.serve.resolve_tools import failure
-from contextfold.serve.tools import Answer, Refusal
+from contextfold.serve.mcp.jsonrpc import LINE_MAX_BYTES
+from contextfold.serve.mcp.protocol import META_CAPABILITIES, META_VERSION, MODERN_VERSIONS
+from contextfold.serve.mcp.resolve_tools import failure
+from contextfold.serve.mcp.tools import Answer, Refusal
 from contextfold.settings import CACHE_ROOT, CONFIG, SETTINGS, TOOL_TIMEOUT, Settings
 
 SERVERS = 2

@@ -12,16 +12,16 @@ import os
 import signal
 import sys
 
+from contextfold.common.descriptors import READABLE, WRITABLE, wait, write_all
+from contextfold.error_codes import JSON_RPC_CODES
 from contextfold.errors import FoldError, InternalError, StorageFailed
-from contextfold.failures import JSON_RPC_CODES
-from contextfold.serve.jsonrpc import INTEGER_DIGITS, LINE_MAX_BYTES, PARSE_ERROR, RpcError, error_line
-from contextfold.serve.protocol import Call, Session
-from contextfold.serve.resolve_tools import RESOLVE_TOOLS, failure
-from contextfold.serve.resolve_tools import call as run_tool
-from contextfold.serve.tools import Answer, Refusal, ResolveTool
+from contextfold.serve.mcp.jsonrpc import INTEGER_DIGITS, LINE_MAX_BYTES, PARSE_ERROR, RpcError, error_line
+from contextfold.serve.mcp.protocol import Call, Session
+from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS, failure
+from contextfold.serve.mcp.resolve_tools import call as run_tool
+from contextfold.serve.mcp.tools import Answer, Refusal, ResolveTool
 from contextfold.serve.worker import Worker
 from contextfold.settings import SettingsError
-from contextfold.streams import READABLE, WRITABLE, wait, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from contextfold.app import FoldDesk
     from contextfold.resolve.root import CacheRoot
-    from contextfold.serve.tools import Tool
+    from contextfold.serve.mcp.tools import Tool
     from contextfold.settings import Settings
 
 CHUNK_BYTES = 1 << 16
@@ -67,7 +67,7 @@ def serve(settings: Settings) -> None:
 def _tools(settings: Settings) -> list[Tool]:
     tools: list[Tool] = list(RESOLVE_TOOLS) if "resolve" in settings.tools else []
     if "fold" in settings.tools:
-        from contextfold.serve.fold_tools import FOLD_TOOLS
+        from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
 
         tools += FOLD_TOOLS
     return tools

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 
-from contextfold.streams import READABLE, WRITABLE, wait, write_all
+from contextfold.common.descriptors import READABLE, WRITABLE, wait, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

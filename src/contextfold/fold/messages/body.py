@@ -15,12 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from contextfold.common.json_depth import DEPTH_MAX
 from contextfold.fold.messages.facts import UNKNOWN
 from contextfold.fold.messages.formats import Api, Format, api_of, binds_thinking
 from contextfold.fold.messages.receipt import Outcome, Receipt, Span, outcome_of, untouched
 from contextfold.fold.messages.walk import Walk
 from contextfold.fold.messages.weight import excess_of
-from contextfold.nesting import DEPTH_MAX
 
 MESSAGES_MAX = 100_000  # of a list: where each begins, ends and belongs is kept
 VALUES_MAX = 2_000_000  # of a body, names of members too: what reading one message may cost

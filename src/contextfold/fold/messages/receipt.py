@@ -7,8 +7,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from contextfold.common.token_counter import tokens_of
 from contextfold.fold.messages.walk import Closed, Walk, decided
-from contextfold.tokens import tokens_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from contextfold.common.token_counter import BYTES_PER_TOKEN
 from contextfold.fold.messages.facts import Members, block_members, items_of
-from contextfold.tokens import BYTES_PER_TOKEN
 
 IMAGE_TOKENS = 1_600  # about what providers count for a picture of 1.2 megapixels
 

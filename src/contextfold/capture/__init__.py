@@ -1,1 +1,0 @@
-"""What agent hosts say has happened, read from their own formats."""

@@ -1,0 +1,1 @@
+"""Commands that connect agent programs to the daemon."""

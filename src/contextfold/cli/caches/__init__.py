@@ -1,0 +1,1 @@
+"""Commands that build caches and read them."""

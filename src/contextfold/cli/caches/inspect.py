@@ -1,0 +1,14 @@
+"""`context inspect`: what a cache is, as JSON on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from contextfold.cli.output import say
+from contextfold.error_codes import EXIT_OK
+from contextfold.resolve.service import Cache
+
+
+def run(values: Mapping[str, str]) -> int:
+    say(Cache(values["cache"]).inspect().to_json())
+    return EXIT_OK

@@ -1,0 +1,1 @@
+"""`context fold …`: sessions on a terminal."""

@@ -1,0 +1,160 @@
+"""A session in a few lines: where it is, how full, how healthy. Knows no store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from contextfold.cli.fold.session_access import MAIN
+from contextfold.cli.terminal import Column, Line, Part, Screen, several
+from contextfold.fold.accounting import Health, Thresholds, folded_tokens, health, percent, total_tokens
+from contextfold.fold.service.session_views import tokens_saved
+from contextfold.fold.session import Limits, State
+
+BAR_WIDTH = 32
+BAR_WIDTH_NARROW = 16
+MAIN_CELL, BRANCH_CELL, FREE_CELL = "█", "▓", "░"
+FULL_PERCENT = 100
+HEALTH_STYLES = {"none": "green", "medium": "yellow", "high": "bold red"}
+HEALTH_WORDS = {"none": "✓ good", "medium": "▲ medium", "high": "▲ high"}
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a session comes to."""
+
+    total: int
+    limit: int
+    main: int
+    folded: int
+    saved: int
+    operations: int
+    failed: int
+    redactions: int
+    counts: Sequence[tuple[int, str]]  # of branches by status
+    health: Health
+
+    @property
+    def percent(self) -> int:
+        return percent(self.total, self.limit)
+
+
+def figures_of(state: State, limits: Limits, thresholds: Thresholds) -> Figures:
+    branches = state.branches.values()
+    return Figures(
+        total_tokens(state),
+        limits.context_tokens,
+        state.main.tokens,
+        folded_tokens(state),
+        sum(map(tokens_saved, branches)),
+        state.main.operations + sum(branch.operations for branch in branches),
+        state.main.failed + sum(branch.failed for branch in branches),
+        state.main.redactions + sum(branch.redactions for branch in branches),
+        [(sum(branch.status == status for branch in branches), status) for status in ("active", "folded", "discarded")],
+        health(state, limits, thresholds, state.active),
+    )
+
+
+def status(screen: Screen, state: State, figures: Figures) -> str:
+    if not screen.is_drawn:
+        return screen.table([Column(), Column()], [[[label], [value]] for label, value in _facts(state, figures)])
+    rows: list[Sequence[Line]] = [
+        [[(label, "dim")], parts] for label, parts in _drawn_facts(screen, state, figures) if parts
+    ]
+    return screen.lines([(state.project_path, "bold")], "") + screen.table(
+        [Column(), Column(gives_way=True, wraps=True)], rows
+    )
+
+
+def headline(screen: Screen, state: State, limits: Limits) -> list[Line]:
+    total, limit = total_tokens(state), limits.context_tokens
+    where: list[Part] = [(state.project_path, "bold"), f" · {state.name}" if state.name else ""]
+    used = (f"{screen.figure(total)} of {screen.figure(limit)} tokens ({percent(total, limit)}%)", "dim")
+    return [where, [used]] if screen.is_narrow else [[*where, "  ", used]]
+
+
+def bar(figures: Figures, width: int) -> list[Part]:
+    """How full the context is: the main thread, then the open branches."""
+    filled = min(width, _cells(figures.total, figures.limit, width))
+    main = filled - min(filled, _cells(figures.total - figures.main, figures.limit, width))
+    style = HEALTH_STYLES[figures.health.warning] if figures.percent <= FULL_PERCENT else HEALTH_STYLES["high"]
+    return [
+        (MAIN_CELL * main, style),
+        (BRANCH_CELL * (filled - main), style),
+        (FREE_CELL * (width - filled), "dim"),
+    ]
+
+
+def _cells(tokens: int, limit: int, width: int) -> int:
+    """How much of a bar these are; whatever there is can be seen."""
+    return -(-width * tokens // limit)
+
+
+def path_told(state: State) -> list[Part]:
+    """From the main thread to where work goes on."""
+    parts: list[Part] = [(MAIN, "" if state.path else "bold")]
+    for open_id in state.path:
+        is_last = open_id == state.path[-1]
+        parts += [(" › ", "dim"), (state.branches[open_id].description, "bold" if is_last else "")]
+    return parts
+
+
+def _facts(state: State, figures: Figures) -> list[tuple[str, str]]:
+    told = figures.health
+    facts = [
+        ("project", state.project_path),
+        ("session", state.session_id or ""),
+        ("name", state.name or ""),
+        ("started", state.started_at),
+        ("last", state.last_at),
+        ("path", " ".join([MAIN, *state.path])),
+        ("tokens", f"{figures.total} of {figures.limit} ({figures.percent}%)"),
+        ("main-thread", str(figures.main)),
+        ("folded", str(figures.folded)),
+        ("saved", str(figures.saved)),
+        ("health", told.warning),
+        ("suggestion", told.suggestion or ""),
+        ("failure-rate", "" if told.failure_rate is None else repr(told.failure_rate)),
+        ("branches", ", ".join(f"{count} {word}" for count, word in figures.counts)),
+        ("operations", f"{figures.operations}, {figures.failed} failed"),
+        ("redactions", str(figures.redactions)),
+    ]
+    return [(label, value) for label, value in facts if value]
+
+
+def _drawn_facts(screen: Screen, state: State, figures: Figures) -> list[tuple[str, Line]]:
+    figure = screen.figure
+    counts = " · ".join(f"{count:,} {word}" for count, word in figures.counts if count)
+    failed = (f" · {figures.failed:,} failed", "red") if figures.failed else ""
+    in_branches = figures.total - figures.main
+    saved = (f" · {figure(figures.saved)} saved", "green" if figures.saved > 0 else "yellow")
+    used = f"  {figure(figures.total)} of {figure(figures.limit)}  {figures.percent}%"
+    return [
+        ("session", [state.session_id or "", *([f" · {state.name}"] if state.name else [])]),
+        ("last active", [screen.moment(state.last_at), (f" · begun {screen.moment(state.started_at)}", "dim")]),
+        ("working in", path_told(state)),
+        ("", [" "]),
+        (
+            "tokens",
+            [
+                *bar(figures, BAR_WIDTH_NARROW if screen.is_narrow else BAR_WIDTH),
+                ("" if screen.is_narrow else used, "bold"),
+            ],
+        ),
+        ("", [(used.strip(), "bold")] if screen.is_narrow else []),
+        ("main thread", [f"{MAIN_CELL} {figure(figures.main)}"]),
+        ("in branches", [f"{BRANCH_CELL} {figure(in_branches)}"] if in_branches else []),
+        ("folded", [f"  {figure(figures.folded)}", saved] if figures.folded else []),
+        ("", [" "]),
+        ("branches", [counts or "none"]),
+        ("operations", [f"{figures.operations:,}", failed]),
+        ("redactions", [(several(figures.redactions, "secret") + " scrubbed", "yellow")] if figures.redactions else []),
+        *_health_told(figures.health),
+    ]
+
+
+def _health_told(told: Health) -> list[tuple[str, Line]]:
+    words: list[Part] = [(HEALTH_WORDS[told.warning], HEALTH_STYLES[told.warning])]
+    if told.failure_rate is not None:
+        words.append((f" · {told.failure_rate:.0%} of this branch's operations failed", "red"))
+    return [("health", words), ("", [(told.suggestion or "", "italic")] if told.suggestion else [])]

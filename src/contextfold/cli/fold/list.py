@@ -1,0 +1,44 @@
+"""`context fold list`: a session's branches as a tree."""
+
+from __future__ import annotations
+
+from contextfold.cli.fold.figures import headline
+from contextfold.cli.fold.session_access import Values, at_desk, place_of, tell, tell_json, tell_no_session
+from contextfold.cli.fold.tree import draw, legend, outline
+from contextfold.cli.terminal import Screen, screen
+from contextfold.error_codes import EXIT_OK
+from contextfold.fold.service.session_views import branch_told, tree
+from contextfold.fold.session import Limits, State
+from contextfold.settings import between
+
+LIMIT = "200"
+LIMIT_MOST = 10_000  # branches that a session may have
+
+
+def run(values: Values) -> int:
+    place = place_of(values)
+    # Programs get all there is unless they ask for less: what is cut off they would have to notice.
+    given = values.get("limit", str(LIMIT_MOST) if "json" in values else LIMIT)
+    limit = int(between(1, LIMIT_MOST)("--limit", given))
+    with at_desk(values) as desk:
+        state = desk.look(place)
+        session, limits = desk.overview.row(state), desk.fold.service.policy.limits
+    if "json" in values:
+        tell_json({"session": session, "branches": [branch_told(row) for row in tree(state)[-limit:]]})
+    elif state.revision:
+        tell(_told(screen(), state, limits, limit))
+    else:
+        tell_no_session(place)
+    return EXIT_OK
+
+
+def _told(shown: Screen, state: State, limits: Limits, limit: int) -> str:
+    rows = tree(state)
+    earlier = max(0, len(rows) - limit)
+    if not shown.is_drawn:
+        return outline(shown, state, rows[earlier:], earlier=earlier)
+    return (
+        shown.lines(*headline(shown, state, limits), "")
+        + draw(shown, state, rows[earlier:], earlier=earlier)
+        + (shown.lines("", legend(state), wraps=True) if rows else "")
+    )

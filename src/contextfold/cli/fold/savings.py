@@ -1,0 +1,212 @@
+"""`context fold savings`: what folding saved or cost at the provider, for one session or all of an owner's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from contextfold.cli.fold.figures import BAR_WIDTH, BAR_WIDTH_NARROW, FREE_CELL, MAIN_CELL
+from contextfold.cli.fold.session_access import (
+    Desk,
+    Values,
+    at_desk,
+    owner_of,
+    place_of,
+    tell,
+    tell_json,
+    tell_no_session,
+)
+from contextfold.cli.fold.status import SESSION_ID_SHOWN, sessions_of
+from contextfold.cli.fold.tree import id_length
+from contextfold.cli.output import tell_on_terminal
+from contextfold.cli.terminal import Column, Line, Part, Screen, screen
+from contextfold.common.canonical import Encodable
+from contextfold.error_codes import EXIT_OK
+from contextfold.fold.ledger.savings import ledger_of, told
+from contextfold.fold.session import State
+
+FOLDS_SHOWN = 20  # the latest ones; --json has more
+PERCENT = 100
+
+Savings = Mapping[str, Any]  # as `/v1` tells them
+
+
+def run(values: Values) -> int:
+    if "all" in values:
+        return _run_all(values)
+    place = place_of(values)
+    with at_desk(values) as desk:
+        state = desk.look(place)
+        savings = _savings(desk, place.owner, state.session_id)
+    if "json" in values:
+        tell_json(savings)
+    elif state.revision:
+        shown = screen()
+        tell(_drawn(shown, state, savings) if shown.is_drawn else _plain(shown, state, savings))
+    else:
+        tell_no_session(place)
+    return EXIT_OK
+
+
+def _run_all(values: Values) -> int:
+    owner = owner_of(values)
+    with at_desk(values) as desk:
+        told_all: list[dict[str, Encodable]] = [
+            {
+                "project_path": session["project_path"],
+                "name": session["name"],
+                **_savings(desk, owner, session["session_id"]),
+            }
+            for session in sessions_of(desk, owner)
+        ]
+    if "json" in values:
+        tell_json({"sessions": told_all})
+    elif told_all:
+        tell(_table(screen(), told_all))
+    else:
+        tell_on_terminal(f"no live session of {owner}; an agent's first call of a folding tool begins one")
+    return EXIT_OK
+
+
+def _savings(desk: Desk, owner: str, session_id: str | None) -> dict[str, Encodable]:
+    if session_id is None:
+        return {"session_id": None, **told(ledger_of((), desk.fold.service.policy.prices))}
+    return dict(desk.fold.run(desk.overview.savings(owner, session_id)))
+
+
+# ---- for programs that read lines
+
+
+def _plain(shown: Screen, state: State, savings: Savings) -> str:
+    facts: list[tuple[str, str]] = [
+        ("project", state.project_path),
+        ("session", savings["session_id"]),
+        ("name", state.name or ""),
+        ("requests", str(savings["requests"])),
+        ("estimated", str(savings["estimated_requests"])),
+        *((name.replace("_", "-"), str(savings[name])) for name in ("tokens_sent", "tokens_without", "tokens_saved")),
+        *((name.replace("_", "-"), repr(savings[name])) for name in ("cost_sent", "cost_without", "cost_saved")),
+        ("output-tokens", str(savings["output_tokens"])),
+        *((f"price-{name.replace('_', '-')}", repr(price)) for name, price in savings["prices"].items()),
+        ("not-folded", ", ".join(f"{reason} {count}" for reason, count in savings["failed_open"].items())),
+        *(("fold", _fold_told(fold)) for fold in savings["folds"]),
+        ("costly-folds", " ".join(savings["costly_folds"])),
+        ("verdict", savings["verdict"]),
+    ]
+    return shown.table([Column(), Column()], [[[label], [value]] for label, value in facts if value])
+
+
+def _fold_told(fold: Savings) -> str:
+    figures = f"{fold['tokens_dropped']} dropped, {fold['requests']} requests, {fold['cost_saved']!r} saved"
+    return f"{fold['branch_id']} {figures}, {fold['description']}"
+
+
+# ---- for people
+
+
+def _drawn(shown: Screen, state: State, savings: Savings) -> str:
+    figure, prices = shown.figure, savings["prices"]
+    reasons = " · ".join(f"{reason} {count:,}" for reason, count in savings["failed_open"].items())
+    estimated = savings["estimated_requests"]
+    rows: list[tuple[str, Line]] = [
+        ("session", [savings["session_id"], *([f" · {state.name}"] if state.name else [])]),
+        ("requests", [figure(savings["requests"]), (f" · {estimated:,} estimated" if estimated else "", "yellow")]),
+        ("", [" "]),
+        *_bars(shown, savings),
+        ("", [" "]),
+        ("cost", [*_cost(savings), ("  in input tokens' worth", "dim")]),
+        ("prices", [(f"from the cache ×{prices['cache_read']!r} · to it ×{prices['cache_write']!r}", "dim")]),
+        ("output", [(f"{figure(savings['output_tokens'])} tokens, the same either way", "dim")]),
+        ("not folded", [(reasons, "yellow")] if reasons else []),
+    ]
+    facts = [[[(label, "dim")], parts] for label, parts in rows if parts]
+    style = "green" if savings["cost_saved"] > 0 else "yellow" if savings["cost_saved"] < 0 else ""
+    return (
+        shown.lines([(state.project_path, "bold")], "")
+        + shown.table([Column(), Column(gives_way=True, wraps=True)], facts)
+        + _folds(shown, state, savings)
+        + shown.lines("", [(savings["verdict"], style)], wraps=True)
+    )
+
+
+def _bars(shown: Screen, savings: Savings) -> list[tuple[str, Line]]:
+    """Both ways one below the other, the longer one full."""
+    width = BAR_WIDTH_NARROW if shown.is_narrow else BAR_WIDTH
+    sent, without = savings["tokens_sent"], savings["tokens_without"]
+    cells = -(-width * sent // without) if without else 0
+    bar: list[Part] = [(MAIN_CELL * cells, "cyan"), (FREE_CELL * (width - cells), "dim")]
+    return [
+        ("tokens sent", [*bar, (f"  {shown.figure(sent)}", "bold")]),
+        ("unfolded", [(MAIN_CELL * (width if without else 0), "dim"), f"  {shown.figure(without)}"]),
+    ]
+
+
+def _cost(savings: Savings) -> list[Part]:
+    saved, without = savings["cost_saved"], savings["cost_without"]
+    parts: list[Part] = [(f"{savings['cost_sent']:,.0f}", "bold"), f" instead of {without:,.0f}"]
+    if saved and without:
+        word, style = ("cheaper", "green") if saved > 0 else ("dearer", "bold yellow")
+        parts.append((f" · {abs(saved) / without:.0%} {word}", style))
+    return parts
+
+
+def _folds(shown: Screen, state: State, savings: Savings) -> str:
+    folds: Sequence[Savings] = savings["folds"]
+    if not folds:
+        return ""
+    length = id_length({*state.branches, *(fold["branch_id"] for fold in folds)})
+    rows: list[Sequence[Line]] = [
+        [
+            [(shown.short(fold["branch_id"], length), "dim")],
+            [shown.figure(fold["tokens_dropped"])],
+            [shown.figure(fold["requests"])],
+            [(f"{fold['cost_saved']:,.0f}", "green" if fold["cost_saved"] >= 0 else "bold yellow")],
+            [fold["description"]],
+        ]
+        for fold in folds[-FOLDS_SHOWN:]
+    ]
+    columns = [
+        Column("fold"),
+        Column("dropped", is_right=True),
+        Column("requests", is_right=True),
+        Column("saved", is_right=True),
+        Column("", gives_way=True),
+    ]
+    if shown.is_narrow:
+        kept = (0, 3, 4)
+        columns, rows = [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+    left_out = len(folds) - len(rows)
+    earlier = shown.lines([(f"{left_out:,} earlier ones, see --json", "dim")]) if left_out else ""
+    return shown.lines("") + shown.table(columns, rows) + earlier
+
+
+def _table(shown: Screen, all_savings: Sequence[Savings]) -> str:
+    columns = [
+        Column("project", gives_way=True),
+        Column("session"),
+        Column("requests", is_right=True),
+        Column("sent", is_right=True),
+        Column("unfolded", is_right=True),
+        Column("saved", is_right=True),
+        Column("costly", is_right=True),
+    ]
+    rows = [_cells(shown, savings) for savings in all_savings]
+    if shown.is_narrow:
+        kept = (0, 2, 5)
+        columns, rows = [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+    return shown.table(columns, rows)
+
+
+def _cells(shown: Screen, savings: Savings) -> list[Line]:
+    saved, without = savings["cost_saved"], savings["cost_without"]
+    percent = round(PERCENT * saved / without) if without else 0
+    name: list[Part] = [(f" · {savings['name']}", "dim")] if savings["name"] else []
+    return [
+        [(savings["project_path"], "bold"), *name],
+        [(shown.short(savings["session_id"], SESSION_ID_SHOWN), "dim")],
+        [shown.figure(savings["requests"])],
+        [shown.figure(savings["tokens_sent"])],
+        [shown.figure(savings["tokens_without"])],
+        [(f"{percent}%", "green" if saved > 0 else "bold yellow" if saved < 0 else "")],
+        [str(len(savings["costly_folds"]))],
+    ]

@@ -1,0 +1,65 @@
+"""`context fold search`: what folded branches came to, straight from the store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from contextfold.cli.fold.session_access import Values, at_desk, owner_of, project_of, tell, tell_json
+from contextfold.cli.output import tell_on_terminal
+from contextfold.cli.terminal import Line, Part, Screen, screen, text_lines
+from contextfold.error_codes import EXIT_OK
+from contextfold.fold.store import SEARCH_MOST, Summary
+from contextfold.settings import between
+
+LIMIT = "20"
+FOUND_STYLE = "bold yellow"
+
+
+def run(values: Values) -> int:
+    query, limit = values["query"], int(between(1, SEARCH_MOST)("--limit", values.get("limit", LIMIT)))
+    owner, project = owner_of(values), project_of(values) if "project" in values else None
+    with at_desk(values) as desk:
+        found = desk.fold.run(desk.fold.service.search(owner, query, project, limit=limit))
+    if "json" in values:
+        tell_json(_json(found))
+        return EXIT_OK
+    shown, words = screen(), _words(query)
+    tell("".join(_told(shown, summary, words) for summary in found))
+    if not found:
+        tell_on_terminal("no summary has all of these words")
+    return EXIT_OK
+
+
+def _json(found: Sequence[Summary]) -> dict[str, Any]:
+    members = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
+    return {"summaries": [{name: getattr(one, name) for name in members} for one in found]}
+
+
+def _words(query: str) -> re.Pattern[str]:
+    """Where the words of a query stand; the last may be a beginning."""
+    words = [re.escape(word) for word in re.findall(r"\w+", query)] or [r"(?!)"]
+    return re.compile("|".join([*(rf"\b{word}\b" for word in words[:-1]), rf"\b{words[-1]}\w*"]), re.IGNORECASE)
+
+
+def _told(shown: Screen, summary: Summary, words: re.Pattern[str]) -> str:
+    head: Line = [
+        (shown.moment(summary.folded_at), "dim"),
+        "  ",
+        (summary.project_path, "cyan"),
+        (f"  {summary.branch_id}  {shown.figure(summary.tokens_folded)} tokens", "dim"),
+    ]
+    lines: list[Line] = [head, ["  ", *_marked(summary.description, words, "bold")]]
+    rest: list[Line] = [_marked(line, words) for line in text_lines(summary.summary)]
+    return shown.lines(*lines) + shown.block(*rest, wraps=True) + "\n"
+
+
+def _marked(text: str, words: re.Pattern[str], style: str = "") -> list[Part]:
+    """A text with the words that were looked for in another style."""
+    parts: list[Part] = []
+    reached = 0
+    for found in words.finditer(text):
+        parts += [(text[reached : found.start()], style), (found.group(), FOUND_STYLE)]
+        reached = found.end()
+    return [*parts, (text[reached:], style)]

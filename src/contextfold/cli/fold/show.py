@@ -1,0 +1,199 @@
+"""`context fold show`: what a branch was asked, what it did, what came of it; from the archive, so ended ones too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from contextfold.cli.fold.session_access import (
+    BRANCH_PREFIX,
+    MAIN,
+    Desk,
+    Place,
+    Values,
+    at_desk,
+    branch_of,
+    no_session,
+    place_of,
+    tell,
+    tell_json,
+)
+from contextfold.cli.fold.tree import id_length, saved_told, standing
+from contextfold.cli.terminal import Column, Line, Part, Screen, screen, several, text_lines
+from contextfold.common.canonical import Encodable
+from contextfold.error_codes import EXIT_OK
+from contextfold.errors import BranchNotFound
+from contextfold.fold.archive import Entry, mark_undone
+from contextfold.fold.service.session_views import branch_told, row_of
+from contextfold.fold.session import State
+from contextfold.fold.tool_results import entry_told
+
+PAGE_ENTRIES = 64
+PAGE_CHARACTERS = 1_000_000  # after which a page ends
+EXCERPT_LINES = 3  # of an entry, without --full
+EXCERPT_LENGTH = 300  # of such a line
+CHILDREN_MOST = 20  # that are listed; `context fold list` has them all
+WORD_WIDTH = 10  # of what an entry is
+MARKS = {"prompt": "›", "operation": "·", "child": "✓", "summary": "✓", "rollback": "↶"}
+STYLES = {"prompt": "bold blue", "operation": "cyan", "child": "green", "summary": "bold green", "rollback": "yellow"}
+
+
+def run(values: Values) -> int:
+    place = place_of(values)
+    with at_desk(values) as desk:
+        state = desk.look(place)
+        branch_id = wanted(desk, place, state, values["branch"])
+        pages = pages_of(desk, place, state, branch_id)
+        if "json" in values:
+            tell_json(_json(state, branch_id, [entry for page in pages for entry in page]))
+            return EXIT_OK
+        shown, length = screen(), id_length(state.branches)
+        is_heard = tell(_head(shown, state, branch_id))
+        for page in pages:  # each as it is read, however long the branch is
+            if not is_heard:
+                break
+            is_heard = tell("".join(_entry(shown, entry, length, is_full="full" in values) for entry in page))
+        if is_heard:
+            tell(_children(shown, state, branch_id))
+    return EXIT_OK
+
+
+def wanted(desk: Desk, place: Place, state: State, given: str) -> str | None:
+    """A branch of the live session, or by its whole id one that the archive still has."""
+    if given == MAIN and not state.revision:
+        raise no_session(place)
+    try:
+        return branch_of(state, given)
+    except BranchNotFound:
+        whole = given if given.startswith(BRANCH_PREFIX) else BRANCH_PREFIX + given
+        for _ in pages_of(desk, place, state, whole):
+            return whole
+        raise
+
+
+def pages_of(desk: Desk, place: Place, state: State, branch_id: str | None) -> Iterator[Sequence[Entry]]:
+    store, after_n = desk.fold.service.store, 0
+    while True:
+        found = desk.fold.run(
+            store.trajectory(
+                place.owner,
+                place.project.hash,
+                branch_id,
+                session_id=state.session_id or "",
+                after_n=after_n,
+                limit=PAGE_ENTRIES,
+                characters=PAGE_CHARACTERS,
+            )
+        )
+        if found is None or not found.entries:
+            return
+        yield mark_undone(found.entries, found.rollbacks)
+        after_n = found.entries[-1].n
+
+
+def _json(state: State, branch_id: str | None, entries: Sequence[Entry]) -> Encodable:
+    is_live = branch_id in state.branches
+    return {
+        "session_id": state.session_id if is_live or branch_id is None else None,
+        "branch_id": branch_id,
+        "branch": branch_told(row_of(state, branch_id)) if branch_id is not None and is_live else None,
+        "entries": [entry_told(entry, entry.text, is_part=False) for entry in entries],
+    }
+
+
+def _head(shown: Screen, state: State, branch_id: str | None) -> str:
+    if branch_id is None:
+        main, tokens = state.main, [f"{shown.figure(state.main.tokens)} tokens"]
+        return shown.lines(
+            [("main thread", "bold")], [*tokens, *_work(main.operations, main.failed, main.redactions)], ""
+        )
+    branch = state.branches.get(branch_id)
+    if branch is None:
+        return shown.lines([(branch_id, "bold"), ("  of an earlier session, or another one", "dim")], "")
+    stands = standing(branch, state)
+    figures: list[Part] = [f"{shown.figure(branch.tokens)} tokens"]
+    if branch.status == "folded":
+        figures += [f" folded to {shown.figure(branch.summary_tokens)}, ", saved_told(shown, branch), " saved"]
+    closed = f"  {branch.status} {shown.moment(branch.closed_at)}" if branch.closed_at else ""
+    return shown.lines(
+        [
+            (branch.id, "dim"),
+            (f"  {stands.mark} " if shown.is_drawn else "  ", stands.style),
+            (stands.word, stands.style),
+        ],
+        [(branch.description, "bold")],
+        _above(state, branch.parent_id),
+        [(f"begun {shown.moment(branch.created_at)}{closed}", "dim")],
+        [*figures, *_work(branch.operations, branch.failed, branch.redactions)],
+        "",
+        wraps=True,
+    )
+
+
+def _work(operations: int, failed: int, redactions: int) -> list[Part]:
+    parts: list[Part] = [f", {several(operations, 'operation')}"]
+    parts += [(f", {failed:,} failed", "red")] if failed else []
+    parts += [(f", {several(redactions, 'secret')} scrubbed", "yellow")] if redactions else []
+    return parts
+
+
+def _above(state: State, parent_id: str | None) -> Line:
+    """From the main thread down to the branch that this one belongs to."""
+    names: list[str] = []
+    while parent_id is not None:
+        names.insert(0, state.branches[parent_id].description)
+        parent_id = state.branches[parent_id].parent_id
+    return [("in ", "dim"), (" › ".join([MAIN, *names]), "")]
+
+
+def _entry(shown: Screen, entry: Entry, length: int, *, is_full: bool) -> str:
+    lines = text_lines(entry.text)
+    kept = lines if is_full else [_excerpt(line) for line in lines[:EXCERPT_LINES]]
+    style = "dim" if entry.undone else ""
+    told: list[Line] = [[(line, style)] for line in kept]
+    if len(lines) > len(kept):
+        told.append([(f"… {several(len(lines) - len(kept), 'more line')}, see --full", "dim italic")])
+    return shown.lines(_entry_head(shown, entry, length)) + shown.block(*told, wraps=is_full) + "\n"
+
+
+def _entry_head(shown: Screen, entry: Entry, length: int) -> Line:
+    style = "dim" if entry.undone else "red" if entry.failed else STYLES[entry.kind]
+    mark = "✗" if entry.failed else MARKS[entry.kind]
+    word = entry.type if entry.kind == "operation" and shown.is_drawn else entry.kind
+    child = shown.short(entry.child_id or "", length)
+    notes = [child, "failed" if entry.failed else "", "undone" if entry.undone else ""]
+    notes += ["" if word == entry.type else entry.type, entry.source]
+    tokens = f"  {shown.figure(entry.tokens)} tokens" if entry.kind != "rollback" else ""
+    return [
+        (f"{mark} " if shown.is_drawn else "", style),
+        (f"{word:<{WORD_WIDTH}}", style),
+        (f"  {shown.moment(entry.at)}{tokens}", "dim"),
+        *((f"  {note}", style if note in ("failed", "undone") else "dim") for note in notes if note),
+        ("  what is marked undone was taken back" if entry.kind == "rollback" else "", "dim"),
+    ]
+
+
+def _excerpt(line: str) -> str:
+    return line if len(line) <= EXCERPT_LENGTH else line[:EXCERPT_LENGTH] + " …"
+
+
+def _children(shown: Screen, state: State, branch_id: str | None) -> str:
+    """The branches that belong to this one, whatever became of them."""
+    children = [branch for branch in state.branches.values() if branch.parent_id == branch_id]
+    if not children or (branch_id is not None and branch_id not in state.branches):
+        return ""
+    length = id_length(state.branches)
+    rows: list[Sequence[Line]] = []
+    for child in children[-CHILDREN_MOST:]:
+        stands = standing(child, state)
+        rows.append(
+            [
+                [(shown.short(child.id, length), "dim")],
+                [(f"{stands.mark} " if shown.is_drawn else "", stands.style), (stands.word, stands.style)],
+                [shown.figure(child.tokens)],
+                [(child.description, stands.text_style)],
+            ]
+        )
+    left_out = len(children) - len(rows)
+    title = "branches" + (f" (the last {len(rows)} of {len(children)})" if left_out else "")
+    columns = [Column(), Column(), Column(is_right=True), Column(gives_way=True)]
+    return shown.lines([(title, "bold")]) + shown.table(columns, rows)

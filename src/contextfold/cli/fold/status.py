@@ -1,0 +1,102 @@
+"""`context fold status`: how a project's session stands, or all of an owner's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from contextfold.cli.fold.figures import HEALTH_STYLES, HEALTH_WORDS, figures_of, status
+from contextfold.cli.fold.session_access import (
+    Desk,
+    Values,
+    at_desk,
+    owner_of,
+    place_of,
+    tell,
+    tell_json,
+    tell_no_session,
+)
+from contextfold.cli.output import tell_on_terminal
+from contextfold.cli.terminal import Column, Line, Screen, screen
+from contextfold.error_codes import EXIT_OK
+
+PAGE_SESSIONS = 100
+PAGES_MOST = 1_000
+SESSION_ID_SHOWN = len("sess_") + 6
+
+Session = Mapping[str, Any]  # as a row tells it
+
+
+def run(values: Values) -> int:
+    if "all" in values:
+        return _run_all(values)
+    place = place_of(values)
+    with at_desk(values) as desk:
+        state = desk.look(place)
+        policy = desk.fold.service.policy
+        if "json" in values:
+            tell_json(desk.overview.row(state))
+            return EXIT_OK
+    if state.revision:
+        tell(status(screen(), state, figures_of(state, policy.limits, policy.thresholds)))
+    else:
+        tell_no_session(place)
+    return EXIT_OK
+
+
+def _run_all(values: Values) -> int:
+    owner = owner_of(values)
+    with at_desk(values) as desk:
+        sessions = list(sessions_of(desk, owner))
+    if "json" in values:
+        tell_json({"sessions": sessions})
+    elif sessions:
+        tell(_table(screen(), sessions))
+    else:
+        tell_on_terminal(f"no live session of {owner}; an agent's first call of a folding tool begins one")
+    return EXIT_OK
+
+
+def sessions_of(desk: Desk, owner: str) -> Iterator[Session]:
+    """Every live session, the latest activity first."""
+    cursor = None
+    for _ in range(PAGES_MOST):
+        page: Any = desk.fold.run(desk.overview.sessions(owner, cursor=cursor, limit=PAGE_SESSIONS))
+        yield from page["sessions"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return
+
+
+def _table(shown: Screen, sessions: Sequence[Session]) -> str:
+    columns = [
+        Column("project", gives_way=True),
+        Column("session"),
+        Column("tokens", is_right=True),
+        Column("", is_right=True),
+        Column("open", is_right=True),
+        Column("saved", is_right=True),
+        Column("health"),
+        Column("last"),
+    ]
+    rows = [_cells(shown, session) for session in sessions]
+    if shown.is_narrow:
+        kept = (0, 3, 6)
+        columns, rows = [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+    return shown.table(columns, rows)
+
+
+def _cells(shown: Screen, session: Session) -> list[Line]:
+    warning = session["context_health"]["warning"]
+    saved = session["tokens_saved"]
+    name = [(f" · {session['name']}", "dim")] if session["name"] else []
+    return [
+        [(session["project_path"], "bold"), *name],
+        [(shown.short(session["session_id"], SESSION_ID_SHOWN), "dim")],
+        [shown.figure(session["total_tokens"])],
+        [f"{session['usage_percent']}%"],
+        [str(session["branch_depth"])],
+        [(shown.figure(saved), "green" if saved > 0 else "")],
+        [(HEALTH_WORDS[warning] if shown.is_drawn else warning, HEALTH_STYLES[warning])],
+        [shown.moment(session["last_at"])],
+    ]

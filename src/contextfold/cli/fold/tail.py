@@ -1,0 +1,227 @@
+"""`context fold tail`: what happens, as it happens, whichever process does it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+from collections.abc import Callable
+
+from contextfold.cli.fold.session_access import (
+    MAIN,
+    Desk,
+    Place,
+    Values,
+    at_desk,
+    drawn_as_json,
+    owner_of,
+    place_of,
+    tell,
+)
+from contextfold.cli.output import tell_on_terminal
+from contextfold.cli.terminal import Line, Screen, screen, text_lines
+from contextfold.common.canonical import encode
+from contextfold.error_codes import EXIT_OK
+from contextfold.fold.events import (
+    BranchCreated,
+    BranchDiscarded,
+    BranchFolded,
+    Event,
+    OperationCompleted,
+    RequestSent,
+    SessionExpired,
+    SessionRolledBack,
+    SessionStarted,
+    members,
+)
+from contextfold.fold.store import Seen
+
+START = "0"  # the cursor before every event
+ID_SHOWN = len("br_") + 4
+ID_WIDTH = len("sess_") + 16
+PROJECT_WIDTH = 12
+PROJECT_WIDTH_NARROW = 6
+PROJECTS_KEPT = 1_000
+KIND_WIDTH = len("operation.completed")
+WORD_WIDTH = len("discarded")
+TOKENS_WIDTH = 8
+
+Wanted = Callable[[Seen], bool]
+
+
+def run(values: Values) -> int:
+    try:
+        with at_desk(values) as desk:
+            place = None if "all" in values else place_of(values)
+            owner = owner_of(values)
+            service = desk.fold.service
+            after = START if "since-start" in values else desk.fold.run(service.store.cursor())
+            tell_on_terminal(f"following {place.told if place else f'every session of {owner}'}; Ctrl-C ends it")
+            desk.fold.run(_Tail(desk, owner, place, values).follow(after))
+    except KeyboardInterrupt:  # the only way out for somebody who has seen enough
+        pass
+    return EXIT_OK
+
+
+class _Tail:
+    def __init__(self, desk: Desk, owner: str, place: Place | None, values: Values) -> None:
+        self._service = desk.fold.service
+        self._owner = owner
+        self._place = place
+        self._is_json = "json" in values
+        self._by_name = "session" in values
+        self._shown = screen()
+        self._projects: dict[str, str] = {}
+
+    async def follow(self, after: str) -> None:
+        """Until nobody reads any more."""
+        telling = asyncio.ensure_future(self._tell(after))
+        leaving = asyncio.ensure_future(_reader_left())
+        try:
+            await asyncio.wait({telling, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if telling.done():
+                telling.result()
+        finally:
+            for task in (telling, leaving):
+                task.cancel()
+            await asyncio.gather(telling, leaving, return_exceptions=True)
+
+    async def _tell(self, after: str) -> None:
+        async for seen in self._service.store.watch(self._owner, after):
+            if self._is_wanted(seen) and not tell(await self._line(seen)):
+                return
+
+    def _is_wanted(self, seen: Seen) -> bool:
+        """Without a name: every session of the project, since people rarely know the names."""
+        if self._place is None:
+            return True
+        key = self._place.key
+        return key == seen.key if self._by_name else key.project_hash == seen.key.project_hash
+
+    async def _line(self, seen: Seen) -> str:
+        if self._is_json:
+            return drawn_as_json(encode({"session_id": seen.session_id, **members(seen.event)})) + "\n"
+        project: Line = [] if self._place else [(await self._project(seen), "magenta"), "  "]
+        when = (self._shown.moment(seen.event.at), "dim")
+        # A narrow screen has no room for a line of columns: there it goes on below.
+        return self._shown.lines([when, "  ", *project, *told(self._shown, seen.event)], wraps=self._shown.is_narrow)
+
+    async def _project(self, seen: Seen) -> str:
+        """What the session works on, by the last part of its path, all lines of one width."""
+        if seen.session_id not in self._projects:
+            state = await self._service.look(seen.key)
+            if len(self._projects) >= PROJECTS_KEPT:
+                self._projects.clear()
+            is_it = state.session_id == seen.session_id
+            self._projects[seen.session_id] = state.project_path if is_it else seen.session_id
+        path = self._projects[seen.session_id]
+        if not self._shown.is_drawn:
+            return path
+        name = path.rstrip("/").rpartition("/")[2] or path
+        width = PROJECT_WIDTH_NARROW if self._shown.is_narrow else PROJECT_WIDTH
+        return f"{name[:width]:<{width}}"
+
+
+def told(shown: Screen, event: Event) -> Line:
+    """What happened, to which thread, with how many tokens: the same columns for every kind."""
+    mark, word, style = _kind(event)
+    thread = shown.short(_thread(event), ID_SHOWN)
+    tokens, text = _tokens(shown, event), _text(event)
+    if not shown.is_drawn:
+        failed = " failed" if isinstance(event, OperationCompleted) and event.failed else ""
+        return [f"{event.kind:<{KIND_WIDTH}}  {thread:<{ID_WIDTH}}  {tokens:>{TOKENS_WIDTH}}  {text}{failed}"]
+    return [
+        (mark if shown.is_narrow else f"{mark} {word:<{WORD_WIDTH}}", style),
+        (f"  {thread:<{ID_SHOWN}}", "dim"),
+        (f"  {tokens:>{TOKENS_WIDTH}}", style if isinstance(event, BranchFolded) else ""),
+        f"  {text}",
+    ]
+
+
+def _thread(event: Event) -> str:
+    match event:
+        case SessionStarted() | SessionExpired():
+            return event.session_id
+        case RequestSent():
+            return event.api
+    return event.branch_id or MAIN
+
+
+def _kind(event: Event) -> tuple[str, str, str]:  # noqa: PLR0911 - one return for each kind
+    match event:
+        case BranchCreated():
+            return "●", "branch", "bold cyan"
+        case OperationCompleted():
+            return ("✗", "failed", "red") if event.failed else ("·", "operation", "")
+        case RequestSent():
+            return "→", "request", "dim"
+        case BranchFolded():
+            return "✓", "folded", "green"
+        case BranchDiscarded():
+            return "✗", "discarded", "dim"
+        case SessionRolledBack():
+            return "↶", "rollback", "yellow"
+        case SessionStarted():
+            return "○", "started", "bold"
+        case SessionExpired():
+            return "○", "ended", "dim"
+
+
+def _tokens(shown: Screen, event: Event) -> str:
+    match event:
+        case OperationCompleted() if event.compacts:
+            return f"={shown.figure(event.tokens)}"
+        case BranchCreated() | OperationCompleted():
+            change = event.tokens
+        case BranchFolded():
+            change = event.summary_tokens - event.tokens_folded
+        case RequestSent() if event.tokens_after != event.tokens_before:
+            change = event.tokens_after - event.tokens_before
+        case _:
+            return ""
+    return f"{'-' if change < 0 else '+'}{shown.figure(abs(change))}"
+
+
+def _text(event: Event) -> str:
+    text = ""
+    match event:
+        case BranchCreated():
+            text = event.description
+        case OperationCompleted():
+            text = f"{event.type} ({event.source})"
+        case RequestSent():
+            text = f"{event.model}, {event.tokens_after} of {event.tokens_before} tokens sent"
+            text += f", not folded: {event.reason}" if event.reason else ""
+        case BranchFolded():
+            text = "with the branch around it" if event.forced else next(iter(text_lines(event.summary)), "")
+        case SessionRolledBack():
+            text = "to where it began" if event.restore_state else "later branches discarded, the rest kept"
+        case SessionStarted():
+            text = event.project_path + (f" · {event.name}" if event.name else "")
+        case SessionExpired():
+            text = "without activity"
+    return text
+
+
+async def _reader_left() -> None:
+    """Wait until nobody reads our pipe any more; for ever if stdout is none."""
+    left = asyncio.Event()
+    descriptor = _pipe()
+    if descriptor is None:
+        await left.wait()
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_reader(descriptor, left.set)  # a pipe's writing end becomes readable only when the other end is gone
+    try:
+        await left.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _pipe() -> int | None:
+    try:
+        descriptor = sys.stdout.fileno()
+    except (AttributeError, OSError):  # closed, or a stream in memory
+        return None
+    return descriptor if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else None

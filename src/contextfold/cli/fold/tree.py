@@ -1,0 +1,141 @@
+"""A session's branches as a tree: who belongs below whom, how each stands, what it holds. Knows no store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from contextfold.cli.fold.session_access import BRANCH_PREFIX, MAIN
+from contextfold.cli.terminal import Column, Line, Part, Screen
+from contextfold.fold.service.session_views import Row, tokens_saved
+from contextfold.fold.session import Branch, State, Thread
+
+ID_LEAST = len(BRANCH_PREFIX) + 4  # characters of an id that people are shown
+FORK, LAST, DOWN, NOTHING = "├─ ", "└─ ", "│  ", "   "
+INDENT = "  "  # of a level, for programs
+
+HERE = "●"  # where work goes on
+MARKS = {"active": "○", "folded": "✓", "discarded": "✗"}
+STYLES = {"active": "cyan", "folded": "green", "discarded": "dim"}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a branch stands, as it is shown."""
+
+    word: str
+    is_here: bool  # of the active ones, the innermost
+
+    @property
+    def mark(self) -> str:
+        return HERE if self.is_here else MARKS[self.word]
+
+    @property
+    def style(self) -> str:
+        return ("bold " if self.is_here else "") + STYLES[self.word]
+
+    @property
+    def text_style(self) -> str:
+        return "bold" if self.is_here else "dim strike" if self.word == "discarded" else ""
+
+
+def standing(branch: Branch, state: State) -> Standing:
+    return Standing(branch.status, state.path[-1:] == (branch.id,))
+
+
+def id_length(branch_ids: Iterable[str]) -> int:
+    """How much of an id tells each of these from the others."""
+    known = sorted(branch_ids)
+    shared = (_shared(one, other) + 1 for one, other in pairwise(known))
+    return max(ID_LEAST, *shared, 0)
+
+
+def draw(screen: Screen, state: State, rows: Sequence[Row], *, earlier: int) -> str:
+    """The last rows of a tree, below the main thread; `earlier` ones are left out above them."""
+    length = id_length(state.branches)
+    figure = screen.figure
+    told: list[list[Line]] = [
+        [[("main thread", "" if state.path else "bold")], [(MAIN, "dim")], [], *_figures(figure, state.main), []]
+    ]
+    if earlier:
+        told.append([[(f"⋮  {earlier:,} earlier; --limit N shows more", "dim italic")], *[[]] * 5])
+    for row, guide in zip(rows, guides([row.depth for row in rows]), strict=True):
+        told.append(_cells(screen, state, row, guide, length))
+    columns = [
+        Column("branch", gives_way=True),
+        Column("id"),
+        Column("status"),
+        Column("failed", is_right=True),
+        Column("tokens", is_right=True),
+        Column("saved", is_right=True),
+    ]
+    # On a narrow screen the mark says how a branch stands, and the line below the tree what marks mean.
+    spared = {2, 3, 5} if screen.is_narrow else {at for at in (3, 5) if not any(cells[at] for cells in told)}
+    columns = [column for at, column in enumerate(columns) if at not in spared]
+    return screen.table(columns, [[cell for at, cell in enumerate(cells) if at not in spared] for cells in told])
+
+
+def outline(screen: Screen, state: State, rows: Sequence[Row], *, earlier: int) -> str:
+    """The same for programs: a line each, what is of one width first, then the description as deep as it lies."""
+    columns = [Column(), Column(), Column(is_right=True), Column(is_right=True), Column()]
+    cells: list[Sequence[Line]] = [[[MAIN], ["-"], [str(state.main.tokens)], ["0"], ["main thread"]]]
+    for row in rows:
+        branch = row.branch
+        figures: list[Line] = [[str(branch.tokens)], [str(tokens_saved(branch))]]
+        status = standing(branch, state).word
+        cells.append([[branch.id], [status], *figures, [INDENT * (row.depth + 1) + branch.description]])
+    left_out = [[f"{earlier} earlier branches are left out; --limit N shows more"]] if earlier else []
+    return screen.lines(*left_out) + screen.table(columns, cells)
+
+
+def legend(state: State) -> Line:
+    """What the marks mean, and how many there are of each."""
+    parts: list[Part] = []
+    for word, mark in MARKS.items():
+        count = sum(branch.status == word for branch in state.branches.values())
+        marks = f"{HERE} {mark}" if word == "active" and count > 1 else HERE if word == "active" else mark
+        if count:
+            parts += [(marks, STYLES[word]), (f" {count:,} {word}   ", "dim")]
+    return parts
+
+
+def guides(depths: Sequence[int]) -> list[str]:
+    """The lines that lead to each row of a tree, by the depths of its rows from top to bottom."""
+    drawn: list[str] = []
+    below: set[int] = set()  # depths at which something still follows
+    for depth in reversed(depths):
+        stems = "".join(DOWN if level in below else NOTHING for level in range(depth))
+        drawn.append(stems + (FORK if depth in below else LAST))
+        below = {level for level in below if level < depth} | {depth}
+    return drawn[::-1]
+
+
+def saved_told(screen: Screen, branch: Branch) -> Part:
+    saved = tokens_saved(branch)
+    return (screen.figure(saved), "green" if saved > 0 else "yellow")
+
+
+def _cells(screen: Screen, state: State, row: Row, guide: str, length: int) -> list[Line]:
+    branch, stands = row.branch, standing(row.branch, state)
+    style = "dim" if branch.status == "discarded" else stands.text_style
+    return [
+        [(guide, "dim"), (stands.mark, stands.style), " ", (branch.description, stands.text_style)],
+        [(branch.id[:length], "dim")],
+        [(stands.word, stands.style)],
+        *_figures(screen.figure, branch, style),
+        [saved_told(screen, branch)] if branch.status == "folded" else [],
+    ]
+
+
+def _figures(figure: Callable[[int], str], thread: Thread | Branch, style: str = "") -> tuple[Line, Line]:
+    failed = [(figure(thread.failed), "red")] if thread.failed else []
+    return failed, [(figure(thread.tokens), style)]
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    for at, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return at
+    return min(len(one), len(other))

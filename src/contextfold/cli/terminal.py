@@ -1,0 +1,175 @@
+"""Lines and tables for whoever reads: drawn in colours on a terminal, plain and the same everywhere in a pipe.
+
+Everything that is shown goes through `plain` here, so that no text of the store can draw. Knows no session. The package
+that draws is imported where there is a terminal, and only there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from io import StringIO
+from shutil import get_terminal_size
+
+from contextfold.cli.output import plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+WIDTH_MOST = 110  # the eye finds no way across a wider row
+NARROW = 64  # columns below which a table leaves out what can be spared
+GAP = 2  # between columns
+TAB_WIDTH = 4
+GUTTER = "  | "
+INSET = 4
+
+Part = str | tuple[str, str]  # a text, or a text and its style
+Line = Sequence[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    title: str = ""
+    is_right: bool = False
+    gives_way: bool = False  # the one that is cut if there is no room
+    wraps: bool = False  # or goes on below
+
+
+@dataclass(slots=True)
+class Screen:
+    """Where an answer is shown."""
+
+    is_drawn: bool
+    width: int
+    has_colours: bool
+    _console: Console | None = field(default=None, repr=False)
+
+    @property
+    def is_narrow(self) -> bool:
+        return self.is_drawn and self.width < NARROW
+
+    def lines(self, *lines: Line, wraps: bool = False) -> str:
+        """Lines below one another; one that is too long for a terminal is cut there, or wraps."""
+        if not self.is_drawn:
+            return "".join("".join(_text(part) for part in line).rstrip() + "\n" for line in lines)
+        return self._draw(*(_drawn(line, wraps=wraps) for line in lines), wraps=wraps)
+
+    def block(self, *lines: Line, wraps: bool = False) -> str:
+        """Lines that somebody else wrote, set apart from ours: none of them can look like one."""
+        if not self.is_drawn:
+            return self.lines(*([GUTTER, *line] for line in lines))
+        from rich.padding import Padding
+
+        return self._draw(*(Padding(_drawn(line, wraps=wraps), (0, 0, 0, INSET)) for line in lines), wraps=wraps)
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Line]]) -> str:
+        """Rows of cells. A terminal also gets the titles of the columns, if there are any."""
+        if not self.is_drawn:
+            return _aligned(columns, [["".join(map(_text, cell)) for cell in row] for row in rows])
+        from rich.table import Table
+
+        titles = any(column.title for column in columns)
+        drawn = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=titles, header_style="dim")
+        for column in columns:
+            drawn.add_column(
+                column.title,
+                justify="right" if column.is_right else "left",
+                no_wrap=not column.wraps,
+                overflow="fold" if column.wraps else "ellipsis",
+                ratio=1 if column.gives_way else None,
+            )
+        drawn.expand = any(column.gives_way for column in columns)
+        for row in rows:
+            drawn.add_row(*(_drawn(cell, wraps=column.wraps) for column, cell in zip(columns, row, strict=True)))
+        return self._draw(drawn, wraps=True)
+
+    def figure(self, number: int) -> str:
+        """In thousands for people, in digits for programs."""
+        return f"{number:,}" if self.is_drawn else str(number)
+
+    def moment(self, at: str) -> str:
+        """When something was: today's by the clock here, for programs as it is kept."""
+        if not self.is_drawn:
+            return at
+        here = datetime.fromisoformat(at).astimezone()
+        is_today = here.date() == datetime.now(UTC).astimezone().date()
+        return f"{here:%H:%M:%S}" if is_today else f"{here:%Y-%m-%d %H:%M}"
+
+    def short(self, known_id: str, length: int) -> str:
+        return known_id[:length] if self.is_drawn else known_id
+
+    def _draw(self, *drawn: RenderableType, wraps: bool) -> str:
+        if self._console is None:
+            self._console = _console(self.width, has_colours=self.has_colours)
+        with self._console.capture() as captured:
+            for one in drawn:
+                # Said here again, because printing joins texts into one that forgets it.
+                self._console.print(one, no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
+        return "".join(line.rstrip(" ") + "\n" for line in captured.get().split("\n")[:-1])
+
+
+def screen_on(stream: TextIO | None) -> Screen:
+    is_drawn = stream is not None and stream.isatty()
+    columns = get_terminal_size().columns if is_drawn else 0
+    has_colours = is_drawn and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Screen(is_drawn, min(columns, WIDTH_MOST), has_colours)
+
+
+def screen() -> Screen:
+    return screen_on(sys.stdout)
+
+
+def text_lines(text: str) -> list[str]:
+    """The lines of a text that somebody else wrote, tabs as spaces."""
+    return [line.expandtabs(TAB_WIDTH) for line in text.splitlines()]
+
+
+def several(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 'es' if thing.endswith('ch') else 's'}"
+
+
+def _console(width: int, *, has_colours: bool) -> Console:
+    from rich.console import Console
+
+    return Console(
+        file=StringIO(),
+        force_terminal=True,
+        force_jupyter=False,
+        color_system="auto" if has_colours else None,
+        width=width,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+
+
+def _drawn(line: Line, *, wraps: bool = False) -> Text:
+    from rich.text import Text
+
+    drawn = Text(no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
+    for part in line:
+        drawn.append(_text(part), style="" if isinstance(part, str) else part[1])
+    return drawn
+
+
+def _text(part: Part) -> str:
+    return plain(part if isinstance(part, str) else part[0])
+
+
+def _aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max((len(row[at]) for row in rows), default=0) for at in range(len(columns))]
+    told = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if column.is_right else cell.ljust(width)
+            for column, cell, width in zip(columns, row, widths, strict=True)
+        ]
+        told.append((" " * GAP).join(cells).rstrip() + "\n")
+    return "".join(told)

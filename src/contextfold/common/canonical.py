@@ -1,0 +1,145 @@
+"""JSON as the contract wants it, byte for byte, and the hash that names a content.
+
+Writing: compact or with two spaces, fields in the order given, `\\b \\t \\n \\f \\r \\" \\\\`, other C0 characters as
+`\\u00xx`, everything else raw. Reading: strict UTF-8 JSON; repeated keys stay visible. Knows values, not their meaning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from json.encoder import encode_basestring as quote
+
+from contextfold.common.float32 import Float32
+from contextfold.common.json_depth import is_too_deep
+
+HASH_PREFIX = "sha256:"
+INDENT = "  "
+INTEGER_DIGITS = 20
+BEYOND_64_BITS = 1 << 64
+
+
+class Hundredths(float):
+    """A ratio told to two decimals."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{self:.2f}"
+
+
+# What the encoder takes. A plain float is left out on purpose: how many digits it has must be somebody's decision.
+Encodable = str | int | Float32 | Hundredths | None | Mapping[str, "Encodable"] | Sequence["Encodable"]
+
+
+class Malformed(ValueError):
+    """Bytes that are not what they should be; the text says how."""
+
+
+class RepeatedKeys(dict[str, object]):
+    """A JSON object in which some keys stood more than once; the last value won."""
+
+    repeated: frozenset[str] = frozenset()
+
+
+def version_of(content: bytes) -> str:
+    """The version of a content: its SHA-256, named as such."""
+    return HASH_PREFIX + hashlib.sha256(content).hexdigest()
+
+
+def encode(value: Encodable, *, pretty: bool = False) -> str:
+    parts: list[str] = []
+    _write(value, parts.append, "\n" if pretty else "")
+    return "".join(parts)
+
+
+def _write(value: Encodable, put: Callable[[str], None], newline: str) -> None:
+    """`newline` is empty for compact text, else the line break with the indentation of the enclosing value."""
+    if isinstance(value, str):
+        put(quote(value))
+    elif isinstance(value, bool):
+        put("true" if value else "false")
+    elif isinstance(value, Float32 | int | Hundredths):
+        put(repr(value))
+    elif value is None:
+        put("null")
+    elif isinstance(value, Mapping):
+        _write_members(value, put, newline)
+    else:
+        inner = newline and newline + INDENT
+        separator = inner
+        put("[")
+        for item in value:
+            put(separator)
+            _write(item, put, inner)
+            separator = "," + inner
+        put(newline + "]" if value else "]")
+
+
+def _write_members(members: Mapping[str, Encodable], put: Callable[[str], None], newline: str) -> None:
+    inner = newline and newline + INDENT
+    colon = ": " if newline else ":"
+    separator = inner
+    put("{")
+    for key, value in members.items():
+        put(separator + quote(key) + colon)
+        _write(value, put, inner)
+        separator = "," + inner
+    put(newline + "}" if members else "}")
+
+
+def decode(raw: bytes) -> object:
+    """The JSON value in these bytes; Malformed if they are anything else."""
+    if is_too_deep(raw):
+        raise Malformed("is nested too deeply")
+    try:
+        value: object = _decoder.decode(raw.decode("utf-8"))
+        if b"\\ud" in raw or b"\\uD" in raw:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")  # half of a surrogate pair is no text
+    except ValueError as problem:
+        raise Malformed("is not JSON in UTF-8") from problem
+    return value
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) == len(pairs):
+        return members
+    doubled = RepeatedKeys(members)
+    doubled.repeated = frozenset(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+    return doubled
+
+
+def _integer(digits: str) -> int:
+    """Beyond 64 bits only the fact matters; to convert would take time, and its limit is an interpreter's setting."""
+    return int(digits) if len(digits) <= INTEGER_DIGITS else -BEYOND_64_BITS if digits[0] == "-" else BEYOND_64_BITS
+
+
+def _reject_constant(name: str) -> object:
+    raise Malformed(f"{name} is not JSON")
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_reject_constant, parse_int=_integer)
+
+
+def fields(value: object, kinds: Mapping[str, type], what: str) -> dict[str, object]:
+    """The object's members, once each of `kinds` is there exactly once and of its type. Others are ignored."""
+    if not isinstance(value, dict):
+        raise Malformed(f"{what} is not an object")
+    if isinstance(value, RepeatedKeys) and (twice := value.repeated & kinds.keys()):
+        raise Malformed(f"{what} has {_names(twice)} more than once")
+    if missing := kinds.keys() - value.keys():
+        raise Malformed(f"{what} lacks {_names(missing)}")
+    for name, kind in kinds.items():
+        if type(value[name]) is not kind and not (kind is dict and isinstance(value[name], dict)):
+            raise Malformed(f"{what} has a {name} that is not {_KIND_NAMES[kind]}")
+    return value
+
+
+_KIND_NAMES = {str: "a string", int: "an integer", list: "an array", dict: "an object"}
+
+
+def _names(keys: frozenset[str] | set[str]) -> str:
+    return ", ".join(sorted(keys))

@@ -1,0 +1,1 @@
+"""What requests to a model cost, and what folding saved or cost in them."""

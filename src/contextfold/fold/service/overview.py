@@ -1,0 +1,241 @@
+"""What people look at: an owner's sessions, one session's tree, how its figures went, what a thread did. Only looks,
+and goes back where a person says so. Knows no wire and no screen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+
+from contextfold.common.canonical import Encodable, encode
+from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StoreInvalid
+from contextfold.fold import session
+from contextfold.fold.accounting import total_tokens
+from contextfold.fold.events import BranchDiscarded, members
+from contextfold.fold.ledger.savings import Book, Ledger
+from contextfold.fold.ledger.savings import told as ledger_told
+from contextfold.fold.service.callers import Target
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.session_views import (
+    POINTS_MOST,
+    Point,
+    branch_told,
+    height_of,
+    open_rows,
+    point_after,
+    point_told,
+    row_of,
+    session_told,
+    thinned,
+    tree,
+)
+from contextfold.fold.service.sessions import TURN_EVENTS
+from contextfold.fold.session import EMPTY, State, replay, states
+from contextfold.fold.store import Known, Listed, SessionKey
+
+TIMELINES_MAX = 64  # kept, of the sessions that were looked at last, and ledgers as well
+POINTS_KEPT = 4 * POINTS_MOST  # of each: more than are told, so that thinning them again and again loses no height
+SUMMARY_TOLD = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
+
+Shape = Mapping[str, Encodable]
+
+
+@dataclass(frozen=True, slots=True)
+class _Timeline:
+    state: State = EMPTY
+    points: Sequence[Point] = ()
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A ledger, and up to which event it is kept."""
+
+    book: Book
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    key: SessionKey
+    state: State
+
+    @property
+    def target(self) -> Target:
+        return Target(self.key, self.state.project_path, self.state.name)
+
+
+class Overview:
+    def __init__(self, service: FoldService) -> None:
+        self._service = service
+        self._store = service.store
+        self._timelines: OrderedDict[str, _Timeline] = OrderedDict()
+        self._books: OrderedDict[str, _Kept] = OrderedDict()
+        self._reading = asyncio.Lock()
+
+    async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
+        """Live sessions, the latest activity first."""
+        await self._service.reports.all_settled(owner)  # a session may begin with what waits
+        events_cursor = await self._store.cursor()
+        page = await self._store.sessions(owner, after=_position(cursor) if cursor else None, limit=limit + 1)
+        states = [await self._readable(listed.key) for listed in page[:limit]]
+        return {
+            "owner": owner,
+            "sessions": [self.row(state) for state in states if state.revision],
+            "total": await self._store.count(owner),
+            "next_cursor": _cursor(page[limit - 1]) if len(page) > limit else None,
+            "events_cursor": events_cursor,
+        }
+
+    async def session(self, owner: str, session_id: str, *, before: int | None = None, limit: int) -> Shape:
+        """A session and a window of its tree: the last rows, or the last ones before one."""
+        events_cursor = await self._store.cursor()
+        state = (await self.find(owner, session_id)).state
+        rows = tree(state)
+        end = len(rows) if before is None else min(before, len(rows))
+        first = max(0, end - limit)
+        return {
+            "session": self.row(state),
+            "open_branches": [branch_told(row) for row in open_rows(state)],
+            "branches": [branch_told(row) for row in rows[first:end]],
+            "first_row": first,
+            "total_rows": len(rows),
+            "counter": self._service.policy.counter,
+            "events_cursor": events_cursor,
+        }
+
+    async def timeline(self, owner: str, session_id: str) -> Shape:
+        """How the figures of a session went. What was read before is kept, and only what came since is read."""
+        found = await self.find(owner, session_id)
+        async with self._reading:  # a long log is read once, however many want to see it
+            points = await self._points(found.key, session_id)
+        return {
+            "context_limit": self._service.policy.limits.context_tokens,
+            "points": [point_told(point) for point in thinned(points, height=height_of)],
+        }
+
+    async def _points(self, key: SessionKey, session_id: str) -> Sequence[Point]:
+        kept = self._timelines.get(session_id) or _Timeline()
+        known = Known(session_id, kept.state.revision) if kept.state.revision else None
+        log = await self._store.load(key, known)
+        state, points = kept.state, list(kept.points)
+        events = log.events if log and log.session_id == session_id else ()
+        for begin_at in range(0, len(events), TURN_EVENTS):
+            for after in states(events[begin_at : begin_at + TURN_EVENTS], state):
+                state = after
+                points.append(point_after(state))
+            await asyncio.sleep(0)
+        if len(points) > POINTS_KEPT:
+            points = thinned(points, POINTS_KEPT // 2, height=height_of)
+        self._keep(session_id, _Timeline(replay((), state), points))
+        return points
+
+    async def savings(self, owner: str, session_id: str) -> Shape:
+        """What folding has saved or cost by the session's requests. What was read before is kept here too."""
+        found = await self.find(owner, session_id)
+        async with self._reading:
+            ledger = await self._ledger(found.key, session_id)
+        return {"session_id": session_id, **ledger_told(ledger)}
+
+    async def _ledger(self, key: SessionKey, session_id: str) -> Ledger:
+        kept = self._books.pop(session_id, None) or _Kept(Book(self._service.policy.prices))
+        log = await self._store.load(key, Known(session_id, kept.revision) if kept.revision else None)
+        events = log.events if log and log.session_id == session_id else ()
+        for count, event in enumerate(events, 1):
+            kept.book.take(event)
+            kept.revision = event.n
+            if count % TURN_EVENTS == 0:
+                await asyncio.sleep(0)
+        self._books[session_id] = kept
+        if len(self._books) > TIMELINES_MAX:
+            self._books.popitem(last=False)
+        return kept.book.ledger()
+
+    def _keep(self, session_id: str, timeline: _Timeline) -> None:
+        self._timelines[session_id] = timeline
+        self._timelines.move_to_end(session_id)
+        if len(self._timelines) > TIMELINES_MAX:
+            self._timelines.popitem(last=False)
+
+    async def trajectory(
+        self, owner: str, session_id: str, branch_id: str | None, *, budget_tokens: int, position: tuple[int, int]
+    ) -> Shape:
+        """What a branch did, or the main thread, page by page."""
+        found = await self.find(owner, session_id)
+        if branch_id is not None and branch_id not in found.state.branches:
+            raise BranchNotFound(branch_id, session_id)
+        page = await self._service.page(found.key, branch_id, session_id, budget_tokens, position)
+        told = branch_told(row_of(found.state, branch_id)) if branch_id is not None else None
+        return {"branch": told, **{name: value for name, value in page.items() if name != "branch_id"}}
+
+    async def preview(
+        self, owner: str, session_id: str, branch_id: str, *, restore_state: bool, most: int | None = None
+    ) -> Shape:
+        """What a rollback would do; of the branches it discards, the first of so many."""
+        state = (await self.find(owner, session_id)).state
+        events = session.rollback(state, state.last_at, branch_id=branch_id, restore_state=restore_state)
+        after = replay(events, state)
+        discarded = [event.branch_id for event in events if isinstance(event, BranchDiscarded)]
+        return {
+            "rolled_back_to": branch_id,
+            "branches_discarded": [branch_told(row_of(state, later)) for later in discarded[::-1][:most]],
+            "total_discarded": len(discarded),
+            "reopened": [branch_told(row_of(state, opened)) for opened in after.path if opened not in state.path],
+            "tokens_recovered": max(0, total_tokens(state) - total_tokens(after)),
+            "total_tokens_after": total_tokens(after),
+        }
+
+    async def roll_back(
+        self, owner: str, session_id: str, branch_id: str, *, restore_state: bool, operation_id: str | None = None
+    ) -> str:
+        found = await self.find(owner, session_id)
+        outcome = await self._service.roll_back(found.target, branch_id, restore_state, operation_id)
+        return outcome.answer
+
+    async def search(self, owner: str, query: str, *, limit: int) -> Shape:
+        """Summaries of folded branches, and whether their sessions can still be looked at."""
+        found = await self._service.search(owner, query, None, limit=limit)
+        sessions = {one.session_id for one in found}
+        live = {session_id: await self._store.find(owner, session_id) is not None for session_id in sessions}
+        return {
+            "summaries": [
+                {**{name: getattr(one, name) for name in SUMMARY_TOLD}, "live": live[one.session_id]} for one in found
+            ]
+        }
+
+    async def follow(
+        self, owner: str, after: str, session_id: str | None = None
+    ) -> AsyncGenerator[tuple[str, str, str]]:
+        """Events after a cursor as (cursor, kind, JSON), as long as somebody listens."""
+        async for seen in self._store.watch(owner, after):
+            if session_id in (None, seen.session_id):
+                yield seen.cursor, seen.event.kind, encode({"session_id": seen.session_id, **members(seen.event)})
+
+    async def find(self, owner: str, session_id: str) -> Found:
+        key = await self._store.find(owner, session_id)
+        state = await self._service.look(key) if key else EMPTY
+        if key is None or state.session_id != session_id:
+            raise SessionNotFound(session_id)
+        return Found(key, state)
+
+    async def _readable(self, key: SessionKey) -> State:
+        """A session for a list: one whose log cannot be read is left out of it, and spoils no other."""
+        try:
+            return await self._service.look(key)
+        except StoreInvalid:
+            return EMPTY
+
+    def row(self, state: State) -> dict[str, Encodable]:
+        return session_told(state, self._service.policy.limits, self._service.policy.thresholds)
+
+
+def _cursor(listed: Listed) -> str:
+    return f"{listed.last_at}/{listed.session_id}"
+
+
+def _position(cursor: str) -> tuple[str, str]:
+    last_at, slash, session_id = cursor.partition("/")
+    if not slash:
+        raise ArgumentInvalid("cursor", "must be the next_cursor of an earlier answer")
+    return last_at, session_id

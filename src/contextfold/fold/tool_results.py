@@ -1,0 +1,168 @@
+"""A state told as the five tools tell it: the seed's shapes, field by field and in its order. Knows no wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from contextfold.common.canonical import Encodable
+from contextfold.fold.accounting import Health, folded_tokens, percent, share, total_tokens
+from contextfold.fold.archive import Entry
+from contextfold.fold.events import BranchDiscarded, BranchFolded, Event, OperationCompleted
+from contextfold.fold.session import Branch, Limits, State
+
+Shape = Mapping[str, Encodable]
+
+
+def state_told(state: State, limits: Limits) -> Shape:
+    """What the header and `_meta` say of a session on every answer."""
+    total = total_tokens(state)
+    return {
+        "session_id": state.session_id,
+        "active_branch_id": _active_id(state),
+        "branch_depth": state.depth,
+        "total_tokens": total,
+        "folded_tokens": folded_tokens(state),
+        "context_usage": share(total, limits.context_tokens),
+    }
+
+
+def branched(branch: Branch, after: State) -> Shape:
+    return {
+        "branch_id": branch.id,
+        "session_id": after.session_id,
+        "parent_branch_id": branch.parent_id,
+        "created_at": branch.created_at,
+        "branch_depth": after.depth,
+        "context_state": _context_state(after),
+    }
+
+
+def folded(event: BranchFolded, after: State, health: Shape) -> Shape:
+    branch = after.branches[event.branch_id]
+    return {
+        "folded_at": event.at,
+        "branch_id": branch.id,
+        "parent_branch_id": branch.parent_id,
+        "summary": {
+            "tokens_folded": event.tokens_folded,
+            "tokens_saved": event.tokens_folded - event.summary_tokens,
+            "operations_count": branch.operations,
+            "secrets_scrubbed": branch.redactions,
+            "summary_redacted": event.redactions > 0,
+        },
+        "context_state": _context_state(after),
+        "context_health": health,
+    }
+
+
+def status(state: State, limits: Limits) -> Shape:
+    total = total_tokens(state)
+    return {
+        "session_id": state.session_id,
+        "active_branch_id": _active_id(state),
+        "branch_depth": state.depth,
+        "branch_path": ["main", *state.path],
+        "token_breakdown": {
+            "main_thread": state.main.tokens,
+            **{open_id: state.branches[open_id].tokens for open_id in state.path},
+            "total": total,
+            "folded_total": folded_tokens(state),
+        },
+        "context_limit": limits.context_tokens,
+        "usage_percent": percent(total, limits.context_tokens),
+    }
+
+
+def listed(state: State) -> Shape:
+    branches = state.branches.values()
+    return {
+        "branches": [_listed(branch) for branch in branches],
+        "total_branches": len(branches),
+        "active_branches": sum(branch.status == "active" for branch in branches),
+        "folded_branches": sum(branch.status == "folded" for branch in branches),
+    }
+
+
+def rolled_back(branch_id: str, before: State, events: Sequence[Event], after: State) -> Shape:
+    discarded = {event.branch_id for event in events if isinstance(event, BranchDiscarded)}
+    return {
+        "rolled_back_to": branch_id,
+        "branches_discarded": [known for known in after.branches if known in discarded],
+        "tokens_recovered": max(0, total_tokens(before) - total_tokens(after)),
+        "context_state": {
+            "active_branch_id": _active_id(after),
+            "branch_depth": after.depth,
+            "total_tokens": total_tokens(after),
+        },
+    }
+
+
+def recorded(event: OperationCompleted, after: State, health: Shape, counter: str | None) -> Shape:
+    return {
+        "session_id": after.session_id,
+        "branch_id": event.branch_id,
+        "tokens": event.tokens,
+        "source": event.source,
+        "counter": counter,
+        "secrets_scrubbed": event.redactions,
+        "context_state": _context_state(after),
+        "context_health": health,
+    }
+
+
+def expanded(branch_id: str, entries: Sequence[Shape], tokens: int, next_cursor: str | None) -> Shape:
+    return {"branch_id": branch_id, "entries": entries, "tokens": tokens, "next_cursor": next_cursor}
+
+
+def entry_told(entry: Entry, text: str, *, is_part: bool) -> Shape:
+    """An entry of a trajectory; what does not apply to it is left out."""
+    told: dict[str, Encodable] = {"n": entry.n, "at": entry.at, "kind": entry.kind}
+    if entry.kind == "operation":
+        told |= {"type": entry.type, "source": entry.source, "failed": entry.failed}
+    if entry.child_id is not None:
+        told["branch_id"] = entry.child_id
+    told |= {"tokens": entry.tokens, "text": text}
+    if is_part:
+        told["part"] = True
+    if entry.undone:
+        told["undone"] = True
+    return told
+
+
+def health_told(health: Health) -> Shape:
+    told: dict[str, Encodable] = {"warning": health.warning, "main_thread_usage": health.main_thread_usage}
+    if health.suggestion is not None:
+        told["suggestion"] = health.suggestion
+    if health.failure_rate is not None:
+        told["failure_rate"] = health.failure_rate
+    if health.fold_loss:
+        told["fold_loss"] = list(health.fold_loss)
+    return told
+
+
+def _active_id(state: State) -> str | None:
+    return state.path[-1] if state.path else None
+
+
+def _context_state(state: State) -> Shape:
+    active = state.active
+    return {
+        "active_branch_id": _active_id(state),
+        "branch_depth": state.depth,
+        "total_tokens": total_tokens(state),
+        "main_thread_tokens": state.main.tokens,
+        "current_branch_tokens": active.tokens if active else 0,
+    }
+
+
+def _listed(branch: Branch) -> Shape:
+    told: dict[str, Encodable] = {
+        "id": branch.id,
+        "description": branch.description,
+        "status": branch.status,
+        "tokens": branch.tokens,
+        "created_at": branch.created_at,
+    }
+    if branch.status != "active":
+        told[f"{branch.status}_at"] = branch.closed_at
+    return told

@@ -1,0 +1,1 @@
+"""Agent programs: what we write into their files, and what their hooks send."""

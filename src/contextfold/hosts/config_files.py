@@ -1,0 +1,336 @@
+"""A host's files with our server and our hooks in them, or without them again. Text in, text out: reads no file.
+
+Removal is the exact inverse of installation, and nothing is kept anywhere to make it so. The text itself tells what was
+there before: an object or array that was empty is filled right behind its bracket (see `hosts.jsonc`), one of
+ours has white space there, and a file of ours is, character for character, one that `new_file` writes. Its indentation
+says how many folders had to be made for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from contextfold.common.record import Record
+from contextfold.hosts.jsonc import (
+    Broken,
+    Member,
+    Node,
+    Style,
+    Writable,
+    has_comment,
+    holds_only,
+    put,
+    put_all,
+    read,
+    render,
+    replace,
+    take,
+)
+from contextfold.hosts.programs import (
+    SERVER,
+    Daemon,
+    Host,
+    Wiring,
+    elements,
+    entry,
+    handlers,
+    is_about_us,
+    is_our_element,
+    is_our_entry,
+    mentions,
+)
+
+HOOKS = "hooks"
+FOLDER_INDENTS = ("  ", "    ", "\t", "        ")  # of a new file, by the number of folders made for it
+FOLDERS_MAX = len(FOLDER_INDENTS) - 1
+TAKEN_MAX = 1_000  # elements of ours in one file; install writes one for each event
+
+
+class Unfit(ValueError):
+    """A configuration that cannot be edited safely; says why, and what to do."""
+
+
+class Removal(Record):
+    text: str | None  # none: the file was made by install, and goes
+    folders: int = 0  # how many folders above it were made as well
+
+
+def new_server_file(host: Host, wiring: Wiring, folders: int) -> str:
+    """A configuration with our entry alone."""
+    return _new_file({host.key: {SERVER: entry(host, wiring)}}, folders)
+
+
+def new_hooks_file(host: Host, daemon: Daemon, folders: int) -> str:
+    """A file of hooks with ours alone. Its version comes last: where it was there before us, it comes first."""
+    arrays: Mapping[str, Writable] = {event: [element] for event, element in elements(host, daemon).items()}
+    return _new_file({HOOKS: arrays, **_version(host)}, folders)
+
+
+def install_server(host: Host, text: str, wiring: Wiring, *, force: bool = False) -> str:
+    """The text with our entry in it; the very same text if it is there already."""
+    root = _root(text, has_comments=host.has_comments)
+    servers, ours = _locate(host, root)
+    wanted = entry(host, wiring)
+    if servers is None:
+        written = put(text, root, host.key, {SERVER: wanted})
+    elif ours is None:
+        written = put(text, servers.node, SERVER, wanted)
+    elif ours.node.value == wanted or (_holds(ours.node.value, wanted) and not _is_ours(host, ours)):
+        written = text
+    elif _is_ours(host, ours) or force:
+        written = replace(text, ours.node, wanted)
+    else:
+        raise Unfit(
+            f"it has an entry {SERVER} that install did not write, or that was added to since; rename it, or add "
+            "--force to lose it (uninstall could not bring it back)"
+        )
+    _check(host, root, written, wanted)
+    return written
+
+
+def is_foreign(host: Host, text: str, wiring: Wiring) -> bool:
+    """Whether an entry of our name holds what install would lose: somebody else wrote it, or added to it."""
+    _, ours = _locate(host, _root(text, has_comments=host.has_comments))
+    return ours is not None and not _holds(ours.node.value, entry(host, wiring)) and not _is_ours(host, ours)
+
+
+def uninstall_server(host: Host, text: str) -> Removal:
+    """The text without our entry, and without what install wrote around it; the very same text if it is not there."""
+    root = _root(text, has_comments=host.has_comments)
+    servers, ours = _locate(host, root)
+    if servers is None or ours is None:
+        return Removal(text)
+    if not _is_ours(host, ours):
+        raise Unfit(f"its entry {SERVER} is not as install wrote it; if all of it is to go, remove it by hand")
+    if root.value == {host.key: {SERVER: ours.node.value}} and (folders := _folders_of(text, root)) is not None:
+        return Removal(None, folders)
+    if holds_only(text, servers.node, ours) and not has_comment(text, servers):
+        return Removal(take(text, root, servers))
+    return Removal(take(text, servers.node, ours))
+
+
+def install_hooks(host: Host, text: str, daemon: Daemon, *, force: bool = False) -> str:
+    """The text with our hooks in it; the very same text if they are there already."""
+    before = _hooks_root(host, text)
+    if (version := _version(host)) and not _holds(before.value, version):
+        raise Unfit(
+            f'{host.title} reads no hooks without "version": {version["version"]}; add that line, then try again'
+        )
+    missing: dict[str, Writable] = {}
+    written = text
+    for event, wanted in elements(host, daemon).items():
+        array = _array(_hooks_root(host, written), event)
+        if array is None:
+            missing[event] = [wanted]
+        else:
+            written = _with_element(host, written, array, event, wanted, force=force)
+    if missing:
+        root = _hooks_root(host, written)
+        holder = _only(root, HOOKS)
+        written = put_all(written, holder.node, missing) if holder else put(written, root, HOOKS, missing)
+    _check_hooks(host, before, written, daemon)
+    return written
+
+
+def uninstall_hooks(host: Host, text: str) -> Removal:
+    """The text without our hooks, and without what install wrote around them; the very same text if there are none."""
+    try:
+        root = _hooks_root(host, text)
+        _refuse_edited(host, root)
+    except Unfit:
+        if mentions(host, text):
+            raise
+        return Removal(text)  # whatever is wrong with it, it is nothing of ours
+    if _is_file_of_ours(host, root) and (folders := _folders_of(text, root)) is not None:
+        return Removal(None, folders)
+    for _ in range(TAKEN_MAX):
+        shorter = _without_one(host, text)
+        if shorter is None:
+            return Removal(text)
+        text = shorter
+    raise Unfit("it has too many hooks of ours; remove them by hand")
+
+
+def _with_element(host: Host, text: str, array: Member, event: str, wanted: Writable, *, force: bool) -> str:
+    """The text with our element in an event's array."""
+    ours = [member for member in array.node.members if is_our_element(host, event, member.node.value)]
+    if len(ours) > 1:
+        raise Unfit(f"its {HOOKS} for {event} have ours more than once; remove all but one of them")
+    if ours:
+        return text if ours[0].node.value == wanted else replace(text, ours[0].node, wanted)
+    (handler,) = handlers(host, wanted)
+    edited = _edited(host, array)
+    if not edited:
+        return put(text, array.node, None, wanted)
+    if all(_holds(node.value, handler) for node in edited):
+        return text
+    if not force or len(edited) > 1:
+        raise Unfit(
+            f"its hook for {event} is not as install wrote it; take it out by hand, or add --force to lose the change"
+        )
+    assert isinstance(handler, Mapping)
+    return replace(text, edited[0], handler)
+
+
+def _without_one(host: Host, text: str) -> str | None:
+    """The text without the last thing of ours in it; none if there is nothing."""
+    root = _hooks_root(host, text)
+    holder = _only(root, HOOKS)
+    for array in reversed(holder.node.members if holder else ()):
+        if array.key not in _events(host):
+            continue
+        for element in reversed(array.node.members):
+            if not is_our_element(host, array.key, element.node.value):
+                continue
+            if not holds_only(text, array.node, element) or has_comment(text, array):
+                return take(text, array.node, element)
+            assert holder is not None
+            if not holds_only(text, holder.node, array) or has_comment(text, holder):
+                return take(text, holder.node, array)
+            return take(text, root, holder)
+    return None
+
+
+def _root(text: str, *, has_comments: bool) -> Node:
+    try:
+        root = read(text, comments=has_comments)
+    except Broken as problem:
+        what = "JSON, with or without comments" if has_comments else "JSON"
+        raise Unfit(f"it is not {what}: {problem}; mend it, or move it away and run this again") from problem
+    if not root.is_object:
+        raise Unfit("its top level is not an object; make it {} if nothing in it is needed")
+    return root
+
+
+def _locate(host: Host, root: Node) -> tuple[Member | None, Member | None]:
+    """The servers and our entry among them; Unfit if that cannot be said for certain."""
+    servers = _only(root, host.key)
+    if servers is None:
+        return None, None
+    if not servers.node.is_object:
+        raise Unfit(f"its {host.key} is not an object; make it {{}} if nothing in it is needed")
+    return servers, _only(servers.node, SERVER)
+
+
+def _hooks_root(host: Host, text: str) -> Node:
+    """A file of hooks in which we can find ours for certain."""
+    assert host.hooks is not None
+    root = _root(text, has_comments=host.hooks.has_comments)
+    holder = _only(root, HOOKS)
+    if holder and not holder.node.is_object:
+        raise Unfit(f"its {HOOKS} is not an object; make it {{}} if nothing in it is needed")
+    for event in _events(host):
+        _array(root, event)
+    return root
+
+
+def _array(root: Node, event: str) -> Member | None:
+    """The elements for an event."""
+    holder = _only(root, HOOKS)
+    array = _only(holder.node, event) if holder else None
+    if array and not array.node.is_array:
+        raise Unfit(f"its {HOOKS} for {event} are not a list; make it [] if nothing in it is needed")
+    return array
+
+
+def _only(node: Node, key: str) -> Member | None:
+    found = node.named(key)
+    if len(found) > 1:
+        raise Unfit(f"it has {key} more than once, and only one of them counts; remove the others")
+    return found[0] if found else None
+
+
+def _edited(host: Host, array: Member) -> list[Node]:
+    """The handlers of an event that call our daemon in an element that is not as we write it."""
+    found = []
+    for member in array.node.members:
+        nodes = [member.node]
+        if host.hooks and host.hooks.is_grouped:
+            nodes = [inner.node for group in member.node.named(HOOKS) for inner in group.node.members]
+        assert array.key is not None
+        if not is_our_element(host, array.key, member.node.value):
+            found += [node for node in nodes if is_about_us(host, node.value)]
+    return found
+
+
+def _refuse_edited(host: Host, root: Node) -> None:
+    for event in _events(host):
+        array = _array(root, event)
+        if array and _edited(host, array):
+            raise Unfit(f"its hook for {event} is not as install wrote it; if it is to go, remove it by hand")
+
+
+def _events(host: Host) -> tuple[str, ...]:
+    return tuple(event.name for event in host.hooks.events) if host.hooks else ()
+
+
+def _version(host: Host) -> dict[str, Writable]:
+    return {"version": host.hooks.version} if host.hooks and host.hooks.version else {}
+
+
+def _is_ours(host: Host, ours: Member) -> bool:
+    """Whether an entry is one of ours and holds nothing else, not even a key twice."""
+    return is_our_entry(host, ours.node.value) and _has_keys_once(ours.node)
+
+
+def _has_keys_once(node: Node) -> bool:
+    return isinstance(node.value, dict) and len(node.members) == len(node.value)
+
+
+def _is_file_of_ours(host: Host, root: Node) -> bool:
+    """Whether there is nothing but our hooks."""
+    assert isinstance(root.value, dict)
+    arrays = root.value.get(HOOKS)
+    return (
+        list(root.value.items()) == [(HOOKS, arrays), *_version(host).items()]
+        and isinstance(arrays, dict)
+        and tuple(arrays) == _events(host)
+        and all(len(array) == 1 and is_our_element(host, event, array[0]) for event, array in arrays.items())
+    )
+
+
+def _new_file(value: Mapping[str, Writable], folders: int) -> str:
+    return render(value, Style("\n", "", FOLDER_INDENTS[folders])) + "\n"
+
+
+def _folders_of(text: str, root: Node) -> int | None:
+    """How many folders were made for a file that we made; none if we did not make it."""
+    assert isinstance(root.value, dict)
+    return next((n for n in range(FOLDERS_MAX + 1) if text == _new_file(root.value, n)), None)
+
+
+def _holds(value: object, wanted: object) -> bool:
+    """Whether something says all that is wanted, whatever else it says."""
+    return isinstance(value, dict) and isinstance(wanted, Mapping) and wanted.items() <= value.items()
+
+
+def _check(host: Host, before: Node, written: str, wanted: Mapping[str, Writable]) -> None:
+    """A configuration is never written unless it reads as the old one with our entry in it."""
+    after = read(written, comments=host.has_comments).value
+    old = before.value
+    assert isinstance(after, dict)
+    assert isinstance(old, dict)
+    servers, old_servers = after[host.key], old.get(host.key, {})
+    assert after | {host.key: None} == old | {host.key: None}
+    assert servers | {SERVER: None} == old_servers | {SERVER: None}
+    assert wanted.items() <= servers[SERVER].items()
+
+
+def _check_hooks(host: Host, before: Node, written: str, daemon: Daemon) -> None:
+    """Nor are hooks, unless they read as the old ones with ours among them."""
+    after, old = _hooks_root(host, written).value, before.value
+    assert isinstance(after, dict)
+    assert isinstance(old, dict)
+    arrays, old_arrays = after[HOOKS], old.get(HOOKS, {})
+    ours = dict.fromkeys(_events(host))
+    assert after | {HOOKS: None} == old | {HOOKS: None}
+    assert arrays | ours == old_arrays | ours
+    for event, wanted in elements(host, daemon).items():
+        (handler,) = handlers(host, wanted)
+        assert any(_holds(had, handler) for element in arrays[event] for had in handlers(host, element))
+        assert _others(host, arrays[event]) == _others(host, old_arrays.get(event, []))
+
+
+def _others(host: Host, array: list[object]) -> list[object]:
+    """The handlers that are not ours."""
+    return [handler for element in array for handler in handlers(host, element) if not is_about_us(host, handler)]

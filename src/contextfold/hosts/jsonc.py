@@ -1,0 +1,327 @@
+"""JSON text as it was typed, comments and trailing commas included: where each value stands, and how to put one member
+of an object or one element of an array in, or take one out, so that every other character stays.
+
+`take` undoes `put` to the character. That works without a record of what was there, because `put` only ever adds, and
+adds where `take` can find both ends again:
+
+    {"a": 1}              a comma right after the last value; the member after the comments that follow it
+    {"a": 1,}             the member and a comma of its own, after the last comma and its comments
+    {}                    the member right behind the brace or the last comment, nothing after it
+
+So the white space before a member we put in is ours, and none after it is. Arrays are the same without keys. Knows no
+file and no host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from json import JSONDecoder, dumps
+
+from contextfold.common.record import Record
+
+DEPTH_MAX = 127
+BYTE_ORDER_MARK = "\ufeff"
+USUAL_UNIT = "  "
+
+_SPACE = " \t\r\n"
+_TRIVIA = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)*+", re.DOTALL)
+_COMMENT = re.compile(r"//[^\r\n]*|/\*.*?\*/", re.DOTALL)
+_LITERAL = re.compile(r"(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)(?![\w.+-])")
+_NEWLINE = re.compile(r"\r\n|\n|\r")
+_LAST_LINE = re.compile(r"(?:\r\n|\n|\r)?[ \t]*\Z")
+_INDENTED = re.compile(r"^([ \t]+)[^ \t\r\n]", re.MULTILINE)
+_STRINGS = JSONDecoder()
+_CONSTANTS = {"true": True, "false": False, "null": None}
+
+Writable = str | int | Sequence["Writable"] | Mapping[str, "Writable"]
+
+INTEGER_DIGITS_MAX = 15  # beyond, only a float takes any number of digits
+
+
+class Broken(ValueError):
+    """The text is not what it should be; says where and why."""
+
+
+class Node(Record):
+    """A value and the span it stands in."""
+
+    start: int
+    end: int
+    value: object
+    members: tuple[Member, ...] = ()  # or the elements, of an array
+
+    @property
+    def is_object(self) -> bool:
+        return isinstance(self.value, dict)
+
+    @property
+    def is_array(self) -> bool:
+        return isinstance(self.value, list)
+
+    def named(self, key: str) -> list[Member]:
+        return [member for member in self.members if member.key == key]
+
+
+class Member(Record):
+    """A key with its value, and where the comma after it is; -1 if there is none. An element of an array has no key."""
+
+    key: str | None
+    start: int
+    node: Node
+    comma: int
+
+    @property
+    def end(self) -> int:
+        return self.node.end
+
+
+class Style(Record):
+    """How a text is laid out around one place."""
+
+    newline: str  # empty: all in one line
+    indent: str  # of the line the member begins in
+    unit: str  # what one level more is indented by
+
+    @property
+    def inner(self) -> Style:
+        return Style(self.newline, self.indent + self.unit, self.unit)
+
+
+def read(text: str, *, comments: bool) -> Node:
+    """The one value in this text; Broken if it is anything else, or has comments or trailing commas unasked."""
+    return _Reader(text, comments=comments).whole()
+
+
+def render(value: Writable, style: Style) -> str:
+    """A value's text: objects, and arrays of them, with a line or a space around each member, the rest in one line."""
+    parts: list[tuple[str | None, Writable]]
+    if isinstance(value, Mapping):
+        parts, brackets = list(value.items()), "{}"
+    elif isinstance(value, str | int) or not any(isinstance(item, Mapping) for item in value):
+        return dumps(value, ensure_ascii=False)
+    else:
+        parts, brackets = [(None, item) for item in value], "[]"
+    opened = style.newline + style.inner.indent if style.newline else " "
+    closed = style.newline + style.indent if style.newline else " "
+    members = (_member(key, inner, style.inner) for key, inner in parts)
+    return brackets[0] + opened + ("," + opened).join(members) + closed + brackets[1]
+
+
+def _member(key: str | None, value: Writable, style: Style) -> str:
+    rendered = render(value, style)
+    return rendered if key is None else f"{dumps(key, ensure_ascii=False)}: {rendered}"
+
+
+def put(text: str, target: Node, key: str | None, value: Writable) -> str:
+    """The text with one member more at the end of an object in it, or one element more of an array."""
+    return _put(text, target, [(key, value)])
+
+
+def put_all(text: str, target: Node, members: Mapping[str, Writable]) -> str:
+    """The text with these members more at the end of an object in it; `take` undoes it from the last to the first."""
+    return _put(text, target, list(members.items()))
+
+
+def _put(text: str, target: Node, parts: Sequence[tuple[str | None, Writable]]) -> str:
+    style = _style_in(text, target)
+    if not target.members:
+        at, comment = _after_comments(text, target.start + 1, target.end)
+        style = style.inner if comment else style
+        between = style.newline + style.indent if style.newline else " "
+        written = ("," + between).join(_member(key, value, style) for key, value in parts)
+        return text[:at] + (between if comment else "") + written + text[at:]
+    last = target.members[-1]
+    at, comment = _after_comments(text, last.comma + 1 if last.comma >= 0 else last.end, target.end)
+    between = _lead(text, target)
+    written = ("," + between).join(_member(key, value, style) for key, value in parts)
+    lead = _own_line(text, between, comment)
+    if last.comma >= 0:
+        return text[:at] + lead + written + "," + text[at:]
+    return text[: last.end] + "," + text[last.end : at] + lead + written + text[at:]
+
+
+def take(text: str, target: Node, member: Member) -> str:
+    """The text without one member of an object or array. What others wrote around it stays, and stays apart."""
+    position = target.members.index(member)
+    before = target.members[position - 1] if position else None
+    start, comment = _after_comments(text, before.comma + 1 if before else target.start + 1, member.start)
+    head, tail = text[:start], text[member.end :]
+    if member.comma >= 0:
+        tail = text[member.end : member.comma] + text[member.comma + 1 :]
+    elif before:
+        head = text[: before.comma] + text[before.comma + 1 : start]
+    if comment.startswith("//") and not tail.startswith(("\n", "\r")):
+        head += _newline_of(text)  # or the comment would swallow what follows
+    return head + tail
+
+
+def replace(text: str, old: Node, value: Writable) -> str:
+    """The text with another value in the place of one that is there."""
+    flat = not _NEWLINE.search(text, old.start, old.end)
+    style = Style("" if flat else _newline_of(text), _indent_at(text, old.start), _unit_of(text))
+    return text[: old.start] + render(value, style) + text[old.end :]
+
+
+def holds_only(text: str, target: Node, member: Member) -> bool:
+    """Whether an object or array has this member and nothing else, spread over lines or padded: as `render` writes
+    one, and as `put` never leaves one that it found empty."""
+    opened, closed = text[target.start + 1 : member.start], text[member.end : target.end - 1]
+    return len(target.members) == 1 and bool(opened) and not (opened + closed).strip(_SPACE)
+
+
+def has_comment(text: str, member: Member) -> bool:
+    """Whether somebody wrote between a member's key and its value."""
+    _, key_end = _STRINGS.raw_decode(text, member.start)
+    return bool(_COMMENT.search(text, key_end, member.node.start))
+
+
+def _style_in(text: str, target: Node) -> Style:
+    """How members of this object are laid out, or would be."""
+    outer, unit = _indent_at(text, target.start), _unit_of(text)
+    if not target.members:
+        is_whole = not text[: target.start].strip(_SPACE + BYTE_ORDER_MARK)
+        has_lines = _NEWLINE.search(text.strip(_SPACE + BYTE_ORDER_MARK))
+        return Style(_newline_of(text) if has_lines or is_whole else "", outer, unit)
+    lead = _lead(text, target)
+    indent = lead.lstrip("\r\n")
+    if indent == lead:
+        return Style("", outer, unit)
+    if indent.startswith(outer) and indent != outer:
+        unit = indent[len(outer) :]
+    return Style(_newline_of(text), indent, unit)
+
+
+def _lead(text: str, target: Node) -> str:
+    """The white space to begin a member with: that of the last member with a line of its own, else of the last."""
+    leads = []
+    opened = target.start + 1
+    for member in target.members:
+        start, _ = _after_comments(text, opened, member.start)
+        found = _LAST_LINE.search(text, start, member.start)
+        leads.append(found.group() if found else "")
+        opened = member.comma + 1
+    return next((lead for lead in reversed(leads) if lead.startswith(("\r", "\n"))), leads[-1])
+
+
+def _own_line(text: str, lead: str, comment: str) -> str:
+    """Nothing can follow a line comment in its line."""
+    return _newline_of(text) + lead if comment.startswith("//") and not lead.startswith(("\r", "\n")) else lead
+
+
+def _after_comments(text: str, start: int, end: int) -> tuple[int, str]:
+    """Where the last comment of a stretch between values ends, and that comment; the stretch's start if it has none."""
+    last = None
+    for last in _COMMENT.finditer(text, start, end):  # noqa: B007 - the last one is what is wanted
+        pass
+    return (last.end(), last.group()) if last else (start, "")
+
+
+def _newline_of(text: str) -> str:
+    found = _NEWLINE.search(text)
+    return found.group() if found else "\n"
+
+
+def _unit_of(text: str) -> str:
+    found = _INDENTED.search(text)
+    return found.group(1) if found else USUAL_UNIT
+
+
+def _indent_at(text: str, position: int) -> str:
+    """What the line of this position begins with."""
+    begin = max(text.rfind("\n", 0, position), text.rfind("\r", 0, position)) + 1
+    line = text[begin:position]
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+def _number(literal: str) -> int | float:
+    is_short = literal.removeprefix("-").isdigit() and len(literal) <= INTEGER_DIGITS_MAX
+    return int(literal) if is_short else float(literal)
+
+
+class _Reader:
+    def __init__(self, text: str, *, comments: bool) -> None:
+        self._text = text
+        self._comments = comments
+
+    def whole(self) -> Node:
+        begin = self._skip(len(BYTE_ORDER_MARK) if self._text.startswith(BYTE_ORDER_MARK) else 0)
+        node = self._value(begin, 0)
+        end = self._skip(node.end)
+        if end < len(self._text):
+            raise self._broken(end, "the text goes on after its end")
+        return node
+
+    def _value(self, at: int, depth: int) -> Node:
+        if depth > DEPTH_MAX:
+            raise self._broken(at, "it is nested too deeply")
+        match self._text[at : at + 1]:
+            case "{":
+                return self._object(at, depth)
+            case "[":
+                return self._array(at, depth)
+            case '"':
+                value, end = self._string(at)
+                return Node(at, end, value)
+        found = _LITERAL.match(self._text, at)
+        if not found:
+            raise self._broken(at, "a value is expected")
+        literal = found.group()
+        return Node(at, found.end(), _CONSTANTS[literal] if literal in _CONSTANTS else _number(literal))
+
+    def _object(self, start: int, depth: int) -> Node:
+        members: list[Member] = []
+        at = self._skip(start + 1)
+        while self._text[at : at + 1] != "}":
+            if members and members[-1].comma < 0:
+                raise self._broken(at, "a comma or } is expected")
+            if self._text[at : at + 1] != '"':
+                raise self._broken(at, "a key in double quotes or } is expected")
+            key, end = self._string(at)
+            colon = self._skip(end)
+            if self._text[colon : colon + 1] != ":":
+                raise self._broken(colon, "a colon is expected")
+            node = self._value(self._skip(colon + 1), depth + 1)
+            comma, following = self._comma(node.end, "}")
+            members.append(Member(key, at, node, comma))
+            at = following
+        return Node(start, at + 1, {member.key: member.node.value for member in members}, tuple(members))
+
+    def _array(self, start: int, depth: int) -> Node:
+        members: list[Member] = []
+        at = self._skip(start + 1)
+        while self._text[at : at + 1] != "]":
+            if members and members[-1].comma < 0:
+                raise self._broken(at, "a comma or ] is expected")
+            node = self._value(at, depth + 1)
+            comma, at = self._comma(node.end, "]")
+            members.append(Member(None, node.start, node, comma))
+        return Node(start, at + 1, [member.node.value for member in members], tuple(members))
+
+    def _comma(self, end: int, closing: str) -> tuple[int, int]:
+        """Where the comma after a value is, -1 if there is none, and where what follows begins."""
+        at = self._skip(end)
+        if self._text[at : at + 1] != ",":
+            return -1, at
+        following = self._skip(at + 1)
+        if self._text[following : following + 1] == closing and not self._comments:
+            raise self._broken(at, "a comma follows the last value")
+        return at, following
+
+    def _string(self, at: int) -> tuple[str, int]:
+        try:
+            value, end = _STRINGS.raw_decode(self._text, at)
+        except ValueError as problem:
+            raise self._broken(at, "the string that begins here is not JSON") from problem
+        return value, end
+
+    def _skip(self, at: int) -> int:
+        found = _TRIVIA.match(self._text, at)
+        end = found.end() if found else at
+        if not self._comments and (comment := _COMMENT.search(self._text, at, end)):
+            raise self._broken(comment.start(), "a comment stands here")
+        return end
+
+    def _broken(self, at: int, problem: str) -> Broken:
+        lines = _NEWLINE.split(self._text[:at])
+        return Broken(f"line {len(lines)}, column {len(lines[-1].lstrip(BYTE_ORDER_MARK)) + 1}: {problem}")

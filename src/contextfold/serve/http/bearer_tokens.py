@@ -1,0 +1,255 @@
+"""Bearer tokens and whose they are: a text file of owners and hashes, read again whenever it changes.
+
+    # a comment
+    alice sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+
+The tokens themselves are nowhere at rest, and no message quotes a line: somebody may have pasted a token into it. Knows
+files and hashes, nothing of HTTP. The standard library alone, because `context token` starts on that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import stat
+import time
+
+from contextfold.common import signals
+from contextfold.common.descriptors import write_all
+from contextfold.errors import StorageFailed
+from contextfold.resolve.files import read_all, storage_failed, sync
+from contextfold.settings import SettingsError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+LOCAL_OWNER = "local"  # who calls where no tokens are configured
+PREFIX = "ctx_"  # by which people and secret scanners recognise one
+RANDOM_BYTES = 32
+TOKEN_MAX_CHARS = 512  # of what a caller sends; ours are 47
+FILE_MAX_BYTES = 4 << 20  # some forty thousand tokens
+OWNER_ONLY = 0o600
+GROUP_AND_OTHERS = 0o077
+STAGED_SUFFIX = ".contextfold-new"
+LOCK_WAIT_S = 10.0
+LOCK_POLL_S = 0.02
+# A file system's clock ticks every few milliseconds: a file changed twice within a tick looks the same both times.
+# Until a change is older than this, the file is read at each look-up.
+SETTLED_AFTER_NS = 100_000_000
+
+_OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+def mint() -> str:
+    """A token that nobody can guess."""
+    return PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
+
+
+def hashed(token: str) -> str:
+    """What is kept of a token. One round is enough: there is nothing to guess in 32 random bytes."""
+    return "sha256:" + hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def check_owner(owner: str) -> None:
+    if not _OWNER.fullmatch(owner):
+        raise SettingsError(
+            "an owner is a letter or digit, then up to 63 letters, digits, dots, dashes, underscores or @; "
+            f"{owner[:64]!r} is not"
+        )
+
+
+def parse(content: bytes, name: str) -> dict[str, str]:
+    """Owners by hash; SettingsError names the file and the line."""
+    owners: dict[str, str] = {}
+    for number, line in enumerate(content.split(b"\n"), 1):
+        where = f"{name}, line {number}"
+        try:
+            words = line.decode("utf-8").split()
+        except UnicodeDecodeError:
+            raise SettingsError(f"{where}: this is not UTF-8 text; remove the line") from None
+        if not words or words[0].startswith("#"):
+            continue
+        owner, digest = _entry(words, where)
+        if owners.setdefault(digest, owner) != owner:
+            raise SettingsError(f"{where}: another owner has this very token; remove one of the two lines")
+    return owners
+
+
+def _entry(words: list[str], where: str) -> tuple[str, str]:
+    remedy = "write OWNER sha256:HEX, or let `context token` write it"
+    match words:
+        case [owner, digest] if _OWNER.fullmatch(owner) and _HASH.fullmatch(digest.lower()):
+            return owner, digest.lower()
+        case [owner, _] if not _OWNER.fullmatch(owner):
+            raise SettingsError(f"{where}: the first word is no owner's name; {remedy}")
+        case [_, _]:
+            raise SettingsError(f"{where}: the second word is no sha256: with 64 hex digits; {remedy}")
+    raise SettingsError(f"{where}: an entry has two words; {remedy}")
+
+
+class TokenFile:
+    """Who a token belongs to, by what the file says now.
+
+    While the file is missing, unreadable or malformed nobody is let in; `tell` hears of it once for each state of the
+    file, because look-ups are many.
+    """
+
+    def __init__(self, path: str, tell: Callable[[str], None]) -> None:
+        self._path = path
+        self._tell = tell
+        self._owners: Mapping[str, str] = {}
+        self._seen: tuple[int, ...] | None = None
+        self._told = ""
+        self._owners, self._seen = _load(path)
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def owner_of(self, token: str) -> str | None:
+        """Whose token this is. The digest is what is compared, so the time it takes tells nothing of a token."""
+        self._refresh()
+        return self._owners.get(hashed(token)) if len(token) <= TOKEN_MAX_CHARS else None
+
+    def _refresh(self) -> None:
+        try:
+            if self._seen is not None and _identity(os.stat(self._path)) == self._seen:
+                return
+            self._owners, self._seen = _load(self._path)
+            problem = ""
+        except SettingsError as refusal:
+            problem = str(refusal)
+        except OSError as refusal:
+            problem = str(_unreadable(self._path, refusal))
+        if problem:
+            self._owners, self._seen = {}, None
+        if problem != self._told:
+            self._tell(f"nobody is let in: {problem}" if problem else f"{self._path} is in order again")
+        self._told = problem
+
+
+def _load(path: str) -> tuple[dict[str, str], tuple[int, ...] | None]:
+    """The owners by hash, and what the file looks like as long as they hold."""
+    try:
+        descriptor = os.open(path, _READ_FLAGS)
+    except OSError as problem:
+        raise _unreadable(path, problem) from problem
+    try:
+        status = os.fstat(descriptor)
+        _check(path, status)
+        content = read_all(descriptor, status.st_size)
+    except OSError as problem:
+        raise _unreadable(path, problem) from problem
+    finally:
+        os.close(descriptor)
+    settled = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_AFTER_NS
+    return parse(content, path), _identity(status) if settled else None
+
+
+def _check(path: str, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise SettingsError(f"{path} is not a file; give --token-file one that `context token` made")
+    if os.name == "posix" and status.st_mode & GROUP_AND_OTHERS:
+        raise SettingsError(f"{path} is open to other users; close it with `chmod 600 {path}`")
+    if status.st_size > FILE_MAX_BYTES:
+        raise SettingsError(f"{path} has more than {FILE_MAX_BYTES >> 20} MiB; remove entries nobody uses")
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,  # tells of a changed mode as well
+    )
+
+
+def _unreadable(path: str, problem: OSError) -> SettingsError:
+    if isinstance(problem, FileNotFoundError):
+        return SettingsError(f"there is no {path}; make it with `context token OWNER --token-file {path}`")
+    return SettingsError(f"cannot read {path}: {problem.strerror}; give yourself the permission")
+
+
+def add(path: str, owner: str) -> str:
+    """A new token for an owner, its hash in the file; every other line stays as it is, to the byte.
+
+    A daemon reads the file at any moment and lets nobody in while it is half written. So the new text is put in place
+    in one step, and whoever comes second waits.
+    """
+    check_owner(owner)
+    real = os.path.realpath(path)  # a link stays one; what it leads to is replaced
+    token = mint()
+    with signals.held_back():
+        try:
+            _replace(real, f"{owner} {hashed(token)}\n".encode())
+        except OSError as problem:
+            raise storage_failed("cannot write", os.fsencode(real), problem) from problem
+    sync(os.fsencode(os.path.dirname(real)))
+    return token
+
+
+def _replace(real: str, line: bytes) -> None:
+    folder, name = os.path.split(real)
+    staged = os.path.join(folder, f".{name}{STAGED_SUFFIX}")
+    descriptor = _take(staged)
+    try:
+        before, status = _current(real)
+        os.ftruncate(descriptor, 0)
+        write_all(descriptor, before + (b"" if before.endswith(b"\n") or not before else b"\n") + line)
+        if status:
+            if (os.geteuid(), os.getegid()) != (status.st_uid, status.st_gid):
+                os.fchown(descriptor, status.st_uid, status.st_gid)
+            os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
+        else:
+            os.fchmod(descriptor, OWNER_ONLY)
+        os.fsync(descriptor)
+        os.rename(staged, real)
+    except BaseException:
+        os.unlink(staged)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _current(real: str) -> tuple[bytes, os.stat_result | None]:
+    """What the file holds now, once it is known to be in order."""
+    try:
+        descriptor = os.open(real, _READ_FLAGS)
+    except FileNotFoundError:
+        return b"", None
+    try:
+        status = os.fstat(descriptor)
+        _check(real, status)
+        content = read_all(descriptor, status.st_size)
+    finally:
+        os.close(descriptor)
+    parse(content, real)
+    return content, status
+
+
+def _take(staged: str) -> int:
+    """The staging file, ours alone. One without a holder is what a killed run left, and is taken over."""
+    import fcntl
+
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    deadline_s = time.monotonic() + LOCK_WAIT_S
+    while True:
+        descriptor = os.open(staged, flags, OWNER_ONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.lstat(staged)):
+                return descriptor
+        except (BlockingIOError, FileNotFoundError):
+            pass  # somebody holds it, or has just put it in place
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        if time.monotonic() > deadline_s:
+            raise StorageFailed(f"somebody else has been changing the file for {LOCK_WAIT_S:.0f} s; try again")
+        time.sleep(LOCK_POLL_S)

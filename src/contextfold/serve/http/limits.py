@@ -1,0 +1,112 @@
+"""The rules of the edge that need nothing but their input: how often an owner may call, and which hosts are ours.
+
+Pure: the clock comes in, no name is looked up. What a caller is told is the guard's to say.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from contextfold.common.record import Record
+from contextfold.settings import SettingsError
+
+OWNERS_MAX = 10_000  # remembered; whoever has not called longest is forgotten first, and starts with a full bucket
+HOST_MAX_CHARS = 260  # the longest name, and a port
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?)(?::[0-9]{1,5})?")
+_ORIGIN = re.compile(r"https?://([^/?#@\\]+)")
+
+
+class RateLimit(Record):
+    per_second: float
+    burst: int  # how many calls may come at once after a pause
+
+
+class Buckets:
+    """The bucket of each owner."""
+
+    def __init__(self, limit: RateLimit, owners_max: int = OWNERS_MAX) -> None:
+        if limit.per_second <= 0 or limit.burst < 1 or owners_max < 1:
+            raise ValueError("a limit lets something through")
+        self.limit = limit
+        self._owners_max = owners_max
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what is left, and when that was so
+
+    def __len__(self) -> int:
+        return len(self._levels)
+
+    def take(self, owner: str, now_s: float) -> float:
+        """Take one call's worth: 0 to go on, else how many seconds to wait. A refused call costs nothing."""
+        left, then_s = self._levels.get(owner, (float(self.limit.burst), now_s))
+        elapsed_s = max(0.0, now_s - then_s)
+        left = min(float(self.limit.burst), left + elapsed_s * self.limit.per_second)
+        wait_s = 0.0 if left >= 1 else (1 - left) / self.limit.per_second
+        self._levels[owner] = (left if wait_s else left - 1, max(now_s, then_s))
+        self._levels.move_to_end(owner)
+        if len(self._levels) > self._owners_max:
+            self._levels.popitem(last=False)
+        return wait_s
+
+
+class HostRule:
+    """Which Host and Origin headers are ours.
+
+    A web page that rebinds its own name to our address still sends that name. So names must be known; an address in
+    Host cannot be rebound, and any will do where the daemon listens beyond this machine.
+    """
+
+    def __init__(self, listening_on: str, more: Iterable[str] = ()) -> None:
+        self._known = set(LOOPBACK_NAMES)
+        self._any_address = not is_loopback(listening_on)
+        for name in (listening_on, *more):
+            host = _host(name.lower()) or _host(f"[{name.lower()}]")
+            if host is None:
+                raise SettingsError(f"{name[:64]!r} is no host's name or address; give one such as ctx.example.org")
+            self._known.add(host)
+
+    def host_of(self, value: str) -> str | None:
+        """The host that a Host header names, if it is ours; the port is anybody's: proxies and tunnels change it."""
+        host = _host(value.lower())
+        if host is None or host in self._known or (self._any_address and _is_address(host)):
+            return host
+        return None
+
+    def is_origin(self, value: str, host: str) -> bool:
+        """Whether a page of that origin may call us where it called `host`. A page at a strange address may not."""
+        match = _ORIGIN.fullmatch(value.lower())
+        origin = _host(match[1]) if match else None
+        return origin is not None and (origin in self._known or origin == host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it. Names other than localhost may lead anywhere."""
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _host(authority: str) -> str | None:
+    """The host of `host` or `host:port`, addresses in their one spelling."""
+    match = _AUTHORITY.fullmatch(authority) if len(authority) <= HOST_MAX_CHARS else None
+    if match is None:
+        return None
+    host = match[1]
+    if not host.startswith("["):
+        return host
+    try:
+        return f"[{ipaddress.IPv6Address(host[1:-1])}]"
+    except ValueError:
+        return None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""MCP without a transport: messages, both protocol eras, the tools."""

@@ -1,0 +1,227 @@
+"""The folding tools, defined once for every transport: name, schema, and what a call does.
+
+Names, descriptions and schemas are the seed's where it gives them. Failures are errors of the protocol, with the
+session's state beside them. Importing this module is cheap; a call imports what it needs.
+"""
+
+from __future__ import annotations
+
+from contextfold.common.exception_location import place_of
+from contextfold.error_codes import JSON_RPC_CODES
+from contextfold.errors import ArgumentInvalid, ContextError, FoldError, InternalError
+from contextfold.serve.mcp.tools import Answer, FoldTool, Refusal, hints
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from contextfold.common.canonical import Encodable
+    from contextfold.fold.service.callers import Caller
+    from contextfold.fold.service.fold_service import FoldService
+    from contextfold.fold.service.sessions import Outcome
+
+    Arguments = Mapping[str, object]
+
+META_SESSION = "contextfold/session"  # in a request: the name of the session it is for
+META_OPERATION = "contextfold/operation_id"  # in a request: it may be sent again, and has its effect once
+
+REPORTED = "reported"
+
+
+async def _branch(service: FoldService, caller: Caller, arguments: Arguments) -> Outcome:
+    from contextfold.fold.tool_arguments import branch_request
+
+    return await service.branch(caller, branch_request(arguments))
+
+
+async def _return(service: FoldService, caller: Caller, arguments: Arguments) -> Outcome:
+    from contextfold.fold.tool_arguments import return_request
+
+    return await service.fold(caller, return_request(arguments))
+
+
+async def _status(service: FoldService, caller: Caller, arguments: Arguments) -> Outcome:
+    from contextfold.fold.tool_arguments import look_request
+
+    return await service.status(caller, look_request(arguments))
+
+
+async def _list(service: FoldService, caller: Caller, arguments: Arguments) -> Outcome:
+    from contextfold.fold.tool_arguments import look_request
+
+    return await service.list_branches(caller, look_request(arguments))
+
+
+async def _rollback(service: FoldService, caller: Caller, arguments: Arguments) -> Outcome:
+    from contextfold.fold.tool_arguments import rollback_request
+
+    return await service.rollback(caller, rollback_request(arguments))
+
+
+async def record(service: FoldService, caller: Caller, arguments: Arguments) -> Outcome:
+    from contextfold.fold.tool_arguments import record_request
+
+    return await service.record(caller, record_request(arguments), REPORTED)
+
+
+async def _expand(service: FoldService, caller: Caller, arguments: Arguments) -> Outcome:
+    from contextfold.fold.tool_arguments import expand_request
+
+    return await service.expand(caller, expand_request(arguments))
+
+
+def _schema(required: list[str], **properties: Encodable) -> dict[str, Encodable]:
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def _text(description: str) -> Encodable:
+    return {"type": "string", "description": description}
+
+
+_PROJECT = _text("Absolute path to project directory")
+
+FOLD_TOOLS = (
+    FoldTool(
+        "context_branch",
+        "before a subtask whose details the main thread will not need, such as a search or a series of tries",
+        "Create sub-trajectory for focused subtask",
+        _schema(
+            ["description", "prompt", "project_path"],
+            description=_text("Brief summary of subtask (max 200 chars)"),
+            prompt=_text("Detailed instruction for branch execution"),
+            project_path=_PROJECT,
+        ),
+        hints(reads=False),
+        _branch,
+    ),
+    FoldTool(
+        "context_return",
+        "when the subtask is done or given up; say in the message all that is needed from then on",
+        "Fold branch and return to parent with summary",
+        _schema(
+            ["message", "project_path"],
+            message=_text("Summary of branch outcome"),
+            project_path=_PROJECT,
+            branch_id=_text("Branch to fold (defaults to current active branch)"),
+        ),
+        hints(reads=False),
+        _return,
+    ),
+    FoldTool(
+        "context_branch_status",
+        "see which branch is active and how full the context is",
+        "Get current branch state",
+        _schema(["project_path"], project_path=_PROJECT),
+        hints(reads=True, repeatable=True),
+        _status,
+    ),
+    FoldTool(
+        "context_list_branches",
+        "see every branch of the session and what became of it",
+        "List all branches for session",
+        _schema(["project_path"], project_path=_PROJECT),
+        hints(reads=True, repeatable=True),
+        _list,
+    ),
+    FoldTool(
+        "context_rollback",
+        "go back to where a branch began; later branches are discarded, nothing is erased from the archive",
+        "Rollback to specific branch point (checkpoint integration)",
+        _schema(
+            ["project_path", "branch_id"],
+            project_path=_PROJECT,
+            branch_id=_text("Branch to go back to"),
+            restore_state={
+                "type": "boolean",
+                "default": True,
+                "description": "Undo everything since the branch began (true), or only discard later branches (false)",
+            },
+        ),
+        hints(reads=False, destroys=True),
+        _rollback,
+    ),
+    FoldTool(
+        "context_record",
+        "tell what was done, where no hook does: a tool's output, a file that was read, a message",
+        "Record an operation in the active branch, or on the main thread",
+        _schema(
+            ["project_path", "type"],
+            project_path=_PROJECT,
+            type=_text("What was done, e.g. tool_call, file_read, message"),
+            content=_text("Its text; counted, scrubbed of secrets and archived"),
+            tokens={"type": "integer", "minimum": 0, "description": "Its tokens, if known better than by the text"},
+            failed={"type": "boolean", "default": False, "description": "Whether it failed"},
+        ),
+        hints(reads=False),
+        record,
+    ),
+    FoldTool(
+        "context_expand",
+        "get back what a folded branch did, a page at a time",
+        "Read the archived trajectory of a branch, within a token budget",
+        _schema(
+            ["project_path", "branch_id"],
+            project_path=_PROJECT,
+            branch_id=_text("Branch whose trajectory is wanted"),
+            budget={"type": "integer", "minimum": 200, "description": "Maximum tokens of the answer (default 2000)"},
+            cursor=_text("next_cursor of the page before"),
+        ),
+        hints(reads=True, repeatable=True),
+        _expand,
+    ),
+)
+
+
+def caller_from(
+    owner: str, meta: Mapping[str, object], *, session: str | None = None, operation_id: str | None = None
+) -> Caller:
+    """Who calls, for which session, and whether this may be a call that was sent before; headers go before `_meta`."""
+    from contextfold.fold.service.callers import Caller
+
+    return Caller(
+        owner,
+        session if session is not None else _string(meta, META_SESSION),
+        operation_id if operation_id is not None else _string(meta, META_OPERATION),
+    )
+
+
+def _string(meta: Mapping[str, object], key: str) -> str | None:
+    value = meta.get(key)
+    if value is not None and not isinstance(value, str):
+        raise ArgumentInvalid(key, "must be a string")
+    return value
+
+
+async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: Arguments) -> Answer | Refusal:
+    """Run a tool; every failure becomes a refusal with a code."""
+    try:
+        outcome = await tool.handler(service, caller, arguments)
+    except FoldError as problem:
+        return await refused(problem, service, caller, arguments)
+    except Exception as problem:  # whatever it is, the caller gets a code and the server goes on
+        reason = f"{type(problem).__name__} at {place_of(problem)}"
+        state = await _state(service, caller, arguments, problem)
+        return Refusal(
+            JSON_RPC_CODES[InternalError.code], InternalError.code, InternalError.message, "{}", reason, state
+        )
+    line = service.reminder(outcome)
+    return Answer(outcome.answer, state=outcome.state, counter=service.policy.counter, line=line)
+
+
+async def refused(problem: FoldError, service: FoldService, caller: Caller, arguments: Arguments) -> Refusal:
+    from contextfold.common.canonical import encode
+
+    message, data = service.told_safely(problem)
+    reason = f"{problem.code}: {problem.reason}" if problem.reason != problem.message else problem.code
+    state = await _state(service, caller, arguments, problem)
+    return Refusal(JSON_RPC_CODES[problem.code], problem.code, message, encode(data), reason, state)
+
+
+async def _state(service: FoldService, caller: Caller, arguments: Arguments, problem: Exception) -> str:
+    from contextfold.fold.tool_arguments import look_request
+
+    try:
+        project = look_request({"project_path": arguments.get("project_path")}).project
+        return await service.state_after_failure(caller, project, problem)
+    except (ContextError, OSError):
+        return service.no_state

@@ -1,0 +1,271 @@
+"""Spans for OpenTelemetry, where an endpoint is configured; otherwise a None, and a span that does nothing.
+
+    POST /mcp                        http.request.method, http.route, http.response.status_code, contextfold.refused
+    └── tools/call context_branch    contextfold.tool, contextfold.outcome
+        └── store commit             contextfold.outcome
+    POST /hooks/…
+    ├── store commit
+    └── hook reports                 contextfold.host, contextfold.outcome, contextfold.reports (how many)
+
+Attributes come from closed sets of our own names, as the labels of the metrics do; nothing of a request is in a span
+but the ids of the trace it belongs to (`traceparent`; `tracestate` is the caller's text and is not taken). An error is
+a status without words. A thread of its own exports; a collector that is away costs spans, never an answer. Of
+opentelemetry this module imports nothing before it is asked for a tracer, and it never sets the process-wide one:
+what other packages would trace holds what was sent to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from contextvars import ContextVar, Token
+from typing import Self, cast
+
+from contextfold import __version__
+from contextfold.errors import InternalError
+from contextfold.fold.store import StaleRevision
+from contextfold.serve.ops.logs import log
+from contextfold.settings import SettingsError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+    from opentelemetry.trace import Span as OtelSpan
+    from opentelemetry.trace import SpanKind
+
+    from contextfold.fold.store import Commit, Receipt, Store
+
+TRACES_PATH = "/v1/traces"
+QUEUE_SPANS = 2048  # that wait to be exported; what comes then takes the place of the oldest
+BATCH_SPANS = 512
+EXPORT_EVERY_MS = 2000
+EXPORT_TIMEOUT_S = 10.0
+CLOSE_S = 2.0  # for the last spans, once the daemon has answered everybody
+SERVER_ERROR = 500
+UNNAMED_SERVICE = "unknown_service"  # how opentelemetry begins the name of who has none
+
+
+class Span:
+    """What a place in the code may say of what it does, as long as the `with` around it lasts. This one is off."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def answered(self, method: str, route: str, status: int, refused: str) -> None:
+        """How a request ended: names of ours only."""
+
+    def called(self, tool: str, outcome: str) -> None:
+        """Which tool it was, and `ok` or an error's code."""
+
+
+NO_SPAN = Span()
+
+
+def request_span(tracer: Tracer | None, headers: Iterable[tuple[bytes, bytes]]) -> Span:
+    return NO_SPAN if tracer is None else tracer.request(headers)
+
+
+def tool_span(tracer: Tracer | None) -> Span:
+    return NO_SPAN if tracer is None else tracer.child("tools/call")
+
+
+class _OpenSpan(Span):
+    """A span that is the parent of those begun within it."""
+
+    __slots__ = ("_otel", "_outcome", "_token")
+
+    def __init__(self, otel: OtelSpan) -> None:
+        self._otel = otel
+        self._outcome = ""
+        self._token: Token[OtelSpan | None] | None = None
+
+    def __enter__(self) -> Self:
+        self._token = _current.set(self._otel)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._token is not None
+        _current.reset(self._token)
+        if kind is not None and not self._outcome:
+            self.ended("cancelled" if issubclass(kind, asyncio.CancelledError) else InternalError.code)
+        self._otel.end()
+
+    def answered(self, method: str, route: str, status: int, refused: str) -> None:
+        self._otel.update_name(f"{method} {route}")
+        self._otel.set_attributes(
+            {"http.request.method": method, "http.route": route, "http.response.status_code": status}
+        )
+        if refused:
+            self._otel.set_attribute("contextfold.refused", refused)
+        if status >= SERVER_ERROR:
+            _fail(self._otel)
+        self._outcome = "answered"
+
+    def called(self, tool: str, outcome: str) -> None:
+        self._otel.update_name(f"tools/call {tool}")
+        self._otel.set_attribute("contextfold.tool", tool)
+        self.ended(outcome, is_error=outcome != "ok")
+
+    def ended(self, outcome: str, *, is_error: bool = True) -> None:
+        self._otel.set_attribute("contextfold.outcome", outcome)
+        if is_error:
+            _fail(self._otel)
+        self._outcome = outcome
+
+
+_current: ContextVar[OtelSpan | None] = ContextVar("contextfold-span", default=None)
+
+
+class Tracer:
+    """Begins spans, and has them exported."""
+
+    def __init__(self, endpoint: str) -> None:
+        """SettingsError if what this needs is not installed."""
+        try:
+            from opentelemetry import trace
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+        except ImportError:
+            raise SettingsError(
+                "traces need the package's `otel` extra: pip install 'contextfold[otel]', or leave the endpoint out"
+            ) from None
+        # Its failures are told by `_Told`, once each; as it tells them they hold texts, and come with every try.
+        library = logging.getLogger("opentelemetry")
+        library.propagate = False
+        library.addHandler(logging.NullHandler())
+        url = endpoint.rstrip("/").removesuffix(TRACES_PATH) + TRACES_PATH
+        resource = Resource.create()
+        exporter = cast("SpanExporter", _Told(OTLPSpanExporter(url, timeout=EXPORT_TIMEOUT_S)))
+        if str(resource.attributes[SERVICE_NAME]).startswith(UNNAMED_SERVICE):
+            resource = resource.merge(Resource({SERVICE_NAME: "contextfold", SERVICE_VERSION: __version__}))
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(
+            BatchSpanProcessor(exporter, QUEUE_SPANS, EXPORT_EVERY_MS, BATCH_SPANS, EXPORT_TIMEOUT_S * 1000)
+        )
+        self._tracer = self._provider.get_tracer("contextfold", __version__)
+        self._otel = trace
+        self._propagator = TraceContextTextMapPropagator()
+
+    def request(self, headers: Iterable[tuple[bytes, bytes]]) -> _OpenSpan:
+        """A request's span, below the caller's if the request says so. Its name comes when its route is known."""
+        parents = [value.decode("latin-1") for name, value in headers if name == b"traceparent"]
+        carrier = {"traceparent": parents[0]} if len(parents) == 1 else {}
+        context = self._propagator.extract(carrier, self._under(None))
+        return self._begin("request", context, self._otel.SpanKind.SERVER)
+
+    def child(self, name: str) -> _OpenSpan:
+        """`name` is one of ours."""
+        return self._begin(name, self._under(_current.get()), self._otel.SpanKind.INTERNAL)
+
+    def reports_written(self, reports: Mapping[tuple[str, str], int], seconds: float) -> None:
+        """What became of hook reports that were written just now, by host."""
+        ended_ns = time.time_ns()
+        for (host, outcome), times in reports.items():
+            span = self._tracer.start_span(
+                "hook reports", self._under(_current.get()), start_time=ended_ns - int(seconds * 1e9)
+            )
+            span.set_attributes(
+                {"contextfold.host": host, "contextfold.outcome": outcome, "contextfold.reports": times}
+            )
+            span.end(ended_ns)
+
+    def close(self) -> None:
+        """Export what is left, for as long as CLOSE_S; a collector that hangs must not hold up the end."""
+        closing = threading.Thread(target=self._provider.shutdown, name="contextfold-traces-close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
+        if closing.is_alive():
+            log("traces.cut", "warning", after_s=CLOSE_S)
+
+    def _begin(self, name: str, context: Context, kind: SpanKind) -> _OpenSpan:
+        return _OpenSpan(self._tracer.start_span(name, context, kind))
+
+    def _under(self, parent: OtelSpan | None) -> Context:
+        from opentelemetry.context import Context
+
+        return Context() if parent is None else self._otel.set_span_in_context(parent, Context())
+
+
+class TracedStore:
+    """A store whose commits are spans. Everything else is the store's own."""
+
+    def __init__(self, store: Store, tracer: Tracer) -> None:
+        self._store, self._tracer = store, tracer
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    async def commit(self, commit: Commit) -> Receipt:
+        with self._tracer.child("store commit") as span:
+            try:
+                receipt = await self._store.commit(commit)
+            except StaleRevision:
+                span.ended("conflict", is_error=False)
+                raise
+            except Exception:
+                span.ended("error")
+                raise
+            span.ended("commit", is_error=False)
+            return receipt
+
+
+def traced(store: Store, tracer: Tracer) -> Store:
+    return cast("Store", TracedStore(store, tracer))
+
+
+class _Told:
+    """An exporter around another that tells the operator when exporting begins to fail, and when it works again."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+        self._works = True
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        try:
+            result = self._exporter.export(spans)
+        except (
+            Exception
+        ) as problem:  # whatever it is, its text may name the collector's address, and no answer hangs on it
+            result = SpanExportResult.FAILURE
+            self._tell(works=False, spans=len(spans), exception=type(problem).__name__)
+        else:
+            self._tell(works=result is SpanExportResult.SUCCESS, spans=len(spans))
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
+
+    def _tell(self, *, works: bool, **fields: str | int) -> None:
+        if works != self._works:
+            self._works = works
+            log("traces.exported_again" if works else "traces.not_exported", "info" if works else "warning", **fields)
+
+
+def _fail(span: OtelSpan) -> None:
+    from opentelemetry.trace import Status, StatusCode
+
+    span.set_status(Status(StatusCode.ERROR))

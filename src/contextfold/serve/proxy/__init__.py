@@ -1,0 +1,1 @@
+"""Requests to models, folded on their way to the provider."""

@@ -1,0 +1,1 @@
+"""The store for many daemons: NATS JetStream."""

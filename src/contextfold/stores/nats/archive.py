@@ -1,0 +1,215 @@
+"""Reading what is kept on NATS beside the sessions: trajectories, and summaries by their words.
+
+NATS cannot search. So the summaries of an owner who searches are held in memory, as an index of SQLite's, and brought
+up to date before each answer; the words and their order are then those of the SQLite store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from contextfold.fold.archive import Entry, up_to
+from contextfold.fold.store import SEARCH_MOST, Summary, Trajectory
+from contextfold.stores.nats import records
+from contextfold.stores.nats.chunks import read_pieces
+from contextfold.stores.nats.jetstream import Stored, Wire
+from contextfold.stores.nats.names import NOTHING, Names, escaped
+from contextfold.stores.nats.stream_reader import Reading, read_to
+from contextfold.stores.sqlite.statements import Excerpt, phrases
+
+AT_ONCE: Final = 32  # messages asked for together
+OWNERS_MOST: Final = 64  # whose summaries are held in memory
+ADD_MOST: Final = 500  # summaries put into an index in one go
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """An archive message, as its subject tells."""
+
+    subject: str
+    first: int
+    has_rollback: bool
+    revision: int
+
+    @property
+    def session(self) -> str:
+        return self.subject.rsplit(".", 5)[0]
+
+
+class Archive:
+    def __init__(self, wire: Wire, names: Names) -> None:
+        self._wire = wire
+        self._names = names
+        self._indexes: OrderedDict[str, _Index] = OrderedDict()
+
+    # ---- trajectories
+
+    async def trajectory(self, asked: Excerpt) -> Trajectory | None:
+        names = self._names
+        if asked.branch_id is None:
+            session = (
+                f"{names.archive}.{escaped(asked.owner)}.{escaped(asked.project_hash)}.{escaped(asked.session_id)}"
+            )
+            subjects = f"{session}.entries.{NOTHING}.>"
+        else:
+            subjects = names.archived_of(asked.owner, asked.project_hash, f"entries.b{escaped(asked.branch_id)}.>")
+        places = sorted(map(_place, await self._wire.counts(names.archive, subjects)), key=_order)
+        if not places:
+            return None
+        rollbacks = [
+            (entry.undone_from or 0, entry.n)
+            for entries in await self._read([place for place in places if place.has_rollback])
+            for entry in entries
+            if entry.kind == "rollback"
+        ]
+        return Trajectory(list(up_to(await self._page(places, asked), asked.characters)), sorted(rollbacks))
+
+    async def _page(self, places: Sequence[_Place], asked: Excerpt) -> list[Entry]:
+        """The entries after `after_n`; messages are read until those left cannot hold an earlier one."""
+        left = _from(places, asked.after_n)
+        found: list[Entry] = []
+        limit = max(asked.limit, 0)
+        step = max(1, min(AT_ONCE, limit))
+        for start in range(0, len(left), step):
+            for entries in await self._read(left[start : start + step]):
+                found += [entry for entry in entries if entry.n > asked.after_n]
+            found.sort(key=lambda entry: entry.n)
+            rest = left[start + step :]
+            sure = [entry for entry in found if entry.n < rest[0].first] if rest else found
+            is_full = asked.characters is not None and sum(len(entry.text) for entry in sure) >= asked.characters
+            if len(sure) >= limit or is_full:
+                return sure[:limit]
+        return found[:limit]
+
+    async def _read(self, places: Sequence[_Place]) -> list[list[Entry]]:
+        found: list[list[Entry]] = []
+        for start in range(0, len(places), AT_ONCE):
+            found += await asyncio.gather(*(self._entries(place) for place in places[start : start + AT_ONCE]))
+        return found
+
+    async def _entries(self, place: _Place) -> list[Entry]:
+        stored = await self._wire.last(self._names.archive, place.subject)
+        if stored is None:  # its time was over just now
+            return []
+        told = records.archived_from(stored.data)
+        if told.pieces is None:
+            return list(told.entries)
+        archived = ".".join(place.subject.split(".")[:4])
+        whole = records.entries_in(await read_pieces(self._wire, self._names.archive, archived, told.pieces))
+        return [whole[number] for number in told.places]
+
+    # ---- summaries
+
+    async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> list[Summary]:
+        words = phrases(query)
+        if not words or limit < 1:
+            return []
+        index = self._indexes.setdefault(owner, _Index())
+        self._indexes.move_to_end(owner)
+        while len(self._indexes) > OWNERS_MOST:
+            self._indexes.popitem(last=False)
+
+        async def answer() -> list[Summary]:
+            async with index.lock:
+                await self._bring_up_to_date(owner, index)
+                return await asyncio.to_thread(index.search, words, project_hash, min(limit, SEARCH_MOST))
+
+        # A thread cannot be called back: whoever gives up leaves it, and the lock, to the end of its work.
+        return await asyncio.shield(asyncio.create_task(answer()))
+
+    def forget(self) -> None:
+        """Summaries may have been deleted: what is held in memory is made anew when it is asked for."""
+        self._indexes.clear()
+
+    async def _bring_up_to_date(self, owner: str, index: _Index) -> None:
+        subjects = self._names.archived_of(owner, None, "summaries.>")
+        last = await self._wire.last(self._names.archive, subjects)
+        if last is None:
+            return
+        some: list[Stored] = []
+        async for stored in read_to(self._wire, Reading(self._names.archive, subjects, index.reached), last.seq):
+            some.append(stored)
+            if len(some) >= ADD_MOST:
+                await asyncio.to_thread(index.add, some)
+                some = []
+        await asyncio.to_thread(index.add, some)
+
+
+def _place(subject: str) -> _Place:
+    first, kind, revision = subject.split(".")[-3:]
+    return _Place(subject, int(first), kind == "r", int(revision))
+
+
+def _order(place: _Place) -> tuple[int, int, str]:
+    return place.first, place.revision, place.subject
+
+
+def _from(places: Sequence[_Place], after_n: int) -> list[_Place]:
+    """Those that may hold an entry after `after_n`: of what begins before it, only the last of each session."""
+    latest = {place.session: place for place in places if place.first <= after_n}
+    return [place for place in places if place.first > after_n or latest[place.session] is place]
+
+
+@dataclass(slots=True)
+class _Index:
+    """One owner's summaries. Threads take turns at it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    reached: int = 0
+    connection: sqlite3.Connection = field(default_factory=lambda: _new_index())  # noqa: PLW0108 - defined below
+
+    def add(self, some: Sequence[Stored]) -> None:
+        for stored in some:
+            *_, session, _, branch, revision = stored.subject.split(".")
+            key = f"{session}.{branch}"
+            row = self.connection.execute("SELECT id, revision FROM summaries WHERE key = ?", (key,)).fetchone()
+            if row is None or row[1] < int(revision):
+                if row is not None:
+                    self.connection.execute("DELETE FROM words WHERE rowid = ?", (row[0],))
+                    self.connection.execute("DELETE FROM summaries WHERE id = ?", (row[0],))
+                self._insert(key, int(revision), row[0] if row else None, records.summary_from(stored.data))
+            self.reached = stored.seq
+
+    def __del__(self) -> None:
+        self.connection.close()
+
+    def _insert(self, key: str, revision: int, number: int | None, summary: Summary | None) -> None:
+        values = tuple(getattr(summary, name) for name in _COLUMNS) if summary else (None,) * len(_COLUMNS)
+        made = self.connection.execute(
+            _INSERT,
+            (number, key, revision, *values),
+        )
+        if summary is not None:
+            self.connection.execute(
+                "INSERT INTO words (rowid, description, summary) VALUES (?, ?, ?)",
+                (made.lastrowid, summary.description, summary.summary),
+            )
+
+    def search(self, words: str, project_hash: str | None, limit: int) -> list[Summary]:
+        rows = self.connection.execute(_SEARCH, (words, project_hash, limit))
+        return [Summary(*row) for row in rows]
+
+
+_COLUMNS: Final = tuple(Summary.__slots__)
+_NAMED: Final = ", ".join(_COLUMNS)
+_INSERT: Final = f"INSERT INTO summaries (id, key, revision, {_NAMED}) VALUES (?, ?, ?{', ?' * len(_COLUMNS)})"  # noqa: S608 - our own names alone
+_SEARCH: Final = f"""SELECT {", ".join("m." + name for name in _COLUMNS)}
+    FROM words JOIN summaries m ON m.id = words.rowid
+    WHERE words MATCH ? AND m.project_hash = coalesce(?, m.project_hash)
+    ORDER BY bm25(words), m.folded_at DESC, m.id DESC LIMIT ?"""  # noqa: S608 - our own names alone
+
+
+def _new_index() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+    connection.execute(
+        f"CREATE TABLE summaries (id INTEGER PRIMARY KEY, key TEXT UNIQUE, revision INTEGER, {', '.join(_COLUMNS)})"
+    )
+    connection.execute(
+        "CREATE VIRTUAL TABLE words USING fts5 (description, summary, tokenize='unicode61 remove_diacritics 2')"
+    )
+    return connection

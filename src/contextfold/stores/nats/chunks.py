@@ -1,0 +1,59 @@
+"""Contents of any size, as pieces in the archive stream. Nobody reads them but by the mark that a record names.
+
+They are written before that record, so what a lost race leaves behind is garbage that nobody ever finds; it goes with
+the rest of its session's archive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from contextfold.errors import StoreInvalid
+from contextfold.stores.nats.connection import Unanswered
+from contextfold.stores.nats.jetstream import Wire, new_mark
+from contextfold.stores.nats.records import Pieces, cut
+from contextfold.stores.nats.stream_reader import Reading, read_to
+
+PIECE_BYTES: Final = 512 << 10
+AT_ONCE: Final = 8  # pieces on their way
+TRIES: Final = 3
+
+
+def most_in_one(wire: Wire) -> int:
+    """Bytes of a message, well within what the server takes."""
+    return min(PIECE_BYTES, wire.payload_most // 2 or PIECE_BYTES)
+
+
+async def write_pieces(wire: Wire, archived: str, data: bytes) -> Pieces:
+    """Below the archive subject of a session."""
+    pieces = list(cut(data, most_in_one(wire)))
+    written = Pieces(new_mark(), len(pieces))
+    for start in range(0, len(pieces), AT_ONCE):
+        some = enumerate(pieces[start : start + AT_ONCE], start)
+        await asyncio.gather(*(_write(wire, f"{archived}.pieces.{written.mark}.{place}", each) for place, each in some))
+    return written
+
+
+async def _write(wire: Wire, subject: str, piece: bytes) -> None:
+    """One that was written twice is the same one: the stream keeps the last of each subject."""
+    for left in reversed(range(TRIES)):
+        try:
+            await wire.put(subject, piece)
+        except Unanswered:
+            if not left:
+                raise
+        else:
+            return
+
+
+async def read_pieces(wire: Wire, stream: str, archived: str, pieces: Pieces) -> bytes:
+    subjects = f"{archived}.pieces.{pieces.mark}.*"
+    last = await wire.last(stream, subjects)
+    found: dict[int, bytes] = {}
+    if last is not None:
+        async for stored in read_to(wire, Reading(stream, subjects), last.seq):
+            found[int(stored.subject.rpartition(".")[2])] = stored.data
+    if len(found) != pieces.count:
+        raise StoreInvalid(f"NATS has {len(found)} of the {pieces.count} pieces of a text")
+    return b"".join(found[place] for place in range(pieces.count))

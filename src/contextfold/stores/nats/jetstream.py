@@ -1,0 +1,211 @@
+"""JetStream as far as a store needs it: messages put on condition, found, counted, deleted. Knows nothing of sessions.
+
+Whatever is asked of a stream is asked of its leader; a question that has no effect is asked again while that helps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from contextfold.errors import StoreUnavailable
+from contextfold.stores.nats.connection import Link, Place, Tell, Unanswered, plain
+
+AGAIN_S: Final = 0.1
+PATIENCE_S: Final = 3.0  # for a leader to be found
+HEARD_NS: Final = 10_000_000_000  # since a replica was last heard of, and it counts as gone
+
+EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
+EXPECTED_OF: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
+TTL: Final = "Nats-TTL"
+NO_MESSAGE: Final = 10037
+GONE: Final = frozenset({10037, 10043, 10057})  # what JetStream says of a message that is deleted already
+NO_STREAM: Final = 10059
+STREAM_THERE: Final = 10058
+PASSING: Final = frozenset({10005, 10008, 10009, 10118})  # too few servers, no leader, or the stream has none: for now
+CONFLICTS: Final = frozenset({10071, 10164})
+
+
+class Conflict(Exception):
+    """The last message was not the one that was expected."""
+
+
+class Refused(Exception):
+    """JetStream's own no."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message in a stream."""
+
+    subject: str
+    seq: int
+    headers: Mapping[str, str]
+    data: bytes = field(repr=False)
+
+
+Answer = dict[str, Any]  # of JetStream's own, as JSON
+
+
+class Wire(Link):
+    def __init__(self, place: Place, prepare: Callable[[Wire], Awaitable[None]], tell: Tell = lambda _: None) -> None:
+        super().__init__(place, lambda: prepare(self), tell)
+        self._api = f"$JS.{place.domain}.API" if place.domain else "$JS.API"
+
+    async def api(self, what: str, body: Mapping[str, Any] | None = None) -> Answer:
+        """Something that may be asked twice. It is, for a while, if nobody leads or the connection breaks."""
+        until = asyncio.get_running_loop().time() + PATIENCE_S
+        while True:
+            try:
+                return await self._asked(what, body, await self.client())
+            except StoreUnavailable as problem:
+                is_worth_it = self.is_ready or isinstance(problem, Unanswered)  # for a new connection it waits itself
+                if not is_worth_it or asyncio.get_running_loop().time() >= until:
+                    raise
+            await asyncio.sleep(AGAIN_S)
+
+    async def preparing(self, what: str, body: Mapping[str, Any] | None = None) -> Answer:
+        """Once, while the connection is not yet anybody's."""
+        assert self._client is not None
+        return await self._asked(what, body, self._client)
+
+    async def _asked(self, what: str, body: Mapping[str, Any] | None, client: Client) -> Answer:
+        return self._judged(json.loads((await self.ask(f"{self._api}.{what}", _json(body), client=client)).data))
+
+    def _judged(self, answer: Answer) -> Answer:
+        """What was answered, unless it is a no."""
+        problem = _refused(answer["error"]) if "error" in answer else None
+        is_led = bool(answer.get("cluster", {"leader": True}).get("leader"))  # else somebody answers who may be behind
+        if not is_led or (isinstance(problem, Refused) and problem.code in PASSING):
+            self._useless()
+            raise StoreUnavailable(f"NATS: {problem or 'the stream has no leader now'}")
+        self._useful()
+        if problem is not None:
+            raise problem
+        return answer
+
+    async def tell(self, what: str, body: Mapping[str, Any] | None = None, *, reply: str = "") -> None:
+        """Ask without waiting; what comes of it goes to `reply`."""
+        client = await self.client()
+        try:
+            await client.publish(f"{self._api}.{what}", _json(body), reply=reply)
+        except (NatsError, OSError) as problem:
+            raise StoreUnavailable(f"NATS: {plain(problem)}") from problem
+
+    # ---- messages in streams
+
+    async def put(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        expected: int | None = None,
+        expected_of: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
+        """Its sequence once it is stored; Conflict unless the subject's last message is the expected one (0: none)."""
+        told = dict(headers or {})
+        if expected is not None:
+            told[EXPECTED] = str(expected)
+        if expected_of:
+            told[EXPECTED_OF] = expected_of
+        try:
+            seq: int = self._judged(json.loads((await self.ask(subject, data, told)).data))["seq"]
+        except Refused as problem:
+            raise StoreUnavailable(f"NATS: {problem}") from problem
+        return seq
+
+    async def last(self, stream: str, subject: str) -> Stored | None:
+        """The last message of a subject, which may have wildcards, as the stream's leader has it."""
+        return await self._get(stream, {"last_by_subj": subject})
+
+    async def at(self, stream: str, seq: int) -> Stored | None:
+        return await self._get(stream, {"seq": seq})
+
+    async def _get(self, stream: str, which: Mapping[str, Any]) -> Stored | None:
+        try:
+            found = (await self.api(f"STREAM.MSG.GET.{stream}", which))["message"]
+        except Refused as problem:
+            if problem.code == NO_MESSAGE:
+                return None
+            raise StoreUnavailable(f"NATS: {problem}") from problem
+        headers = _headers(base64.b64decode(found.get("hdrs", "")))
+        return Stored(found["subject"], found["seq"], headers, base64.b64decode(found.get("data", "")))
+
+    async def counts(self, stream: str, subjects: str) -> dict[str, int]:
+        """How many messages each subject has of those that a filter names."""
+        counted: dict[str, int] = {}
+        while True:
+            asked = {"subjects_filter": subjects, "offset": len(counted)}
+            told = await self._info(stream, asked)
+            page = told["state"].get("subjects") or {}
+            counted |= page
+            if not page or len(counted) >= told.get("total", 0):
+                return counted
+
+    async def last_seq(self, stream: str) -> int:
+        seq: int = (await self._info(stream, {}))["state"]["last_seq"]
+        return seq
+
+    async def check_room(self, stream: str) -> None:
+        """StoreUnavailable if a limit that somebody has set is reached, or most of the servers are gone."""
+        told = await self._info(stream, {})
+        config, state = told["config"], told["state"]
+        for limit, used in (("max_msgs", "messages"), ("max_bytes", "bytes")):
+            if 0 < config.get(limit, -1) <= state[used]:
+                raise StoreUnavailable(f"NATS: {stream} is full: it may have {config[limit]} {used}")
+        others = told.get("cluster", {}).get("replicas") or []
+        there = 1 + sum(not other.get("offline") and other.get("active", 0) < HEARD_NS for other in others)
+        if 2 * there <= 1 + len(others):
+            raise StoreUnavailable(f"NATS: {there} of {1 + len(others)} servers of {stream} are there")
+
+    async def _info(self, stream: str, asked: Mapping[str, Any]) -> Answer:
+        try:
+            return await self.api(f"STREAM.INFO.{stream}", asked)
+        except Refused as problem:
+            raise StoreUnavailable(f"NATS: {problem}") from problem
+
+    async def purge(self, stream: str, subjects: str, *, below: int = 0) -> None:
+        """Delete what a filter names, or what of it comes before a sequence."""
+        try:
+            await self.api(f"STREAM.PURGE.{stream}", {"filter": subjects} | ({"seq": below} if below else {}))
+        except Refused as problem:
+            raise StoreUnavailable(f"NATS: {problem}") from problem
+
+    async def delete(self, stream: str, seq: int) -> None:
+        try:
+            await self.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
+        except Refused as problem:
+            if problem.code not in GONE:
+                raise StoreUnavailable(f"NATS: {problem}") from problem
+
+
+def new_mark() -> str:
+    """What tells one message from every other."""
+    return secrets.token_hex(16)
+
+
+def _json(body: Mapping[str, Any] | None) -> bytes:
+    return json.dumps(body).encode() if body else b""
+
+
+def _refused(error: Mapping[str, Any]) -> Conflict | Refused:
+    code, text = int(error.get("err_code", 0)), str(error.get("description", "no reason given"))
+    return Conflict(text) if code in CONFLICTS else Refused(code, text)
+
+
+def _headers(block: bytes) -> dict[str, str]:
+    lines = block.decode("utf-8", "replace").split("\r\n")[1:]
+    return {name.strip(): value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}

@@ -1,0 +1,328 @@
+"""What lies on NATS, as bytes and back: a commit, pieces of the archive, the states and events that others watch.
+
+Pure. A commit's core is what a session is made of (events, receipts, summaries); its texts go to the archive and are
+read apart, because they may be long and whoever loads a session does not need them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from contextfold.common.canonical import Encodable, Malformed, decode, encode
+from contextfold.errors import StoreInvalid
+from contextfold.fold.accounting import folded_tokens, total_tokens
+from contextfold.fold.archive import Entry
+from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_members, members
+from contextfold.fold.session import Branch, State
+from contextfold.fold.store import Commit, Receipt, Summary
+from contextfold.stores.nats.names import NOTHING, unescaped
+
+FORMAT: Final = 1
+TOLD_MOST: Final = 64_000  # characters of a text that others watch; the whole is in the archive
+CUT: Final = "…"
+
+SESSION: Final = "Cf-Session"  # escaped, as in a subject
+BEFORE: Final = "Cf-Before"
+REVISION: Final = "Cf-Revision"
+LAST_AT: Final = "Cf-Last-At"
+MARK: Final = "Cf-Mark"
+ENDED: Final = "Cf-Ended"
+
+_ENTRY: Final = tuple(field.name for field in fields(Entry) if field.name != "undone")
+_SUMMARY: Final = tuple(field.name for field in fields(Summary))
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A long content, cut up."""
+
+    mark: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A commit as the log has it."""
+
+    session_id: str
+    before: int
+    events: Sequence[Event]
+    receipts: Mapping[str, Receipt]  # by the digest of their operation
+    summaries: Sequence[Summary] = ()
+    retracted: Sequence[str] = ()
+    entries: Sequence[Entry] = ()
+    texts: Pieces | None = None  # where the entries are, if they are too long to stand here
+
+    @property
+    def revision(self) -> int:
+        return self.before + len(self.events)
+
+    @property
+    def is_end(self) -> bool:
+        return isinstance(self.events[-1], SessionExpired)
+
+
+def is_ours(headers: Mapping[str, str]) -> bool:
+    """Whether a message of the log was written by us, as far as its headers tell."""
+    numbers = (headers.get(name, "") for name in (BEFORE, REVISION))
+    return SESSION in headers and LAST_AT in headers and all(each.isascii() and each.isdigit() for each in numbers)
+
+
+def revision_in(headers: Mapping[str, str]) -> int:
+    """-1 if there is none."""
+    told = headers.get(REVISION, "")
+    return int(told) if told.isascii() and told.isdigit() else -1
+
+
+def session_in(headers: Mapping[str, str]) -> str:
+    return unescaped(headers.get(SESSION, NOTHING))
+
+
+def digest_of(operation_id: str) -> str:
+    """Callers choose their ids, and may choose long ones."""
+    return hashlib.sha256(operation_id.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def record_of(commit: Commit) -> Record:
+    operation = commit.operation
+    receipts = {digest_of(operation.id): Receipt(operation.fingerprint, commit.answer)} if operation else {}
+    return Record(
+        commit.session_id,
+        commit.expected_revision,
+        commit.events,
+        receipts,
+        commit.summaries,
+        commit.retracted,
+        commit.entries,
+    )
+
+
+# ---- the log
+
+
+def core_of(record: Record) -> bytes:
+    """Without the texts, unless those are in pieces: then it says where."""
+    told: dict[str, Encodable] = {
+        "format": FORMAT,
+        "session": record.session_id,
+        "before": record.before,
+        "events": [members(event) for event in record.events],
+    }
+    optional: dict[str, Encodable] = {
+        "receipts": [[digest, each.fingerprint, each.answer] for digest, each in record.receipts.items()],
+        "summaries": [[getattr(summary, name) for name in _SUMMARY] for summary in record.summaries],
+        "retracted": list(record.retracted),
+    }
+    told |= {name: value for name, value in optional.items() if value}
+    if record.texts:
+        told["texts"] = [record.texts.mark, record.texts.count]
+    return _raw(told)
+
+
+def texts_of(entries: Sequence[Entry]) -> bytes:
+    return _raw([[getattr(entry, name) for name in _ENTRY] for entry in entries])
+
+
+def whole_of(core: bytes, texts: bytes) -> bytes:
+    """A core and its texts as one JSON object; two members are never written twice."""
+    return core[:-1] + b',"entries":' + texts + b"}"
+
+
+def in_pieces(pieces: Pieces) -> bytes:
+    """What stands for a core that is too long itself."""
+    return _raw({"format": FORMAT, "core": [pieces.mark, pieces.count]})
+
+
+def core_pieces(data: bytes) -> Pieces | None:
+    told = _object(data)
+    return Pieces(*told["core"]) if "core" in told else None
+
+
+def record_from(data: bytes) -> Record:
+    told = _object(data)
+    try:
+        return Record(
+            told["session"],
+            told["before"],
+            [from_members(each) for each in told["events"]],
+            {digest: Receipt(fingerprint, answer) for digest, fingerprint, answer in told.get("receipts", ())},
+            [Summary(*each) for each in told.get("summaries", ())],
+            list(told.get("retracted", ())),
+            entries_from(told.get("entries", ())),
+            Pieces(*told["texts"]) if "texts" in told else None,
+        )
+    except (KeyError, TypeError, ValueError, EventUnknown) as problem:
+        raise _unreadable(problem) from problem
+
+
+def entries_from(rows: Iterable[Sequence[Any]]) -> list[Entry]:
+    return [Entry(*row) for row in rows]
+
+
+def entries_in(data: bytes) -> list[Entry]:
+    try:
+        rows = decode(data)
+        assert isinstance(rows, list)
+        return entries_from(rows)
+    except (Malformed, AssertionError, TypeError) as problem:
+        raise _unreadable(problem) from problem
+
+
+def cut(data: bytes, most: int) -> Iterator[bytes]:
+    for start in range(0, len(data), most):
+        yield data[start : start + most]
+
+
+# ---- the archive
+
+
+def archived(entries: Sequence[Entry]) -> bytes:
+    return b'{"format":%d,"entries":%s}' % (FORMAT, texts_of(entries))
+
+
+def archived_in(pieces: Pieces, places: Sequence[int]) -> bytes:
+    """Those of a thread among the entries that are in pieces already."""
+    return _raw({"format": FORMAT, "texts": [pieces.mark, pieces.count], "places": list(places)})
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    entries: Sequence[Entry]
+    pieces: Pieces | None = None  # where they are instead
+    places: Sequence[int] = ()
+
+
+def archived_from(data: bytes) -> Archived:
+    told = _object(data)
+    try:
+        if "texts" in told:
+            return Archived((), Pieces(*told["texts"]), told["places"])
+        return Archived(entries_from(told["entries"]))
+    except (KeyError, TypeError) as problem:
+        raise _unreadable(problem) from problem
+
+
+def summary_told(summary: Summary) -> bytes:
+    return _raw({"format": FORMAT, **{name: getattr(summary, name) for name in _SUMMARY}})
+
+
+RETRACTED: Final = b'{"format":1,"retracted":true}'
+
+
+def summary_from(data: bytes) -> Summary | None:
+    """None if it was taken back."""
+    told = _object(data)
+    try:
+        return None if told.get("retracted") is True else Summary(*(told[name] for name in _SUMMARY))
+    except KeyError as problem:
+        raise _unreadable(problem) from problem
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What is known of a session that is over."""
+
+    session_id: str
+    owner: str
+    project_hash: str
+    name_hash: str
+    revision: int  # its end included
+    last_at: str
+    ended_at: str
+
+
+def ended_told(ended: Ended) -> bytes:
+    return _raw({"format": FORMAT, **{name: getattr(ended, name) for name in Ended.__slots__}})
+
+
+def ended_from(data: bytes) -> Ended:
+    told = _object(data)
+    try:
+        return Ended(*(told[name] for name in Ended.__slots__))
+    except KeyError as problem:
+        raise _unreadable(problem) from problem
+
+
+# ---- what others watch
+
+
+def event_told(session_id: str, event: Event) -> bytes:
+    told = members(event)
+    return _raw({"event": told.pop("event"), "session_id": session_id, **_shortened(told)})
+
+
+def branch_told(branch: Branch, prompt: str, summary: str, revision: int) -> bytes:
+    """The seed's document: one for a branch that works, more members for one that is closed."""
+    told: dict[str, Encodable] = {
+        "id": branch.id,
+        "description": branch.description,
+        "prompt": prompt,
+        "parent_id": branch.parent_id,
+        "status": branch.status,
+        "created_at": branch.created_at,
+        "tokens": branch.tokens,
+        "operations": branch.operations,
+        "failed": branch.failed,
+        "redactions": branch.redactions,
+    }
+    if branch.status == "folded":
+        told |= {"folded_at": branch.closed_at, "summary": summary, "tokens_folded": branch.tokens}
+    elif branch.status == "discarded":
+        told |= {"discarded_at": branch.closed_at}
+    return _raw({**_shortened(told), "revision": revision})
+
+
+def session_told(state: State) -> bytes:
+    active = state.active
+    return _raw(
+        {
+            "session_id": state.session_id,
+            "project_path": state.project_path,
+            "name": state.name,
+            "active_branch_id": active.id if active else None,
+            "branch_depth": state.depth,
+            "branch_path": ["main", *state.path],
+            "total_tokens": total_tokens(state),
+            "main_thread_tokens": state.main.tokens,
+            "current_branch_tokens": active.tokens if active else 0,
+            "folded_tokens": folded_tokens(state),
+            "started_at": state.started_at,
+            "last_at": state.last_at,
+            "revision": state.revision,
+        }
+    )
+
+
+def _shortened(told: Mapping[str, Encodable]) -> dict[str, Encodable]:
+    return {
+        name: value[:TOLD_MOST] + CUT if isinstance(value, str) and len(value) > TOLD_MOST else value
+        for name, value in told.items()
+    }
+
+
+# ---- JSON
+
+
+def _raw(value: Encodable) -> bytes:
+    return encode(value).encode()
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        told = decode(data)
+    except Malformed as problem:
+        raise _unreadable(problem) from problem
+    if not isinstance(told, dict) or type(told.get("format")) is not int or told["format"] < 1:
+        raise _unreadable(ValueError("it has no format"))
+    if told["format"] > FORMAT:
+        raise StoreInvalid(
+            f"NATS holds a record of format {told['format']}, from a newer version; this one knows {FORMAT}"
+        )
+    return told
+
+
+def _unreadable(problem: Exception) -> StoreInvalid:
+    return StoreInvalid(f"NATS holds a record that cannot be read: {type(problem).__name__} {problem}"[:300])

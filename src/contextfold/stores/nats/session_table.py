@@ -1,0 +1,171 @@
+"""Which sessions live, as every daemon knows them: the last commit of each log and how far each is published, followed.
+
+Asked only for what spans sessions. Before an answer it makes sure that it has seen everything that was committed until
+the question. What a single session holds is never taken from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.fold.store import SessionKey
+from contextfold.stores.nats import records
+from contextfold.stores.nats.connection import end_tasks
+from contextfold.stores.nats.jetstream import Stored, Wire
+from contextfold.stores.nats.names import Names
+from contextfold.stores.nats.stream_reader import Reading, follow
+
+REACH_TIMEOUT_S: Final = 5.0
+LOOK_AGAIN_S: Final = 0.5  # what was last may have been deleted before it was seen
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The last commit of a key."""
+
+    key: SessionKey
+    session_id: str
+    revision: int
+    last_at: str
+    seq: int
+    place: str  # the subject of the session, for those who watch
+    ended_at: str = ""  # of one that is over; then the commit is its end
+
+
+class Table:
+    def __init__(self, wire: Wire, names: Names) -> None:
+        self._wire = wire
+        self._names = names
+        self._rows: dict[SessionKey, Row] = {}
+        self._of_owner: dict[str, dict[SessionKey, Row]] = defaultdict(dict)  # live ones
+        self._published: dict[str, int] = {}  # revision, by the subject of the session
+        self._behind: dict[str, Row] = {}  # live ones of which not everything is published, by the same
+        self._reached = 0
+        self._changed = asyncio.Condition()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # ---- following
+
+    def begin(self) -> None:
+        if not self._tasks:
+            self._tasks = [
+                asyncio.create_task(self._follow_logs(), name="contextfold-logs"),
+                asyncio.create_task(self._follow_states(), name="contextfold-states"),
+            ]
+
+    async def stop(self) -> None:
+        await end_tasks(*self._tasks)
+
+    async def _follow_logs(self) -> None:
+        reading = Reading(self._names.log, self._names.every_log, headers_only=True, last_of_each=True)
+        async for stored in follow(self._wire, reading):
+            with suppress(ValueError):  # a subject that we would never write
+                self.note(self._names.key_of(stored.subject), stored)
+            self._reached = max(self._reached, stored.seq)
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _follow_states(self) -> None:
+        reading = Reading(self._names.state, self._names.every_session_state, headers_only=True, last_of_each=True)
+        async for stored in follow(self._wire, reading):
+            session = stored.subject.removesuffix(".meta.session_state")
+            revision = records.revision_in(stored.headers)  # none on the server's mark that its time is over
+            self._published[session] = max(revision, self._published.get(session, -1))
+            if session in self._behind and self.is_published(self._behind[session]):
+                del self._behind[session]
+            async with self._changed:
+                self._changed.notify_all()
+
+    def note(self, key: SessionKey, stored: Stored) -> None:
+        """A commit, seen or made."""
+        before = self._rows.get(key)
+        if (before is not None and before.seq >= stored.seq) or not records.is_ours(stored.headers):
+            return
+        headers = stored.headers
+        row = Row(
+            key,
+            records.session_in(headers),
+            int(headers[records.REVISION]),
+            headers[records.LAST_AT],
+            stored.seq,
+            self._names.session(key, records.session_in(headers)),
+            headers.get(records.ENDED, ""),
+        )
+        self._rows[key] = row
+        if before is not None and before.place != row.place:
+            self._published.pop(before.place, None)
+            self._behind.pop(before.place, None)
+        if row.ended_at or self.is_published(row):
+            self._behind.pop(row.place, None)
+        else:
+            self._behind[row.place] = row
+        if row.ended_at:
+            self._of_owner[key.owner].pop(key, None)
+        else:
+            self._of_owner[key.owner][key] = row
+
+    def forget(self, row: Row) -> None:
+        """One that is over, and whose end nobody needs to see any more."""
+        if self._rows.get(row.key) == row:
+            del self._rows[row.key]
+            self._published.pop(row.place, None)
+
+    async def reach(self) -> None:
+        """Until everything is seen that is committed now."""
+        self.begin()
+        last = await self._wire.last(self._names.log, self._names.every_log)
+        until = asyncio.get_running_loop().time() + REACH_TIMEOUT_S
+        while last is not None and self._reached < last.seq:
+            if asyncio.get_running_loop().time() >= until:
+                raise StoreUnavailable("NATS: the list of sessions is behind")
+            await self.wait_for(lambda seq=last.seq: self._reached >= seq, LOOK_AGAIN_S)  # type: ignore[misc]
+            last = await self._wire.last(self._names.log, self._names.every_log)
+
+    async def wait_for(self, is_so: Callable[[], bool], timeout_s: float) -> None:
+        """Until something is so, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(is_so)
+
+    # ---- what is known
+
+    def live(self, owner: str | None = None) -> Iterator[Row]:
+        owners = [self._of_owner.get(owner, {})] if owner is not None else list(self._of_owner.values())
+        return (row for rows in owners for row in list(rows.values()))
+
+    def count(self, owner: str | None = None) -> int:
+        if owner is not None:
+            return len(self._of_owner.get(owner, {}))
+        return sum(map(len, self._of_owner.values()))
+
+    def find(self, owner: str, session_id: str) -> Row | None:
+        return next((row for row in self.live(owner) if row.session_id == session_id), None)
+
+    def ended(self) -> list[Row]:
+        return [row for row in self._rows.values() if row.ended_at]
+
+    def behind(self) -> list[Row]:
+        """Live sessions of which not everything is published, as far as is known here."""
+        return list(self._behind.values())
+
+    def is_published(self, row: Row) -> bool:
+        return self._published.get(row.place, -1) >= row.revision
+
+
+async def settled(
+    table: Table, rows: list[Row], catch_up: Callable[[SessionKey], Awaitable[None]], patience_s: float
+) -> None:
+    """Until everything of these sessions is published: mostly it is on its way already, and else we do it."""
+    late = [row for row in rows if not table.is_published(row)]
+    if late:
+        await table.wait_for(lambda: all(map(table.is_published, late)), patience_s)
+    for row in late:
+        if not table.is_published(row):
+            with suppress(StoreInvalid):  # one that cannot be read has nothing to show
+                await catch_up(row.key)

@@ -1,0 +1,292 @@
+"""The store for many daemons on many machines: NATS JetStream, one message a commit, everything else derived from it.
+
+Owns the order of things; `docs/decisions/0011` has the reasons. The logs are in `nats_log`, what is derived from them
+in `nats_view`, who lives in `nats_table`, the end in `nats_ends`, the archive's readers in `nats_archive`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
+from contextfold.fold.events import Event
+from contextfold.fold.store import Commit, Known, Listed, Log, Receipt, Seen, SessionKey, Summary, Trajectory
+from contextfold.stores.nats import records
+from contextfold.stores.nats.archive import Archive
+from contextfold.stores.nats.connection import Place, Tell, end_tasks
+from contextfold.stores.nats.derived_state import View
+from contextfold.stores.nats.expiry import Ends
+from contextfold.stores.nats.jetstream import TTL, Stored, Wire, new_mark
+from contextfold.stores.nats.log import Logs
+from contextfold.stores.nats.names import Names
+from contextfold.stores.nats.publisher import Publisher
+from contextfold.stores.nats.session_table import Table, settled
+from contextfold.stores.nats.stream_reader import Reading, follow
+from contextfold.stores.nats.streams import expect, prepare
+from contextfold.stores.sqlite.statements import Excerpt
+
+CLOSE_TIMEOUT_S: Final = 4.0
+MEND_EVERY_S: Final = 1.0
+MEND_AFTER: Final = 2  # looks in a row that found a session behind: one may be on its way
+PUBLISH_PATIENCE_S: Final = 0.5  # for what is on its way to be published
+ALIVE: Final = "3600s"  # that a daemon's own message stays when it is killed
+LOOK_AGAIN_S: Final = 0.02
+CURSOR_DIGITS: Final = 18  # of a 64-bit number, with room
+
+
+class NatsStore:
+    def __init__(
+        self, place: Place, *, idle_s: int = 24 * 3600, may_make: bool = True, tell: Tell = lambda _: None
+    ) -> None:
+        """Nothing is connected yet: the first call does that, or `reach`. Streams must be there if none may be made."""
+        self._names = Names(place.prefix)
+        self._idle_s = idle_s
+        self._closed = False
+        self._me = new_mark()
+        self._commits = 0  # on their way
+        self._is_still = asyncio.Event()
+        self._is_still.set()
+        self._watches: set[asyncio.Event] = set()
+        self._mending: asyncio.Task[None] | None = None
+        self._wire = Wire(place, prepare if may_make else expect, tell)
+        self._logs = Logs(self._wire, self._names, self._finish)
+        view = View(self._wire, self._names, idle_s=idle_s)
+        self._publisher = Publisher(self._logs, view)
+        self._table = Table(self._wire, self._names)
+        self._ends = Ends(self._wire, self._names, self._logs, view=view, publisher=self._publisher, table=self._table)
+        self._archive = Archive(self._wire, self._names)
+
+    async def reach(self) -> None:
+        """Connect, and from now on help where another daemon stopped in the middle of publishing.
+
+        StoreInvalid if NATS refuses us; StoreUnavailable if it is away, but then it is tried further.
+        """
+        if self._mending is None:
+            self._mending = asyncio.create_task(self._mend(), name="contextfold-mend")
+        await self._wire.open()
+
+    # ---- one session
+
+    async def load(self, key: SessionKey, known: Known | None = None) -> Log | None:
+        self._check_open()
+        return await self._logs.load(key, known)
+
+    async def commit(self, commit: Commit) -> Receipt:
+        self._check_open()
+        self._commits += 1
+        self._is_still.clear()
+        try:
+            done = await self._logs.commit(commit)
+            if done.record is not None:
+                self._publisher.offer(commit.key, done.seq, done.record)
+                self._table.note(commit.key, Stored("", done.seq, done.headers, b""))
+        finally:
+            self._commits -= 1
+            if not self._commits:
+                self._is_still.set()
+        return done.receipt
+
+    async def receipt(self, key: SessionKey, operation_id: str) -> Receipt | None:
+        self._check_open()
+        return await self._logs.receipt(key, operation_id)
+
+    async def sessions(self, owner: str, *, after: tuple[str, str] | None = None, limit: int) -> Sequence[Listed]:
+        self._check_open()
+        await self._table.reach()
+        found = [row for row in self._table.live(owner) if after is None or (row.last_at, row.session_id) < after]
+        found.sort(key=lambda row: (row.last_at, row.session_id), reverse=True)
+        return [Listed(row.key, row.session_id, row.last_at) for row in found[: max(limit, 0)]]
+
+    async def find(self, owner: str, session_id: str) -> SessionKey | None:
+        self._check_open()
+        await self._table.reach()
+        row = self._table.find(owner, session_id)
+        return row.key if row else None
+
+    # ---- following along
+
+    async def cursor(self) -> str:
+        self._check_open()
+        return str(await self._wire.last_seq(self._names.log))
+
+    async def check_cursor(self, cursor: str) -> None:
+        self._check_open()
+        await self._begin_at(_position(cursor))
+
+    def watch(self, owner: str, after: str | None = None) -> AsyncIterator[Seen]:
+        self._check_open()
+        return self._follow(owner, None if after is None else _position(after))
+
+    async def _follow(self, owner: str, position: tuple[int, int] | None) -> AsyncIterator[Seen]:
+        """A cursor is a commit, and within it an event."""
+        seq, place = await self._begin_at(position)
+        begun = seq - 1 if place else seq  # of a commit that was seen in part, the rest
+        closing = asyncio.Event()
+        self._watches.add(closing)
+        try:
+            reading = Reading(self._names.log, self._names.log_of_owner(owner), max(begun, 0))
+            async with aclosing(follow(self._wire, reading)) as commits:
+                while (stored := await _next_or_end(commits, closing)) is not None:
+                    key = self._names.key_of(stored.subject)
+                    events = await self._events(key, stored)
+                    for number, event in enumerate(events, 1):
+                        if stored.seq == seq and number <= place:
+                            continue
+                        cursor = str(stored.seq) if number == len(events) else f"{stored.seq}-{number}"
+                        yield Seen(cursor, key, records.session_in(stored.headers), event)
+        except StoreUnavailable:
+            if not self._closed:
+                raise
+        finally:
+            self._watches.discard(closing)
+
+    async def _begin_at(self, position: tuple[int, int] | None) -> tuple[int, int]:
+        reached = await self._wire.last_seq(self._names.log)
+        if position is None:
+            return reached, 0
+        if position[0] > reached:  # unless who answered was leader until just now
+            await asyncio.sleep(LOOK_AGAIN_S)
+            if position[0] > await self._wire.last_seq(self._names.log):
+                raise _no_cursor()
+        return position
+
+    async def _events(self, key: SessionKey, stored: Stored) -> Sequence[Event]:
+        """None of a commit that cannot be read: whoever loads that session is told, and the others go on."""
+        try:
+            return (await self._logs.record(key, stored)).events
+        except StoreInvalid:
+            return ()
+
+    # ---- the collections
+
+    async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
+        self._check_open()
+        await self._settle(owner, project_hash)
+        return await self._archive.search(owner, query, project_hash, limit)
+
+    async def trajectory(
+        self,
+        owner: str,
+        project_hash: str,
+        branch_id: str | None,
+        *,
+        session_id: str = "",
+        after_n: int = 0,
+        limit: int,
+        characters: int | None = None,
+    ) -> Trajectory | None:
+        self._check_open()
+        await self._settle(owner, project_hash)
+        return await self._archive.trajectory(
+            Excerpt(owner, project_hash, branch_id, session_id, after_n, limit, characters)
+        )
+
+    async def _settle(self, owner: str, project_hash: str | None) -> None:
+        """What was committed for an owner is in the archive."""
+        await self._table.reach()
+        rows = [row for row in self._table.live(owner) if project_hash in (None, row.key.project_hash)]
+        await settled(self._table, rows, self._publisher.catch_up, PUBLISH_PATIENCE_S)
+
+    # ---- sweeps
+
+    async def expire(self, idle_since: str, at: str) -> int:
+        self._check_open()
+        return await self._ends.expire(idle_since, at)
+
+    async def retain(self, archive_since: str, summaries_since: str) -> None:
+        self._check_open()
+        await self._ends.retain(archive_since, summaries_since)
+        self._archive.forget()  # others may have been first, and nobody is told of what is deleted
+
+    async def _finish(self, key: SessionKey, end: Stored) -> None:
+        await self._ends.finish(key, end)
+
+    async def _mend(self) -> None:
+        """Publish what the daemon that committed it did not, because it is gone."""
+        self._table.begin()
+        seen: dict[SessionKey, int] = {}
+        while True:
+            await asyncio.sleep(MEND_EVERY_S * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all do it at once
+            await self._wire.connected()
+            since = (datetime.now(UTC) - timedelta(seconds=self._idle_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            behind = [
+                row.key
+                for row in self._table.behind()
+                if row.last_at > since and not self._publisher.is_busy(row.key)  # one that is idle is to be ended
+            ]
+            seen = {key: seen.get(key, 0) + 1 for key in behind}
+            for key in [key for key, times in seen.items() if times >= MEND_AFTER]:
+                with suppress(FoldError):
+                    await self._publisher.catch_up(key)
+
+    async def settle(self) -> None:
+        """Until everything that was committed here is published."""
+        await self._publisher.settle()
+
+    # ---- the store as such
+
+    async def count(self, owner: str | None = None) -> int:
+        self._check_open()
+        await self._table.reach()
+        return self._table.count(owner)
+
+    async def check(self) -> None:
+        """A real write, beside the logs because a message among them would move cursors, and how the logs stand."""
+        self._check_open()
+        write = self._wire.put(self._names.alive(self._me), b"", headers={TTL: ALIVE})
+        await asyncio.gather(write, self._wire.check_room(self._names.log))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(TimeoutError, FoldError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._is_still.wait()
+                if self._wire.is_ready:
+                    await self._publisher.settle()
+                    await self._wire.purge(self._names.state, self._names.alive(self._me))
+        for closing in self._watches:
+            closing.set()
+        await end_tasks(self._mending)
+        await self._publisher.stop()
+        await self._table.stop()
+        await self._wire.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+
+
+async def _next_or_end(commits: AsyncIterator[Stored], closing: asyncio.Event) -> Stored | None:
+    """The next commit; None once the store is being closed."""
+    if closing.is_set():
+        return None
+    coming = asyncio.ensure_future(anext(commits))
+    ending = asyncio.ensure_future(closing.wait())
+    try:
+        await asyncio.wait((coming, ending), return_when=asyncio.FIRST_COMPLETED)
+        return coming.result() if coming.done() else None
+    finally:
+        ending.cancel()
+        if not coming.done():
+            coming.cancel()
+            with suppress(asyncio.CancelledError, StopAsyncIteration, StoreUnavailable):
+                await coming
+
+
+def _position(cursor: str) -> tuple[int, int]:
+    seq, dash, place = cursor.partition("-")
+    for part in (seq, place) if dash else (seq,):
+        if not (part.isascii() and part.isdigit() and len(part) <= CURSOR_DIGITS):
+            raise _no_cursor()
+    return int(seq), int(place or 0)
+
+
+def _no_cursor() -> ArgumentInvalid:
+    return ArgumentInvalid("cursor", "must be one that this store has given out")

@@ -1,0 +1,207 @@
+"""Reading a stream in order, every message once, across whatever happens to connections, servers and consumers.
+
+A consumer is a thing of the server's that may vanish, skip or fall silent. So one is never trusted further than its own
+count goes: where that has a gap, or nothing at all is heard for a while, another is made, after the last message that
+was good. Knows nothing of what the messages say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import Error as NatsError
+
+from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.stores.nats.jetstream import Refused, Stored, Wire
+
+BATCH: Final = 256
+BATCH_BYTES: Final = 4 << 20
+EXPIRES_S: Final = 20.0  # of a request for messages; then it is made again
+HEARTBEAT_S: Final = 1.0
+SILENCE_S: Final = 3.0  # longer, and the consumer is given up
+CONSUMER_IDLE_S: Final = 60.0  # then the server forgets one that nobody asks
+RETRY_S: Final = 0.1
+QUIET_S: Final = 0.3  # while something is to come; then it is looked whether that is still so
+CONSUMERS_MOST: Final = 3  # that are tried for something that is there
+_NANO: Final = 1_000_000_000
+_PLAIN_REPLY: Final = 9  # parts of the reply subject, without a domain
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    stream: str
+    subjects: str
+    after: int = 0  # what comes behind this sequence
+    headers_only: bool = False
+    last_of_each: bool = False  # begin with the last message of each subject
+
+
+async def read_to(wire: Wire, reading: Reading, last: int) -> AsyncGenerator[Stored]:
+    """Up to a message that was there just now, or to where it was if it is deleted meanwhile."""
+    if reading.after >= last:
+        return
+    async with aclosing(_follow(wire, reading, last)) as messages:
+        async for message in messages:
+            if message.seq <= last:
+                yield message
+            if message.seq >= last:
+                return
+
+
+def follow(wire: Wire, reading: Reading) -> AsyncGenerator[Stored]:
+    """Without an end. While NATS is away it waits."""
+    return _follow(wire, reading, None)
+
+
+async def _follow(wire: Wire, reading: Reading, last: int | None) -> AsyncGenerator[Stored]:
+    """Up to a message, within some tries; without one, for ever."""
+    reached = tried = 0
+    while True:
+        tried += 1
+        try:
+            consumer = await _Consumer.make(wire, reading, max(reached, reading.after), is_first=not reached)
+            try:
+                async with aclosing(consumer.messages(last)) as messages:
+                    async for message in messages:
+                        reached, tried = message.seq, 0
+                        yield message
+                if consumer.is_done:
+                    return
+            finally:
+                await consumer.end()
+        except (StoreUnavailable, StoreInvalid):
+            if last is not None:
+                raise
+        if last is None:
+            await wire.connected()
+        elif tried >= CONSUMERS_MOST:
+            raise StoreUnavailable(f"NATS: {reading.stream} cannot be read now")
+        await asyncio.sleep(RETRY_S)
+
+
+class _Consumer:
+    def __init__(self, wire: Wire, stream: str, name: str, subscription: Subscription) -> None:
+        self._wire = wire
+        self._stream = stream
+        self._path = f"{stream}.{name}"
+        self._subscription = subscription
+        self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
+        self._count = 0
+        self._left = 1  # messages that the server says are still to come
+        self.is_done = False  # what was to come will not: it is deleted
+
+    @classmethod
+    async def make(cls, wire: Wire, reading: Reading, after: int, *, is_first: bool) -> _Consumer:
+        config: dict[str, Any] = {
+            "name": secrets.token_hex(8),
+            "ack_policy": "none",
+            "deliver_policy": "all",
+            "filter_subject": reading.subjects,
+            "headers_only": reading.headers_only,
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": int(CONSUMER_IDLE_S * _NANO),
+        }
+        if reading.last_of_each and is_first:
+            config["deliver_policy"] = "last_per_subject"
+        elif after:
+            config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": after + 1}
+        try:
+            created = await wire.api(
+                f"CONSUMER.CREATE.{reading.stream}.{config['name']}.{reading.subjects}",
+                {"stream_name": reading.stream, "config": config},
+            )
+        except Refused as problem:
+            raise StoreUnavailable(f"NATS: {problem}") from problem
+        client = await wire.client()
+        arrived: list[_Consumer] = []
+
+        async def arrive(message: Msg) -> None:
+            arrived[0]._arrived.put_nowait(message)
+
+        try:
+            subscription = await client.subscribe(client.new_inbox(), cb=arrive)
+        except (NatsError, OSError) as problem:
+            raise StoreUnavailable(f"NATS: {problem}") from problem
+        made = cls(wire, reading.stream, config["name"], subscription)
+        made._left = int(created.get("num_pending", 1))
+        arrived.append(made)
+        return made
+
+    async def messages(self, last: int | None) -> AsyncGenerator[Stored]:
+        """In order, until something is not as it should be, or the last one has been deleted."""
+        wanted = 0
+        while True:
+            if not wanted:
+                wanted = BATCH
+                await self._request()
+            message = await self._next(last)
+            if message is None:
+                return
+            status = (message.headers or {}).get("Status", "") if not message.data else ""
+            if status and not message.reply:
+                wanted = self._after_status(status, message, wanted)
+                if wanted < 0:
+                    return
+                continue
+            stored, number, self._left = _stored(message)
+            if number != self._count + 1:
+                return
+            self._count = number
+            wanted -= 1
+            yield stored
+
+    def _after_status(self, status: str, message: Msg, wanted: int) -> int:
+        """How many messages are still to come of what was asked for; -1 if this consumer is of no more use."""
+        if status == "100":
+            last = (message.headers or {}).get("Nats-Last-Consumer", "")
+            return -1 if last and int(last) > self._count else wanted
+        text = str(message.headers)
+        if status == "409" and "Batch Completed" in text:  # which is known already, and more has been asked for
+            return wanted
+        is_over = status in ("404", "408") or (status == "409" and "MaxBytes" in text)
+        return 0 if is_over else -1
+
+    async def _request(self) -> None:
+        asked = {
+            "batch": BATCH,
+            "max_bytes": max(BATCH_BYTES, 2 * self._wire.payload_most),
+            "expires": int(EXPIRES_S * _NANO),
+            "idle_heartbeat": int(HEARTBEAT_S * _NANO),
+        }
+        await self._wire.tell(f"CONSUMER.MSG.NEXT.{self._path}", asked, reply=self._subscription.subject)
+
+    async def _next(self, last: int | None) -> Msg | None:
+        """None after a silence that is too long, or if there is nothing to wait for."""
+        if not self._arrived.empty():
+            return self._arrived.get_nowait()
+        for wait_s in (SILENCE_S,) if last is None else (QUIET_S, SILENCE_S):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    return await self._arrived.get()
+            if last is not None and not self._left and await self._wire.at(self._stream, last) is None:
+                self.is_done = True
+                return None
+        return None
+
+    async def end(self) -> None:
+        with suppress(NatsError, OSError, StoreUnavailable):
+            await self._subscription.unsubscribe()
+            if self._wire.is_ready:
+                await self._wire.tell(f"CONSUMER.DELETE.{self._path}")
+
+
+def _stored(message: Msg) -> tuple[Stored, int, int]:
+    """The message, which of its consumer's it is, and how many are left; where one would acknowledge to says so."""
+    parts = message.reply.split(".")
+    place = 5 if len(parts) == _PLAIN_REPLY else 7
+    headers = message.headers or {}
+    stored = Stored(message.subject, int(parts[place]), headers, message.data)
+    return stored, int(parts[place + 1]), int(parts[place + 3])

@@ -1,0 +1,97 @@
+"""The four streams of an installation: made if they are missing, known by their format, refused if none of ours."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.stores.nats.jetstream import NO_STREAM, STREAM_THERE, Refused, Wire
+from contextfold.stores.nats.names import Names
+
+FORMAT: Final = "1"
+FORMAT_KEY: Final = "contextfold.format"  # in a stream's metadata
+_SECOND: Final = 1_000_000_000
+
+
+def wanted(names: Names, replicas: int) -> dict[str, dict[str, Any]]:
+    """The configuration of each stream."""
+    every: dict[str, Any] = {
+        "storage": "file",
+        "retention": "limits",
+        "discard": "new",  # where a limit is set by hand, what is there is worth more than what comes
+        "num_replicas": replicas or 1,
+        "allow_direct": False,
+        "max_msgs_per_subject": -1,
+        "metadata": {FORMAT_KEY: FORMAT},
+    }
+    last_alone = {"max_msgs_per_subject": 1, "discard": "old"}
+    expires = {"allow_msg_ttl": True, "subject_delete_marker_ttl": _SECOND}
+    special: dict[str, dict[str, Any]] = {
+        names.log: {},
+        names.events: expires,
+        names.state: {**last_alone, **expires},
+        names.archive: last_alone,
+    }
+    return {
+        stream: {"name": stream, "subjects": subjects, **every, **special[stream]}
+        for stream, subjects in names.subjects.items()
+    }
+
+
+async def prepare(wire: Wire) -> None:
+    """Every stream, before anybody uses the connection."""
+    await _prepare(wire, may_make=True)
+
+
+async def expect(wire: Wire) -> None:
+    """The same where nothing may be made or changed: StoreInvalid if a stream is missing."""
+    await _prepare(wire, may_make=False)
+
+
+async def _prepare(wire: Wire, *, may_make: bool) -> None:
+    replicas = wire.place.replicas if may_make else 0
+    for stream, config in wanted(Names(wire.place.prefix), replicas).items():
+        try:
+            found = await _found(wire, stream)
+            if found is None and not may_make:
+                raise StoreInvalid(f"NATS has no stream {stream}, so no sessions: check --nats-prefix and the servers")
+            if found is None:
+                await _make(wire, stream, config)
+            else:
+                await _check(wire, stream, found, replicas)
+        except Refused as problem:
+            raise StoreInvalid(f"NATS: stream {stream}: {problem}") from problem
+        except StoreUnavailable as problem:
+            if not wire.has_jetstream:
+                raise StoreInvalid(
+                    "NATS: this server has no JetStream; start it with `-js`, or name another"
+                ) from problem
+            raise
+
+
+async def _found(wire: Wire, stream: str) -> dict[str, Any] | None:
+    try:
+        config: dict[str, Any] = (await wire.preparing(f"STREAM.INFO.{stream}"))["config"]
+    except Refused as problem:
+        if problem.code == NO_STREAM:
+            return None
+        raise
+    return config
+
+
+async def _make(wire: Wire, stream: str, config: dict[str, Any]) -> None:
+    try:
+        await wire.preparing(f"STREAM.CREATE.{stream}", config)
+    except Refused as problem:
+        if problem.code != STREAM_THERE:  # another daemon was first, and makes the same
+            raise
+
+
+async def _check(wire: Wire, stream: str, found: dict[str, Any], replicas: int) -> None:
+    told = (found.get("metadata") or {}).get(FORMAT_KEY)
+    if told is None:
+        raise StoreInvalid(f"NATS has a stream {stream} that is none of ours: give another --nats-prefix")
+    if told != FORMAT:
+        raise StoreInvalid(f"NATS has sessions in format {told}, from a newer version; this one knows {FORMAT}")
+    if replicas and found["num_replicas"] != replicas:
+        await wire.preparing(f"STREAM.UPDATE.{stream}", {**found, "num_replicas": replicas})

@@ -1,0 +1,384 @@
+"""What the SQLite store keeps, as statements: each function here is one piece of work on a connection.
+
+Those that write run inside a transaction of the writer's and decide before they change anything. Those that read are
+one statement each where the answer must fit together, so no commit falls between. Knows no thread and no file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from contextfold.common.canonical import Malformed
+from contextfold.errors import StoreInvalid
+from contextfold.fold.archive import Entry, up_to
+from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_json, to_json
+from contextfold.fold.store import (
+    SEARCH_MOST,
+    Commit,
+    Known,
+    Listed,
+    Log,
+    Receipt,
+    Seen,
+    SessionKey,
+    StaleRevision,
+    Summary,
+    Trajectory,
+)
+
+EVENTS_MOST: Final = 256  # that a watcher is given at once
+QUERY_WORDS: Final = 32
+STEP_SESSIONS: Final = 64  # a sweep goes in steps, and commits go between them
+STEP_ROWS: Final = 256
+LATER_THAN_ALL: Final = "~"  # sorts behind every moment
+
+
+# ---- one session
+
+
+def committing(commit: Commit) -> Callable[[sqlite3.Connection], Receipt]:
+    """The commit as work. Its rows are made here, so that the file is held no longer than writing takes."""
+    receipt = Receipt(commit.operation.fingerprint if commit.operation else "", commit.answer)
+    last_at = max(event.at for event in commit.events)
+    events = [(event.n, to_json(event)) for event in commit.events]
+    entries = [entry_row(entry) for entry in commit.entries]
+    summaries = [summary_row(summary) for summary in commit.summaries]
+    operation = _digest(commit.operation.id) if commit.operation else None
+
+    def work(connection: sqlite3.Connection) -> Receipt:
+        found = _find(connection, commit.key, operation)
+        if found is not None and found.receipt is not None:
+            return found.receipt
+        live = (found.session_id, found.revision) if found else (commit.session_id, 0)
+        if live != (commit.session_id, commit.expected_revision):
+            raise StaleRevision
+        session = _advance(connection, found, commit, last_at)
+        connection.executemany(
+            "INSERT INTO events (session, n, body) VALUES (?, ?, ?)", [(session, *row) for row in events]
+        )
+        if operation is not None:
+            connection.execute(
+                "INSERT INTO operations (session, operation, fingerprint, answer) VALUES (?, ?, ?, ?)",
+                (session, operation, receipt.fingerprint, receipt.answer),
+            )
+        if entries:
+            connection.executemany(INSERT_ENTRY, [(session, *row) for row in entries])
+        for branch_id in commit.retracted:
+            connection.execute("DELETE FROM summaries WHERE session = ? AND branch_id = ?", (session, branch_id))
+        if summaries:
+            connection.executemany(INSERT_SUMMARY, [(session, *row) for row in summaries])
+        return receipt
+
+    return work
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    session: int
+    session_id: str
+    revision: int
+    receipt: Receipt | None
+
+
+def _find(connection: sqlite3.Connection, key: SessionKey, operation: bytes | None) -> _Found | None:
+    row = connection.execute(
+        "SELECT s.id, s.session_id, s.revision, o.fingerprint, o.answer FROM sessions s"
+        " LEFT JOIN operations o ON o.session = s.id AND o.operation = ?"
+        " WHERE s.owner = ? AND s.project_hash = ? AND s.name_hash = ? AND s.stage = 0",
+        (operation, key.owner, key.project_hash, key.name_hash),
+    ).fetchone()
+    if row is None:
+        return None
+    session, session_id, revision, fingerprint, answer = row
+    receipt = None if fingerprint is None else Receipt(fingerprint, answer, repeated=True)
+    return _Found(session, session_id, revision, receipt)
+
+
+def _advance(connection: sqlite3.Connection, found: _Found | None, commit: Commit, last_at: str) -> int:
+    if found is not None:
+        connection.execute(
+            "UPDATE sessions SET revision = ?, last_at = max(last_at, ?) WHERE id = ?",
+            (commit.revision, last_at, found.session),
+        )
+        return found.session
+    key = commit.key
+    made = connection.execute(
+        "INSERT INTO sessions (owner, project_hash, name_hash, session_id, revision, last_at)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        (key.owner, key.project_hash, key.name_hash, commit.session_id, commit.revision, last_at),
+    )
+    assert made.lastrowid is not None
+    return made.lastrowid
+
+
+def load(connection: sqlite3.Connection, key: SessionKey, known: Known | None) -> Log | None:
+    known = known or Known("", 0)
+    rows = connection.execute(
+        "SELECT s.session_id, e.body FROM sessions s LEFT JOIN events e"
+        " ON e.session = s.id AND e.n > CASE s.session_id WHEN ? THEN ? ELSE 0 END"
+        " WHERE s.owner = ? AND s.project_hash = ? AND s.name_hash = ? AND s.stage = 0 ORDER BY e.n",
+        (known.session_id, known.revision, key.owner, key.project_hash, key.name_hash),
+    ).fetchall()
+    if not rows:
+        return None
+    return Log(rows[0][0], [event_of(body) for _, body in rows if body is not None])
+
+
+def receipt(connection: sqlite3.Connection, key: SessionKey, operation_id: str) -> Receipt | None:
+    found = _find(connection, key, _digest(operation_id))
+    return found.receipt if found else None
+
+
+def count(connection: sqlite3.Connection, owner: str | None) -> int:
+    everybodys = "SELECT count(*) FROM sessions WHERE stage = 0"
+    counted = connection.execute(everybodys + " AND owner = ?" * (owner is not None), (owner,) * (owner is not None))
+    live: int = counted.fetchone()[0]
+    return live
+
+
+def sessions(connection: sqlite3.Connection, owner: str, after: tuple[str, str] | None, limit: int) -> list[Listed]:
+    rows = connection.execute(
+        "SELECT project_hash, name_hash, session_id, last_at FROM sessions WHERE owner = ? AND stage = 0"
+        " AND (last_at, session_id) < (?, ?) ORDER BY last_at DESC, session_id DESC LIMIT ?",
+        (owner, *(after or (LATER_THAN_ALL, "")), max(limit, 0)),
+    )
+    return [Listed(SessionKey(owner, *row[:2]), *row[2:]) for row in rows]
+
+
+def find(connection: sqlite3.Connection, owner: str, session_id: str) -> SessionKey | None:
+    row = connection.execute(
+        "SELECT project_hash, name_hash FROM sessions WHERE session_id = ? AND owner = ? AND stage = 0",
+        (session_id, owner),
+    ).fetchone()
+    return SessionKey(owner, *row) if row else None
+
+
+def _digest(operation_id: str) -> bytes:
+    """Callers choose their ids, and may choose long ones."""
+    return hashlib.sha256(operation_id.encode("utf-8", "surrogatepass")).digest()
+
+
+def event_of(body: str) -> Event:
+    try:
+        return from_json(body)
+    except (EventUnknown, Malformed) as problem:
+        raise StoreInvalid(f"the state file holds an event that cannot be read: {problem}") from problem
+
+
+# ---- events of an owner
+
+
+def last_seq(connection: sqlite3.Connection) -> int:
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
+    return row[0] if row else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Events after a position, and the position to go on from: beyond them, if others' events follow."""
+
+    events: Sequence[Seen]
+    position: int
+    is_last: bool
+
+
+def events_after(connection: sqlite3.Connection, owner: str, position: int) -> Page:
+    # Asked first: whatever is up to there is visible to the second statement. The join is CROSS to walk the events in
+    # order, not the owner's sessions.
+    reached = last_seq(connection)
+    rows = connection.execute(
+        "SELECT e.seq, s.project_hash, s.name_hash, s.session_id, e.body FROM events e"
+        " CROSS JOIN sessions s ON s.id = e.session WHERE e.seq > ? AND s.owner = ? ORDER BY e.seq LIMIT ?",
+        (position, owner, EVENTS_MOST),
+    ).fetchall()
+    events = [
+        Seen(str(seq), SessionKey(owner, project_hash, name_hash), session_id, event_of(body))
+        for seq, project_hash, name_hash, session_id, body in rows
+    ]
+    last = rows[-1][0] if rows else position
+    is_last = len(rows) < EVENTS_MOST
+    return Page(events, max(last, reached) if is_last else last, is_last)
+
+
+# ---- summaries and archive
+
+INSERT_SUMMARY = """INSERT INTO summaries
+    (session, branch_id, project_path, tokens_folded, folded_at, description, summary) VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (session, branch_id) DO UPDATE SET
+        project_path = excluded.project_path, tokens_folded = excluded.tokens_folded,
+        folded_at = excluded.folded_at, description = excluded.description, summary = excluded.summary"""
+
+
+def summary_row(summary: Summary) -> tuple[object, ...]:
+    return (
+        summary.branch_id,
+        summary.project_path,
+        summary.tokens_folded,
+        summary.folded_at,
+        summary.description,
+        summary.summary,
+    )
+
+
+def search(
+    connection: sqlite3.Connection, owner: str, query: str, project_hash: str | None, limit: int
+) -> list[Summary]:
+    words = phrases(query)
+    if not words or limit < 1:
+        return []
+    rows = connection.execute(
+        "SELECT s.project_hash, m.project_path, s.session_id, m.branch_id, m.description, m.summary, m.tokens_folded,"
+        " m.folded_at FROM summary_words JOIN summaries m ON m.id = summary_words.rowid JOIN sessions s"
+        " ON s.id = m.session WHERE summary_words MATCH ? AND s.owner = ? AND s.project_hash = coalesce(?,"
+        " s.project_hash) ORDER BY bm25(summary_words), m.folded_at DESC, m.id DESC LIMIT ?",
+        (words, owner, project_hash, min(limit, SEARCH_MOST)),
+    )
+    return [Summary(*row) for row in rows]
+
+
+def phrases(query: str) -> str:
+    """The query in FTS5's language: every word a quoted phrase, so that nothing in it is an operator.
+
+    A word without a letter or digit is left out, because FTS5 finds nothing for a phrase without a token.
+    """
+    legible = query.replace("\0", " ").encode("utf-8", "ignore").decode()
+    words = [word for word in legible.split() if any(map(str.isalnum, word))][:QUERY_WORDS]
+    phrases = " AND ".join('"' + word.replace('"', '""') + '"' for word in words)
+    return phrases and phrases + " *"
+
+
+INSERT_ENTRY = """INSERT INTO archive
+    (session, branch_id, n, at, kind, text, tokens, type, source, failed, child_id, undone_from)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_OF_BRANCH = """FROM archive JOIN sessions ON sessions.id = archive.session
+    WHERE owner = ? AND project_hash = ? AND branch_id = ?"""
+_OF_MAIN = """FROM archive WHERE branch_id IS NULL AND session = (SELECT id FROM sessions
+    WHERE owner = ? AND project_hash = ? AND session_id = ? ORDER BY id DESC LIMIT 1)"""
+ENTRY_COLUMNS = "branch_id, n, at, kind, text, tokens, type, source, failed, child_id, undone_from"
+
+
+def entry_row(entry: Entry) -> tuple[object, ...]:
+    told = (entry.tokens, entry.type, entry.source, entry.failed, entry.child_id, entry.undone_from)
+    return (entry.branch_id, entry.n, entry.at, entry.kind, entry.text, *told)
+
+
+def entry_of(row: tuple[Any, ...]) -> Entry:
+    branch_id, n, at, kind, text, tokens, type_, source, failed, child_id, undone_from = row
+    return Entry(branch_id, n, at, kind, text, tokens, type_, source, bool(failed), child_id, undone_from)
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Which part of which branch."""
+
+    owner: str
+    project_hash: str
+    branch_id: str | None
+    session_id: str
+    after_n: int
+    limit: int
+    characters: int | None
+
+
+def trajectory(connection: sqlite3.Connection, asked: Excerpt) -> Trajectory | None:
+    archived, thread = (_OF_MAIN, asked.session_id) if asked.branch_id is None else (_OF_BRANCH, asked.branch_id)
+    whose = (asked.owner, asked.project_hash, thread)
+    connection.execute("BEGIN")  # so that all statements see the same commits
+    try:
+        if connection.execute(f"SELECT 1 {archived} LIMIT 1", whose).fetchone() is None:
+            return None
+        rollbacks = connection.execute(
+            f"SELECT undone_from, n {archived} AND kind = 'rollback' ORDER BY n", whose
+        ).fetchall()
+        rows = connection.execute(
+            f"SELECT {ENTRY_COLUMNS} {archived} AND n > ? ORDER BY n LIMIT ?",
+            (*whose, asked.after_n, max(asked.limit, 0)),
+        )
+        entries = list(up_to(map(entry_of, rows), asked.characters))  # row by row: what is not wanted is never read
+        rows.close()
+        return Trajectory(entries, rollbacks)
+    finally:
+        connection.execute("COMMIT")
+
+
+# ---- sweeps, step by step
+
+
+def end_idle(connection: sqlite3.Connection, idle_since: str, at: str) -> int:
+    """End some of the sessions without activity since then; fewer than a step: there are no more."""
+    rows = connection.execute(
+        "SELECT id, session_id, revision FROM sessions WHERE stage = 0 AND last_at <= ? ORDER BY last_at, id LIMIT ?",
+        (idle_since, STEP_SESSIONS),
+    ).fetchall()
+    for session, session_id, revision in rows:
+        expired = SessionExpired(revision + 1, at, session_id)
+        connection.execute(
+            "INSERT INTO events (session, n, body) VALUES (?, ?, ?)", (session, expired.n, to_json(expired))
+        )
+        connection.execute(
+            "UPDATE sessions SET stage = 1, ended_at = ?, revision = ? WHERE id = ?", (at, expired.n, session)
+        )
+    return len(rows)
+
+
+def clear_ended(connection: sqlite3.Connection) -> bool:
+    """Delete some of what ended sessions leave but for their last event; False once there is nothing left to do."""
+    ended = connection.execute("SELECT id, revision FROM sessions WHERE stage = 1 LIMIT ?", (STEP_SESSIONS,)).fetchall()
+    left = STEP_ROWS
+    for session, revision in ended:
+        left -= connection.execute(
+            "DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE session = ? AND n < ? LIMIT ?)",
+            (session, revision, left),
+        ).rowcount
+        left -= connection.execute(
+            "DELETE FROM operations WHERE rowid IN (SELECT rowid FROM operations WHERE session = ? LIMIT ?)",
+            (session, left),
+        ).rowcount
+        if left == 0:
+            break
+        connection.execute("UPDATE sessions SET stage = 2 WHERE id = ?", (session,))
+    return bool(ended)
+
+
+def bury_ended(connection: sqlite3.Connection, idle_since: str) -> bool:
+    """Delete some of the last events that every watcher has had the time to see; False once there are none."""
+    sessions = connection.execute(
+        "SELECT id FROM sessions WHERE stage = 2 AND ended_at <= ? LIMIT ?", (idle_since, STEP_SESSIONS)
+    ).fetchall()
+    connection.executemany("DELETE FROM events WHERE session = ?", sessions)
+    connection.executemany("UPDATE sessions SET stage = 3 WHERE id = ?", sessions)
+    return bool(sessions)
+
+
+def ended_before(connection: sqlite3.Connection, before: str, after_id: int) -> list[int]:
+    """Some of the sessions that ended and were last active before, in a fixed order."""
+    rows = connection.execute(
+        "SELECT id FROM sessions WHERE id > ? AND stage > 0 AND last_at < ? ORDER BY id LIMIT ?",
+        (after_id, before, STEP_SESSIONS),
+    )
+    return [session for (session,) in rows]
+
+
+def forget(connection: sqlite3.Connection, table: str, sessions: Sequence[int]) -> bool:
+    """Delete some rows of these ended sessions; False once there are none. Nobody can go back to a session's row."""
+    marks = ", ".join("?" * len(sessions))
+    deleted = connection.execute(
+        f"DELETE FROM {table} WHERE rowid IN"  # noqa: S608  # our own text
+        f" (SELECT rowid FROM {table} WHERE session IN ({marks}) LIMIT ?)",
+        (*sessions, STEP_ROWS),
+    ).rowcount
+    return deleted > 0
+
+
+def forget_rows(connection: sqlite3.Connection, sessions: Sequence[int]) -> None:
+    """Delete the sessions on which nothing hangs any more."""
+    connection.executemany(
+        "DELETE FROM sessions WHERE id = ? AND stage = 3"
+        " AND NOT EXISTS (SELECT 1 FROM archive WHERE session = sessions.id)"
+        " AND NOT EXISTS (SELECT 1 FROM summaries WHERE session = sessions.id)",
+        [(session,) for session in sessions],
+    )

@@ -1,0 +1,294 @@
+"""The embedded store: one SQLite file in WAL mode, for any number of processes on one machine.
+
+Durable when acknowledged (`synchronous = FULL`), and many commits to one flush (`sqlite_threads`). Owns the order of
+things: what goes to the writer, what to the readers, in which steps a sweep goes, how a watcher hears of news. The
+tables are in `schema`, the statements in `sqlite_rows`. That nobody decides on old state rests on the check of the
+revision inside the transaction, so other processes on the same file need no arrangement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from contextfold.errors import ArgumentInvalid, StoreUnavailable
+from contextfold.fold.store import Commit, Known, Listed, Log, Receipt, Seen, SessionKey, Summary, Trajectory
+from contextfold.stores.sqlite import schema
+from contextfold.stores.sqlite import statements as sqlite_rows
+from contextfold.stores.sqlite.threads import Readers, Work, Writer
+
+POLL_S: Final = 0.4  # how soon a watcher hears of another process; of this one it hears at once
+CLOSE_TIMEOUT_S: Final = 4.0  # for readers, and again for the writer
+SWEEP_STEPS: Final = 10_000  # of each kind in one sweep: more than half a million sessions
+CURSOR_DIGITS: Final = 18  # of a 64-bit number, with room
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Watcher:
+    loop: asyncio.AbstractEventLoop
+    owner: str
+    bell: asyncio.Event
+
+
+class SqliteStore:
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, *, version: int, busy_timeout_s: float, poll_s: float
+    ) -> None:
+        self._path = path
+        self._version = version
+        self._poll_s = poll_s
+        self._file = _identity(path)
+        self._closed = False
+        self._watchers: frozenset[_Watcher] = frozenset()
+        self._watchers_lock = threading.Lock()
+        self._polls: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
+        self._readers = Readers(lambda: schema.open_for_reading(path, busy_timeout_s=busy_timeout_s))
+        self._writer = Writer(connection, guard=self._guard)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        migrations: Sequence[schema.Migration] = schema.MIGRATIONS,
+        busy_timeout_s: float = schema.BUSY_TIMEOUT_S,
+        poll_s: float = POLL_S,
+        may_migrate: bool = True,
+    ) -> SqliteStore:
+        """The store in this file, made if it is missing; StoreInvalid says what to do about one that cannot be used."""
+        place = Path(os.path.realpath(path))
+        if not may_migrate:
+            schema.refuse_older(place, len(migrations), busy_timeout_s)
+        connection = schema.open_for_writing(place, migrations=migrations, busy_timeout_s=busy_timeout_s)
+        return cls(place, connection, version=len(migrations), busy_timeout_s=busy_timeout_s, poll_s=poll_s)
+
+    # ---- one session
+
+    async def load(self, key: SessionKey, known: Known | None = None) -> Log | None:
+        return await self._readers.read(lambda connection: sqlite_rows.load(connection, key, known))
+
+    async def commit(self, commit: Commit) -> Receipt:
+        receipt = await self._write(sqlite_rows.committing(commit))
+        self._wake(commit.key.owner)
+        return receipt
+
+    async def receipt(self, key: SessionKey, operation_id: str) -> Receipt | None:
+        return await self._readers.read(lambda connection: sqlite_rows.receipt(connection, key, operation_id))
+
+    async def sessions(self, owner: str, *, after: tuple[str, str] | None = None, limit: int) -> Sequence[Listed]:
+        return await self._readers.read(lambda connection: sqlite_rows.sessions(connection, owner, after, limit))
+
+    async def find(self, owner: str, session_id: str) -> SessionKey | None:
+        return await self._readers.read(lambda connection: sqlite_rows.find(connection, owner, session_id))
+
+    # ---- following along
+
+    async def cursor(self) -> str:
+        return str(await self._readers.read(sqlite_rows.last_seq))
+
+    async def check_cursor(self, cursor: str) -> None:
+        await self._begin_at(_position(cursor))
+
+    def watch(self, owner: str, after: str | None = None) -> AsyncIterator[Seen]:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        return self._follow(owner, None if after is None else _position(after))
+
+    async def _follow(self, owner: str, position: int | None) -> AsyncIterator[Seen]:
+        loop = asyncio.get_running_loop()
+        watcher = _Watcher(loop, owner, asyncio.Event())
+        with self._watchers_lock:
+            self._watchers |= {watcher}
+        if loop not in self._polls:
+            self._polls[loop] = loop.create_task(self._poll(loop))
+        try:
+            position = await self._begin_at(position)
+            while not self._closed:
+                watcher.bell.clear()  # before reading: what is committed from here on rings again
+                page = await self._events_after(owner, position)
+                if page is None:
+                    return
+                for seen in page.events:
+                    yield seen
+                position = page.position
+                if page.is_last:
+                    await watcher.bell.wait()
+        finally:
+            with self._watchers_lock:
+                self._watchers -= {watcher}
+
+    async def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look now and then, once for all watchers of a loop, whether another process has committed something."""
+        reached = -1
+        try:
+            while not self._closed and any(watcher.loop is loop for watcher in self._watchers):
+                try:
+                    found = await self._readers.read(sqlite_rows.last_seq)
+                except StoreUnavailable:
+                    found = -1  # whoever reads next says so
+                if found != reached:
+                    reached = found
+                    self._wake()
+                await asyncio.sleep(self._poll_s)
+        finally:
+            del self._polls[loop]
+
+    async def _begin_at(self, position: int | None) -> int:
+        reached = await self._readers.read(sqlite_rows.last_seq)
+        if position is not None and position > reached:
+            raise _no_cursor()
+        return reached if position is None else position
+
+    async def _events_after(self, owner: str, position: int) -> sqlite_rows.Page | None:
+        """None if the store was closed meanwhile, which ends a watch and is no failure."""
+        try:
+            return await self._readers.read(lambda connection: sqlite_rows.events_after(connection, owner, position))
+        except StoreUnavailable:
+            if self._closed:
+                return None
+            raise
+
+    def _wake(self, owner: str | None = None) -> None:
+        """Ring for an owner's watchers, or for all."""
+        for watcher in self._watchers:
+            if owner in (None, watcher.owner):
+                try:
+                    watcher.loop.call_soon_threadsafe(watcher.bell.set)
+                except RuntimeError:  # that loop is gone, and its watcher with it
+                    pass
+
+    # ---- the collections
+
+    async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
+        return await self._readers.read(
+            lambda connection: sqlite_rows.search(connection, owner, query, project_hash, limit)
+        )
+
+    async def trajectory(
+        self,
+        owner: str,
+        project_hash: str,
+        branch_id: str | None,
+        *,
+        session_id: str = "",
+        after_n: int = 0,
+        limit: int,
+        characters: int | None = None,
+    ) -> Trajectory | None:
+        asked = sqlite_rows.Excerpt(owner, project_hash, branch_id, session_id, after_n, limit, characters)
+        return await self._readers.read(lambda connection: sqlite_rows.trajectory(connection, asked))
+
+    # ---- sweeps: many short transactions, so that commits go between them
+
+    async def expire(self, idle_since: str, at: str) -> int:
+        await self._repeat(lambda connection: sqlite_rows.bury_ended(connection, idle_since))
+        ended = 0
+        for _ in range(SWEEP_STEPS):
+            step = await self._write(lambda connection: sqlite_rows.end_idle(connection, idle_since, at))
+            ended += step
+            if step < sqlite_rows.STEP_SESSIONS:
+                break
+        await self._repeat(sqlite_rows.clear_ended)
+        if ended:
+            self._wake()
+        return ended
+
+    async def retain(self, archive_since: str, summaries_since: str) -> None:
+        for table, since in (("archive", archive_since), ("summaries", summaries_since)):
+            last = 0
+            for _ in range(SWEEP_STEPS):
+                sessions = await self._ended_before(since, last)
+                if not sessions:
+                    break
+                last = sessions[-1]
+                await self._repeat(_forgetting(table, sessions))
+                await self._write(_forgetting_rows(sessions))
+
+    async def _ended_before(self, since: str, after_id: int) -> list[int]:
+        return await self._readers.read(lambda connection: sqlite_rows.ended_before(connection, since, after_id))
+
+    async def _repeat(self, step: Work[bool]) -> None:
+        """Until there is nothing left to do, or for now: the next sweep goes on where this one stopped."""
+        for _ in range(SWEEP_STEPS):
+            if not await self._write(step):
+                return
+
+    # ---- the store as such
+
+    async def reach(self) -> None:
+        """It was, when the file was opened."""
+
+    async def settle(self) -> None:
+        """A commit leaves nothing undone."""
+
+    async def count(self, owner: str | None = None) -> int:
+        return await self._readers.read(lambda connection: sqlite_rows.count(connection, owner))
+
+    async def check(self) -> None:
+        """A real write, of the version it has already: only that notices a full disk."""
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute(f"PRAGMA user_version = {self._version}")
+
+        await self._write(write)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._wake()
+        for poll in list(self._polls.values()):
+            poll.cancel()
+        await asyncio.to_thread(self._stop)
+
+    def _stop(self) -> None:
+        self._readers.stop(CLOSE_TIMEOUT_S)
+        self._writer.stop(CLOSE_TIMEOUT_S)
+
+    async def _write(self, work: Work[T]) -> T:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        return await self._writer.write(work)
+
+    def _guard(self, connection: sqlite3.Connection) -> None:
+        """No commit into a file that nobody will open again, or that has tables we do not know."""
+        if _identity(self._path) != self._file:
+            raise StoreUnavailable(f"{self._path} was moved or deleted while in use: restart to go on with a new one")
+        if schema.version_of(connection) != self._version:
+            raise StoreUnavailable(
+                f"{self._path} was brought to another format while in use: restart with that version"
+            )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _position(cursor: str) -> int:
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= CURSOR_DIGITS):
+        raise _no_cursor()
+    return int(cursor)
+
+
+def _no_cursor() -> ArgumentInvalid:
+    return ArgumentInvalid("cursor", "must be one that this store has given out")
+
+
+def _forgetting(table: str, sessions: Sequence[int]) -> Work[bool]:
+    return lambda connection: sqlite_rows.forget(connection, table, sessions)
+
+
+def _forgetting_rows(sessions: Sequence[int]) -> Work[None]:
+    return lambda connection: sqlite_rows.forget_rows(connection, sessions)
