@@ -13,6 +13,7 @@ import pytest
 
 from contextfold import __version__
 from contextfold.cli.commands import COMMANDS
+from contextfold.settings import SETTINGS
 from machine import COMMAND, Call, context, read_terminal, write_files
 
 QUESTION = ("--query", "guide", "--budget", "4000")
@@ -156,11 +157,16 @@ class TestUsage:
     @pytest.mark.parametrize(
         ("argv", "said"),
         [
-            ([], "no command given"),
             (["reslove"], "did you mean resolve?"),
             (["resolve"], "missing --cache, --query, --budget"),
             (["resolve", "--cach", "x"], "did you mean --cache?"),
-            (["resolve", "stray"], "'stray' is not known here"),
+            (["inspect", "a", "--cache", "b"], "--cache is given twice"),
+            (["serve", "stray"], "'stray' is not known here"),
+            (["status"], "did you mean `context fold status`?"),
+            (["list"], "did you mean `context fold list`?"),
+            (["fold", "lst"], "did you mean list?"),
+            (["install", "claud-code"], "did you mean claude-code?"),
+            (["help", "fold", "nothing"], "`context fold` has no command"),
             (["resolve", "--budget"], "--budget needs a value"),
             (["resolve", "--cache", "a", "--cache", "b"], "--cache is given twice"),
             (["resolve", "--cache", "a", *QUESTION, "--format", "xml"], "--format is one of json, pretty"),
@@ -189,13 +195,37 @@ class TestUsage:
             assert call("help", *words) == page
             assert f"  {command.name}" in overview.out.decode()
             for option in command.options:
-                assert option.name in page.out.decode()
+                assert option.is_advanced or option.name in page.out.decode()
             for needed in ("usage: context", "examples:", "exit codes:", *command.examples):
                 assert needed in page.out.decode()
             assert max(map(len, page.out.decode().splitlines())) <= 100
 
-    def test_version(self, call: Call) -> None:
-        assert call("--version").out == f"contextfold {__version__}\n".encode()
+    @pytest.mark.parametrize("word", ["--version", "-V", "version"])
+    def test_version(self, word: str, call: Call) -> None:
+        assert call(word).out == f"contextfold {__version__}\n".encode()
+
+    @pytest.mark.parametrize("argv", [[], ["-h"], ["--help"], ["help"]])
+    def test_context_alone_and_every_help_word_show_the_overview(self, argv: list[str], call: Call) -> None:
+        ran = call(*argv)
+        assert (ran.code, ran.err) == (0, "")
+        assert ran.out.startswith(b"usage: context COMMAND")
+
+    @pytest.mark.parametrize("argv", [["fold"], ["fold", "--help"], ["fold", "-h"], ["help", "fold"], ["fold", "help"]])
+    def test_a_group_alone_lists_its_commands(self, argv: list[str], call: Call) -> None:
+        ran = call(*argv)
+        assert (ran.code, ran.err) == (0, "")
+        assert all(command.name in ran.out.decode() for command in COMMANDS if command.group == "fold")
+
+    def test_help_settings_lists_every_setting(self, call: Call) -> None:
+        ran = call("help", "settings")
+        assert ran.code == 0
+        assert all(setting.variable in ran.out.decode() for setting in SETTINGS.values())
+
+    def test_the_one_obvious_word_needs_no_option(self, cache: Path, call: Call) -> None:
+        assert call("inspect", cache) == call("inspect", "--cache", cache)
+        assert call("verify", cache) == call("verify", "--cache", cache)
+        asked = call("resolve", "guide", "--cache", cache, "--budget", "4000")
+        assert asked == call("resolve", "--cache", cache, *QUESTION)
 
     def test_it_runs_as_a_module_too(self, cache: Path) -> None:
         argv = ["resolve", "--cache", str(cache), *QUESTION]

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from contextfold.common.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 class Option(Record):
+    """An option, or an argument without dashes. Without a metavar it is a switch. `aliases` stand for choices."""
+
     name: str
     help: str
-    metavar: str = ""  # a switch, if empty
+    metavar: str = ""
     required: bool = False
     choices: tuple[str, ...] = ()
     default: str | None = None
     takes_folder: bool = False
+    repeatable: bool = False
+    is_advanced: bool = False
+    aliases: Mapping[str, str] = {}
 
     @property
     def key(self) -> str:
@@ -20,13 +29,22 @@ class Option(Record):
 
 
 class Command(Record):
+    """A command. A word without dashes is its `argument`, or the value of the option that `bare_word` names.
+
+    `has_settings`: every setting may be given, which `context help settings` lists. `takes_rest`: what follows the
+    argument belongs to another program. `when_incomplete` follows the list of missing options.
+    """
+
     name: str
     summary: str
     description: tuple[str, ...]
     examples: tuple[str, ...]
     options: tuple[Option, ...] = ()
     argument: Option | None = None
-    has_settings: bool = False  # that its help lists
+    bare_word: str = ""
+    has_settings: bool = False
+    takes_rest: bool = False
+    when_incomplete: str = ""
 
     @property
     def module(self) -> str:
@@ -41,31 +59,59 @@ class Command(Record):
         """The first word of a name that has two."""
         return self.name.partition(" ")[0] if " " in self.name else ""
 
+    @property
+    def positional(self) -> Option | None:
+        """What a word without dashes is the value of."""
+        return self.argument or next((option for option in self.options if option.key == self.bare_word), None)
+
 
 _ROOMS = {
     name: room
     for room, names in {
-        "agents": ("hook", "install", "uninstall"),
+        "agents": ("hook", "install", "run", "statusline", "uninstall"),
         "caches": ("build", "inspect", "resolve", "verify"),
-        "daemon": ("serve", "store_migrate", "token"),
+        "daemon": ("doctor", "serve", "service", "store_migrate", "token"),
     }.items()
     for name in names
 }
 
 DESCRIPTION = (
-    "Keep an agent's context small, relevant and explainable: compile a folder of documents once, then ask",
-    "for those that answer a question and fit a token budget; and let an agent branch into a subtask and",
-    "fold it back to a summary.",
+    "Keep an agent's context small, relevant and explainable. Context goes out by folding: an agent's finished",
+    "work is replaced by a summary in what its model is sent. It comes back by resolving: for a question and a",
+    "token budget, the documents and sections worth showing.",
 )
 FIRST_STEPS = (
-    "  context build --sources docs --cache docs.cache",
-    '  context resolve --cache docs.cache --query "deploy to production" --budget 4000 --format pretty',
-    "  context serve",
+    "  context run claude                          start Claude Code with folding, for this one run",
+    "  context build docs                          compile a folder of documents",
+    '  context ask "how do we roll back?"          get the passages that answer a question',
 )
 EXIT_CODES = (
     "  0 ok   1 usage   2 invalid query   3 invalid budget   4 cache missing",
     "  5 cache, source or store invalid   6 I/O   7 internal   8 not possible in this session",
 )
+# What each group of commands is for, and the topics of `context help` that are not commands.
+GROUPS = {
+    "fold": "sessions and their branches: what is open, what was folded, what it saved",
+    "store": "everything that the daemon has stored",
+}
+TOPICS = {"settings": "every setting of the daemon and the stdio server"}
+# Words that people type for a command of another name.
+SYNONYMS = {
+    "ls": "list",
+    "log": "tail",
+    "watch": "tail",
+    "find": "search",
+    "grep": "search",
+    "undo": "rollback",
+    "cat": "show",
+    "start": "serve",
+    "daemon": "serve",
+    "compile": "build",
+    "query": "ask",
+    "check": "verify",
+    "remove": "uninstall",
+    "setup": "install",
+}
 
 CACHE = Option("--cache", "the cache folder", "DIR", required=True, takes_folder=True)
 HOST = Option(
@@ -74,6 +120,7 @@ HOST = Option(
     "HOST",
     required=True,
     choices=("claude-code", "claude-desktop", "cursor", "vscode"),
+    aliases={"claude": "claude-code", "claudecode": "claude-code", "code": "vscode", "vs-code": "vscode"},
 )
 PROJECT = Option("--project", "the project's folder, the current one if not given", "DIR", takes_folder=True)
 USER = Option("--user", "the files for all projects (cursor)")
@@ -85,17 +132,20 @@ DRY_RUN = Option("--dry-run", "print the difference and change nothing")
 STORE = Option("--store", "what holds the folding state: a file, or nats://HOST:PORT,…", "STORE")
 CONFIG = Option("--config", "a TOML file of settings", "FILE")
 JSON = Option("--json", "for programs")
-OF_NATS = (
-    Option("--nats-prefix", "what streams and subjects begin with, contextfold if not given", "NAME"),
-    Option("--nats-domain", "the JetStream domain", "NAME"),
-    Option("--nats-replicas", "servers that keep each stream, 1 for new ones if not given", "N"),
-    Option("--nats-creds", "credentials for NATS", "FILE"),
-    Option("--nats-nkey", "the seed of an nkey for NATS", "FILE"),
-    Option("--nats-user", "the user on NATS", "NAME"),
-    Option("--nats-password-file", "the user's password, on its first line", "FILE"),
-    Option("--nats-tls-ca", "the authorities that NATS servers' certificates are from", "FILE"),
-    Option("--nats-tls-cert", "our certificate, where NATS servers ask for one", "FILE"),
-    Option("--nats-tls-key", "its key", "FILE"),
+OF_NATS = tuple(
+    option._replace(is_advanced=True)
+    for option in (
+        Option("--nats-prefix", "what streams and subjects begin with, contextfold if not given", "NAME"),
+        Option("--nats-domain", "the JetStream domain", "NAME"),
+        Option("--nats-replicas", "servers that keep each stream, 1 for new ones if not given", "N"),
+        Option("--nats-creds", "credentials for NATS", "FILE"),
+        Option("--nats-nkey", "the seed of an nkey for NATS", "FILE"),
+        Option("--nats-user", "the user on NATS", "NAME"),
+        Option("--nats-password-file", "the user's password, on its first line", "FILE"),
+        Option("--nats-tls-ca", "the authorities that NATS servers' certificates are from", "FILE"),
+        Option("--nats-tls-cert", "our certificate, where NATS servers ask for one", "FILE"),
+        Option("--nats-tls-key", "its key", "FILE"),
+    )
 )
 OF_SESSION = (
     PROJECT,
@@ -144,24 +194,28 @@ COMMANDS = (
             ),
             Option("--format", "one line, or indented", "FORMAT", choices=("json", "pretty"), default="json"),
         ),
+        bare_word="query",
+        when_incomplete=" (`context ask QUESTION` finds the nearest cache and has a default budget)",
     ),
     Command(
         "inspect",
-        "tell what a cache is",
+        "show what a cache is",
         ("Print a cache's version, number of documents, their size in bytes, and whether it is valid, as JSON.",),
-        ("context inspect --cache docs.cache",),
+        ("context inspect --cache docs.cache", "context inspect docs.cache"),
         (CACHE,),
+        bare_word="cache",
     ),
     Command(
         "verify",
         "read every byte of a cache and list each fault",
         ("Read every file of a cache, trusting no timestamp, and list everything that is wrong with it.",),
-        ("context verify --cache docs.cache",),
+        ("context verify --cache docs.cache", "context verify docs.cache"),
         (CACHE,),
+        bare_word="cache",
     ),
     Command(
         "serve",
-        "let agents fold and ask, over MCP",
+        "run the daemon, or the stdio server",
         (
             "Without --stdio: the daemon. It listens on http://localhost:9090/mcp, lets agents branch into a",
             "subtask and fold it back to a summary, and answers from the caches below a folder. `contextd` is",
@@ -195,7 +249,7 @@ COMMANDS = (
     ),
     Command(
         "token",
-        "make a token that lets somebody use the daemon",
+        "make a token that admits somebody to the daemon",
         (
             "Make a bearer token for an owner, print it, and add its hash to the file that `context serve` is",
             "given. The token itself is kept nowhere, so it is shown this once. A running daemon takes the file's",
@@ -210,7 +264,7 @@ COMMANDS = (
     ),
     Command(
         "fold status",
-        "tell how a project's session stands",
+        "show the state of a project's session",
         (
             "Show a project's session: where work goes on, its tokens against the limit, what was folded and",
             "what that saved, its health, how many secrets were scrubbed. Works on the store itself, whether or",
@@ -254,7 +308,7 @@ COMMANDS = (
     ),
     Command(
         "fold expand",
-        "give back what a branch read and wrote",
+        "print what a branch read and wrote",
         (
             "Print the texts of a branch as the archive has them, without their secrets and without anything of",
             "ours: its prompt, what it did, its summary. What a rollback undid is left out. With --json, all the",
@@ -305,7 +359,7 @@ COMMANDS = (
     ),
     Command(
         "fold search",
-        "find what folded branches came to",
+        "search the summaries of folded branches",
         (
             "Search the summaries of folded branches, the best first. Every word must be there, in any case;",
             "the last may be the beginning of one. Works on the store itself, whether or not the daemon runs.",
@@ -326,7 +380,7 @@ COMMANDS = (
     ),
     Command(
         "fold tail",
-        "follow what happens, as it happens",
+        "follow events as they happen",
         (
             "Print a line for everything that happens in a project's sessions, whichever process does it, until",
             "Ctrl-C. With --json, an object a line.",
@@ -364,7 +418,7 @@ COMMANDS = (
     ),
     Command(
         "install",
-        "wire an agent's host to the daemon, or let it start the server",
+        "connect an agent program to the daemon",
         (
             "Write our server and our hooks into an agent host's own configuration files, once you have seen the",
             "difference. Everything else in the files stays as it is, to the byte. Without --stdio and",
@@ -398,7 +452,7 @@ COMMANDS = (
     ),
     Command(
         "uninstall",
-        "take back what install wrote",
+        "remove what install wrote",
         (
             "Remove our server and our hooks from an agent host's configuration files, and print the difference.",
             "Without edits in between, the files are what they were before `context install`, to the byte; with",
@@ -413,7 +467,7 @@ COMMANDS = (
     ),
     Command(
         "hook",
-        "tell the daemon what a host's hook says",
+        "pass a hook's report on to the daemon",
         (
             "Read one hook's JSON from stdin, send it to the daemon, and print what the daemon wants the host to",
             "know, mostly nothing. `context install` writes this command where a host cannot call the daemon",

@@ -4,39 +4,75 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from contextfold.cli.commands import COMMANDS, DESCRIPTION, EXIT_CODES, FIRST_STEPS, Command, Option
+from contextfold.cli.commands import (
+    COMMANDS,
+    DESCRIPTION,
+    EXIT_CODES,
+    FIRST_STEPS,
+    GROUPS,
+    TOPICS,
+    Command,
+    Option,
+)
 
 COLUMN = 22
 WIDTH = 100
 
 
-def help_text(command: Command | None) -> str:
-    return "\n".join(_overview() if command is None else _page(command)) + "\n"
+def help_text(command: Command | None, topic: str = "") -> str:
+    """The help for a command, for a topic or, without either, for `context` itself."""
+    if command:
+        lines = _page(command)
+    elif topic in GROUPS:
+        lines = _group(topic)
+    elif topic:
+        lines = _settings_page()
+    else:
+        lines = _overview()
+    return "\n".join(lines) + "\n"
 
 
 def _overview() -> Iterator[str]:
-    yield "usage: context COMMAND [options]"
+    yield "usage: context COMMAND [options]        (contextfold is the same program)"
     yield from ("", *DESCRIPTION, "", "commands:")
     yield from _rows((command.name, command.summary) for command in COMMANDS)
     yield from ("", "options:")
     yield from _rows(
-        [("--help", "show this, or what a command does: context COMMAND --help"), ("--version", "show the version")]
+        [
+            ("-h, --help", "show this, or what a command does: context COMMAND --help"),
+            ("-V, --version", "show the version"),
+        ]
     )
-    yield from ("", "first steps:", *FIRST_STEPS, "", "exit codes:", *EXIT_CODES)
+    yield from ("", "first steps:", *FIRST_STEPS, "", "more help:")
+    yield from _rows((f"context help {topic}", text) for topic, text in (GROUPS | TOPICS).items())
+    yield from ("", "exit codes:", *EXIT_CODES)
+
+
+def _group(group: str) -> Iterator[str]:
+    yield f"usage: context {group} COMMAND [options]"
+    yield from ("", f"{GROUPS[group][0].upper()}{GROUPS[group][1:]}.", "", "commands:")
+    yield from _rows((command.name, command.summary) for command in COMMANDS if command.group == group)
+    yield from ("", f"`context {group} COMMAND --help` shows the options of a command.")
 
 
 def _page(command: Command) -> Iterator[str]:
     argument = [command.argument] if command.argument else []
-    yield from _wrapped(
-        f"usage: context {command.name}", [_usage_of(option) for option in (*argument, *command.options)]
-    )
+    options = [option for option in (*argument, *command.options) if not option.is_advanced]
+    yield from _wrapped(f"usage: context {command.name}", [_usage_of(command, option) for option in options])
     yield from ("", *command.description)
-    if command.options or argument:
+    if options:
         yield from ("", "options:")
-        yield from _rows((_flag(option), _explained(option)) for option in (*argument, *command.options))
+        yield from _rows((_flag(option), _explained(option)) for option in options)
     if command.has_settings:
-        yield from ("", "settings, by the name in the file and the variable:", *_settings())
+        yield from ("", "Every setting can also be a variable or a line of the --config file, and those of NATS can be")
+        yield "options here: `context help settings` lists them."
     yield from ("", "examples:", *(f"  {line}" for line in command.examples), "", "exit codes:", *EXIT_CODES)
+
+
+def _settings_page() -> Iterator[str]:
+    yield "A setting is an option of `context serve`, a variable of the environment, or a line of the TOML file that"
+    yield "--config or CONTEXT_CONFIG names; the first of these that is there counts."
+    yield from ("", "settings, by their name in the file and their variable:", *_settings())
 
 
 def _settings() -> Iterator[str]:
@@ -49,7 +85,7 @@ def _settings() -> Iterator[str]:
 
 
 def _wrapped(line: str, parts: Iterable[str]) -> Iterator[str]:
-    """Parts behind a beginning, none of them broken, on as many lines as it takes."""
+    """A line and the parts that follow it, wrapped between parts."""
     for part in parts:
         if len(line) + 1 + len(part) > WIDTH:
             yield line
@@ -64,8 +100,11 @@ def _flag(option: Option) -> str:
     return f"{option.name} {option.metavar}".rstrip()
 
 
-def _usage_of(option: Option) -> str:
-    return _flag(option) if option.required else f"[{_flag(option)}]"
+def _usage_of(command: Command, option: Option) -> str:
+    flag = f"[{option.name}] {option.metavar}" if option.key == command.bare_word else _flag(option)
+    if command.takes_rest and option is command.argument:
+        flag += " [ARGS…]"
+    return (flag if option.required else f"[{flag}]") + ("…" if option.repeatable else "")
 
 
 def _explained(option: Option) -> str:
@@ -79,7 +118,7 @@ def _rows(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 
     for name, text in rows:
         first, *rest = wrap(text, WIDTH - COLUMN) or [""]
-        if len(name) > COLUMN - 4:  # no room beside it
+        if len(name) > COLUMN - 4:
             yield f"  {name}"
             rest.insert(0, first)
         else:

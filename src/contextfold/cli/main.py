@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:  # noqa: PLR0911 - one return for each way
     try:
         return _execute(parse(argv))
     except UsageError as problem:
-        report("the arguments make no command", str(problem))
+        report("invalid command line", str(problem))
         return EXIT_USAGE
     except SettingsError as problem:
         complain(str(problem))
@@ -50,7 +50,7 @@ def _execute(invocation: Invocation) -> int:
     elif invocation.wants == "help" or invocation.command is None:
         from contextfold.cli.help import help_text
 
-        say(help_text(invocation.command))
+        say(help_text(invocation.command, invocation.topic))
     else:
         code: int = import_module(f"contextfold.cli.{invocation.command.module}").run(invocation.values)
         return code

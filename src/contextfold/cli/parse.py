@@ -1,65 +1,100 @@
-"""argv to a command and its values, by the table of commands. Knows words, not what a command does with them.
+"""Turns argv into a command and its values, by the table in `cli.commands`. Knows words, not what a command does.
 
-Written by hand because the standard parser and what it imports would be a quarter of a small resolve's time; the table
-keeps it to what this command line needs. A value may begin with a dash: a query often does.
+It is written by hand because `argparse` and what it imports would take a quarter of the time of a small resolve. A
+value may begin with a dash, because a query often does.
 """
 
 from __future__ import annotations
 
-from contextfold.cli.commands import COMMANDS, Command, Option
+from contextfold.cli.commands import COMMANDS, GROUPS, SYNONYMS, TOPICS, Command, Option
 from contextfold.common.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 HELP_WORDS = ("-h", "--help")
+VERSION_WORDS = ("-V", "--version", "version")
 HELP = Option("--help", "show what the command does")
 
 
 class UsageError(Exception):
-    """The words make no command."""
+    """The arguments do not form a command."""
+
+
+class Values(dict[str, str]):
+    """The value of each option by its name without dashes; a switch that was given has an empty value."""
+
+    def __init__(self, given: dict[str, list[str]], rest: Sequence[str] = ()) -> None:
+        super().__init__({key: values[-1] for key, values in given.items()})
+        self._given = given
+        self.rest = tuple(rest)
+
+    def every(self, key: str) -> tuple[str, ...]:
+        """All values of an option that may be repeated, in order."""
+        return tuple(self._given.get(key, ()))
 
 
 class Invocation(Record):
-    command: Command | None  # none: about `context` itself
-    values: Mapping[str, str]  # by name without dashes; a switch that was given has an empty value
-    wants: str = "run"  # or "help", "version"
+    command: Command | None
+    values: Values
+    wants: str = "run"
+    topic: str = ""
 
 
-def parse(argv: Sequence[str]) -> Invocation:
-    if not argv:
-        raise UsageError("no command given; see `context --help`")
+def parse(argv: Sequence[str]) -> Invocation:  # noqa: PLR0911 - one return for each thing to show
+    """Find the command to run, or what to show help about.
+
+    `wants` is "run", "help" or "version". Help without a command is about `context` itself or about a topic: a group of
+    commands, or `settings`.
+    """
+    if not argv or argv[0] in HELP_WORDS:
+        return _help(None)
     first, *words = argv
-    if first in HELP_WORDS or first == "help":
-        return Invocation(_command(words)[0] if words else None, {}, "help")
-    if first == "--version":
-        return Invocation(None, {}, "version")
+    if first == "help":
+        if not words or words[0] in TOPICS or (words[0] in GROUPS and len(words) == 1):
+            return _help(None, *words[:1])
+        return _help(_command(words)[0])
+    if first in VERSION_WORDS:
+        return Invocation(None, Values({}), "version")
+    if first in GROUPS and (not words or words[0] in (*HELP_WORDS, "help")):
+        return _help(None, first)
     command, words = _command(argv)
-    values: dict[str, str] = {}
-    for option, value in _given(command, words):
+    given: dict[str, list[str]] = {}
+    rest: list[str] = []
+    for option, value in _options_in(command, words, rest):
         if option is HELP:
-            return Invocation(command, {}, "help")
-        if option.key in values:
+            return _help(command)
+        if option.key in given and not option.repeatable:
             raise _usage(command, f"{option.name} is given twice")
-        if option.choices and value not in option.choices:
-            raise _usage(command, f"{option.name} is one of {', '.join(option.choices)}, not {value!r}")
-        values[option.key] = value
-    return Invocation(command, _completed(command, values))
+        given.setdefault(option.key, []).append(_chosen(command, option, value))
+    return Invocation(command, Values(_completed(command, given), rest))
 
 
-def _given(command: Command, words: Sequence[str]) -> Iterator[tuple[Option, str]]:
-    """Each option with its value, whether written as `--name value` or as `--name=value`."""
+def _help(command: Command | None, topic: str = "") -> Invocation:
+    return Invocation(command, Values({}), "help", topic)
+
+
+def _options_in(command: Command, words: Sequence[str], rest: list[str]) -> Iterator[tuple[Option, str]]:
+    """Each option with its value, whether written as `--name value` or as `--name=value`.
+
+    Where a command takes the arguments of another program, everything behind its own argument goes into `rest`.
+    """
     options = dict.fromkeys(HELP_WORDS, HELP) | {option.name: option for option in command.options}
     waiting = iter(words)
     for word in waiting:
-        if word == "--" and command.argument:  # what follows is no option, whatever it begins with
-            yield from ((command.argument, rest) for rest in waiting)
+        if word == "--" and command.positional:
+            if command.takes_rest:
+                yield command.positional, next(waiting, "")
+                rest.extend(waiting)
+            yield from ((command.positional, value) for value in waiting)
             return
         name, equals, value = word.partition("=")
         option = options.get(name)
         if option is None:
             yield _positional(command, word), word
+            if command.takes_rest:
+                rest.extend(waiting)
         elif option.metavar:
             following = value if equals else next(waiting, None)
             if following is None:
@@ -72,34 +107,52 @@ def _given(command: Command, words: Sequence[str]) -> Iterator[tuple[Option, str
 
 
 def _command(argv: Sequence[str]) -> tuple[Command, list[str]]:
-    """The command that the first words name, and the words after."""
+    """The command that the first words name, and the words after it."""
     name = argv[0]
     in_group = {command.name.partition(" ")[2]: command for command in COMMANDS if command.group == name}
     if in_group:
-        if len(argv) > 1 and argv[1] in in_group:
-            return in_group[argv[1]], list(argv[2:])
-        raise UsageError(f"`context {name}` is followed by {' or '.join(in_group)}; see `context --help`")
+        second = SYNONYMS.get(argv[1], argv[1]) if len(argv) > 1 else ""
+        if second in in_group:
+            return in_group[second], list(argv[2:])
+        hint = _nearest(argv[1], in_group) if len(argv) > 1 else ""
+        raise UsageError(f"`context {name}` has no command {second!r}{hint}; see `context {name} --help`")
     for command in COMMANDS:
-        if command.name == name:
+        if command.name == SYNONYMS.get(name, name):
             return command, list(argv[1:])
-    known = [command.group or command.name for command in COMMANDS]
-    raise UsageError(f"there is no command {name!r}{_nearest(name, known)}; see `context --help`")
+    raise UsageError(f"there is no command {name!r}{_suggestion(name)}; see `context --help`")
+
+
+def _suggestion(name: str) -> str:
+    """The command that was probably meant, also one of a group: `context status` is `context fold status`."""
+    wanted = SYNONYMS.get(name, name)
+    for command in COMMANDS:
+        if command.group and command.name.partition(" ")[2] == wanted:
+            return f", did you mean `context {command.name}`?"
+    return _nearest(name, [command.group or command.name for command in COMMANDS])
 
 
 def _positional(command: Command, word: str) -> Option:
-    if command.argument and not word.startswith("-"):
-        return command.argument
-    known = [option.name for option in command.options]
-    raise _usage(command, f"{word!r} is not known here{_nearest(word, known)}")
+    if command.positional and not word.startswith("-"):
+        return command.positional
+    raise _usage(command, f"{word!r} is not known here{_nearest(word, [option.name for option in command.options])}")
 
 
-def _completed(command: Command, values: dict[str, str]) -> dict[str, str]:
+def _chosen(command: Command, option: Option, value: str) -> str:
+    if not option.choices or value in option.choices:
+        return value
+    if value in option.aliases:
+        return option.aliases[value]
+    hint = _nearest(value, option.choices)
+    raise _usage(command, f"{option.name} is one of {', '.join(option.choices)}, not {value!r}{hint}")
+
+
+def _completed(command: Command, given: dict[str, list[str]]) -> dict[str, list[str]]:
     options = [*command.options, *([command.argument] if command.argument else [])]
-    missing = [option.name for option in options if option.required and option.key not in values]
+    missing = [option.name for option in options if option.required and option.key not in given]
     if missing:
-        raise _usage(command, f"missing {', '.join(missing)}")
-    defaults = {option.key: option.default for option in options if option.default is not None}
-    return defaults | values
+        raise _usage(command, f"missing {', '.join(missing)}{command.when_incomplete}")
+    defaults = {option.key: [option.default] for option in options if option.default is not None}
+    return defaults | given
 
 
 def _usage(command: Command, problem: str) -> UsageError:
