@@ -19,7 +19,7 @@ from contextfold.common.network_address import DAEMON_URL
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
 from machine import COMMAND, ROOT, context
 
-PLUGIN = ROOT / "plugins" / "claude-code"
+PLUGIN = ROOT / "src" / "contextfold" / "hosts" / "plugin"
 CLAUDE = shutil.which("claude")
 
 # What the reference of plugins and hooks allows, as far as this plugin goes.

@@ -1,0 +1,188 @@
+"""`context run PROGRAM`: starts an agent program with the daemon behind it, for this one process.
+
+A daemon that answers is used. Where none does, one is started on a free port with the user's own store, and stopped when
+the program ends. Arguments, terminal, signals and the exit status are the program's own; the last line on stderr says
+what folding saved or cost.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, address_in, client_from
+from contextfold.cli.output import complain, note, plain
+from contextfold.cli.parse import UsageError, Values
+from contextfold.common.network_address import address_from
+from contextfold.errors import StorageFailed
+from contextfold.hosts.launch import launch
+from contextfold.hosts.savings_line import savings_line
+
+DAEMON_START_S = 20.0
+DAEMON_STOP_S = 15.0
+POLL_S = 0.05
+PLUGIN_FILES_MAX = 50
+NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128
+UPSTREAMS = {
+    "ANTHROPIC_BASE_URL": "--anthropic-upstream",
+    "OPENAI_BASE_URL": "--openai-upstream",
+    "GOOGLE_GEMINI_BASE_URL": "--gemini-upstream",
+}
+
+
+def run(values: Values) -> int:
+    program = shutil.which(values["program"])
+    if program is None:
+        complain(f"{values['program']} is not on your PATH; install it, or give its path")
+        return NOT_FOUND
+    with tempfile.TemporaryDirectory(prefix="contextfold-run-") as folder, _daemon(values, folder) as daemon:
+        started_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        launched = launch(_name(program), daemon.address.url, folder, plugin_files())
+        for name, text in launched.files.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        note(f"{_name(program)} runs with {launched.wired}; daemon and page: {daemon.address.url}/")
+        argv = [program, *launched.arguments, *values.rest]
+        code = _run_program(argv, os.environ | launched.environment)
+        _report_savings(daemon, started_at)
+    return code
+
+
+def _name(program: str) -> str:
+    return os.path.basename(program).removesuffix(".exe")
+
+
+def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
+    """Run the program in this terminal. Keys that send a signal reach it directly; other signals are passed on."""
+    try:
+        child = subprocess.Popen(argv, env=dict(environment))
+    except OSError as problem:
+        complain(f"cannot start {plain(argv[0])}: {problem.strerror}")
+        return NOT_EXECUTABLE
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        child.send_signal(number)
+
+    from_terminal = (signal.SIGINT, signal.SIGQUIT)
+    passed_on = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    # A process group that the terminal's keys do not reach, such as a job of a script, gets SIGINT by its number alone.
+    alone = not _is_in_foreground()
+    before = {number: signal.signal(number, pass_on if alone else signal.SIG_IGN) for number in from_terminal}
+    before |= {number: signal.signal(number, pass_on) for number in passed_on}
+    try:
+        code = child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else BY_SIGNAL - code
+
+
+def _is_in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+@contextmanager
+def _daemon(values: Values, folder: str) -> Iterator[DaemonClient]:
+    """The daemon that answers, or one of our own. A base URL of the user's needs a daemon that forwards to it."""
+    elsewhere = _own_upstreams()
+    client = client_from(values)
+    try:
+        client.status()
+    except DaemonSilent as problem:
+        if "url" in values or "token" in str(problem):
+            raise UsageError(str(problem)) from None
+    else:
+        if not elsewhere:
+            yield client
+            return
+    with _own_daemon(elsewhere, folder) as client:
+        yield client
+
+
+def _own_upstreams() -> list[str]:
+    """The base URLs that the user has set, as the daemon's upstream options."""
+    given = []
+    for variable, option in UPSTREAMS.items():
+        url = os.environ.get(variable, "")
+        if url and "/proxy/" not in url:
+            given += [option, url]
+    return given
+
+
+@contextmanager
+def _own_daemon(upstreams: list[str], folder: str) -> Iterator[DaemonClient]:
+    """A daemon for this run alone: any free port, the user's own store and settings."""
+    argv = [sys.executable, "-m", "contextfold", "serve", "--host", "127.0.0.1", "--port", "0", *upstreams]
+    environment = {key: value for key, value in os.environ.items() if key not in UPSTREAMS}
+    with open(Path(folder, "daemon.log"), "w+b") as log:
+        # A session of its own, so that the terminal's Ctrl-C is for the program alone.
+        daemon = subprocess.Popen(
+            argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+        )
+        try:
+            yield DaemonClient(address_from(_listening_url(daemon, log.name)))
+        finally:
+            daemon.terminate()
+            try:
+                daemon.wait(DAEMON_STOP_S)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+
+
+def _listening_url(daemon: subprocess.Popen[bytes], log: str) -> str:
+    """The address that the daemon prints as its first line."""
+    assert daemon.stdout is not None
+    os.set_blocking(daemon.stdout.fileno(), False)
+    line, until_s = b"", time.monotonic() + DAEMON_START_S
+    while b"\n" not in line:
+        line += daemon.stdout.read() or b""
+        if daemon.poll() is not None or time.monotonic() > until_s:
+            said = Path(log).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            raise StorageFailed(f"the daemon did not start: {said[-1] if said else 'no reason given'}")
+        time.sleep(POLL_S)
+    words = [word for word in line.decode("utf-8", "replace").split() if word.startswith("http")]
+    return words[0].removesuffix("/mcp")
+
+
+def plugin_files() -> dict[str, str]:
+    """The files of our plugin for Claude Code, by their path in it."""
+    found: dict[str, str] = {}
+    waiting: list[tuple[str, Traversable]] = [("", files("contextfold.hosts").joinpath("plugin"))]
+    while waiting and len(found) < PLUGIN_FILES_MAX:
+        prefix, folder = waiting.pop()
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                waiting.append((f"{prefix}{entry.name}/", entry))
+            else:
+                found[prefix + entry.name] = entry.read_text(encoding="utf-8")
+    return found
+
+
+def _report_savings(daemon: DaemonClient, since: str) -> None:
+    try:
+        totals: Any = daemon.get(f"/v1/savings?since={since}")
+    except DaemonSilent as problem:
+        note(f"what folding saved is not known: {problem}")
+        return
+    note(savings_line(totals))
+
+
+__all__ = ["address_in", "plugin_files", "run"]

@@ -1,0 +1,75 @@
+"""`context statusline`: one line about the project's session, for a host's status bar.
+
+A host runs it every few hundred milliseconds and shows whatever comes: it is quick, it never fails, and it says nothing
+but the line. Claude Code sends JSON on stdin; the folder it names is the project, else the current one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, address_in
+from contextfold.cli.output import plain, say
+from contextfold.error_codes import EXIT_OK
+
+TIMEOUT_S = 0.5
+INPUT_BYTES_MAX = 1 << 20
+DESCRIPTION_MAX = 40
+THOUSAND, TEN_THOUSAND, MILLION = 1_000, 10_000, 1_000_000
+
+
+def run(values: Mapping[str, str]) -> int:
+    client = DaemonClient(
+        address_in(values), os.environ.get(values.get("token-variable", ""), ""), timeout_s=TIMEOUT_S
+    )
+    folder = _folder_on_stdin() or os.getcwd()
+    try:
+        sessions = client.get("/v1/sessions?limit=100")["sessions"]
+        say(plain(line_for(sessions, folder)) + "\n")
+    except DaemonSilent:
+        say("contextfold: no daemon\n")
+    except (KeyError, TypeError):
+        say("contextfold: daemon of another version\n")
+    return EXIT_OK
+
+
+def line_for(sessions: list[Mapping[str, Any]], folder: str) -> str:
+    """Tokens, open branch and saving of the session whose project holds the folder."""
+    holding = [session for session in sessions if _is_within(folder, session["project_path"])]
+    if not holding:
+        return "contextfold: nothing folded here yet"
+    session = max(holding, key=lambda each: (len(each["project_path"]), each["last_at"]))
+    parts = [f"{short(session['total_tokens'])} tokens ({session['usage_percent']}%)"]
+    if session["branch_depth"]:
+        parts.append(f"in a branch, depth {session['branch_depth']}")
+    if session["tokens_saved"]:
+        parts.append(f"{short(session['tokens_saved'])} folded away")
+    return "contextfold: " + " · ".join(parts)
+
+
+def short(tokens: int) -> str:
+    if tokens >= MILLION:
+        return f"{tokens / MILLION:.1f}M"
+    return f"{tokens / THOUSAND:.{int(tokens < TEN_THOUSAND)}f}k" if tokens >= THOUSAND else str(tokens)
+
+
+def _is_within(folder: str, project: str) -> bool:
+    return folder == project or folder.startswith(project.rstrip("/") + "/")
+
+
+def _folder_on_stdin() -> str:
+    """The folder that the host names, if it sends JSON at all."""
+    try:
+        if sys.stdin is None or sys.stdin.isatty() or not select.select([sys.stdin], [], [], TIMEOUT_S)[0]:
+            return ""
+        payload = json.loads(os.read(sys.stdin.fileno(), INPUT_BYTES_MAX))
+        workspace = payload.get("workspace") or {}
+        folder = workspace.get("project_dir") or payload.get("cwd") or ""
+        return folder if isinstance(folder, str) else ""
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return ""

@@ -1,0 +1,83 @@
+"""Asks a running daemon over HTTP, for the commands that talk to one. Knows sockets and JSON, no session."""
+
+from __future__ import annotations
+
+import json
+import os
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any
+
+from contextfold.cli.parse import UsageError
+from contextfold.common.network_address import DAEMON_URL, Address, BadAddress, address_from
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TIMEOUT_S = 2.0
+RESPONSE_BYTES_MAX = 8 << 20
+HTTP_OK, HTTP_UNAUTHORIZED = 200, 401
+URL_VARIABLE = "CONTEXT_URL"
+
+
+class DaemonSilent(Exception):
+    """Nothing answers at the address, or what answers is not a contextfold daemon. The text says which."""
+
+
+class DaemonClient:
+    """A daemon at an address."""
+
+    def __init__(self, address: Address, token: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
+        self.address = address
+        self._token = token
+        self._timeout_s = timeout_s
+
+    def get(self, path: str) -> Any:
+        """The JSON at a path; DaemonSilent if there is none to be had."""
+        status, body = self._request(path)
+        if status == HTTP_UNAUTHORIZED:
+            raise DaemonSilent(f"the daemon at {self.address.url} asks for a token: add --token-variable NAME")
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError):
+            value = None
+        if status != HTTP_OK or value is None:
+            raise DaemonSilent(f"what answers at {self.address.url} is not this version's daemon (HTTP {status})")
+        return value
+
+    def status(self) -> Mapping[str, Any]:
+        """Version, start and recent activity of the daemon."""
+        value = self.get("/v1/daemon")
+        if not isinstance(value, dict) or "version" not in value:
+            raise DaemonSilent(f"what answers at {self.address.url} is not a contextfold daemon")
+        return value
+
+    def is_ready(self) -> bool:
+        """Whether the daemon's store takes commits."""
+        return self._request("/readyz")[0] == HTTP_OK
+
+    def _request(self, path: str) -> tuple[int, bytes]:
+        kind = HTTPSConnection if self.address.is_secure else HTTPConnection
+        connection = kind(self.address.name, self.address.port, timeout=self._timeout_s)
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        try:
+            connection.request("GET", self.address.path + path, headers=headers)
+            response = connection.getresponse()
+            return response.status, response.read(RESPONSE_BYTES_MAX)
+        except (OSError, HTTPException, ValueError) as problem:
+            detail = getattr(problem, "strerror", None) or type(problem).__name__
+            raise DaemonSilent(f"nothing answers at {self.address.url} ({detail})") from None
+        finally:
+            connection.close()
+
+
+def address_in(values: Mapping[str, str]) -> Address:
+    """The daemon's address: --url, else CONTEXT_URL, else the default."""
+    try:
+        return address_from(values.get("url") or os.environ.get(URL_VARIABLE) or DAEMON_URL)
+    except BadAddress as problem:
+        raise UsageError(f"--url cannot be used: {problem}") from problem
+
+
+def client_from(values: Mapping[str, str]) -> DaemonClient:
+    return DaemonClient(address_in(values), os.environ.get(values.get("token-variable", ""), ""))

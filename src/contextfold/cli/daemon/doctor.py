@@ -1,0 +1,197 @@
+"""`context doctor`: whether everything that should work together does, a line each, with what to do where it does not.
+
+Reads the files of agent programs and asks the daemon; changes nothing. `diagnose` is pure and decides; `run` gathers.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from contextfold import __version__
+from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, client_from
+from contextfold.cli.output import plain, say
+from contextfold.common.record import Record
+from contextfold.error_codes import EXIT_OK
+from contextfold.hosts.programs import HOSTS, hook_files, mentions
+
+CONFIG_BYTES_MAX = 2 << 20
+PROBLEMS_FOUND = 1
+OK, NOTE, PROBLEM = "ok", "note", "problem"
+MARKS = {OK: "✓", NOTE: "·", PROBLEM: "✗"}
+BASE_URL_VARIABLES = ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL")
+
+
+class Finding(Record):
+    level: str
+    text: str
+    remedy: str = ""
+
+
+class Situation(Record):
+    """What was seen. `status` is the daemon's own account, or None with `silence` saying why there is none.
+
+    `hooked` are the hosts whose files have hooks of ours, each with the file; `base_urls` are the variables that point a
+    program at a proxy, with their values; `other_upstreams` those that point elsewhere.
+    """
+
+    url: str
+    status: Mapping[str, Any] | None
+    silence: str
+    is_ready: bool
+    hooked: Mapping[str, str]
+    base_urls: Mapping[str, str]
+    caches: Sequence[str]
+
+
+def run(values: Mapping[str, str]) -> int:
+    client = client_from(values)
+    findings = list(diagnose(_situation(client)))
+    if "json" in values:
+        import json
+
+        say(json.dumps([finding._asdict() for finding in findings]) + "\n")
+    else:
+        say("".join(_lines(finding) for finding in findings))
+    return PROBLEMS_FOUND if any(finding.level == PROBLEM for finding in findings) else EXIT_OK
+
+
+def diagnose(seen: Situation) -> Iterator[Finding]:
+    """What is well and what is not, the most basic thing first."""
+    yield Finding(OK, f"contextfold {__version__} on Python {platform.python_version()}")
+    yield from _daemon(seen)
+    yield from _hooks(seen)
+    yield from _proxy(seen)
+    yield from _caches(seen)
+
+
+def _daemon(seen: Situation) -> Iterator[Finding]:
+    if seen.status is None:
+        is_taken = "is not" in seen.silence
+        remedy = (
+            "another program has this port: start ours elsewhere with `context serve --port 9100` and give --url"
+            if is_taken
+            else "start it: `context serve`, or in the background `context service install`"
+        )
+        needed = is_taken or bool(seen.hooked) or bool(seen.base_urls)
+        yield Finding(PROBLEM if needed else NOTE, f"no daemon: {seen.silence}", remedy)
+        return
+    version, started = seen.status["version"], seen.status["started_at"]
+    yield Finding(OK, f"the daemon answers at {seen.url} (version {version}, since {started})")
+    if version != __version__:
+        yield Finding(PROBLEM, f"the daemon is version {version}, this command {__version__}", "restart the daemon")
+    if not seen.is_ready:
+        yield Finding(
+            PROBLEM,
+            "the daemon's store takes no commits",
+            "look at its log: the disk may be full, or the NATS servers away",
+        )
+
+
+def _hooks(seen: Situation) -> Iterator[Finding]:
+    if not seen.hooked:
+        yield Finding(NOTE, "no agent program has our hooks", "`context install claude-code`, or `context run claude`")
+    reports: Mapping[str, str] = seen.status.get("hosts", {}) if seen.status else {}
+    for host, path in seen.hooked.items():
+        title = HOSTS[host].title
+        if seen.status is None:
+            yield Finding(PROBLEM, f"{title} has our hooks ({path}) and no daemon hears them", "start the daemon")
+        elif host in reports:
+            yield Finding(OK, f"{title} last reported at {reports[host]}")
+        else:
+            yield Finding(
+                PROBLEM,
+                f"{title} has our hooks ({path}) and has reported nothing since the daemon started",
+                f"restart {title} so that it reads the file, and check that the address in it is {seen.url}",
+            )
+    for host in sorted(reports.keys() - seen.hooked.keys()):
+        yield Finding(OK, f"{HOSTS[host].title if host in HOSTS else host} last reported at {reports[host]}")
+
+
+def _proxy(seen: Situation) -> Iterator[Finding]:
+    through: Mapping[str, str] = seen.status.get("proxy", {}) if seen.status else {}
+    for provider, at in sorted(through.items()):
+        yield Finding(OK, f"the proxy last forwarded a request to {provider} at {at}")
+    ours = {name: url for name, url in seen.base_urls.items() if url.startswith(seen.url + "/proxy/")}
+    for name, url in seen.base_urls.items():
+        if name not in ours and "/proxy/" in url:
+            yield Finding(PROBLEM, f"{name} is {url}, which is not this daemon", f"set it to an address at {seen.url}")
+    if seen.status is not None and not through:
+        yield Finding(
+            NOTE if not ours else PROBLEM,
+            "no request to a model has come through the proxy, so nothing can be saved in one"
+            + (f"; {', '.join(ours)} points at it" if ours else ""),
+            "start the agent with `context run`, or set ANTHROPIC_BASE_URL as docs/proxy.md shows",
+        )
+
+
+def _caches(seen: Situation) -> Iterator[Finding]:
+    for cache in seen.caches:
+        yield Finding(OK, f"`context ask` uses the cache {cache}")
+    if not seen.caches:
+        yield Finding(NOTE, "there is no document cache here or above", "`context build DIR` makes one")
+
+
+def _situation(client: DaemonClient) -> Situation:
+    status, silence, is_ready = None, "", False
+    try:
+        status = client.status()
+        is_ready = client.is_ready()
+    except DaemonSilent as problem:
+        silence = str(problem)
+    return Situation(
+        client.address.url, status, silence, is_ready, _hooked_hosts(), _base_urls(), [*_nearest_cache(os.getcwd())]
+    )
+
+
+def _hooked_hosts() -> dict[str, str]:
+    """The agent programs whose hook files mention us, each with the first such file."""
+    hooked = {}
+    for host in HOSTS.values():
+        for path in hook_files(host, os.getcwd(), os.path.expanduser("~")):
+            if mentions(host, _read(path)):
+                hooked.setdefault(host.name, path)
+    return hooked
+
+
+def _base_urls() -> dict[str, str]:
+    """Base URLs from the environment and from the `env` of Claude Code's settings."""
+    import json
+
+    found = {name: os.environ[name] for name in BASE_URL_VARIABLES if os.environ.get(name)}
+    for folder in (os.path.expanduser("~"), os.getcwd()):
+        for name in ("settings.json", "settings.local.json"):
+            try:
+                settings = json.loads(_read(os.path.join(folder, ".claude", name)) or "{}")
+                env = settings.get("env", {})
+                found |= {key: env[key] for key in BASE_URL_VARIABLES if isinstance(env.get(key), str)}
+            except (ValueError, AttributeError, RecursionError):
+                continue
+    return found
+
+
+def _nearest_cache(folder: str) -> Iterator[str]:
+    while True:
+        candidate = os.path.join(folder, ".context-cache")
+        if os.path.isfile(os.path.join(candidate, "manifest.json")):
+            yield candidate
+            return
+        above = os.path.dirname(folder)
+        if above == folder:
+            return
+        folder = above
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(CONFIG_BYTES_MAX)
+    except OSError:
+        return ""
+
+
+def _lines(finding: Finding) -> str:
+    remedy = f"    {plain(finding.remedy)}\n" if finding.remedy else ""
+    return f"{MARKS[finding.level]} {plain(finding.text)}\n{remedy}"
