@@ -1,7 +1,7 @@
 """The dashboard's figures in a real browser: a first view and an update, with much in the store beside little.
 
 The yardstick is the same page on a store of ten sessions, and for a long session one of as many branches as the page
-shows at a time; for one of many operations, one of a few. The browser is driven by `tests/browser/measure.mjs`, in
+shows at a time; for one of many operations, one of a few. The browser is driven by `tests/web/measure.mjs`, in
 turns.
 """
 
@@ -28,7 +28,7 @@ FEW, WINDOW, QUIET = 10, 60, 200  # sessions, branches, operations: what measure
 
 def measured(*sizes: int) -> dict[str, list[dict[str, list[float]]]]:
     """Milliseconds by view: those of the small store, then those of the large one."""
-    script = ROOT / "tests" / "browser" / "measure.mjs"
+    script = ROOT / "tests" / "web" / "measure.mjs"
     env = os.environ | {"CONTEXTFOLD_BIN": str(Path(sys.executable).parent), "CONTEXTFOLD_CHROMIUM": CHROMIUM or ""}
     ran = subprocess.run([NODE, script, *map(str, sizes)], env=env, stdout=subprocess.PIPE, check=True)
     taken: dict[str, list[dict[str, list[float]]]] = json.loads(ran.stdout)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from contextfold.cli.main import main
-from machine import Call, Ran, times, write_files
-from nats_servers import NatsServer
+from tests.support.machine import Call, Ran, times, write_files
+from tests.support.nats_servers import NatsServer
 
 settings.register_profile(
     "house",
@@ -27,9 +27,9 @@ settings.load_profile("house")
 
 LONG = (
     "test_house.py::test_the_bench",
-    "jetstream/test_cluster.py",
+    "stores/nats/test_cluster.py",
     "fold/test_histories.py",
-    "browser/test_page.py::test_page[a thousand",
+    "web/test_page.py::test_page[a thousand",
 )
 
 

@@ -17,8 +17,8 @@ from contextfold.cli.parse import parse
 from contextfold.fold import session
 from contextfold.fold.service import inbox
 from contextfold.serve.http.guard import Limits
-from daemon import Daemon, Http
-from machine import ROOT
+from tests.support.daemon import Daemon, Http
+from tests.support.machine import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])

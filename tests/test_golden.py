@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from golden import replay
-from machine import COMMAND, GOLDEN, SHARED, command_of, interpreters
+from tests.golden import replay
+from tests.support.machine import COMMAND, GOLDEN, SHARED, command_of, interpreters
 
 PYTHONS = interpreters()
 CASES = sorted(path.parent for path in GOLDEN.glob("cases/*/case.json"))

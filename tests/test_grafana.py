@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from contextfold.serve.ops.metrics import Metrics
-from daemon import Daemon, HttpAgent
-from machine import ROOT
+from tests.support.daemon import Daemon, HttpAgent
+from tests.support.machine import ROOT
 
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "contextfold.json").read_text(encoding="utf-8"))
 PANELS = DASHBOARD["panels"]

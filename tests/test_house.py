@@ -12,6 +12,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
+import contextfold
 from bench import corpora as bench_corpora
 from bench import daemon as bench_daemon
 from bench import fold_loss as bench_fold_loss
@@ -24,11 +26,9 @@ from bench import resolve as bench_resolve
 from bench import secrets as bench_secrets
 from bench import stdio as bench_stdio
 from bench import tampering as bench_tampering
-
-import contextfold
 from contextfold import errors
 from contextfold.error_codes import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
-from machine import GOLDEN, ROOT, SOAK, SOURCE
+from tests.support.machine import GOLDEN, ROOT, SOAK, SOURCE
 
 MODULES = sorted(SOURCE.rglob("*.py"))
 MODULE_LINES = 450

@@ -16,11 +16,11 @@ import pytest
 
 from contextfold.fold.events import to_json
 from contextfold.stores.sqlite.store import SqliteStore
-from daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
-from known_secrets import KnownSecret, known_secrets
-from machine import COMMAND, context, times
-from serve.reporting import Onlooker
-from waiting import until
+from tests.serve.reporting import Onlooker
+from tests.support.daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
+from tests.support.known_secrets import KnownSecret, known_secrets
+from tests.support.machine import COMMAND, context, times
+from tests.support.waiting import until
 
 PROJECT = "/work/leaky"
 KINDS_MIN = 60

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import contextfold
-from cli.wiring import EVENTS as WIRED
 from contextfold.common.network_address import DAEMON_URL
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
-from machine import COMMAND, ROOT, context
+from tests.cli.agents.wiring import EVENTS as WIRED
+from tests.support.machine import COMMAND, ROOT, context
 
 PLUGIN = ROOT / "src" / "contextfold" / "hosts" / "plugin"
 CLAUDE = shutil.which("claude")

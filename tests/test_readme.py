@@ -16,8 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from machine import ROOT
-from waiting import until
+from tests.support.machine import ROOT
+from tests.support.waiting import until
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Nothing is installed anew, and never from the folder of a test. Make takes no such flag from its environment.

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tools import reference
-
 from contextfold.error_codes import EXIT_CODES
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.stores.nats.names import Names
-from machine import ROOT, SOURCE
+from tests.support.machine import ROOT, SOURCE
+from tools import reference
 
 PAGE: Path = ROOT / "docs" / "reference.md"
 

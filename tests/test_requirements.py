@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from machine import ROOT, SHARED
+from tests.support.machine import ROOT, SHARED
 
 TABLE: dict[str, list[dict[str, Any]]] = tomllib.loads(
     (ROOT / "tests" / "requirements.toml").read_text(encoding="utf-8")

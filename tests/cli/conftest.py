@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.wiring import FILES, Project
-from machine import Call
+from tests.cli.agents.wiring import FILES, Project
+from tests.support.machine import Call
 
 
 @pytest.fixture

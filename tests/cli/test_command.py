@@ -14,7 +14,7 @@ import pytest
 from contextfold import __version__
 from contextfold.cli.commands import COMMANDS
 from contextfold.settings import SETTINGS
-from machine import COMMAND, Call, context, read_terminal, write_files
+from tests.support.machine import COMMAND, Call, context, read_terminal, write_files
 
 QUESTION = ("--query", "guide", "--budget", "4000")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from contextfold.cli.commands import COMMANDS
-from machine import Call
+from tests.support.machine import Call
 
 FIRST_WORDS = {command.name.split()[0] for command in COMMANDS}
 FOLD_WORDS = {"status", "list", "show", "expand", "savings", "rollback", "search", "tail"}

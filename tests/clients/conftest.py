@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clients.servers import Endpoint, Server, serving
-from daemon import Daemon
-from machine import context, write_files
+from tests.clients.servers import Endpoint, Server, serving
+from tests.support.daemon import Daemon
+from tests.support.machine import context, write_files
 
 pytest.register_assert_rewrite("clients.contract", "clients.folding")
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol
 
 import pytest
 
-from clients.servers import Command, Server, serving, with_a_frozen_worker
 from contextfold import __version__
-from machine import COMMAND, context
+from tests.clients.servers import Command, Server, serving, with_a_frozen_worker
+from tests.support.machine import COMMAND, context
 
 HANDSHAKE = "2025-11-25"
 MODERN = "2026-07-28"

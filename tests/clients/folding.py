@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clients.contract import (
+from tests.clients.contract import (
     GUIDE,
     RESOLVE,
     SCHEMAS,
@@ -19,7 +19,7 @@ from clients.contract import (
     Refused,
     Told,
 )
-from clients.servers import Endpoint, Server
+from tests.clients.servers import Endpoint, Server
 
 STATE, COUNTER = "contextfold/state", "contextfold/counter"
 

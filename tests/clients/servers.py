@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from machine import COMMAND
+from tests.support.machine import COMMAND
 
 
 class Command(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from machine import COMMAND, context
+from tests.support.machine import COMMAND, context
 
 CLAUDE = shutil.which("claude")
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from clients.contract import HANDSHAKE, MODERN
-from clients.node import HERE, run_node
-from clients.servers import Endpoint
+from tests.clients.contract import HANDSHAKE, MODERN
+from tests.clients.node import HERE, run_node
+from tests.clients.servers import Endpoint
 
 CONFORMANCE = str(HERE / "node_modules" / ".bin" / "conformance")
 PASSED, FAILED, WARNED = "SUCCESS", "FAILURE", "WARNING"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from clients.contract import (
+from tests.clients.contract import (
     GUIDE,
     HANDSHAKE,
     LIST_CACHES,
@@ -28,9 +28,9 @@ from clients.contract import (
     outcome,
     typed,
 )
-from clients.folding import OverHttp
-from clients.node import HERE, run_node
-from clients.servers import Command, Endpoint, Server, serving
+from tests.clients.folding import OverHttp
+from tests.clients.node import HERE, run_node
+from tests.clients.servers import Command, Endpoint, Server, serving
 
 INSPECTOR = str(HERE / "node_modules" / ".bin" / "mcp-inspector")
 TOOL_FAILED = 5  # its exit code for a result with isError

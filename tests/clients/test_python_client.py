@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import EmptyResult
 from mcp.types import Request as SdkRequest
 
-from clients.contract import (
+from tests.clients.contract import (
     HANDSHAKE,
     MODERN,
     About,
@@ -30,8 +30,8 @@ from clients.contract import (
     Request,
     outcome,
 )
-from clients.folding import LastingOverHttp
-from clients.servers import Command, Server
+from tests.clients.folding import LastingOverHttp
+from tests.clients.servers import Command, Server
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 PATIENCE_S = 60

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from clients.contract import (
+from tests.clients.contract import (
     GUIDE,
     HANDSHAKE,
     METHOD_NOT_FOUND,
@@ -30,9 +30,9 @@ from clients.contract import (
     outcome,
     typed,
 )
-from clients.folding import LastingOverHttp
-from clients.node import Script
-from clients.servers import Command, Endpoint, Server
+from tests.clients.folding import LastingOverHttp
+from tests.clients.node import Script
+from tests.clients.servers import Command, Endpoint, Server
 
 UNSUPPORTED_VERSION = -32022
 NOT_FOUND = 404

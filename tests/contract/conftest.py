@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from contract.transports import InProcess, OverHttp, Stdio, Transport
-from daemon import LEGACY, MODERN, Daemon
-from nats_servers import NatsServer, random_prefix
+from tests.contract.transports import InProcess, OverHttp, Stdio, Transport
+from tests.support.daemon import LEGACY, MODERN, Daemon
+from tests.support.nats_servers import NatsServer, random_prefix
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from contextfold.stores.memory import MemoryStore
 from contextfold.stores.nats.connection import Place
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore
-from nats_servers import NatsServer, drop, random_prefix
+from tests.support.nats_servers import NatsServer, drop, random_prefix
 
 Opener = Callable[[Path, Callable[[], Place]], Store]  # a folder to lie in, a place on NATS if it is asked for
 STORES: dict[str, Opener] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from contract.transports import COUNTER, STATE, Refused, Transport, named, numbered
+from tests.contract.transports import COUNTER, STATE, Refused, Transport, named, numbered
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 BRANCH = re.compile(r"br_[0-9a-f]{16}")

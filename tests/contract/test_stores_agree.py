@@ -16,10 +16,10 @@ from contextfold.fold.store import Known, StaleRevision, Store
 from contextfold.stores.memory import MemoryStore
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore
-from contract.sessions import commit_of, key_of, summary_of, take, watching
-from contract.stores import place_on
-from machine import times
-from nats_servers import NatsServer, drop
+from tests.contract.sessions import commit_of, key_of, summary_of, take, watching
+from tests.contract.stores import place_on
+from tests.support.machine import times
+from tests.support.nats_servers import NatsServer, drop
 
 STEPS_MOST = 40
 HOURS = [f"2026-01-{day:02}T{hour:02}:00:00Z" for day in (1, 2, 3) for hour in (0, 8, 16)]

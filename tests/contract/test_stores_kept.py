@@ -8,7 +8,7 @@ import pytest
 
 from contextfold.fold.archive import Entry
 from contextfold.fold.store import SEARCH_MOST, Commit, Known, StaleRevision, Store
-from contract.sessions import (
+from tests.contract.sessions import (
     NOON,
     begin,
     commit_of,
@@ -19,8 +19,8 @@ from contract.sessions import (
     take,
     watching,
 )
-from contract.stores import Run, run
-from machine import times
+from tests.contract.stores import Run, run
+from tests.support.machine import times
 
 MORNING, EVENING, NEXT_DAY = "2026-01-01T08:00:00Z", "2026-01-01T20:00:00Z", "2026-01-02T20:00:00Z"
 FIVE_MEGABYTES = 5_000_000

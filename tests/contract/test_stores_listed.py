@@ -6,8 +6,8 @@ import asyncio
 
 from contextfold.fold.archive import Entry
 from contextfold.fold.store import Store
-from contract.sessions import begin, commit_of, key_of
-from contract.stores import Run, run
+from tests.contract.sessions import begin, commit_of, key_of
+from tests.contract.stores import Run, run
 
 __all__ = ["run"]
 

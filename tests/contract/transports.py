@@ -16,8 +16,8 @@ from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, META_OPERATION, META_SE
 from contextfold.serve.mcp.fold_tools import call as run_fold_tool
 from contextfold.serve.mcp.tools import Refusal
 from contextfold.stores.memory import MemoryStore
-from daemon import Daemon, HttpAgent, Refused
-from machine import COMMAND
+from tests.support.daemon import Daemon, HttpAgent, Refused
+from tests.support.machine import COMMAND
 
 STATE, COUNTER = "contextfold/state", "contextfold/counter"
 

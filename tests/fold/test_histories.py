@@ -38,7 +38,7 @@ from contextfold.fold.tool_arguments import (
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.memory import MemoryStore
 from contextfold.stores.sqlite.store import SqliteStore
-from machine import times
+from tests.support.machine import times
 
 PROJECT = "/work/app"
 LIMITS = Limits(context_tokens=2_000, depth=4, branches=15)

@@ -23,8 +23,8 @@ from contextfold.fold.events import (
     to_json,
 )
 from contextfold.fold.session import EMPTY, Limits, LogBroken, State, apply, replay
-from fold.histories import HISTORIES, LIMITS, Step, decide, played, started, states
-from machine import times
+from tests.fold.histories import HISTORIES, LIMITS, Step, decide, played, started, states
+from tests.support.machine import times
 
 AT = "2025-01-17T10:30:00Z"
 

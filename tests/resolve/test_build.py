@@ -12,7 +12,7 @@ import pytest
 
 from contextfold import open_cache
 from contextfold.resolve import files, replace
-from machine import ROOT, Call, as_nobody, beside, context, ids, write_files
+from tests.support.machine import ROOT, Call, as_nobody, beside, context, ids, write_files
 
 KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
 

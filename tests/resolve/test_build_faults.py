@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from contextfold import open_cache
-from machine import COMMAND, ROOT, Call, as_nobody, beside, context, ids, times, write_files
-from waiting import until
+from tests.support.machine import COMMAND, ROOT, Call, as_nobody, beside, context, ids, times, write_files
+from tests.support.waiting import until
 
 KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from machine import Call
+from tests.support.machine import Call
 
 # The budget of the query below holds one document, security.md; these are the others.
 DEPLOYMENT = "documents/19835fc46fd4.json"

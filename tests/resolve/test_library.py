@@ -12,7 +12,7 @@ import pytest
 import contextfold
 from contextfold import ContextError, open_cache
 from contextfold.errors import BudgetInvalid, CacheInvalid, CacheMissing, QueryInvalid
-from machine import context
+from tests.support.machine import context
 
 
 def test_a_result_is_typed_and_its_json_is_the_commands_stdout(cache: Path) -> None:

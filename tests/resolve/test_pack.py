@@ -19,7 +19,7 @@ from contextfold import open_cache
 from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.pack import MAGIC
 from contextfold.resolve.service import Cache
-from machine import Call, as_nobody, times, write_files
+from tests.support.machine import Call, as_nobody, times, write_files
 
 QUESTION = ("guide deployment", 4000)
 

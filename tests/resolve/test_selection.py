@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import oracle
 from contextfold import open_cache
 from contextfold.cli.main import main
 from contextfold.resolve.document import document_id
 from contextfold.resolve.manifest import FileNames
-from machine import COMMAND, context, times, write_files
+from tests.support import oracle
+from tests.support.machine import COMMAND, context, times, write_files
 
 # Few letters in many shapes, so that words recur, ids collide only when they should, and ties are common.
 WORDS = st.sampled_from(

@@ -15,8 +15,8 @@ from contextfold.scrub import scrubber as module
 from contextfold.scrub.rules import Allowlist, Rule, RulesInvalid, allowlist_from
 from contextfold.scrub.scrubber import Scrubber
 from contextfold.scrub.standard import standard_scrubber
-from known_secrets import known_secrets
-from machine import times
+from tests.support.known_secrets import known_secrets
+from tests.support.machine import times
 
 MARKER = re.compile(r"\[REDACTED:([a-z0-9-]+):([A-Za-z0-9_-]{0,4})\]")
 SIMPLE = Rule("simple", "a letter and digits", ("sec",), r"sec[0-9]{4,}")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from contextfold.scrub.rules import Allowlist, Rule, rules_from
 from contextfold.scrub.scrubber import Scrubber
 from contextfold.scrub.standard import standard_scrubber
-from known_secrets import KnownSecret, known_secrets
-from machine import times
+from tests.support.known_secrets import KnownSecret, known_secrets
+from tests.support.machine import times
 
 RULES = rules_from(files("contextfold.scrub").joinpath("rules.toml").read_text(encoding="utf-8"))
 SEEN = 8  # as many characters in a row of a secret are a leak; a preview has four

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from machine import Call
+from tests.support.machine import Call
 
 
 @pytest.fixture

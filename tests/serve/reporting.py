@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from contextfold.fold.service.inbox import ALL_SETTLED_S
-from daemon import Daemon, Http, HttpAgent, Reply
-from waiting import until
+from tests.support.daemon import Daemon, Http, HttpAgent, Reply
+from tests.support.waiting import until
 
 OURS = "mcp__contextfold__"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from daemon import Daemon, Http, HttpAgent, Refused
-from serve.reporting import Onlooker, look
+from tests.serve.reporting import Onlooker, look
+from tests.support.daemon import Daemon, Http, HttpAgent, Refused
 
 __all__ = ["look"]
 

@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from daemon import LEGACY, MODERN, Daemon, HttpAgent, Refused
-from machine import times
+from tests.support.daemon import LEGACY, MODERN, Daemon, HttpAgent, Refused
+from tests.support.machine import times
 
 SESSIONS = times(24, 200)
 ROUNDS = 3

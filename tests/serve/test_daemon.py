@@ -18,7 +18,7 @@ import pytest
 from contextfold.serve.http.bearer_tokens import add
 from contextfold.serve.http.server import check_may_listen, listen
 from contextfold.settings import SettingsError
-from serve.edge import WAIT_S, Daemon, answer_on, begin, started
+from tests.serve.http.edge import WAIT_S, Daemon, answer_on, begin, started
 
 LAST_MAX = 100
 

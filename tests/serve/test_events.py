@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from daemon import ANSWER_TIMEOUT_S, Daemon, Http, HttpAgent
-from machine import context
+from tests.support.daemon import ANSWER_TIMEOUT_S, Daemon, Http, HttpAgent
+from tests.support.machine import context
 
 
 class Told(NamedTuple):

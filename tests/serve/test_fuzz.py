@@ -10,9 +10,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-from jsonrpc_rules import due_answers, faults_in
-from machine import times
-from serve.wire import INITIALIZE, MODERN_META, RESOLVE, Server, call, modern, request
+from tests.serve.wire import INITIALIZE, MODERN_META, RESOLVE, Server, call, modern, request
+from tests.support.jsonrpc_rules import due_answers, faults_in
+from tests.support.machine import times
 
 MESSAGES = times(4_000, 120_000)
 BATCH = 200

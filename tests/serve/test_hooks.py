@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from capture.payloads import RECORDED, payloads
 from contextfold.common.token_counter import COUNTERS
-from daemon import Daemon, Refused
-from machine import times
-from serve.reporting import OURS, HookedAgent, Onlooker, agent_of_test, daemon, folder_of_test, look
+from tests.hosts.payloads import RECORDED, payloads
+from tests.serve.reporting import OURS, HookedAgent, Onlooker, agent_of_test, daemon, folder_of_test, look
+from tests.support.daemon import Daemon, Refused
+from tests.support.machine import times
 
 __all__ = ["agent_of_test", "daemon", "folder_of_test", "look"]
 

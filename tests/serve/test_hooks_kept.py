@@ -17,10 +17,10 @@ from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve import hooks
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.stores.memory import MemoryStore
-from daemon import Daemon, Refused
-from machine import context, times
-from serve.reporting import OURS, HookedAgent, Onlooker, agent_of_test, daemon, folder_of_test, look
-from waiting import until
+from tests.serve.reporting import OURS, HookedAgent, Onlooker, agent_of_test, daemon, folder_of_test, look
+from tests.support.daemon import Daemon, Refused
+from tests.support.machine import context, times
+from tests.support.waiting import until
 
 __all__ = ["agent_of_test", "daemon", "folder_of_test", "look"]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from machine import COMMAND, ROOT
-from serve.wire import INITIALIZE, RESOLVE, after_handshake, call, environment, request
+from tests.serve.wire import INITIALIZE, RESOLVE, after_handshake, call, environment, request
+from tests.support.machine import COMMAND, ROOT
 
 QUESTIONS = (
     request("tools/list"),

@@ -15,8 +15,7 @@ from contextfold import __version__
 from contextfold.serve.mcp.protocol import Session
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
 from contextfold.settings import settings_from
-from machine import COMMAND, command_of, interpreters
-from serve.wire import (
+from tests.serve.wire import (
     ALIVE,
     INITIALIZE,
     MODERN_META,
@@ -35,6 +34,7 @@ from serve.wire import (
     resident_mb,
     text_of,
 )
+from tests.support.machine import COMMAND, command_of, interpreters
 
 LIMIT = 1_048_576
 PYTHONS = interpreters()

@@ -1,6 +1,6 @@
 """Claude Code's hooks: payload → what was observed, and the answer that adds a line to the model's context.
 
-Recorded with Claude Code 2.1.325 (`tests/hooks`). PostToolUse and PostToolUseFailure tell each call that ran. A call
+Recorded with Claude Code 2.1.325 (`tests/hosts`). PostToolUse and PostToolUseFailure tell each call that ran. A call
 that never ran is told by PostToolBatch alone, which comes once for a turn of the model and carries the very texts the
 model reads, but not which of them failed. One whose input was refused is known by its text. One that permission was
 not given for looks like any other, and is not counted.

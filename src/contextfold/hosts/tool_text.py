@@ -1,7 +1,7 @@
 """A tool's own structure → the text that the model reads of it. Knows the shapes of responses, not who sends them.
 
 Hosts show hooks more than the model sees: whole files before and after an edit, patches, base64, what was cut off. The
-shapes are those of Claude Code 2.1.325, whose requests to the model were recorded beside its hooks (`tests/hooks`).
+shapes are those of Claude Code 2.1.325, whose requests to the model were recorded beside its hooks (`tests/hosts`).
 Its fixed sentences are put into our words, so a call counts for less than the model reads, however long it is: by
 about 25 tokens for an edit, 60 for a command in the background, 140 to 230 for a subagent.
 """

@@ -24,9 +24,7 @@ THOUSAND, TEN_THOUSAND, MILLION = 1_000, 10_000, 1_000_000
 
 
 def run(values: Mapping[str, str]) -> int:
-    client = DaemonClient(
-        address_in(values), os.environ.get(values.get("token-variable", ""), ""), timeout_s=TIMEOUT_S
-    )
+    client = DaemonClient(address_in(values), os.environ.get(values.get("token-variable", ""), ""), timeout_s=TIMEOUT_S)
     folder = _folder_on_stdin() or os.getcwd()
     try:
         sessions = client.get("/v1/sessions?limit=100")["sessions"]

@@ -1,0 +1,310 @@
+"""`context install` and `context uninstall`: other people's files, changed by one entry and given back to the byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextfold.cli.commands import COMMANDS
+from contextfold.hosts.programs import HOSTS
+from tests.cli.agents.typed_json import COMMENTED, NAMES, VALUES, configurations, typed
+from tests.cli.agents.wiring import KEYS, Project, comments_of, entry, plain_json, umask
+from tests.support.machine import COMMAND, Call, Ran, context, read_terminal
+
+
+@pytest.mark.usefixtures("quick_disk")
+class TestTheFileComesBack:
+    @given(data=st.data())
+    def test_install_adds_one_entry_once_and_uninstall_gives_every_byte_back(
+        self, project: Project, data: st.DataObject
+    ) -> None:
+        text, value = data.draw(configurations(project.host))
+        project.write(text)
+        before = project.everything()
+        assert project.install().code == 0
+        key = KEYS[project.host]
+        wanted = value | {key: value.get(key, {}) | {"contextfold": entry(project.host, project.caches)}}
+        installed = project.text()
+        assert plain_json(installed) == wanted
+        assert comments_of(installed) == comments_of(text)
+        assert [*plain_json(installed)[key]] == [*value.get(key, {}), "contextfold"]
+        assert project.install() == (0, b"", "")
+        assert project.text() == installed
+        assert project.uninstall().code == 0
+        assert project.everything() == before
+
+    @given(data=st.data())
+    def test_an_entry_that_was_moved_and_reformatted_is_taken_out_alone(
+        self, vscode: Project, data: st.DataObject
+    ) -> None:
+        servers: dict[str, Any] = {"contextfold": entry("vscode", vscode.caches)}
+        servers |= data.draw(st.dictionaries(NAMES, VALUES, min_size=1, max_size=3))
+        servers = dict(data.draw(st.permutations(list(servers.items()))))
+        vscode.write(typed(data.draw, {"servers": servers}, COMMENTED, last_commas=True))
+        assert vscode.uninstall().code == 0
+        del servers["contextfold"]
+        assert plain_json(vscode.text()) == {"servers": servers}
+
+    def test_a_file_that_was_not_there_is_gone_again_with_the_folder_made_for_it(self, project: Project) -> None:
+        assert project.install().code == 0
+        assert json.loads(project.text()) == {KEYS[project.host]: {"contextfold": entry(project.host, project.caches)}}
+        assert stat.S_IMODE(project.file.stat().st_mode) == 0o666 & ~umask()
+        assert project.uninstall().code == 0
+        assert project.everything() == {}
+
+    def test_a_folder_that_was_there_and_empty_stays(self, vscode: Project) -> None:
+        vscode.file.parent.mkdir()
+        vscode.install()
+        vscode.uninstall()
+        assert vscode.everything() == {".vscode": None}
+
+    def test_a_folder_that_others_use_since_stays(self, vscode: Project) -> None:
+        vscode.install()
+        (vscode.folder / ".vscode" / "settings.json").write_text("{}")
+        vscode.uninstall()
+        assert vscode.everything() == {".vscode": None, ".vscode/settings.json": b"{}"}
+
+    def test_what_others_added_to_a_file_of_ours_stays(self, project: Project) -> None:
+        project.install()
+        key = KEYS[project.host]
+        project.write(project.text().replace('"contextfold"', '"other": {"command": "x"},\n    "contextfold"'))
+        assert project.uninstall().code == 0
+        assert json.loads(project.text()) == {key: {"other": {"command": "x"}}}
+
+    def test_a_second_install_for_another_folder_changes_that_alone_and_comes_back(self, project: Project) -> None:
+        project.install()
+        first = project.text()
+        other = project.caches.parent / "other"
+        other.mkdir()
+        first_caches, project.caches = project.caches, other
+        assert project.install().code == 0
+        assert project.text() == first.replace(str(first_caches), str(other))
+        project.uninstall()
+        assert project.everything() == {}
+
+    def test_a_member_keeps_its_comment_and_commented_out_servers_stay_above(self, vscode: Project) -> None:
+        vscode.write('{\n  "servers": {\n    "a": {} // mine\n    // "b": {}\n  }\n}\n')
+        vscode.install()
+        assert vscode.text().startswith(
+            '{\n  "servers": {\n    "a": {}, // mine\n    // "b": {}\n    "contextfold": {\n      "type": "stdio",\n'
+        )
+        assert vscode.text().endswith('"]\n    }\n  }\n}\n')
+
+    def test_a_line_comment_swallows_nothing_when_the_entry_behind_it_goes(self, vscode: Project) -> None:
+        ours = json.dumps(entry("vscode", vscode.caches))
+        vscode.write(f'{{"servers": {{ // ours\n"contextfold": {ours}, "b": {{}} }}}}')
+        vscode.uninstall()
+        assert plain_json(vscode.text()) == {"servers": {"b": {}}}
+
+    def test_where_nothing_is_installed_nothing_is_done(self, project: Project) -> None:
+        assert project.uninstall() == (0, b"", "")
+        assert project.everything() == {}
+        project.write('{"other": 1}')
+        assert project.uninstall() == (0, b"", "")
+        assert project.text() == '{"other": 1}'
+
+
+class TestEntriesOfOurName:
+    FOREIGN = '{"mcpServers": {"contextfold": {"url": "http://localhost:9090/sse"}}}'
+
+    @pytest.fixture
+    def cursor(self, tmp_path: Path, call: Call, caches: Path) -> Project:
+        (tmp_path / "project").mkdir()
+        return Project(tmp_path / "project", "cursor", call, caches)
+
+    def test_one_that_somebody_else_wrote_is_replaced_only_by_force(self, cursor: Project) -> None:
+        cursor.write(self.FOREIGN)
+        refused = cursor.install()
+        assert refused.code == 6
+        assert "--force" in refused.err
+        assert cursor.text() == self.FOREIGN
+        forced = cursor.install("--force")
+        assert (forced.code, json.loads(cursor.text())["mcpServers"]["contextfold"]) == (
+            0,
+            entry("cursor", cursor.caches),
+        )
+        assert "cannot bring it back" in forced.err
+        assert b"-" + self.FOREIGN.encode() in forced.out
+
+    def test_one_that_somebody_else_wrote_is_not_removed(self, cursor: Project) -> None:
+        cursor.write(self.FOREIGN)
+        ran = cursor.uninstall()
+        assert (ran.code, cursor.text()) == (6, self.FOREIGN)
+        assert "by hand" in ran.err
+
+    def test_one_that_was_added_to_is_left_while_it_is_right_and_needs_force_when_not(self, cursor: Project) -> None:
+        added = entry("cursor", cursor.caches) | {"env": {"A": "b"}}
+        cursor.write(json.dumps({"mcpServers": {"contextfold": added}}))
+        assert cursor.install() == (0, b"", "")
+        cursor.write(json.dumps({"mcpServers": {"contextfold": added | {"command": "/gone/context"}}}))
+        assert cursor.install().code == 6
+        before = cursor.text()
+        assert cursor.uninstall().code == 6
+        assert cursor.text() == before
+
+
+class TestWhichFile:
+    def run(self, home: Path, *argv: str | Path, **variables: str) -> Ran:
+        return context(*argv, env={"PATH": os.environ["PATH"], "HOME": str(home), **variables}, cwd=home)
+
+    @pytest.mark.parametrize("config_home", ["", "relative", "ABSOLUTE"])
+    def test_claude_desktop_has_one_file_of_the_users(self, config_home: str, tmp_path: Path, caches: Path) -> None:
+        if sys.platform == "darwin":
+            pytest.skip("another place")
+        home = tmp_path / "home"
+        home.mkdir()
+        variables = {"XDG_CONFIG_HOME": config_home.replace("ABSOLUTE", f"{tmp_path}/config")}
+        ran = self.run(home, "install", "claude-desktop", "--cache-root", caches, **variables)
+        assert ran.code == 0
+        base = tmp_path / "config" if config_home == "ABSOLUTE" else home / ".config"
+        file = base / "Claude" / "claude_desktop_config.json"
+        assert json.loads(file.read_text()) == {"mcpServers": {"contextfold": entry("claude-desktop", caches)}}
+        assert self.run(home, "uninstall", "claude-desktop", **variables).code == 0
+        assert sorted(path.name for path in tmp_path.rglob("*")) == ["caches", "home"]
+
+    def test_claude_desktop_on_macos_is_below_application_support(
+        self, tmp_path: Path, call: Call, caches: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sys, "platform", "darwin")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("XDG_CONFIG_HOME", "/elsewhere")
+        assert call("install", "claude-desktop", "--cache-root", caches).code == 0
+        assert (tmp_path / "Library/Application Support/Claude/claude_desktop_config.json").is_file()
+        assert call("uninstall", "claude-desktop").code == 0
+        assert list(tmp_path.iterdir()) == [caches]
+
+    def test_a_system_we_know_nothing_of_is_told(
+        self, caches: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sys, "platform", "plan9")
+        ran = call("install", "claude-desktop", "--cache-root", caches)
+        assert ran.code == 6
+        assert "not known to us" in ran.err
+
+    def test_cursor_has_a_file_of_the_users_too(self, tmp_path: Path, caches: Path) -> None:
+        assert self.run(tmp_path, "install", "cursor", "--user", "--cache-root", "caches").code == 0
+        file = tmp_path / ".cursor" / "mcp.json"
+        assert json.loads(file.read_text())["mcpServers"]["contextfold"] == entry("cursor", caches)
+        assert self.run(tmp_path, "uninstall", "cursor", "--user").code == 0
+        assert not file.parent.exists()
+
+    def test_the_current_folder_is_the_project_and_the_environment_names_the_caches(
+        self, tmp_path: Path, caches: Path
+    ) -> None:
+        assert self.run(tmp_path, "install", "claude-code", "--stdio", CONTEXT_CACHE_ROOT="caches").code == 0
+        written = json.loads((tmp_path / ".mcp.json").read_text())
+        assert written == {"mcpServers": {"contextfold": entry("claude-code", caches)}}
+
+    def test_what_is_written_starts_by_its_full_path_even_when_run_as_a_module(
+        self, tmp_path: Path, caches: Path
+    ) -> None:
+        argv: list[str | Path] = [sys.executable, "-m", "contextfold", "install", "claude-code", "--cache-root", caches]
+        subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True)
+        written = json.loads((tmp_path / ".mcp.json").read_text())["mcpServers"]["contextfold"]
+        asked = [written["command"], "--version"]
+        assert subprocess.run(asked, cwd="/", check=True, capture_output=True).stdout.startswith(b"contextfold ")
+
+    def test_what_is_written_starts_a_server_that_answers(self, project: Project) -> None:
+        project.install()
+        written = json.loads(project.text())[KEYS[project.host]]["contextfold"]
+        about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+        hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}).encode() + b"\n"
+        argv = [written["command"], *written["args"]]
+        answer = subprocess.run(argv, input=hello, cwd="/", capture_output=True, timeout=60, check=False).stdout
+        assert json.loads(answer)["result"]["protocolVersion"] == "2025-06-18"
+
+    def test_the_command_line_and_the_hosts_name_the_same(self) -> None:
+        commands = {command.name: command for command in COMMANDS}
+        for name in ("install", "uninstall"):
+            argument = commands[name].argument
+            assert argument
+            assert set(argument.choices) == set(HOSTS)
+
+    @pytest.mark.parametrize(
+        ("argv", "code", "said"),
+        [
+            (["install"], 1, "missing host"),
+            (["install", "emacs"], 1, "host is one of claude-code"),
+            (["install", "cursor", "--stdio"], 1, "missing --cache-root DIR"),
+            (["install", "claude-desktop"], 1, "missing --cache-root DIR"),
+            (["install", "cursor", "--cache-root", ""], 1, "missing --cache-root DIR"),
+            (["install", "cursor", "--cache-root", "nowhere"], 6, "there is no folder nowhere"),
+            (["install", "cursor", "--cache-root", "/", "--project", "nowhere"], 6, "give --project the folder"),
+            (["install", "cursor", "--cache-root", "/", "--project", ".", "--user"], 1, "leave out --user"),
+            (["uninstall", "claude-desktop", "--project", "."], 1, "--project is not for"),
+            (["uninstall", "vscode", "--user"], 1, "--user is not for vscode"),
+            (["uninstall", "claude-desktop", "--user"], 1, "leave it out"),
+        ],
+    )
+    def test_words_that_name_no_file_are_told(self, argv: list[str], code: int, said: str, tmp_path: Path) -> None:
+        ran = self.run(tmp_path, *argv)
+        assert (ran.code, ran.out) == (code, b"")
+        assert said in ran.err
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("name", [b"caf\xe9", b"${HOME}"])
+    def test_a_path_that_the_host_would_read_otherwise_is_refused(self, name: bytes, tmp_path: Path) -> None:
+        os.mkdir(os.path.join(os.fsencode(tmp_path), name))
+        ran = context("install", "claude-code", "--cache-root", name, cwd=tmp_path)
+        assert ran.code == 6
+        assert "choose another path" in ran.err
+
+
+class TestTheDifference:
+    def test_a_dry_run_prints_it_and_changes_nothing(self, project: Project) -> None:
+        project.write('{\n  "a": 1\n}')
+        before = project.everything()
+        would = project.install("--dry-run")
+        assert would.code == 0
+        assert project.everything() == before
+        assert project.install().out == would.out
+        installed = project.everything()
+        back = project.uninstall("--dry-run")
+        assert project.everything() == installed
+        assert project.uninstall().out == back.out
+
+    def test_a_dry_run_makes_no_folder(self, vscode: Project) -> None:
+        assert vscode.install("--dry-run").out.startswith(b"--- /dev/null\n+++ ")
+        assert vscode.everything() == {}
+
+    @pytest.mark.skipif(not shutil.which("patch"), reason="patch is not on this machine")
+    @pytest.mark.parametrize("text", ['{\r\n\t"a": 1\r\n}', '{"a": "\u2028\x7f"}', "{}\n"])
+    def test_patch_makes_the_same_change_of_it(self, text: str, project: Project, tmp_path: Path) -> None:
+        project.write(text)
+        (tmp_path / "copy").write_bytes(project.file.read_bytes())
+        patch = project.install().out
+        subprocess.run(["patch", "--binary", "-s", tmp_path / "copy"], input=patch, check=True)
+        assert (tmp_path / "copy").read_bytes() == project.file.read_bytes()
+
+    def test_on_a_terminal_nothing_in_the_file_draws(self, vscode: Project) -> None:
+        vscode.write('{\r\n\t"a": "\x7f\x9b2J" // \x1b[2J\r\n}')
+        terminal, end = pty.openpty()
+        argv: list[str | Path] = [
+            COMMAND,
+            "install",
+            "vscode",
+            "--project",
+            vscode.folder,
+            "--cache-root",
+            vscode.caches,
+        ]
+        process = subprocess.Popen(argv, stdout=end, stderr=end)
+        os.close(end)
+        seen = read_terminal(terminal)
+        assert process.wait() == 0
+        shown = seen.replace("\r\n", "\n")
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown)
+        assert '+        "contextfold": {\n' in shown
+        assert f"contextfold is in {vscode.file}; start the server" in shown

@@ -1,0 +1,450 @@
+"""`context install` for a daemon that runs: its address in one file, its hooks in another, and back from both."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.cli.agents.typed_json import configurations, hook_files
+from tests.cli.agents.wiring import (
+    EVENTS,
+    FILES,
+    HOOK_FILES,
+    KEYS,
+    Project,
+    comments_of,
+    daemon_entry,
+    hook_elements,
+    plain_json,
+)
+from tests.cli.fold.folds import Terminal
+from tests.support.machine import COMMAND, Call, Ran, context
+
+
+def with_hooks(value: dict[str, Any], elements: dict[str, Any]) -> dict[str, Any]:
+    """A file of hooks as it should read once ours are among them."""
+    arrays = value.get("hooks", {})
+    return value | {"hooks": arrays | {event: [*arrays.get(event, []), mine] for event, mine in elements.items()}}
+
+
+@pytest.mark.usefixtures("quick_disk")
+class TestBothFilesComeBack:
+    @given(data=st.data())
+    def test_install_adds_server_and_hooks_once_and_uninstall_gives_every_byte_back(
+        self, project: Project, data: st.DataObject
+    ) -> None:
+        text, value = data.draw(configurations(project.host))
+        hooks_text, hooks = data.draw(hook_files(project.host))
+        project.write(text)
+        project.write_hooks(hooks_text)
+        before = project.everything()
+        assert project.install_daemon().code == 0
+        installed = project.everything()
+        key = KEYS[project.host]
+        assert plain_json(project.text())[key] == value.get(key, {}) | {"contextfold": daemon_entry(project.host)}
+        assert plain_json(project.hooks_text()) == with_hooks(hooks, hook_elements(project.host))
+        assert comments_of(project.hooks_text()) == comments_of(hooks_text)
+        assert project.install_daemon() == (0, b"", "")
+        assert project.everything() == installed
+        assert project.uninstall().code == 0
+        assert project.everything() == before
+
+    @given(data=st.data())
+    def test_it_comes_back_from_any_change_of_mind(self, project: Project, data: st.DataObject) -> None:
+        text, _ = data.draw(configurations(project.host))
+        hooks_text, hooks = data.draw(hook_files(project.host))
+        project.write(text)
+        project.write_hooks(hooks_text)
+        before = project.everything()
+        ways: list[list[str]] = [
+            ["--cache-root", str(project.caches)],
+            [],
+            ["--url", "https://ctx.example.org/team/mcp"],
+            ["--url", "http://[::1]:9100", "--token-variable", "CONTEXT_TOKEN"],
+        ]
+        for way in data.draw(st.lists(st.sampled_from(ways), min_size=2, max_size=4)):
+            assert project.install_daemon(*way).code == 0
+            if "--cache-root" in way:
+                assert plain_json(project.hooks_text()) == hooks
+        assert project.uninstall().code == 0
+        assert project.everything() == before
+
+    @pytest.mark.parametrize("way", [[], ["--token-variable", "T"], ["--url", "http://10.0.0.1"]])
+    def test_files_that_were_not_there_are_gone_again_whatever_they_were_before(
+        self, way: list[str], project: Project
+    ) -> None:
+        assert project.install_daemon(*way).code == 0
+        direct = project.everything()
+        assert project.uninstall().code == 0
+        assert project.everything() == {}
+        for other in ([], ["--url", "https://elsewhere"], ["--cache-root", str(project.caches)]):
+            assert project.install_daemon(*other).code == 0
+            assert project.install_daemon(*way).code == 0
+            if project.host != "cursor" or "--cache-root" not in other:
+                assert project.everything() == direct
+            assert project.uninstall().code == 0
+            assert project.everything() == {}
+
+    def test_hooks_go_when_the_host_is_to_start_the_server_itself(self, project: Project) -> None:
+        project.install()
+        stdio = project.everything()
+        project.install_daemon()
+        assert project.hooks.is_file()
+        assert project.install().code == 0
+        assert project.everything() == stdio
+
+    def test_another_executable_takes_the_place_of_the_first(self, project: Project) -> None:
+        project.install_daemon()
+        installed = project.everything()
+        project.write_hooks(project.hooks_text().replace(str(COMMAND), "'/with space/context'"))
+        assert project.install_daemon().code == 0
+        assert project.everything() == installed
+
+    def test_a_token_that_is_no_longer_wanted_is_no_longer_named(self, project: Project) -> None:
+        project.install_daemon()
+        without = project.everything()
+        project.install_daemon("--token-variable", "CONTEXT_TOKEN")
+        assert project.everything() != without
+        project.install_daemon()
+        assert project.everything() == without
+
+    def test_hooks_of_others_in_the_same_arrays_stay_when_ours_go(self, project: Project) -> None:
+        project.install_daemon()
+        theirs = {"command": "theirs"} if project.host == "cursor" else {"hooks": [{"type": "command", "command": "x"}]}
+        value = json.loads(project.hooks_text())
+        for array in value["hooks"].values():
+            array.insert(0, theirs)
+        project.write_hooks(json.dumps(value))
+        assert project.uninstall().code == 0
+        left = json.loads(project.hooks_text())["hooks"]
+        assert left == {event: [theirs] for event in EVENTS[project.host]}
+
+    @pytest.mark.parametrize("hooks", ['{"hooks": {}}', '{"hooks": { }}\n', '{"hooks": {"PostToolUse": []}}', "{}"])
+    def test_what_was_empty_is_empty_again(self, hooks: str, tmp_path: Path, call: Call, caches: Path) -> None:
+        project = Project(tmp_path, "claude-code", call, caches)
+        project.write_hooks(hooks)
+        assert project.install_daemon().code == 0
+        assert plain_json(project.hooks_text()) == with_hooks(json.loads(hooks), hook_elements("claude-code"))
+        assert project.uninstall().code == 0
+        assert project.hooks_text() == hooks
+
+
+class TestWhatIsWritten:
+    @pytest.mark.parametrize(
+        ("argv", "url", "variable"),
+        [
+            ([], "http://localhost:9090", ""),
+            (["--url", "http://localhost:9090/mcp/"], "http://localhost:9090", ""),
+            (["--url", "https://ctx.example.org/a-b/c/"], "https://ctx.example.org/a-b/c", ""),
+            (["--token-variable", "CONTEXT_TOKEN"], "http://localhost:9090", "CONTEXT_TOKEN"),
+        ],
+    )
+    def test_it_is_the_hosts_documented_form(self, argv: list[str], url: str, variable: str, project: Project) -> None:
+        assert project.install_daemon(*argv).code == 0
+        key, host = KEYS[project.host], project.host
+        assert json.loads(project.text()) == {key: {"contextfold": daemon_entry(host, url, variable)}}
+        version = {"version": 1} if host == "cursor" else {}
+        arrays = {event: [element] for event, element in hook_elements(host, url, variable).items()}
+        assert json.loads(project.hooks_text()) == {**version, "hooks": arrays}
+
+    def test_claude_code_sends_no_requests_when_a_session_starts(self) -> None:
+        (handler,) = hook_elements("claude-code")["SessionStart"]["hooks"]
+        assert handler["type"] == "command"
+
+    def test_a_token_in_the_environment_is_in_no_file(self, tmp_path: Path) -> None:
+        env = {"PATH": os.environ["PATH"], "CONTEXT_TOKEN": "ctx_secret"}
+        for host in FILES:
+            argv = ("install", host, "--token-variable", "CONTEXT_TOKEN")
+            assert context(*argv, env=env, cwd=tmp_path).code == 0
+        for path in tmp_path.rglob("*"):
+            assert not path.is_file() or b"ctx_secret" not in path.read_bytes()
+
+    def test_a_file_without_room_is_laid_out_like_its_surroundings(
+        self, tmp_path: Path, call: Call, caches: Path
+    ) -> None:
+        project = Project(tmp_path, "claude-code", call, caches)
+        project.write_hooks('{\r\n\t"hooks": {\r\n\t\t"Stop": [\r\n\t\t\t{"hooks": []}\r\n\t\t]\r\n\t}\r\n}')
+        project.install_daemon()
+        assert "\n" not in project.hooks_text().replace("\r\n", "")
+        assert '\r\n\t\t\t{\r\n\t\t\t\t"hooks": [\r\n\t\t\t\t\t{\r\n' in project.hooks_text()
+
+    def test_cursor_has_hooks_of_the_users_too(self, tmp_path: Path) -> None:
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+        assert context("install", "cursor", "--user", env=env, cwd=tmp_path).code == 0
+        assert sorted(path.name for path in (tmp_path / ".cursor").iterdir()) == ["hooks.json", "mcp.json"]
+        assert context("uninstall", "cursor", "--user", env=env, cwd=tmp_path).code == 0
+        assert list(tmp_path.iterdir()) == []
+
+    def test_the_difference_of_both_files_is_shown_before_and_after(self, project: Project) -> None:
+        would = project.install_daemon("--dry-run")
+        assert project.everything() == {}
+        done = project.install_daemon()
+        assert (done.code, done.out) == (0, would.out)
+        assert [line for line in done.out.decode().splitlines() if line.startswith("+++ ")] == [
+            f"+++ {project.file}",
+            f"+++ {project.hooks}",
+        ]
+        assert project.uninstall("--dry-run").out == project.uninstall().out
+
+
+class TestOnATerminal:
+    """Somebody is there to see the difference first."""
+
+    @pytest.mark.parametrize(("answer", "agreed"), [("y\n", True), ("yes\n", True), ("\n", False), ("n\n", False)])
+    def test_it_shows_the_difference_and_asks(self, project: Project, answer: str, agreed: bool) -> None:
+        before = project.everything()
+        terminal = Terminal("install", project.host, "--project", project.folder)
+        shown = terminal.until("Change this? [y/N]")
+        assert "+" in shown
+        assert "contextfold" in shown
+        assert project.everything() == before
+        terminal.type(answer)
+        code, told = terminal.finish()
+        assert code == 0
+        assert (project.everything() != before) == agreed
+        assert ("nothing was changed" in told) != agreed
+
+    def test_yes_is_not_asked_for(self, project: Project) -> None:
+        code, told = Terminal("install", project.host, "--project", project.folder, "--yes").finish()
+        assert code == 0
+        assert "[y/N]" not in told
+        assert "+" in told
+
+    def test_taking_it_out_asks_too(self, project: Project) -> None:
+        Terminal("install", project.host, "--project", project.folder, "--yes").finish()
+        there = project.everything()
+        terminal = Terminal("uninstall", project.host, "--project", project.folder)
+        terminal.until("Change this? [y/N]")
+        assert project.everything() == there
+        terminal.type("y\n")
+        assert terminal.finish()[0] == 0
+        assert project.everything() != there
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("argv", "said"),
+        [
+            (["claude-desktop", "--url", "http://localhost:9090"], "Claude Desktop only starts servers itself"),
+            (["claude-desktop", "--token-variable", "T"], "--token-variable is not for claude-desktop"),
+            (["cursor", "--url", "http://a", "--stdio"], "--url is for the daemon"),
+            (["cursor", "--token-variable", "T", "--cache-root", "/"], "--token-variable is for the daemon"),
+            (["cursor", "--token-variable", "ctx-12"], "a variable's name"),
+            (["cursor", "--token-variable", ""], "a variable's name"),
+            (["cursor", "--url", "localhost:9090"], "it must be like http://localhost:9090"),
+            (["cursor", "--url", ""], "it must be like"),
+            (["cursor", "--url", "ftp://localhost"], "it must be like"),
+            (["cursor", "--url", "http://me:secret@localhost"], "--token-variable NAME"),
+            (["cursor", "--url", "http://localhost:0"], "it must be like"),
+            (["cursor", "--url", "http://localhost:65536"], "it must be like"),
+            (["cursor", "--url", "http://a/b?c"], "it must be like"),
+            (["cursor", "--url", "http://a/../b"], "it must be like"),
+            (["cursor", "--url", "http://a/$(touch${IFS}x)"], "it must be like"),
+            (["cursor", "--url", "http://a\nb"], "it must be like"),
+            (["cursor", "--url", "http://[::1"], "it must be like"),
+            (["cursor", "--url", "http://" + "a" * 3000], "it must be like"),
+        ],
+    )
+    def test_words_that_name_no_daemon_are_told(self, argv: list[str], said: str, tmp_path: Path) -> None:
+        ran = context("install", *argv, cwd=tmp_path)
+        assert (ran.code, ran.out) == (1, b"")
+        assert said in ran.err
+        assert "secret" not in ran.err
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ('{"version": 1, "hooks": ', "a value is expected"),
+            ("[]", "top level is not an object"),
+            ('{"version": 1, "hooks": []}', "hooks is not an object"),
+            ('{"version": 1, "hooks": null}', "hooks is not an object"),
+            ('{"version": 1, "hooks": {"EVENT": {}}}', "hooks for EVENT are not a list"),
+            ('{"version": 1, "hooks": {"EVENT": [], "EVENT": []}}', "EVENT more than once"),
+            ('{"version": 1, "hooks": {}, "hooks": {}}', "hooks more than once"),
+        ],
+    )
+    def test_hooks_that_cannot_be_edited_safely_leave_both_files_alone(
+        self, text: str, said: str, project: Project
+    ) -> None:
+        event = EVENTS[project.host][-1]
+        project.write("{}")
+        project.write_hooks(text.replace("EVENT", event))
+        before = project.everything()
+        for ran in (project.install_daemon(), project.install_daemon("--force")):
+            assert (ran.code, ran.out) == (6, b"")
+            assert f"{project.hooks} is left as it is" in ran.err
+            assert said.replace("EVENT", event) in ran.err
+        assert project.everything() == before
+        assert project.install().code == 0  # which has nothing to do with hooks
+        assert project.uninstall().code == 0
+        assert project.everything() == before
+
+    def test_hooks_that_were_broken_since_leave_both_files_alone(self, project: Project) -> None:
+        project.install_daemon()
+        project.write_hooks(project.hooks_text().rstrip()[:-1])
+        before = project.everything()
+        for ran in (project.uninstall(), project.install(), project.install_daemon("--url", "http://other")):
+            assert (ran.code, ran.out) == (6, b"")
+            assert "is expected" in ran.err
+        assert project.everything() == before
+
+    def test_a_server_file_that_cannot_be_edited_leaves_the_hooks_alone(self, project: Project) -> None:
+        project.write("{")
+        assert project.install_daemon().code == 6
+        assert not project.hooks.exists()
+
+    def test_cursor_needs_a_version(self, tmp_path: Path, call: Call, caches: Path) -> None:
+        project = Project(tmp_path, "cursor", call, caches)
+        project.write_hooks("{}")
+        ran = project.install_daemon()
+        assert (ran.code, project.hooks_text()) == (6, "{}")
+        assert '"version": 1' in ran.err
+
+    def test_comments_in_claude_codes_settings_are_refused(self, tmp_path: Path, call: Call, caches: Path) -> None:
+        project = Project(tmp_path, "claude-code", call, caches)
+        project.write_hooks("{} // mine")
+        assert project.install_daemon().code == 6
+        assert not project.file.exists()
+
+    def test_a_place_that_is_no_file_is_told_before_anything_is_written(self, project: Project) -> None:
+        project.hooks.mkdir(parents=True)
+        ran = project.install_daemon()
+        assert ran.code == 6
+        assert f"{project.hooks} is not a file" in ran.err
+        assert not project.file.exists()
+        assert "is not known" in project.install().err
+
+
+class TestHooksThatSomebodyEdited:
+    @pytest.fixture
+    def edited(self, project: Project) -> Project:
+        """Its last event's hook has got another time-out."""
+        project.install_daemon()
+        head, five, tail = project.hooks_text().rpartition('"timeout": 5')
+        assert five
+        project.write_hooks(head + '"timeout": 50' + tail)
+        return project
+
+    def test_they_stay_where_they_do_what_is_wanted(self, project: Project) -> None:
+        project.install_daemon()
+        project.write_hooks(project.hooks_text().replace('"timeout": 5', '"x": [], "timeout": 5'))
+        assert project.install_daemon() == (0, b"", "")
+
+    def test_they_are_replaced_only_by_force_and_then_come_out_again(self, edited: Project) -> None:
+        before = edited.everything()
+        refused = edited.install_daemon("--url", "http://other:1")
+        assert (refused.code, refused.out) == (6, b"")
+        assert "--force" in refused.err
+        assert edited.everything() == before
+        assert edited.install_daemon("--url", "http://other:1", "--force").code == 0
+        assert edited.uninstall().code == 0
+        assert edited.everything() == {}
+
+    def test_they_are_not_removed_and_then_nothing_is(self, edited: Project) -> None:
+        before = edited.everything()
+        ran = edited.uninstall()
+        assert (ran.code, ran.out) == (6, b"")
+        assert f"its hook for {EVENTS[edited.host][-1]} is not as install wrote it" in ran.err
+        assert edited.everything() == before
+
+    @pytest.mark.parametrize("key", ["hooks", "PostToolUse"])
+    def test_a_comment_between_a_key_and_what_is_ours_stays(self, key: str, vscode: Project) -> None:
+        vscode.install_daemon()
+        vscode.write_hooks(vscode.hooks_text().replace(f'"{key}":', f'"{key}": /* mine */'))
+        assert vscode.uninstall().code == 0
+        assert "/* mine */" in vscode.hooks_text()
+        assert "context hook" not in vscode.hooks_text()
+
+    def test_one_that_stands_twice_is_told_and_goes_twice(self, project: Project) -> None:
+        project.install_daemon()
+        value = json.loads(project.hooks_text())
+        for array in value["hooks"].values():
+            array.extend(array[:])
+        project.write_hooks(json.dumps(value))
+        assert "more than once" in project.install_daemon().err
+        assert project.uninstall().code == 0
+        assert not any(json.loads(project.hooks_text()).get("hooks", {}).values())
+
+    def test_a_command_that_only_sounds_like_ours_is_somebody_elses(self, project: Project) -> None:
+        theirs: dict[str, object] = {"type": "command", "command": f"git hook {project.host}-lint"}
+        element = {"hooks": [theirs]} if project.host == "claude-code" else theirs
+        project.write_hooks(json.dumps({"version": 1, "hooks": {EVENTS[project.host][0]: [element]}}))
+        before = project.everything()
+        assert project.install_daemon().code == 0
+        assert project.uninstall().code == 0
+        assert {path: text for path, text in project.everything().items() if path in before} == before
+
+
+class TestAllOrNothing:
+    @pytest.fixture
+    def failing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The second file that is put in its place or removed is one too many for the disk."""
+        done: list[object] = []
+
+        def only_once(name: str) -> None:
+            real = getattr(os, name)
+
+            def once(*arguments: Any) -> None:
+                if b"contextfold-new" not in os.fsencode(arguments[0]) or name == "rename":
+                    done.append(arguments)
+                    if len(done) == 2:
+                        raise OSError(28, "No space left on device")
+                real(*arguments)
+
+            monkeypatch.setattr(os, name, once)
+
+        only_once("rename")
+        only_once("unlink")
+
+    @pytest.mark.usefixtures("failing")
+    def test_a_second_file_that_cannot_be_written_puts_the_first_back(self, project: Project) -> None:
+        project.write('{"a": 1}')
+        project.file.chmod(0o640)
+        before = project.everything()
+        ran = project.install_daemon()
+        assert (ran.code, ran.out) == (6, b"")
+        assert "free some space" in ran.err
+        assert project.everything() == before
+        assert stat.S_IMODE(project.file.stat().st_mode) == 0o640
+
+    @pytest.mark.usefixtures("failing")
+    def test_a_first_file_that_was_new_is_gone_again(self, project: Project) -> None:
+        assert project.install_daemon().code == 6
+        assert project.everything() == {}
+
+    def test_a_second_file_that_cannot_be_removed_brings_the_first_back(
+        self, project: Project, request: pytest.FixtureRequest
+    ) -> None:
+        project.install_daemon()
+        project.hooks.chmod(0o600)
+        before = project.everything()
+        request.getfixturevalue("failing")
+        ran = project.uninstall()
+        assert (ran.code, ran.out) == (6, b"")
+        assert project.everything() == before
+        assert stat.S_IMODE(project.hooks.stat().st_mode) == 0o600
+
+    def test_a_read_only_second_file_is_told_before_the_first_is_written(self, project: Project) -> None:
+        project.write("{}")
+        project.write_hooks('{"version": 1}')
+        project.hooks.chmod(0o444)
+        before, file = project.everything(), project.file.stat()
+        ran: Ran = project.install_daemon()
+        assert (ran.code, ran.out) == (6, b"")
+        assert f"{project.hooks} is read-only" in ran.err
+        assert project.everything() == before
+        assert os.path.samestat(project.file.stat(), file)
+
+
+def test_each_host_with_hooks_has_a_file_for_them_in_the_tests() -> None:
+    assert FILES.keys() == HOOK_FILES.keys() == EVENTS.keys()

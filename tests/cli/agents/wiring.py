@@ -1,0 +1,128 @@
+"""A project with a host's configuration in it, and reading that in another way than the product does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from tests.support.machine import COMMAND, Call, Ran
+
+FILES = {"claude-code": ".mcp.json", "cursor": ".cursor/mcp.json", "vscode": ".vscode/mcp.json"}
+HOOK_FILES = {
+    "claude-code": ".claude/settings.json",
+    "cursor": ".cursor/hooks.json",
+    "vscode": ".github/hooks/contextfold.json",
+}
+EVENTS = {
+    "claude-code": [
+        "SessionStart",
+        "UserPromptSubmit",
+        "PostToolUse",
+        "PostToolUseFailure",
+        "PostToolBatch",
+        "PreCompact",
+        "PostCompact",
+        "Stop",
+    ],
+    "cursor": [
+        "sessionStart",
+        "postToolUse",
+        "postToolUseFailure",
+        "afterMCPExecution",
+        "afterAgentResponse",
+        "preCompact",
+    ],
+    "vscode": ["SessionStart", "PostToolUse", "PreCompact", "Stop"],
+}
+URL = "http://localhost:9090"
+KEYS = {"claude-code": "mcpServers", "claude-desktop": "mcpServers", "cursor": "mcpServers", "vscode": "servers"}
+STRING_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
+STRING_OR_LAST_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])')
+
+
+def entry(host: str, caches: Path) -> dict[str, object]:
+    transport = {"type": "stdio"} if host in ("claude-code", "vscode") else {}
+    args = ["serve", "--stdio", "--cache-root", str(caches)]
+    return {**transport, "command": str(COMMAND), "args": args}
+
+
+def daemon_entry(host: str, url: str = URL, variable: str = "") -> dict[str, object]:
+    transport = {"type": "http"} if host in ("claude-code", "vscode") else {}
+    return {**transport, "url": f"{url}/mcp", **headers(host, variable)}
+
+
+def headers(host: str, variable: str) -> dict[str, object]:
+    reference = f"${{{variable}}}" if host == "claude-code" else f"${{env:{variable}}}"
+    return {"headers": {"Authorization": f"Bearer {reference}"}} if variable else {}
+
+
+def hook_elements(host: str, url: str = URL, variable: str = "", command: str = str(COMMAND)) -> dict[str, Any]:
+    """The element that each event's array is to have, as the hosts document it."""
+    words = f"{command} hook {host} --url {url}" + (f" --token-variable {variable}" if variable else "")
+    by_command: dict[str, object] = {"type": "command", "command": words, "timeout": 5}
+    if host == "vscode":
+        return dict.fromkeys(EVENTS[host], by_command)
+    if host == "cursor":
+        del by_command["type"]
+        return dict.fromkeys(EVENTS[host], by_command)
+    allowed: dict[str, object] = {"allowedEnvVars": [variable]} if variable else {}
+    request = {"type": "http", "url": f"{url}/hooks/{host}", "timeout": 5, **headers(host, variable), **allowed}
+    elements: dict[str, Any] = {event: {"hooks": [request]} for event in EVENTS[host]}
+    for event in ("PostToolUse", "PostToolUseFailure"):
+        elements[event] = {"matcher": "*", **elements[event]}
+    return {**elements, "SessionStart": {"hooks": [by_command]}}
+
+
+def plain_json(text: str) -> Any:
+    """The value of a JSON text with comments, read in another way than the product reads it."""
+    bare = STRING_OR_COMMENT.sub(lambda m: m[0] if m[0][0] == '"' else " ", text.removeprefix("\ufeff"))
+    return json.loads(STRING_OR_LAST_COMMA.sub(lambda m: m[0] if m[0][0] == '"' else "", bare))
+
+
+def comments_of(text: str) -> list[str]:
+    return [found for found in STRING_OR_COMMENT.findall(text) if found[0] == "/"]
+
+
+class Project:
+    """A folder with a host's files in it, and the two commands that change them."""
+
+    def __init__(self, folder: Path, host: str, call: Call, caches: Path) -> None:
+        self.folder, self.host, self._call, self.caches = folder, host, call, caches
+        self.file = folder / FILES[host]
+        self.hooks = folder / HOOK_FILES[host]
+
+    def write(self, text: str) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.write_bytes(text.encode())
+
+    def write_hooks(self, text: str) -> None:
+        self.hooks.parent.mkdir(parents=True, exist_ok=True)
+        self.hooks.write_bytes(text.encode())
+
+    def text(self) -> str:
+        return self.file.read_bytes().decode()
+
+    def install(self, *argv: object) -> Ran:
+        return self._call("install", self.host, "--project", self.folder, "--cache-root", self.caches, *argv)
+
+    def install_daemon(self, *argv: object) -> Ran:
+        return self._call("install", self.host, "--project", self.folder, *argv)
+
+    def hooks_text(self) -> str:
+        return self.hooks.read_bytes().decode()
+
+    def uninstall(self, *argv: object) -> Ran:
+        return self._call("uninstall", self.host, "--project", self.folder, *argv)
+
+    def everything(self) -> dict[str, bytes | None]:
+        paths = sorted(self.folder.rglob("*"))
+        return {str(path.relative_to(self.folder)): path.read_bytes() if path.is_file() else None for path in paths}
+
+
+def umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,148 @@
+"""Stores with something in them, and the command on a terminal: what the tests of `context fold` share."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from contextfold.fold.ledger.sent_request import Sent
+from contextfold.fold.project import project_at
+from contextfold.fold.service.callers import Caller, target_of
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.tool_arguments import branch_request, record_request, return_request, rollback_request
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.stores.sqlite.store import SqliteStore
+from tests.support.machine import COMMAND
+
+Result = TypeVar("Result")
+PROJECT = "/work/app"
+SGR = re.compile(r"\x1b\[[0-9;]*m")  # colours and weights: all that may reach a terminal beside text
+
+
+class Agent:
+    """An agent at work on a project, through a store's file."""
+
+    def __init__(
+        self,
+        store: Path,
+        project: str = PROJECT,
+        *,
+        owner: str = "local",
+        session: str | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._store = store
+        self._caller = Caller(owner, session)
+        self._project = project
+        self._clock = clock
+
+    def branch(self, description: str, prompt: str = "Look into it.") -> str:
+        request = branch_request(self._with(description=description, prompt=prompt))
+        return str(self._answer(lambda service: service.branch(self._caller, request))["branch_id"])
+
+    def record(self, kind: str, content: str = "", *, failed: bool = False, tokens: int | None = None) -> None:
+        request = record_request(self._with(type=kind, content=content, failed=failed, tokens=tokens))
+        self._answer(lambda service: service.record(self._caller, request, "hook"))
+
+    def fold(self, message: str) -> None:
+        request = return_request(self._with(message=message))
+        self._answer(lambda service: service.fold(self._caller, request))
+
+    def rollback(self, branch_id: str) -> None:
+        request = rollback_request(self._with(branch_id=branch_id))
+        self._answer(lambda service: service.rollback(self._caller, request))
+
+    def sent(self, sent: Sent) -> None:
+        """A request to a model, through the proxy."""
+        target = target_of(self._caller, project_at(self._project))
+
+        async def tell(service: FoldService) -> None:
+            service.sent(target, sent)
+            await service.reports.settled(target.key)
+
+        self._run(tell)
+
+    def end_idle(self) -> None:
+        self._run(lambda service: service.end_idle())
+
+    def _with(self, **arguments: object) -> Mapping[str, object]:
+        return {"project_path": self._project, **arguments}
+
+    def _answer(self, work: Callable[[FoldService], Awaitable[Any]]) -> Any:
+        return json.loads(self._run(work).answer)
+
+    def _run(self, work: Callable[[FoldService], Awaitable[Result]]) -> Result:
+        async def run() -> Result:
+            opened = SqliteStore.open(self._store)
+            try:
+                return await work(FoldService(opened, standard_scrubber(), clock=self._clock))
+            finally:
+                await opened.close()
+
+        return asyncio.run(run())
+
+
+class Terminal:
+    """The command on a terminal of its own."""
+
+    def __init__(self, *argv: object, columns: int = 80, env: Mapping[str, str] | None = None) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+        unset = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "COLORTERM")
+        environment = {name: value for name, value in os.environ.items() if name not in unset}
+        self.process = subprocess.Popen(
+            ["setsid", "--ctty", str(COMMAND), *map(str, argv)],  # its own, so that Ctrl-C is a signal there
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**environment, "TERM": "xterm-256color", **(env or {})},
+        )
+        os.close(slave)
+        self._seen = b""
+
+    def until(self, text: str) -> str:
+        """What was written up to where this text stands, and some more."""
+        while text.encode() not in self._seen:
+            assert self._read(), f"it ended without {text!r}: {self._seen!r}"
+        return self._seen.decode()
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def finish(self) -> tuple[int, str]:
+        """The exit code, and everything that was written."""
+        while self._read():
+            pass
+        code = self.process.wait(timeout=60)
+        os.close(self._master)
+        return code, self._seen.decode().replace("\r\n", "\n")
+
+    def _read(self) -> bool:
+        try:
+            chunk = os.read(self._master, 65_536)
+        except OSError:  # how a terminal says that nobody has it open any more
+            return False
+        self._seen += chunk
+        return bool(chunk)
+
+
+def on_terminal(*argv: object, columns: int = 80, env: Mapping[str, str] | None = None) -> str:
+    """What a command that succeeds shows on a terminal."""
+    code, seen = Terminal(*argv, columns=columns, env=env).finish()
+    assert code == 0, seen
+    return seen
+
+
+def without_colours(seen: str) -> str:
+    return SGR.sub("", seen)

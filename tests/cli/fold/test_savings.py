@@ -1,0 +1,187 @@
+"""`context fold savings`: what folding came to at the provider. `context fold expand`: the way back to the text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, Usage
+from tests.cli.fold.folds import PROJECT, Agent, on_terminal, without_colours
+from tests.support.machine import Call
+
+KNOWN_SECRET = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
+SHAPE = [
+    "session_id", "prices", "requests", "estimated_requests", "tokens_sent", "tokens_without", "tokens_saved",
+    "cost_sent", "cost_without", "cost_saved", "output_tokens", "failed_open", "folds", "costly_folds", "points",
+    "verdict",
+]  # fmt: skip
+
+
+def sent(
+    number: int, tokens: int, usage: Usage | None, *folds: FoldSeen, dropped: int = 0, reason: str = "", **shares: Any
+) -> Sent:
+    thread = Share(shares.get("branch_id"), tokens, len(shares.get("texts", ())), shares.get("texts", ()))
+    main = () if thread.branch_id is None else (Share(None, 0, 0),)
+    return Sent(
+        f"r{number}", "anthropic", "a-model", tokens + dropped, tokens, 0, None, reason, folds, (*main, thread), usage
+    )
+
+
+class Filled(NamedTuple):
+    path: Path
+    branch_id: str
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    """A fold that paid; in another project one that did not, as the cache was lost; and a third without requests."""
+    path = tmp_path_factory.mktemp("savings") / "state.db"
+    agent = Agent(path)
+    agent.sent(sent(1, 5_000, Usage(0, 0, 5_000, 10)))
+    branch_id = agent.branch("Find the fault", "Look at it.")
+    texts = ('{"role":"user","content":"a\\tb"}', f'{{"role":"assistant","content":"key {KNOWN_SECRET}"}}')
+    agent.sent(sent(2, 9_000, Usage(0, 5_000, 4_000, 10), branch_id=branch_id, texts=texts))
+    agent.fold("It was the clock.")
+    fold = FoldSeen(branch_id, 4_000, 5_000)
+    agent.sent(sent(3, 5_100, Usage(0, 5_000, 100, 10), fold, dropped=4_000))
+    agent.sent(sent(4, 5_300, None, fold, dropped=4_000, reason="shared_turn"))
+    other = Agent(path, "/work/other")
+    lost = other.branch("A short look")
+    other.fold("Nothing.")
+    other.sent(sent(1, 5_000, Usage(0, 0, 5_000, 0)))
+    other.sent(sent(2, 5_100, Usage(0, 0, 5_100, 0), FoldSeen(lost, 100, 5_000), dropped=100))
+    Agent(path, "/work/third").record("Read", tokens=5)
+    return Filled(path, branch_id)
+
+
+def savings(call: Call, filled: Filled, *argv: object, project: str = PROJECT) -> Any:
+    ran = call("fold", "savings", "--project", project, "--store", filled.path, *argv)
+    assert (ran.code, ran.err) == (0, "")
+    return ran.out.decode()
+
+
+def test_programs_get_the_whole_ledger(call: Call, filled: Filled) -> None:
+    told = json.loads(savings(call, filled, "--json"))
+    assert list(told) == SHAPE
+    assert told["prices"] == {"input": 1, "cache_read": 0.1, "cache_write": 1.25}
+    assert (told["requests"], told["estimated_requests"], told["failed_open"]) == (4, 1, {"shared_turn": 1})
+    assert (told["tokens_sent"], told["tokens_without"], told["tokens_saved"]) == (24_400, 32_400, 8_000)
+    assert told["cost_sent"] == 1.25 * (5_000 + 4_000 + 100 + 200) + 0.1 * (5_000 + 5_000 + 5_100)
+    assert told["cost_saved"] == 800
+    assert told["folds"] == [
+        {
+            "branch_id": filled.branch_id,
+            "description": "Find the fault",
+            "tokens_dropped": 4_000,
+            "requests": 2,
+            "cost_saved": 400.0 * 2,
+        }
+    ]
+    assert [(point["sent"], point["without"]) for point in told["points"]] == [
+        (5_000, 5_000), (9_000, 9_000), (5_100, 9_100), (5_300, 9_300),
+    ]  # fmt: skip
+    assert told["verdict"] == (
+        "Folding made the input of 4 requests cheaper by 6 %, 800 input tokens' worth;"
+        " 1 of the requests by estimate alone."
+    )
+
+
+def test_a_pipe_gets_a_line_for_each_figure(call: Call, filled: Filled) -> None:
+    told = {line.split(maxsplit=1)[0]: line.split(maxsplit=1)[1] for line in savings(call, filled).splitlines()}
+    assert (told["project"], told["requests"], told["estimated"]) == (PROJECT, "4", "1")
+    assert (told["tokens-sent"], told["tokens-without"]) == ("24400", "32400")
+    assert (told["cost-saved"], told["price-cache-read"], told["price-cache-write"]) == ("800.00", "0.10", "1.25")
+    assert told["fold"].startswith(f"{filled.branch_id} 4000 dropped, 2 requests, 800.00 saved, Find the fault")
+    assert told["not-folded"] == "shared_turn 1"
+    assert "costly-folds" not in told
+
+
+def test_it_says_when_folding_cost_more_and_which_fold_did(call: Call, filled: Filled) -> None:
+    told = json.loads(savings(call, filled, "--json", project="/work/other"))
+    assert told["cost_saved"] == (0.1 * 5_100 + 1.25 * 100) - 1.25 * 5_100
+    assert [told["folds"][0]["branch_id"]] == told["costly_folds"]
+    assert told["verdict"].startswith("Folding cost more than it saved: the input of 2 requests became dearer by ")
+    assert "1 of 1 folds cost more than they saved" in told["verdict"]
+    plain = savings(call, filled, project="/work/other")
+    assert f"costly-folds       {told['costly_folds'][0]}\n" in plain
+
+
+def test_prices_are_settings(call: Call, filled: Filled, tmp_path: Path) -> None:
+    config = tmp_path / "context.toml"
+    config.write_text("price_cache_read_percent = 50\nprice_cache_write_percent = 100\n")
+    told = json.loads(savings(call, filled, "--json", "--config", config))
+    assert told["prices"] == {"input": 1, "cache_read": 0.5, "cache_write": 1.0}
+    assert told["cost_saved"] == 0.5 * 8_000
+    config.write_text("price_cache_read_percent = 1001\n")
+    ran = call("fold", "savings", "--project", PROJECT, "--store", filled.path, "--config", config)
+    assert (ran.code, ran.out) == (1, b"")
+
+
+def test_a_session_without_requests_has_nothing_to_compare(call: Call, filled: Filled) -> None:
+    assert "nothing to compare" in savings(call, filled, project="/work/third")
+    ran = call("fold", "savings", "--project", "/work/fourth", "--store", filled.path, "--json")
+    told = json.loads(ran.out)
+    assert (list(told), told["session_id"], told["requests"]) == (SHAPE, None, 0)
+
+
+def test_all_sessions_are_told_in_a_row_each(call: Call, filled: Filled) -> None:
+    told = json.loads(call("fold", "savings", "--all", "--store", filled.path, "--json").out)["sessions"]
+    by_project = {one["project_path"]: one for one in told}
+    assert set(by_project) == {PROJECT, "/work/other", "/work/third"}
+    assert by_project[PROJECT]["cost_saved"] == 800
+    rows = call("fold", "savings", "--all", "--store", filled.path).out.decode().splitlines()
+    assert [row.split()[0] for row in rows if row.split()[2] == "4"] == [PROJECT]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 140])
+def test_a_terminal_gets_it_drawn_within_its_width(filled: Filled, columns: int) -> None:
+    seen = on_terminal("fold", "savings", "--project", PROJECT, "--store", filled.path, columns=columns)
+    lines = without_colours(seen).splitlines()
+    assert max(map(len, lines)) <= columns
+    text = " ".join(" ".join(lines).split())
+    assert "24,400" in text
+    assert "Find the fa" in text
+    assert "6% cheaper" in text
+    assert "\x1b[" in seen
+    other = without_colours(on_terminal("fold", "savings", "--all", "--store", filled.path, columns=columns))
+    assert "/work" in other
+
+
+class TestExpand:
+    def test_a_folded_branch_comes_back_as_it_was_but_for_its_secrets(self, call: Call, filled: Filled) -> None:
+        ran = call("fold", "expand", filled.branch_id, "--project", PROJECT, "--store", filled.path)
+        prompt, first, second, summary = ran.out.decode().splitlines()
+        assert (ran.code, prompt, summary) == (0, "Look at it.", "It was the clock.")
+        assert json.loads(first) == {"role": "user", "content": "a\tb"}
+        assert json.loads(second)["content"].startswith("key [REDACTED:")
+        assert KNOWN_SECRET not in ran.out.decode()
+
+    def test_programs_get_the_entries(self, call: Call, filled: Filled) -> None:
+        ran = call("fold", "expand", filled.branch_id[:9], "--project", PROJECT, "--store", filled.path, "--json")
+        told = json.loads(ran.out)
+        assert list(told) == ["branch_id", "entries"]
+        assert [entry["kind"] for entry in told["entries"]] == ["prompt", "operation", "summary"]
+
+    def test_what_a_rollback_undid_is_left_out(self, call: Call, tmp_path: Path) -> None:
+        agent = Agent(tmp_path / "state.db")
+        branch_id = agent.branch("Try", "The prompt.")
+        agent.record("Bash", "undone")
+        agent.rollback(branch_id)
+        agent.record("Bash", "kept")
+        ran = call("fold", "expand", branch_id, "--project", PROJECT, "--store", tmp_path / "state.db")
+        assert ran.out.decode().splitlines() == ["The prompt.", "kept"]
+
+    def test_on_a_terminal_nothing_of_it_can_draw(self, tmp_path: Path) -> None:
+        agent = Agent(tmp_path / "state.db")
+        branch_id = agent.branch("Draw")
+        agent.record("Bash", "one\x1b[31m\ttwo\nthree")
+        seen = on_terminal("fold", "expand", branch_id, "--project", PROJECT, "--store", tmp_path / "state.db")
+        assert "\x1b" not in seen
+        assert "two\nthree" in seen
+
+    def test_a_branch_that_is_not_there_is_exit_8(self, call: Call, filled: Filled) -> None:
+        ran = call("fold", "expand", "br_none", "--project", PROJECT, "--store", filled.path)
+        assert (ran.code, ran.out) == (8, b"")

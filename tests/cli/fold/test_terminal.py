@@ -1,0 +1,111 @@
+"""What every `context fold` command keeps to on a terminal: no text of the store draws, nothing is wider than it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from rich.cells import cell_len
+
+from tests.cli.fold.folds import PROJECT, Agent, Terminal, on_terminal, without_colours
+from tests.support.machine import Call
+
+TURNING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029"
+HOSTILE = f"\x1b[2J\x1b]0;title\x07\x9b31m[bold red]:smile:\r\b{TURNING}日本語🙂 and on and on and on and on and on"
+ESCAPED = ("\\x1b[2J", "\\x07", "\\x9b31m", "[bold red]:smile:", "\\u202e", "\\u2066")
+ALLOWED = {"\n", "\r", "\x1b"}  # of which the last only as part of a colour
+
+
+class Filled(NamedTuple):
+    store: Path
+    branch_id: str
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    path = tmp_path_factory.mktemp("hostile") / "state.db"
+    agent = Agent(path)
+    agent.branch(HOSTILE, HOSTILE)
+    agent.record("Bash[red]", HOSTILE)
+    agent.fold(f"needle {HOSTILE}")
+    branch_id = agent.branch(HOSTILE, HOSTILE)
+    agent.record("Bash[red]", HOSTILE, failed=True)
+    return Filled(path, branch_id)
+
+
+COMMANDS = {
+    "status": ["status"],
+    "all": ["status", "--all"],
+    "list": ["list"],
+    "show": ["show", "BRANCH"],
+    "full": ["show", "BRANCH", "--full"],
+    "main": ["show", "main"],
+    "rollback": ["rollback", "BRANCH", "--dry-run"],
+    "search": ["search", "needle"],
+}
+
+
+def words_of(name: str, filled: Filled) -> list[object]:
+    words = [filled.branch_id if word == "BRANCH" else word for word in COMMANDS[name]]
+    project = [] if name == "all" else ["--project", PROJECT]
+    return ["fold", *words, *project, "--store", filled.store]
+
+
+def forbidden(text: str) -> set[str]:
+    """Characters that draw, turn or ring."""
+    return {c for c in text if (c < " " or "\x7f" <= c < "\xa0" or c in TURNING) and c not in ALLOWED}
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_no_text_of_the_store_draws_on_a_terminal(hostile: Filled, name: str, columns: int) -> None:
+    seen = on_terminal(*words_of(name, hostile), columns=columns)
+    drawn = without_colours(seen)
+    assert forbidden(seen) == set()
+    assert "\x1b" not in drawn
+    assert "\r" not in drawn
+    assert max(cell_len(line) for line in drawn.splitlines()) <= columns
+    if name not in ("all", "list") and columns == 80:
+        assert any(escaped in drawn for escaped in ESCAPED)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_a_pipe_gets_plain_text_and_no_drawing(call: Call, hostile: Filled, name: str) -> None:
+    ran = call(*words_of(name, hostile))
+    text = ran.out.decode()
+    assert ran.code == 0
+    assert forbidden(text) == set()
+    assert not set("\x1b\r├└│█░●○✓✗") & set(text)
+    assert name in ("all", "status") or all(escaped in text for escaped in ESCAPED)
+
+
+def test_tail_shows_hostile_texts_as_text(hostile: Filled) -> None:
+    argv = ["fold", "tail", "--since-start", "--all", "--store", hostile.store]
+    terminal = Terminal(*argv, columns=200)
+    terminal.until("✗ failed")
+    terminal.process.send_signal(signal.SIGINT)
+    code, seen = terminal.finish()
+    assert code == 0
+    assert forbidden(seen) == set()
+    assert "\x1b" not in without_colours(seen).replace("^C", "")
+    assert "\\x1b[2J" in seen
+
+
+def test_search_marks_the_words_that_were_looked_for(hostile: Filled) -> None:
+    seen = on_terminal("fold", "search", "NEED", "--store", hostile.store)
+    assert "\x1b[1;33mneedle\x1b[0m" in seen
+    assert "no summary has all of these words" in on_terminal("fold", "search", "nothing", "--store", hostile.store)
+
+
+def test_what_draws_is_loaded_for_a_terminal_alone(hostile: Filled) -> None:
+    script = (
+        "import sys; from contextfold.cli.main import main; main(sys.argv[1:]);"
+        " sys.exit(any(name.partition('.')[0] == 'rich' for name in sys.modules))"
+    )
+    for name in sorted(COMMANDS):
+        argv = [sys.executable, "-c", script, *map(str, words_of(name, hostile))]
+        assert subprocess.run(argv, stdout=subprocess.DEVNULL, check=False).returncode == 0, name

@@ -1,0 +1,71 @@
+"""Scores are float32 and print as the shortest decimal that reads back as the same float32."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextfold.common.float32 import Float32, ratio, shortest_text, single
+from tests.support import oracle
+
+COUNTS = st.integers(0, 2**25) | st.integers(0, 2**40)
+
+
+@given(COUNTS, COUNTS)
+def test_a_score_is_the_float32_quotient_and_prints_shortest(first: int, second: int) -> None:
+    part, whole = sorted((first, second))
+    score = ratio(part, whole)
+    expected = numpy.float32(part) / numpy.float32(whole) if whole else numpy.float32(0)
+    assert numpy.float32(score) == expected
+    assert repr(score) == oracle.score_text(part, whole)
+
+
+@given(st.integers(1, 0x3F800000))
+def test_any_float32_up_to_one_reads_back(bits: int) -> None:
+    value = numpy.uint32(bits).view(numpy.float32)
+    text = shortest_text(float(value))
+    assert numpy.float32(text) == value
+    digits = text.split("e")[0].replace(".", "").strip("0")
+    assert len(digits) == len(numpy.format_float_scientific(value, trim="-").split("e")[0].replace(".", ""))
+
+
+@pytest.mark.parametrize("power", range(150))
+def test_powers_of_two_whose_neighbours_are_unevenly_far_read_back(power: int) -> None:
+    value = single(2.0**-power)
+    text = shortest_text(value)
+    assert single(float(Fraction(text))) == value
+    assert text == _numpy_text(numpy.float32(value))
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (3, 4, "0.75"),
+        (1, 3, "0.33333334"),
+        (0, 7, "0.0"),
+        (0, 0, "0.0"),
+        (7, 7, "1.0"),
+        (1, 1_000_000, "0.000001"),
+        (1, 10_000_000, "1e-7"),
+        (1, 2**24, "5.9604645e-8"),
+        (1, 2_000_000, "5e-7"),
+    ],
+)
+def test_the_written_examples(part: int, whole: int, text: str) -> None:
+    assert str(ratio(part, whole)) == text
+
+
+def test_scores_compare_as_numbers() -> None:
+    assert Float32(0.5) == 0.5
+    assert Float32(0.5) > Float32(0.25)
+
+
+def _numpy_text(value: numpy.float32) -> str:
+    positional = str(numpy.format_float_positional(value, trim="0"))
+    if positional >= "0.000001":
+        return positional
+    return str(numpy.format_float_scientific(value, trim="-", exp_digits=1))

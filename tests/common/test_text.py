@@ -1,0 +1,62 @@
+"""Lowercase and words are Unicode 17's, on any interpreter."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextfold.common.text import count_terms, count_words, lowercase, split_words
+from tests.support import oracle
+
+# Everything that decides something: cased, ignorable and mapped characters, white space, separators that are none.
+TELLING = st.sampled_from(
+    "aAzZİıſKÅΩΣσςßẞΑΌǅǈﬁᲊᲉꟋ𐐀𐐨𐵐𐵰𖺠𖺻'.·:^\u00ad\u0300\u0345\u180e\u200b\u200d\u2019\u001c\u001f\u007f\ufeff"
+    "\t\n\v\f\r \u0085\u00a0\u1680\u2000\u2003\u200a\u2028\u2029\u202f\u205f\u3000"
+)
+TEXTS = st.text(TELLING | st.characters(codec="utf-8"), max_size=60)
+
+
+def test_every_code_point_is_lowercased_as_unicode_17_has_it() -> None:
+    for code_point in range(0x110000):
+        if not 0xD800 <= code_point < 0xE000 and code_point != ord("Σ"):
+            character = chr(code_point)
+            assert lowercase(character) == oracle.LOWER.get(character, character), hex(code_point)
+
+
+def test_every_cased_and_case_ignorable_character_decides_the_final_sigma() -> None:
+    for character in oracle.CASED | oracle.IGNORABLE | set("1 /\n"):
+        for text in (f"{character}Σ", f"aΣ{character}", f"aΣ{character}a", f"a{character}Σ"):
+            assert lowercase(text) == oracle.lowercase(text), ascii(text)
+
+
+def test_exactly_the_white_space_property_splits() -> None:
+    for code_point in range(0x110000):
+        if not 0xD800 <= code_point < 0xE000:
+            splits = len(split_words(f"a{chr(code_point)}b")) == 2
+            assert splits == (chr(code_point) in oracle.WHITE_SPACE), hex(code_point)
+
+
+@given(TEXTS)
+def test_words_are_those_of_the_lowercased_text(text: str) -> None:
+    assert split_words(text) == oracle.words(text)
+
+
+@given(TEXTS)
+def test_counting_words_equals_listing_them(text: str) -> None:
+    counts = count_words(text.encode())
+    assert {word.decode(): count for word, count in counts.items()} == {
+        word: oracle.words(text).count(word) for word in oracle.words(text)
+    }
+
+
+@given(TEXTS, st.lists(TEXTS, max_size=3))
+def test_counting_terms_equals_counting_words(text: str, queries: list[str]) -> None:
+    terms = list(dict.fromkeys(word for query in queries for word in oracle.words(query)))
+    matches, total = count_terms(text.encode(), [term.encode() for term in terms])
+    assert matches == sum(word in terms for word in oracle.words(text))
+    assert total == len(oracle.words(text))
+
+
+@given(TEXTS)
+def test_lowercasing_twice_changes_nothing_more(text: str) -> None:
+    assert lowercase(lowercase(text)) == lowercase(text)

@@ -1,0 +1,410 @@
+"""Generated histories: a script told in one of the three APIs' words, as messages and as the bytes of a request.
+
+All of it comes from a seed, so a failure is replayed with `history(format, seed)`. What a history begins with stays
+as it is however far it is read: `body(n)` is the request as it was when there were n messages.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from tests.fold.messages.scripts import CLIENTS, Call, Step, Writer, spoken, truncated
+
+Format = Literal["anthropic", "openai-chat", "openai-responses"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+LIST: dict[Format, str] = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input"}
+# Whether Anthropic's model takes a thinking block only behind the very messages it was made behind.
+MODELS = {
+    "m-1": False,
+    "claude-3-7-sonnet-20250219": False,
+    "claude-sonnet-4-5-20250929": False,
+    "claude-opus-5": False,
+    "claude-opus-5-5": True,
+    "claude-fable-5-1": True,
+    "anthropic.claude-haiku-5-5-v1:0": True,
+}
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk" * 8
+
+FORGIVING = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    format: Format
+    seed: str
+    steps: Sequence[Step]
+    messages: Sequence[Message]
+    owners: Sequence[int]  # the step each message belongs to
+    answers: Sequence[Sequence[tuple[int, Call]]]  # the results each message holds, and the step they were asked in
+    head: bytes
+    texts: Sequence[bytes]
+    gaps: Sequence[bytes]  # what stands between a message and the next
+    tail: bytes
+    model: str
+    binds_thinking: bool
+
+    def body(self, count: int | None = None) -> bytes:
+        return self.body_of(range(len(self.texts) if count is None else count))
+
+    def body_of(self, places: Sequence[int]) -> bytes:
+        """The request with these messages alone: what stood after a message stays with it."""
+        parts = [self.head]
+        for number, place in enumerate(places):
+            parts.append(self.texts[place])
+            if number + 1 < len(places):
+                parts.append(self.gaps[place])
+        return b"".join((*parts, self.tail))
+
+    def __str__(self) -> str:
+        return f"{self.format} {self.seed!r} (messages.histories.history({self.format!r}, {self.seed!r}))"
+
+
+def history(format: Format, seed: str, *, odd: float | None = None) -> History:
+    dice = random.Random(f"{format} {seed}")
+    writer = Writer(dice, odd=dice.choice((0, 0, 0.15, 0.4)) if odd is None else odd)
+    steps = writer.write()
+    if dice.random() < 0.15:
+        steps = truncated(dice, steps)
+    if format == "openai-responses" and dice.random() < 0.2:
+        steps = [part for step in steps for part in _one_by_one(step)]
+    teller = TELLERS[format](dice)
+    teller.tell(steps)
+    return _written(dice, format, seed, steps, teller)
+
+
+def _one_by_one(step: Step) -> list[Step]:
+    """Calls whose outputs follow each at once, as some clients of the Responses API write them."""
+    if len(step.calls) < 2:
+        return [step]
+    first, *rest = (step.calls[place] for place in step.order)
+    return [replace(step, calls=(first,), order=(0,)), *(Step("turn", calls=(call,), order=(0,)) for call in rest)]
+
+
+class Teller:
+    """Tells steps as messages; the three APIs differ in what one step becomes."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self.client = dice.randrange(CLIENTS)
+        self.messages: list[Message] = []
+        self.owners: list[int] = []
+        self.answers: list[list[tuple[int, Call]]] = []
+        self.step = 0
+
+    def tell(self, steps: Sequence[Step]) -> None:
+        for self.step, step in enumerate(steps):
+            match step.kind:
+                case "say":
+                    self.say(step)
+                case "system":
+                    self.system(step)
+                case "turn":
+                    self.turn(step)
+                case _:
+                    self.strange(step)
+
+    def add(self, message: Message, *answers: Call) -> None:
+        self.messages.append(message)
+        self.owners.append(self.step)
+        self.answers.append([(self.step, call) for call in answers])
+
+    def result(self, call: Call) -> str:
+        text = spoken(self.dice, self.client, call)
+        if not isinstance(call.answer, str) and self.dice.random() < 0.15:
+            text += self.dice.choice(
+                (
+                    "\n\nBranch br_00000000000a is open: 1200 tokens.",
+                    "\n<system-reminder>x</system-reminder>",
+                    "\n[done]",
+                )
+            )
+        return text
+
+    def say(self, step: Step) -> None:
+        raise NotImplementedError
+
+    def system(self, step: Step) -> None:
+        raise NotImplementedError
+
+    def turn(self, step: Step) -> None:
+        raise NotImplementedError
+
+    def strange(self, step: Step) -> None:
+        raise NotImplementedError
+
+
+class Anthropic(Teller):
+    def _last(self) -> str:
+        return str(self.messages[-1]["role"]) if self.messages else ""
+
+    def say(self, step: Step) -> None:
+        blocks: list[Message] = [{"type": "text", "text": step.text}]
+        if step.picture:
+            source = {"type": "base64", "media_type": "image/png", "data": PNG}
+            blocks.insert(0, {"type": "image", "source": source})
+        if self._last() == "system":  # nothing but the model may come after it
+            for told in (self.messages, self.owners, self.answers):
+                told.pop()
+        if self._last() != "user":
+            return self.add(
+                {"role": "user", "content": blocks if len(blocks) > 1 or self.dice.random() < 0.5 else step.text}
+            )
+        before = self.messages[-1]["content"]
+        self.messages[-1]["content"] = (
+            [{"type": "text", "text": before}] if isinstance(before, str) else before
+        ) + blocks
+        return None
+
+    def system(self, step: Step) -> None:
+        if self._last() == "user":
+            text = [{"type": "text", "text": step.text}] if self.dice.random() < 0.3 else step.text
+            self.add({"role": "system", "content": text})
+
+    def turn(self, step: Step) -> None:
+        blocks: list[Message] = []
+        for _ in range(step.thinks):
+            signed = f"{self.dice.getrandbits(64):x}="
+            redacted = self.dice.random() < 0.2
+            thought = {"type": "thinking", "thinking": step.text, "signature": signed}
+            blocks.append({"type": "redacted_thinking", "data": signed} if redacted else thought)
+        if step.text:
+            blocks.append({"type": "text", "text": step.text})
+        for call in step.calls:
+            blocks.append({"type": "tool_use", "id": f"toolu_{call.id}", "name": call.name, "input": call.arguments})
+        plain = len(blocks) == 1 and not step.calls and self.dice.random() < 0.5
+        self.add({"role": "assistant", "content": step.text if plain else blocks})
+        if step.calls:
+            answered = [step.calls[place] for place in step.order]
+            results = [self._result(call) for call in answered]
+            if self.dice.random() < 0.1:
+                results.append({"type": "text", "text": "<system-reminder>Keep going.</system-reminder>"})
+            self.add({"role": "user", "content": results}, *answered)
+
+    def _result(self, call: Call) -> Message:
+        text, dice = self.result(call), self.dice
+        content: Any = text
+        if call.picture or dice.random() < 0.6:
+            content = [{"type": "text", "text": text}]
+            if dice.random() < 0.1:
+                content.append({"type": "text", "text": "You are in a branch; return when done."})
+        if call.picture:
+            source = {"type": "base64", "media_type": "image/png", "data": PNG}
+            content.append({"type": "image", "source": source})
+        told: Message = {"type": "tool_result", "tool_use_id": f"toolu_{call.id}", "content": content}
+        if call.failed or dice.random() < 0.3:
+            told["is_error"] = call.failed
+        return told
+
+    def strange(self, step: Step) -> None:
+        if self._last() == "assistant":
+            return
+        asked = f"srvtoolu_{self.dice.getrandbits(60):015x}"
+        blocks = [
+            {"type": "server_tool_use", "id": asked, "name": "web_search", "input": {"query": step.text}},
+            {"type": "web_search_tool_result", "tool_use_id": asked, "content": []},
+            {"type": "text", "text": step.text},
+        ]
+        self.add({"role": "assistant", "content": blocks})
+        self.add({"role": "user", "content": f"Go on: {step.text}"})
+
+
+class Chat(Teller):
+    def __init__(self, dice: random.Random) -> None:
+        super().__init__(dice)
+        self.counts_calls = dice.random() < 0.2  # servers that number the calls of each turn anew
+
+    def say(self, step: Step) -> None:
+        parts: list[Message] = [{"type": "text", "text": step.text}]
+        if step.picture:
+            parts.append({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}})
+        self.add({"role": "user", "content": parts if step.picture or self.dice.random() < 0.3 else step.text})
+
+    def system(self, step: Step) -> None:
+        self.add({"role": self.dice.choice(("system", "developer")), "content": step.text})
+
+    def turn(self, step: Step) -> None:
+        message: Message = {"role": "assistant", "content": step.text or None}
+        ids = {
+            call.id: f"call_{number}" if self.counts_calls else f"call_{call.id}"
+            for number, call in enumerate(step.calls)
+        }
+        if step.calls:
+            message["tool_calls"] = [
+                {
+                    "id": ids[call.id],
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+                }
+                for call in step.calls
+            ]
+        self.add(message)
+        for place in step.order:
+            call = step.calls[place]
+            text = self.result(call)
+            content = [{"type": "text", "text": text}] if self.dice.random() < 0.2 else text
+            self.add({"role": "tool", "tool_call_id": ids[call.id], "content": content}, call)
+
+    def strange(self, step: Step) -> None:
+        called = {"name": "legacy", "arguments": json.dumps({"q": step.text})}
+        self.add({"role": "assistant", "content": None, "function_call": called})
+        self.add({"role": "function", "name": "legacy", "content": step.text})
+
+
+class Responses(Teller):
+    def say(self, step: Step) -> None:
+        parts: list[Message] = [{"type": "input_text", "text": step.text}]
+        if step.picture:
+            parts.append({"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"})
+        self._message("user", parts if step.picture or self.dice.random() < 0.5 else step.text)
+
+    def _message(self, role: str, content: Any) -> None:
+        typed = {"type": "message"} if self.dice.random() < 0.5 else {}
+        self.add({**typed, "role": role, "content": content})
+
+    def system(self, step: Step) -> None:
+        self._message(self.dice.choice(("system", "developer")), step.text)
+
+    def _think(self) -> None:
+        secret = f"{self.dice.getrandbits(64):x}"
+        self.add({"type": "reasoning", "id": f"rs_{secret}", "summary": [], "encrypted_content": secret})
+
+    def turn(self, step: Step) -> None:
+        if step.thinks:
+            self._think()
+        if step.text:
+            self._message(
+                "assistant", [{"type": "output_text", "text": step.text}] if self.dice.random() < 0.7 else step.text
+            )
+            if step.thinks > 1 and step.calls:
+                self._think()
+        for call in step.calls:
+            named = {"id": f"fc_{call.id}"} if self.dice.random() < 0.5 else {}
+            asked = {"call_id": f"call_{call.id}", "name": call.name, "arguments": json.dumps(call.arguments)}
+            self.add({"type": "function_call", **named, **asked})
+        if step.thinks and not step.text and not step.calls:
+            self._message("assistant", "Done.")
+        for place in step.order:
+            call = step.calls[place]
+            output: Any = self.result(call)
+            if call.picture or self.dice.random() < 0.2:
+                output = [{"type": "input_text", "text": output}]
+            if call.picture:
+                output.append({"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"})
+            self.add({"type": "function_call_output", "call_id": f"call_{call.id}", "output": output}, call)
+
+    def strange(self, step: Step) -> None:
+        self.add({"type": "item_reference", "id": f"msg_{self.dice.getrandbits(60):015x}"})
+
+
+TELLERS: dict[Format, type[Teller]] = {"anthropic": Anthropic, "openai-chat": Chat, "openai-responses": Responses}
+
+
+def _written(dice: random.Random, format: Format, seed: str, steps: Sequence[Step], teller: Teller) -> History:
+    messages = teller.messages
+    members = _members(dice, format, messages)
+    names = list(members)
+    dice.shuffle(names)
+    cut = dice.randint(0, len(names))
+    style = dice.choice(("compact", "compact", "plain", "plain", "indented", "ascii", "wild"))
+    write = Pen(dice, style)
+    colon = write.text(LIST[format]) + write.gap(":")
+    head = "{" + "".join(
+        write.text(one) + write.gap(":") + write.text(members[one]) + write.gap(",") for one in names[:cut]
+    )
+    tail = "".join(write.gap(",") + write.text(one) + write.gap(":") + write.text(members[one]) for one in names[cut:])
+    return History(
+        format,
+        seed,
+        steps,
+        messages,
+        teller.owners,
+        teller.answers,
+        (write.gap("") + head + colon + write.gap("[")).encode(),
+        [write.text(message).encode() for message in messages],
+        [write.gap(",").encode() for _ in messages],
+        (write.gap("]") + tail + "}" + write.gap("")).encode(),
+        members["model"],
+        MODELS[members["model"]] and members.get("thinking") != FORGIVING,
+    )
+
+
+def _members(dice: random.Random, format: Format, messages: Sequence[Message]) -> dict[str, Any]:
+    """What stands beside the list; some of it looks like the list."""
+    schema = {"type": "object", "properties": {"messages": {"type": "array"}, "input": {"type": "string"}}}
+    members: dict[str, Any] = {"model": "m-1", "stream": dice.random() < 0.5, "metadata": {"user_id": "messages"}}
+    if format != "anthropic":
+        named: Message = {"name": "context_branch", "parameters": schema}
+        chat = {"type": "function", "function": named}
+        members["tools"] = [chat if format == "openai-chat" else {"type": "function", **named}]
+        members["unknown_member"] = {"messages": [{"role": "user"}], "input": []}
+        return members
+    members["model"] = dice.choice(("m-1", *MODELS))
+    if dice.random() < 0.5:
+        members["thinking"] = dice.choice(({"type": "adaptive"}, FORGIVING))
+    members |= {"max_tokens": 4096, "system": [{"type": "text", "text": "Be brief."}]}
+    members["tools"] = [{"name": "Bash", "input_schema": schema}]
+    if dice.random() < 0.5:
+        mark = {"cache_control": {"type": "ephemeral"}}
+        members["system"][0] |= mark
+        members["tools"][0] |= mark
+        for message in dice.sample(list(messages), min(2, len(messages))):
+            block = message["content"][-1]
+            if isinstance(block, dict) and "thinking" not in block["type"]:
+                block |= mark
+    return members
+
+
+class Pen:
+    """Writes JSON in one hand or another; every one of them is JSON."""
+
+    def __init__(self, dice: random.Random, style: str) -> None:
+        self._dice, self._style = dice, style
+
+    def text(self, value: Any) -> str:
+        match self._style:
+            case "compact":
+                return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            case "plain":
+                return json.dumps(value, ensure_ascii=False)
+            case "indented":
+                return json.dumps(value, ensure_ascii=False, indent=2)
+            case "ascii":
+                return json.dumps(value)
+        return self._wild(value)
+
+    def gap(self, sign: str) -> str:
+        match self._style:
+            case "compact":
+                return sign
+            case "indented":
+                return f"{sign}\n  "
+            case "wild":
+                return self._space() + sign + self._space()
+        return f"{sign} "
+
+    def _space(self) -> str:
+        return self._dice.choice(("", "", " ", "\n", "\t", "\r\n  "))
+
+    def _wild(self, value: Any) -> str:
+        if isinstance(value, dict):
+            told = (f"{self._wild(name)}{self.gap(':')}{self._wild(member)}" for name, member in value.items())
+            return "{" + self._space() + self.gap(",").join(told) + self._space() + "}"
+        if isinstance(value, list):
+            return "[" + self._space() + self.gap(",").join(map(self._wild, value)) + self._space() + "]"
+        return self._string(value) if isinstance(value, str) else json.dumps(value)
+
+    def _string(self, value: str) -> str:
+        """Some signs are written as escapes that need not be: a tool's name may be, a member's may be."""
+        dice, parts, begin = self._dice, [], 0
+        for place in sorted(dice.choices(range(len(value) + 1), k=dice.randint(0, 3))):
+            if begin <= place < len(value) and value[place].isascii():
+                parts += [json.dumps(value[begin:place])[1:-1], f"\\u{ord(value[place]):04X}"]
+                begin = place + 1
+        rest = json.dumps(value[begin:], ensure_ascii=dice.random() < 0.5)[1:-1]
+        return '"' + "".join((*parts, rest.replace("/", "\\/"))) + '"'

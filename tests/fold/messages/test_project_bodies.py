@@ -1,0 +1,164 @@
+"""The projection of a request's body: not a byte is changed besides, and what cannot be read passes as it came."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from contextfold.common.json_depth import DEPTH_MAX
+from contextfold.fold.messages import IMAGE_TOKENS, Format, project, project_body
+from contextfold.fold.messages.body import MESSAGES_MAX, VALUES_MAX
+from tests.fold.messages.projecting import Message, back, body_of, branch, work
+
+ODD = """\ufeff{
+ "system" : [ {"type":"text","text":"é \\u00e9 東京","cache_control":{"type":"ephemeral"}} ] ,"n":%s,
+\t"messages"\t:[ %s\n ,%s  ,\r\n%s, %s,%s ,  %s ]
+, "x" : -0.0e+1 , "thinking":{"type":"enabled"}}  \n"""
+
+
+def odd_body() -> tuple[bytes, bytes]:
+    """A body in nobody's hand, and what must be sent of it."""
+    texts = [json.dumps(one, indent=1, ensure_ascii=False) for one in (*branch("anthropic", "br_1"),)]
+    texts += [json.dumps(one, ensure_ascii=False).replace("Bash", "\\u0042ash é😀") for one in work("anthropic", "w")]
+    texts += [json.dumps(one, separators=(" , ", " : ")) for one in back("anthropic", "br_1")]
+    whole = (ODD.lstrip("\ufeff") % ("9" * 5000, *texts)).encode()
+    first, last = whole.index(texts[2].encode()), whole.index(texts[4].encode())
+    return whole, whole[:first] + whole[last:]
+
+
+def test_not_a_byte_is_changed_besides() -> None:
+    whole, left = odd_body()
+    projected = project_body(whole, "anthropic")
+    assert projected.body == left
+    assert projected.changed
+    again = project_body(left, "anthropic")
+    assert again.body is left
+    assert projected.receipt.tokens_before == -(-len(whole) // 4)
+    assert again.receipt.tokens_before == projected.receipt.tokens_after == -(-len(left) // 4)
+    assert projected.original(2).encode() in whole
+    assert "é😀" in projected.original(2)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "not_json"),
+        (b"nothing", "not_json"),
+        (b"[]", "not_json"),
+        (b'{"messages":[]', "not_json"),
+        (b'{"messages":[]}x', "not_json"),
+        (b'{"messages":[],}', "not_json"),
+        (b'{"messages":[{},]}', "not_json"),
+        (b'{"messages":[{}{}]}', "not_json"),
+        (b'{"messages":[{},,{}]}', "not_json"),
+        (b'{"messages" []}', "not_json"),
+        (b"{1:[]}", "not_json"),
+        (b'{"messages":[],"x":NaN}', "not_json"),
+        (b'{"messages":[],"x":01}', "not_json"),
+        (b'{"messages":[{"content":"\xff"}]}', "not_json"),
+        (b'{"messages":[],"x":"\xed\xa0\x80"}', "not_json"),
+        (b'{"messages":[],"x":"\xe6"}', "not_json"),
+        (b'\xef\xbb\xbf{"messages":[]}', "not_json"),
+        ('{"messages":[]}'.encode("utf-16"), "not_json"),
+        (b'{"messages":[],"messages":[]}', "repeated_members"),
+        (b'{"messages":[],"mess\\u0061ges":[]}', "repeated_members"),
+        (b'{"messages":[{"role":"user","role":"user"}]}', "repeated_members"),
+        (b'{"messages":[],"x":[{"a":{"b":1,"b":1}}]}', "repeated_members"),
+        (b"{}", "no_messages"),
+        (b'{"messages":"text"}', "no_messages"),
+        (b'{"messages":{"0":{}}}', "no_messages"),
+        (b'{"input":[]}', "no_messages"),
+        (b'{"messages":[]}', ""),
+        (b' {\n"messages"\t: [ ] } ', ""),
+    ],
+)
+def test_a_body_that_cannot_be_read_passes_as_it_came(body: bytes, reason: str) -> None:
+    projected = project_body(body, "anthropic")
+    assert projected.body is body
+    assert projected.receipt.reason == reason
+    assert projected.receipt.told()["reason"] == (reason or None)
+    assert projected.receipt.tokens_before == projected.receipt.tokens_after == -(-len(body) // 4)
+    assert [span.branch_id for span in projected.threads] == [None]
+
+
+@pytest.mark.parametrize("place", ["message", "member"])
+@pytest.mark.parametrize("brackets", [("[", "]"), ('{"a":', "}")])
+def test_nesting_without_end_passes_as_it_came(place: str, brackets: tuple[str, str]) -> None:
+    for depth, is_deep in ((DEPTH_MAX, False), (DEPTH_MAX + 1, True), (100_000, True)):
+        deep = brackets[0] * (depth - 1) + "[]" + brackets[1] * (depth - 1)
+        body = '{"messages":[%s],"x":%s}' % ((deep, "1") if place == "message" else ("", deep))
+        assert project_body(body.encode(), "anthropic").receipt.reason == ("too_deep" if is_deep else ""), depth
+
+
+def test_values_without_end_pass_as_they_came() -> None:
+    flood = b'{"messages":[' + b"[]," * VALUES_MAX + b"[]]}"
+    assert project_body(flood, "anthropic").receipt.reason == "too_many_values"
+    text = b'{"messages":["' + b"[]" * VALUES_MAX + b'"]}'
+    assert project_body(text, "anthropic").receipt.reason == ""
+    numbers = b"1," * VALUES_MAX + b"1"
+    assert project_body(b'{"messages":[],"x":[' + numbers + b"]}", "anthropic").receipt.reason == "too_many_values"
+    assert project_body(b'{"messages":[],"x":["' + numbers + b'"]}', "anthropic").receipt.reason == ""
+
+
+def test_messages_without_end_pass_as_they_came() -> None:
+    for number, reason in ((MESSAGES_MAX, ""), (MESSAGES_MAX + 1, "too_many_values")):
+        flood = b'{"messages":[' + b",".join([b"1"] * number) + b"]}"
+        projected = project_body(flood, "anthropic")
+        assert (projected.receipt.reason, projected.body is flood) == (reason, True), number
+
+
+def test_a_history_that_the_provider_keeps_passes_as_it_came() -> None:
+    messages = [*branch("openai-responses", "br_1"), *work("openai-responses", "w"), *back("openai-responses", "br_1")]
+    for name, value in (("previous_response_id", "resp_1"), ("conversation", {"id": "conv_1"})):
+        body = body_of(messages, "openai-responses", stream=True, **{name: value})
+        projected = project_body(body, "openai-responses")
+        assert projected.body is body
+        assert projected.receipt.reason == "kept_elsewhere"
+        assert (projected.model, projected.streams) == ("m", True)
+        assert project_body(body_of(messages, "openai-responses", **{name: None}), "openai-responses").changed
+
+
+def test_text_for_a_list_is_a_request_like_any_other() -> None:
+    body = b'{"model":"m","input":"hello"}'
+    assert project_body(body, "openai-responses").receipt.reason == ""
+    assert project("hello", "openai-responses").messages == "hello"
+    assert project("hello", "openai-responses").receipt.reason == ""
+    assert project("hello", "anthropic").receipt.reason == "no_messages"
+    assert project(None, "anthropic").receipt.reason == "no_messages"  # type: ignore[arg-type]
+
+
+def test_a_files_base64_counts_as_a_picture_and_no_more() -> None:
+    data = "A" * 100_000
+    shown: dict[Format, list[Message]] = {
+        "anthropic": [
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}},
+            {
+                "type": "tool_result",
+                "tool_use_id": "w",
+                "content": [{"type": "image", "source": {"type": "base64", "data": data}}],
+            },
+        ],
+        "openai-chat": [
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}},
+            {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}},
+            {"type": "file", "file": {"file_data": data}},
+        ],
+        "openai-responses": [{"type": "input_image", "image_url": f"data:image/png;base64,{data}"}],
+    }
+    for format, parts in shown.items():
+        for part in parts:
+            messages = [{"role": "user", "content": [part]}]
+            for tokens in (
+                project(messages, format).receipt.tokens_before,
+                project_body(body_of(messages, format), format).receipt.tokens_before,
+            ):
+                assert IMAGE_TOKENS < tokens < IMAGE_TOKENS + 100
+    text = [{"role": "user", "content": [{"type": "text", "text": f"data:image/png;base64,{data}"}]}]
+    assert project(text, "anthropic").receipt.tokens_before > 25_000
+
+
+def test_a_model_written_with_escapes_or_in_utf8_is_told() -> None:
+    assert project_body('{"messages":[],"model":"モデル"}'.encode(), "anthropic").model == "モデル"
+    assert project_body(b'{"messages":[],"model":"\\u30e2"}', "anthropic").model == "モ"
+    assert project_body(b'{"messages":[],"model":7}', "anthropic").model == ""

@@ -1,0 +1,255 @@
+"""What was received waits in order, is written whole, and is never in anybody's way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+
+import pytest
+
+from contextfold.errors import ScrubFailed, StoreInvalid, StoreUnavailable
+from contextfold.fold.service import inbox
+from contextfold.fold.service.inbox import (
+    BATCH_BYTES,
+    BATCH_ITEMS,
+    ITEMS_MAX,
+    LINGER_S,
+    OWNER_BYTES_MAX,
+    OWNER_ITEMS_MAX,
+    Batch,
+    Inbox,
+    InboxFull,
+)
+from contextfold.fold.store import SessionKey
+from tests.contract.sessions import key_of
+
+ONE, TWO = key_of("p1"), key_of("p2")
+
+
+class Written:
+    """A writer that notes what it was given, and what was lost."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[SessionKey, list[int]]] = []
+        self.ids: list[tuple[str, bool]] = []
+        self.lost: list[tuple[list[int], Exception | None]] = []
+        self.fails: Callable[[Sequence[int]], Exception | None] = lambda _items: None
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self, batch: Batch[int]) -> None:
+        await self.gate.wait()
+        self.ids.append((batch.id, batch.is_again))
+        problem = self.fails(batch.items)
+        if problem:
+            raise problem
+        self.batches.append((batch.key, list(batch.items)))
+
+    def note(self, items: Sequence[int], problem: Exception | None) -> None:
+        self.lost.append((list(items), problem))
+
+    def of(self, key: SessionKey) -> list[int]:
+        return [item for written, items in self.batches if written == key for item in items]
+
+
+def run(act: Callable[[Written, Inbox[int]], Coroutine[None, None, None]]) -> None:
+    async def whole() -> None:
+        written = Written()
+        async with asyncio.timeout(60):
+            await act(written, Inbox(written, lost=written.note))
+
+    asyncio.run(whole())
+
+
+def test_it_is_written_in_order_session_by_session() -> None:
+    async def act(written: Written, box: Inbox[int]) -> None:
+        for number in range(200):
+            box.put(ONE if number % 2 else TWO, [number], [10])
+        assert box.waiting == 200
+        await asyncio.gather(box.settled(ONE), box.settled(TWO))
+        assert written.of(ONE) == list(range(1, 200, 2))
+        assert written.of(TWO) == list(range(0, 200, 2))
+        assert box.waiting == 0
+
+    run(act)
+
+
+def test_many_are_written_together_but_not_too_many() -> None:
+    async def act(written: Written, box: Inbox[int]) -> None:
+        for number in range(3 * BATCH_ITEMS):
+            box.put(ONE, [number], [1])
+        await box.settled(ONE)
+        assert [len(items) for _, items in written.batches] == [BATCH_ITEMS] * 3
+        for number in range(4):
+            box.put(TWO, [number], [BATCH_BYTES // 2])
+        box.put(TWO, [4], [3 * BATCH_BYTES])
+        await box.settled(TWO)
+        assert [items for key, items in written.batches if key == TWO] == [[0, 1], [2, 3], [4]]
+
+    run(act)
+
+
+def test_whoever_waits_waits_only_for_what_came_before() -> None:
+    async def act(written: Written, box: Inbox[int]) -> None:
+        written.fails = lambda _items: written.gate.clear()  # after this batch nothing is written
+        for number in range(BATCH_ITEMS):
+            box.put(ONE, [number], [1])
+        waiting = asyncio.ensure_future(box.settled(ONE))
+        await asyncio.sleep(0)
+        for number in range(BATCH_ITEMS, 3 * BATCH_ITEMS):
+            box.put(ONE, [number], [1])
+        await waiting
+        assert written.of(ONE) == list(range(BATCH_ITEMS))
+        written.fails = lambda _items: None
+        written.gate.set()
+        await box.settled(ONE)
+        assert written.of(ONE) == list(range(3 * BATCH_ITEMS))
+
+    run(act)
+
+
+def test_nobody_waits_where_nothing_waits() -> None:
+    async def act(written: Written, box: Inbox[int]) -> None:
+        written.gate.clear()
+        box.put(TWO, [1], [1])
+        await box.settled(ONE)
+        assert written.batches == []
+
+    run(act)
+
+
+def test_a_store_that_is_away_is_asked_again_until_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "AGAIN_FIRST_S", 0.001)
+
+    async def act(written: Written, box: Inbox[int]) -> None:
+        tries = 0
+
+        def fails(_items: Sequence[int]) -> Exception | None:
+            nonlocal tries
+            tries += 1
+            return StoreUnavailable("away") if tries < 5 else None
+
+        written.fails = fails
+        for number in range(3):
+            box.put(ONE, [number], [1])
+        await box.settled(ONE)
+        assert written.of(ONE) == [0, 1, 2]
+        assert written.lost == []
+        assert [is_again for _, is_again in written.ids] == [False, True, True, True, True]
+        assert len({batch_id for batch_id, _ in written.ids}) == 1
+
+    run(act)
+
+
+def test_whoever_waits_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "SETTLED_S", 0.01)
+
+    async def act(written: Written, box: Inbox[int]) -> None:
+        written.gate.clear()
+        box.put(ONE, [1], [1])
+        with pytest.raises(StoreUnavailable):
+            await box.settled(ONE)
+        written.gate.set()
+        await box.close(10)
+        assert written.of(ONE) == [1]
+
+    run(act)
+
+
+def test_one_that_cannot_be_written_spoils_no_other() -> None:
+    async def act(written: Written, box: Inbox[int]) -> None:
+        written.fails = lambda items: ScrubFailed("no") if 3 in items else None
+        for number in range(6):
+            box.put(ONE, [number], [1])
+        await box.settled(ONE)
+        assert written.of(ONE) == [0, 1, 2, 4, 5]
+        assert [(items, type(problem)) for items, problem in written.lost] == [([3], ScrubFailed)]
+
+    run(act)
+
+
+def test_there_is_a_limit_to_what_waits_and_to_each_owners_share_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "ALL_SETTLED_S", 60)
+
+    async def act(written: Written, box: Inbox[int]) -> None:
+        written.gate.clear()
+        with pytest.raises(InboxFull):
+            box.put(ONE, [0], [OWNER_BYTES_MAX + 1])
+        for number in range(OWNER_ITEMS_MAX):
+            box.put(ONE, [number], [1])
+        with pytest.raises(InboxFull):
+            box.put(TWO, [0], [1])
+        others = [key_of("p", owner=f"owner{number}") for number in range(ITEMS_MAX // OWNER_ITEMS_MAX)]
+        box.put(others[0], [7] * OWNER_ITEMS_MAX, [1] * OWNER_ITEMS_MAX)
+        with pytest.raises(InboxFull):
+            box.put(others[1], [0], [1])
+        written.gate.set()
+        await box.all_settled("local")
+        box.put(TWO, [0], [OWNER_BYTES_MAX])
+        await box.settled(TWO)
+        assert written.of(ONE) == list(range(OWNER_ITEMS_MAX))
+
+    run(act)
+
+
+def test_several_are_taken_together_or_not_at_all() -> None:
+    async def act(written: Written, box: Inbox[int]) -> None:
+        with pytest.raises(InboxFull):
+            box.put(ONE, [1, 2, 3], [1, 1, OWNER_BYTES_MAX])
+        assert box.waiting == 0
+        box.put(ONE, [], [])
+        box.put(ONE, [1, 2], [1, 1])
+        await box.settled(ONE)
+        assert written.of(ONE) == [1, 2]
+
+    run(act)
+
+
+def test_one_session_that_cannot_be_written_holds_up_no_other_of_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "ALL_SETTLED_S", 2.0)
+
+    async def act(written: Written, box: Inbox[int]) -> None:
+        written.fails = lambda items: StoreUnavailable("away") if 1 in items else None
+        box.put(ONE, [1], [1])
+        box.put(TWO, [2], [1])
+        await box.all_settled("local")
+        assert written.of(TWO) == [2]
+
+    run(act)
+
+
+def test_a_log_that_cannot_be_read_loses_its_reports_and_no_others() -> None:
+    async def act(written: Written, box: Inbox[int]) -> None:
+        written.fails = lambda items: StoreInvalid("broken") if 1 in items else None
+        box.put(ONE, [1], [1])
+        box.put(TWO, [2], [1])
+        await box.all_settled("local")
+        assert written.of(TWO) == [2]
+        assert [(items, type(problem)) for items, problem in written.lost] == [([1], StoreInvalid)]
+        assert box.waiting == 0
+
+    run(act)
+
+
+def test_its_end_writes_all_and_takes_nothing_more() -> None:
+    async def act(written: Written, box: Inbox[int]) -> None:
+        for number in range(20 * BATCH_ITEMS):
+            box.put(ONE if number % 3 else TWO, [number], [1])
+        await box.close(LINGER_S[0] * 10)  # in which nobody lingers, or it would not be enough
+        assert sorted(written.of(ONE) + written.of(TWO)) == list(range(20 * BATCH_ITEMS))
+        with pytest.raises(InboxFull):
+            box.put(ONE, [1], [1])
+        assert written.lost == []
+
+    run(act)
+
+
+def test_what_is_left_when_the_time_is_over_is_told() -> None:
+    async def act(written: Written, box: Inbox[int]) -> None:
+        written.gate.clear()
+        for number in range(3):
+            box.put(ONE, [number], [1])
+        await box.close(0.01)
+        assert written.lost == [([0, 1, 2], None)]
+
+    run(act)

@@ -1,0 +1,127 @@
+"""Payloads that no host sends: any JSON anywhere is observed or refused, in time and space that grow with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextfold.errors import ArgumentInvalid
+from contextfold.hosts import claude_code, cursor, vscode
+from contextfold.hosts.hook_event import Observed
+from tests.hosts.payloads import RECORDED, payloads
+
+Read = Callable[[Mapping[str, object]], Observed]
+HOSTS: dict[str, tuple[Read, list[str]]] = {
+    "claude-code": (claude_code.read, [RECORDED, "claude-code-by-hand"]),
+    "cursor": (cursor.read, ["cursor-by-hand"]),
+    "vscode": (vscode.read, ["vscode-by-hand"]),
+}
+SHAPES = [
+    *({"type": kind, "file": {}} for kind in ("text", "notebook", "image", 1)),
+    {"stdout": ""},
+    {"filePath": "", "structuredPatch": []},
+    {"notebook_path": "", "new_source": ""},
+    {"filenames": []},
+    {"oldTodos": [], "newTodos": []},
+    {"url": "", "result": ""},
+    {"query": "", "results": []},
+    {"status": "", "agentId": ""},
+    {"content": []},
+]
+TEXT = st.text(st.characters(), max_size=20)  # lone surrogates included
+LEAF = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
+NAMES = st.sampled_from(["type", "text", "content", "file", "cells", "outputs", "stdout", "data", "resource"]) | TEXT
+VALUE = st.recursive(LEAF, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4))
+LONG = 1 << 20
+GROWTH = 20  # a line's number, at most, for its line feed
+
+
+def check(read: Read, payload: Mapping[str, object]) -> None:
+    try:
+        seen = read(payload)
+    except ArgumentInvalid:
+        return
+    size = len(json.dumps(payload))
+    for told in (seen.done, *seen.batch):
+        if told:
+            assert 1 <= len(told.type) <= 64
+            assert told.type.isprintable()
+            assert len(told.content.encode("utf-8")) <= GROWTH * size
+            told.call_id.encode("utf-8")
+    for text in (seen.event, seen.conversation, seen.agent, seen.folder, seen.session_id):
+        assert text is None or text.encode("utf-8")
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@given(data=st.data())
+def test_any_value_in_any_member_is_observed_or_refused(host: str, data: st.DataObject) -> None:
+    read, files = HOSTS[host]
+    payload = dict(
+        data.draw(st.sampled_from([each for name in files for each in payloads(name) if len(str(each)) < 5_000]))
+    )
+    for name in data.draw(st.lists(st.sampled_from([*payload, "agent_id", "agent_type"]), min_size=1, max_size=3)):
+        payload[name] = data.draw(VALUE)
+    check(read, payload)
+
+
+@given(shape=st.sampled_from(SHAPES), members=st.dictionaries(NAMES, VALUE, max_size=4), data=st.data())
+def test_any_value_inside_a_known_shape_is_observed_or_refused(
+    shape: dict[str, object], members: dict[str, object], data: st.DataObject
+) -> None:
+    response = shape | members | {name: data.draw(VALUE) for name in data.draw(st.sets(st.sampled_from(list(shape))))}
+    common = {"hook_event_name": "PostToolUse", "session_id": "s", "tool_name": "X", "tool_use_id": "t"}
+    check(claude_code.read, {**common, "tool_response": response})
+    batch = [{"tool_name": "X", "tool_use_id": "t", "tool_response": response}]
+    check(claude_code.read, {**common, "hook_event_name": "PostToolBatch", "tool_calls": batch})
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"tool_name": "mcp_" + "_context_" * (LONG // 9) + "!"},
+        {"tool_response": {"type": "text", "file": {"content": "\n" * LONG, "startLine": 1 << 53}}},
+        {"tool_response": {"type": "text", "file": {"content": "x", "startLine": 10**5_000}}},
+        {"tool_response": {"filenames": ["x"] * LONG}},
+        {"tool_response": [{"type": "text", "text": ""}] * (LONG // 8)},
+        {"tool_response": {"type": "notebook", "file": {"cells": [{"outputs": [{"text": ""}] * 9}] * (LONG // 99)}}},
+        {"tool_response": "\ud800" * LONG},
+        {"tool_input": {"x": "\ud800" * LONG}},
+        {"tool_name": "\x00" * LONG},
+        {"agent_id": "\x00" * LONG, "agent_type": " " * LONG},
+    ],
+)
+def test_a_megabyte_of_one_thing_is_read(members: dict[str, object]) -> None:
+    common = {"hook_event_name": "PostToolUse", "session_id": "s", "tool_name": "X", "tool_use_id": "t"}
+    seen = claude_code.read({**common, **members})
+    assert seen.done
+    assert len(seen.done.content.encode("utf-8")) < GROWTH * LONG
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_nesting_without_end_and_endless_numbers_are_refused(host: str) -> None:
+    read, _ = HOSTS[host]
+    deep: object = []
+    for _ in range(100_000):
+        deep = [deep]
+    common = {"session_id": "s", "conversation_id": "s", "tool_name": "X", "tool_use_id": "t"}
+    event = "postToolUse" if host == "cursor" else "PostToolUse"
+    for odd in (deep, {"content": deep}, 10**5_000):
+        for member in ("tool_input", "tool_output" if host == "cursor" else "tool_response"):
+            with pytest.raises(ArgumentInvalid):
+                read({**common, "hook_event_name": event, member: odd})
+
+
+def test_a_result_of_ours_that_is_nested_without_end_names_no_session() -> None:
+    seen = claude_code.read(
+        {
+            "hook_event_name": "PostToolUse",
+            "session_id": "s",
+            "tool_name": "mcp__contextfold__context_branch",
+            "tool_response": "[" * 1_000_000,
+        }
+    )
+    assert (seen.done, seen.session_id) == (None, None)

@@ -1,0 +1,249 @@
+"""A slow, stuck, silent or hostile caller costs bounded time and memory, and never the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.serve.wire import (
+    ALIVE,
+    INITIALIZE,
+    PARSE_ERROR,
+    PING,
+    RESOLVE,
+    Server,
+    call,
+    environment,
+    error_code_of,
+    is_running,
+    request,
+    resident_mb,
+    text_of,
+)
+from tests.support.machine import COMMAND, Call, write_files
+from tests.support.waiting import until
+
+# A stuck call waits for all of it, and one that is not stuck must never need it, however busy this machine is.
+TIMEOUT_S = "5"
+
+
+class TestTimeouts:
+    @pytest.mark.parametrize("tool", ["context.resolve", "context.list_caches", "context.inspect_cache"])
+    def test_a_stuck_call_of_any_tool_ends_in_an_internal_error_and_the_next_is_answered(
+        self, tool: str, root: Path
+    ) -> None:
+        arguments = {"context.resolve": RESOLVE, "context.list_caches": {}, "context.inspect_cache": {"cache": "docs"}}[
+            tool
+        ]
+        with Server(root, CONTEXT_TOOL_TIMEOUT_SECS=TIMEOUT_S) as server:
+            server.ask(INITIALIZE)
+            assert server.ask(call(tool, arguments))["result"]["isError"] is False
+            (stuck,) = server.workers()
+            server.freeze_worker()
+            answer = server.ask(call(tool, arguments))
+            assert text_of(answer) == '{"error":{"code":"internal_error","message":"Internal error"}}\n'
+            assert server.ask(PING) == ALIVE
+            assert server.ask(call(tool, arguments))["result"]["isError"] is False
+            until(lambda: not is_running(stuck))  # the kernel takes its time to end what was killed
+            assert len(server.workers()) == 1
+
+    def test_work_that_really_takes_too_long_is_ended_and_cannot_pile_up(
+        self, root: Path, tmp_path: Path, call_in_process: Call
+    ) -> None:
+        """Reading and counting these documents takes seconds; no trick is needed."""
+        write_files(tmp_path / "big", {f"{n}.md": f"word{n} " * 400_000 for n in range(40)})
+        assert call_in_process("build", "--sources", tmp_path / "big", "--cache", root / "big").code == 0
+        subprocess.run(["rm", "-r", root / "big" / "pack"], check=True)
+        slow = call("context.resolve", {"cache": "big", "query": "word1", "budget": 1})
+        with Server(root, CONTEXT_TOOL_TIMEOUT_SECS="1") as server:
+            server.ask(INITIALIZE)
+            for _ in range(3):
+                assert error_code_of(server.ask(slow)) == "internal_error"
+                # In a second too, which a busy machine may need for itself.
+                until(lambda: server.ask(call("context.resolve", RESOLVE))["result"]["isError"] is False)
+                until(lambda: len(server.workers()) <= 1)  # the kernel takes its time to free what it read
+
+    def test_a_worker_that_dies_costs_one_call_at_most(self, root: Path) -> None:
+        with Server(root) as server:
+            server.ask(INITIALIZE)
+            first = server.ask(call("context.resolve", RESOLVE))
+            for how in (signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM):
+                for worker in server.workers():
+                    os.kill(worker, how)
+                answers = [server.ask(call("context.resolve", RESOLVE)) for _ in range(3)]
+                assert answers[1:] == [first, first]
+                assert answers[0] == first or error_code_of(answers[0]) == "internal_error"
+
+    def test_a_worker_that_dies_in_the_middle_of_a_call_is_an_internal_error(self, root: Path) -> None:
+        with Server(root) as server:
+            server.ask(INITIALIZE)
+            server.ask(call("context.list_caches"))
+            server.freeze_worker()
+            server.input.write(call("context.resolve", RESOLVE))
+            until(server.waits)  # so the worker has it
+            for worker in server.workers():
+                os.kill(worker, signal.SIGKILL)
+            assert error_code_of(server.answer()) == "internal_error"
+            assert server.ask(call("context.resolve", RESOLVE))["result"]["isError"] is False
+
+    def test_a_request_larger_than_a_pipe_to_a_stuck_worker_times_out_too(self, root: Path) -> None:
+        with Server(root, CONTEXT_TOOL_TIMEOUT_SECS=TIMEOUT_S) as server:
+            server.ask(INITIALIZE)
+            server.ask(call("context.list_caches"))
+            server.freeze_worker()
+            assert (
+                error_code_of(server.ask(call("context.resolve", {**RESOLVE, "query": "q" * 900_000})))
+                == "internal_error"
+            )
+            assert server.ask(PING) == ALIVE
+
+    @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+    def test_no_worker_outlives_its_server(self, how: signal.Signals, root: Path) -> None:
+        with Server(root, CONTEXT_TOOL_TIMEOUT_SECS=TIMEOUT_S) as server:
+            server.ask(INITIALIZE)
+            server.ask(call("context.list_caches"))
+            (worker,) = server.workers()
+            server.process.send_signal(how)
+            server.process.wait(timeout=30)
+            until(lambda: not is_running(worker))
+
+
+class TestClients:
+    def test_one_that_stops_reading_is_waited_for_with_bounded_memory(
+        self, root: Path, tmp_path: Path, call_in_process: Call
+    ) -> None:
+        write_files(tmp_path / "big", {"big.md": "word " * 100_000})
+        assert call_in_process("build", "--sources", tmp_path / "big", "--cache", root / "big").code == 0
+        question = call("context.resolve", {"cache": "big", "query": "word", "budget": 10**6})
+        with Server(root) as server:
+            server.ask(INITIALIZE)
+            os.set_blocking(server.input.fileno(), False)
+            sent, quiet = 0, 0
+            while quiet < 20:  # until the server takes no more
+                written = server.input.write(question)
+                if written is None:
+                    quiet += 1
+                    select.select([], [], [], 0.05)
+                else:
+                    assert written == len(question)
+                    sent += 1
+                    quiet = 0
+            assert resident_mb(server.process.pid) < 40
+            for _ in range(sent):
+                assert len(text_of(server.answer())) > 500_000
+            os.set_blocking(server.input.fileno(), True)
+            assert server.ask(PING) == ALIVE
+
+    def test_one_that_closes_early_ends_the_server_quietly(self, root: Path) -> None:
+        with Server(root) as server:
+            server.ask(INITIALIZE)
+            server.ask(call("context.list_caches"))
+            workers = server.workers()
+            server.output.close()
+            server.input.write(PING * 3)
+            assert server.process.wait(timeout=30) == 0
+            assert server.process.stderr
+            assert server.process.stderr.read() == b""
+            until(lambda: not any(is_running(worker) for worker in workers))
+
+    def test_one_that_sends_garbage_forever_costs_nothing(self, root: Path) -> None:
+        garbage = os.urandom(1 << 16).replace(b"\n", b"x") + b"\n"
+        with Server(root) as server:
+            server.ask(INITIALIZE)
+            before = resident_mb(server.process.pid)
+            for _ in range(300):
+                assert server.ask(garbage) == PARSE_ERROR
+            assert resident_mb(server.process.pid) < before + 8
+
+    def test_a_log_that_nobody_reads_stops_nothing(self, root: Path) -> None:
+        """stderr is a pipe that fills up."""
+        with Server(root) as server:
+            server.ask(INITIALIZE)
+            for _ in range(2000):
+                assert (
+                    error_code_of(server.ask(call("context.resolve", {**RESOLVE, "cache": "x" * 200})))
+                    == "cache_missing"
+                )
+
+    def test_streams_that_somebody_made_non_blocking_work(self, root: Path) -> None:
+        inward, to_server = os.pipe()
+        from_server, outward = os.pipe()
+        os.set_blocking(inward, False)
+        os.set_blocking(outward, False)
+        process = subprocess.Popen([COMMAND, "serve", "--stdio"], stdin=inward, stdout=outward, env=environment(root))
+        os.close(inward)
+        os.close(outward)
+        with open(to_server, "wb", buffering=0) as sending, open(from_server, "rb") as receiving:
+            sending.write(INITIALIZE)
+            assert json.loads(receiving.readline())["id"] == 0
+            sending.write(call("context.resolve", RESOLVE) * 3)
+            for _ in range(3):
+                assert json.loads(receiving.readline())["result"]["isError"] is False
+        assert process.wait(timeout=30) == 0
+
+    def test_one_that_ignores_the_death_of_children_still_gets_every_answer(self, root: Path) -> None:
+        """An ignored SIGCHLD is inherited, and takes the dead from whoever waits for them."""
+        script = f"trap '' CHLD; exec {COMMAND} serve --stdio"
+        server = subprocess.Popen(
+            ["bash", "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(root, CONTEXT_TOOL_TIMEOUT_SECS=TIMEOUT_S),
+        )
+        assert server.stdin
+        assert server.stdout
+        for line in (INITIALIZE, call("context.list_caches")):
+            server.stdin.write(line)
+            server.stdin.flush()
+            server.stdout.readline()
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        for worker in children:
+            os.kill(int(worker), signal.SIGSTOP)
+        out, _ = server.communicate(call("context.resolve", RESOLVE) * 3, timeout=60)
+        answers = [json.loads(line) for line in out.splitlines()]
+        assert error_code_of(answers[0]) == "internal_error"
+        assert [answer["result"]["isError"] for answer in answers[1:]] == [False, False]
+        assert server.returncode == 0
+
+    def test_descriptors_beyond_1023_can_be_waited_for(self, root: Path) -> None:
+        from_server, outward = os.pipe()
+        os.set_blocking(outward, False)
+        many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        argv: list[str | Path] = [COMMAND, "serve", "--stdio"]
+        process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=outward, env=environment(root), pass_fds=many, close_fds=True
+        )
+        os.close(outward)
+        for descriptor in many:
+            os.close(descriptor)
+        assert process.stdin
+        process.stdin.write(INITIALIZE + request("tools/list") * 200)
+        process.stdin.close()
+        with open(from_server, "rb") as receiving:
+            assert len(receiving.read().splitlines()) == 201
+        assert process.wait(timeout=30) == 0
+
+    def test_a_setting_of_the_interpreter_decides_nothing(self, root: Path) -> None:
+        with Server(root, PYTHONINTMAXSTRDIGITS="640") as server:
+            assert server.ask(INITIALIZE.replace(b'"id":0', b'"id":' + b"7" * 700))["id"] == int("7" * 700)
+            line = call("context.resolve", RESOLVE).replace(b"4000", b"9" * 5000)
+            assert error_code_of(server.ask(line)) == "invalid_budget"
+
+    def test_a_relative_root_whose_folder_is_gone_is_an_io_error(self, root: Path, tmp_path: Path) -> None:
+        (tmp_path / "here" / "caches").mkdir(parents=True)
+        argv: list[str | Path] = [COMMAND, "serve", "--stdio", "--cache-root", "caches"]
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path / "here")
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(INITIALIZE)
+        process.stdin.flush()
+        process.stdout.readline()
+        subprocess.run(["rm", "-r", tmp_path / "here"], check=True)
+        out, _ = process.communicate(call("context.resolve", RESOLVE) + call("context.list_caches"), timeout=60)
+        assert [error_code_of(json.loads(line)) for line in out.splitlines()] == ["io_error", "io_error"]

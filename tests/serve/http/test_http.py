@@ -1,0 +1,324 @@
+"""The daemon's routes, as a client on a socket sees them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contextfold import __version__
+from tests.support.daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
+from tests.support.machine import context
+
+NO_STATE = {
+    "session_id": None,
+    "active_branch_id": None,
+    "branch_depth": 0,
+    "total_tokens": 0,
+    "folded_tokens": 0,
+    "context_usage": 0,
+}
+FOLD_NAMES = [
+    "context_branch", "context_return", "context_branch_status", "context_list_branches", "context_rollback",
+    "context_record", "context_expand",
+]  # fmt: skip
+RESOLVE_NAMES = ["context.resolve", "context.list_caches", "context.inspect_cache"]
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder = tmp_path_factory.mktemp("http")
+    sources = folder / "sources"
+    sources.mkdir()
+    (sources / "deploy.md").write_text("How to deploy.\n")
+    caches = folder / "caches"
+    caches.mkdir()
+    assert context("build", "--sources", sources, "--cache", caches / "docs").code == 0
+    running = Daemon(folder, "--cache-root", str(caches))
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture
+def http(daemon: Daemon) -> Iterator[Http]:
+    made = Http(daemon.port)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=[LEGACY, MODERN])
+def agent(request: pytest.FixtureRequest, daemon: Daemon) -> Iterator[HttpAgent]:
+    made = HttpAgent(daemon.port, request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def project(request: pytest.FixtureRequest) -> str:
+    return f"/projects/{request.node.nodeid}"
+
+
+class TestTheStateHeader:
+    def test_a_call_tells_the_state_after_it(self, agent: HttpAgent, project: str) -> None:
+        begun = agent.call("context_branch", description="d", prompt="p" * 400, project_path=project)
+        assert agent.last
+        assert "\n" not in agent.last.headers["x-context-state"]
+        assert ", " not in agent.last.headers["x-context-state"]
+        assert agent.state == {
+            "session_id": begun["session_id"],
+            "active_branch_id": begun["branch_id"],
+            "branch_depth": 1,
+            "total_tokens": 100,
+            "folded_tokens": 0,
+            "context_usage": 0,
+        }
+        assert list(agent.state) == list(NO_STATE)
+
+    def test_a_refused_call_tells_it_too(self, agent: HttpAgent, project: str) -> None:
+        begun = agent.call("context_branch", description="d", prompt="p", project_path=project)
+        for arguments in ({"branch_id": "br_none"}, {"branch_id": 5}, {"nonsense": 1}):
+            with pytest.raises(Refused):
+                agent.call("context_return", message="m", project_path=project, **arguments)
+            assert agent.state["active_branch_id"] == begun["branch_id"]
+
+    def test_without_a_project_it_is_empty(self, agent: HttpAgent) -> None:
+        agent.rpc("tools/list", {})
+        assert agent.state == NO_STATE
+        agent.call("context.list_caches")
+        assert agent.state == NO_STATE
+        with pytest.raises(Refused):
+            agent.call("context_return", message="m", project_path="not/absolute")
+        assert agent.state == NO_STATE
+        with pytest.raises(Refused):
+            agent.call("no_such_tool")
+        assert agent.state == NO_STATE
+
+    @pytest.mark.parametrize(
+        ("method", "path", "body", "headers", "status"),
+        [
+            ("POST", "/mcp", b"{", RPC, 400),
+            ("POST", "/mcp", b'{"jsonrpc":"2.0","method":"notifications/initialized"}', RPC, 202),
+            ("POST", "/mcp", b"{}", RPC, 400),
+            ("POST", "/mcp", b"{}", {"content-type": "text/plain"}, 400),
+            ("POST", "/mcp", b"{}", {**RPC, "host": "evil.example"}, 421),
+            ("POST", "/mcp", b"{}", {**RPC, "origin": "http://evil.example"}, 403),
+            ("POST", "/mcp", b"x" * (5 << 20), RPC, 413),
+            ("GET", "/mcp", None, {"accept": "text/event-stream"}, 405),
+            ("DELETE", "/mcp", None, {}, 405),
+            ("PUT", "/mcp", b"", {}, 405),
+            ("GET", "/mcp/tools/list", None, {}, 200),
+            ("GET", "/mcp/nothing", None, {}, 404),
+        ],
+    )
+    def test_every_response_under_mcp_has_it(  # noqa: PLR0917 - the parts of a request
+        self, daemon: Daemon, method: str, path: str, body: bytes | None, headers: dict[str, str], status: int
+    ) -> None:
+        http = Http(daemon.port)
+        reply = http.ask(method, path, body, headers)
+        http.close()
+        assert reply.status == status
+        assert json.loads(reply.headers["x-context-state"]) == NO_STATE
+
+    def test_elsewhere_there_is_none(self, http: Http) -> None:
+        assert "x-context-state" not in http.ask("GET", "/healthz").headers
+
+
+class TestSessionNames:
+    def test_the_header_addresses_a_session_of_its_own(self, daemon: Daemon, project: str) -> None:
+        for era in (LEGACY, MODERN):
+            plain, named = HttpAgent(daemon.port, era), HttpAgent(daemon.port, era, x_context_session=f"review {era}")
+            ours = plain.call("context_record", project_path=project, type="t", tokens=1)
+            theirs = named.call("context_record", project_path=project, type="t", tokens=1)
+            assert ours["session_id"] != theirs["session_id"]
+            assert named.state["session_id"] == theirs["session_id"]
+            plain.close()
+            named.close()
+
+    def test_a_name_that_is_no_text_is_refused(self, agent: HttpAgent, project: str) -> None:
+        for name in (5, "", "x" * 201, "a\x00b"):
+            with pytest.raises(Refused) as problem:
+                agent.call("context_record", {"contextfold/session": name}, project_path=project, type="t", tokens=1)
+            assert problem.value.code == -32602
+
+    def test_half_a_surrogate_pair_is_no_name(self, daemon: Daemon, project: str) -> None:
+        agent = HttpAgent(daemon.port, MODERN)
+        with pytest.raises(Refused) as problem:
+            agent.call("context_record", {"contextfold/session": "\ud800"}, project_path=project, type="t", tokens=1)
+        agent.close()
+        assert (problem.value.code, problem.value.data) == (-32602, {"field": "session"})
+
+
+class TestDiscovery:
+    def test_get_lists_every_tool_as_the_seed_shows_it(self, http: Http) -> None:
+        reply = http.ask("GET", "/mcp/tools/list")
+        assert reply.headers["content-type"] == "application/json"
+        tools = reply.json["tools"]
+        assert [tool["name"] for tool in tools] == [*RESOLVE_NAMES, *FOLD_NAMES]
+        assert all(list(tool) == ["name", "description", "inputSchema"] for tool in tools)
+        described = {tool["name"]: tool["description"] for tool in tools}
+        assert described["context_branch"] == "Create sub-trajectory for focused subtask"
+        assert described["context_return"] == "Fold branch and return to parent with summary"
+        schemas = {tool["name"]: tool["inputSchema"] for tool in tools}
+        assert schemas["context_branch"] == {
+            "type": "object",
+            "properties": {
+                "description": {"type": "string", "description": "Brief summary of subtask (max 200 chars)"},
+                "prompt": {"type": "string", "description": "Detailed instruction for branch execution"},
+                "project_path": {"type": "string", "description": "Absolute path to project directory"},
+            },
+            "required": ["description", "prompt", "project_path"],
+        }
+        assert schemas["context_return"] == {
+            "type": "object",
+            "properties": {
+                "message": {"type": "string", "description": "Summary of branch outcome"},
+                "project_path": {"type": "string", "description": "Absolute path to project directory"},
+                "branch_id": {
+                    "type": "string",
+                    "description": "Branch to fold (defaults to current active branch)",
+                },
+            },
+            "required": ["message", "project_path"],
+        }
+
+    def test_mcp_lists_the_same_tools(self, agent: HttpAgent) -> None:
+        listed = agent.rpc("tools/list", {})["tools"]
+        discovered = agent.http.ask("GET", "/mcp/tools/list").json["tools"]
+        assert [{key: tool[key] for key in ("name", "description", "inputSchema")} for tool in listed] == discovered
+        assert {tool["name"] for tool in listed if tool["annotations"]["destructiveHint"]} == {"context_rollback"}
+
+    def test_toolsets_can_be_chosen(self, tmp_path: Path) -> None:
+        running = Daemon(tmp_path, "--tools", "fold")
+        try:
+            http = Http(running.port)
+            assert [tool["name"] for tool in http.ask("GET", "/mcp/tools/list").json["tools"]] == FOLD_NAMES
+            http.close()
+        finally:
+            assert running.stop() == 0
+
+
+class TestResolveTools:
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"cache": "docs", "query": "deploy", "budget": 100},
+            {"cache": "docs", "query": "ünï \u2028 🗺", "budget": 0},
+            {"cache": "nowhere", "query": "deploy", "budget": 100},
+            {"cache": "docs", "query": "deploy", "budget": -1},
+            {"cache": "docs", "query": 7, "budget": 1},
+            {"cache": "../docs", "query": "deploy", "budget": 100},
+        ],
+    )
+    def test_the_text_is_that_of_the_stdio_server(
+        self, agent: HttpAgent, daemon: Daemon, arguments: dict[str, Any]
+    ) -> None:
+        from tests.serve.wire import after_handshake, call, text_of
+
+        (expected,) = after_handshake(daemon.folder / "caches", call("context.resolve", arguments))
+        result = agent.rpc("tools/call", {"name": "context.resolve", "arguments": arguments})
+        assert result["content"][0]["text"] == text_of(expected)
+        assert result.get("isError", False) == expected["result"]["isError"]
+
+    def test_an_argument_nobody_knows_is_an_error_of_the_protocol_there_too(self, agent: HttpAgent) -> None:
+        with pytest.raises(Refused) as problem:
+            agent.call("context.list_caches", extra=1)
+        assert (problem.value.code, problem.value.message) == (-32602, "Invalid params")
+
+    def test_a_missing_root_stops_only_the_tools_that_need_it(self, tmp_path: Path) -> None:
+        running = Daemon(tmp_path, "--cache-root", str(tmp_path / "absent"))
+        try:
+            agent = HttpAgent(running.port)
+            assert agent.rpc("tools/call", {"name": "context.list_caches", "arguments": {}})["isError"]
+            assert agent.call("context_branch", description="d", prompt="p", project_path="/p")["branch_depth"] == 1
+            agent.close()
+        finally:
+            assert running.stop() == 0
+
+
+class TestOperations:
+    def test_what_an_agent_loop_did_counts_in_the_active_branch(
+        self, agent: HttpAgent, http: Http, project: str
+    ) -> None:
+        begun = agent.call("context_branch", description="d", prompt="p", project_path=project)
+        body = {"project_path": project, "type": "file_read", "content": "12345678", "failed": True}
+        reply = http.ask("POST", "/v1/operations", json.dumps(body).encode())
+        assert reply.status == 200
+        told = reply.json
+        assert list(told) == [
+            "session_id", "branch_id", "tokens", "source", "counter", "secrets_scrubbed", "context_state",
+            "context_health",
+        ]  # fmt: skip
+        assert (told["branch_id"], told["tokens"], told["source"]) == (begun["branch_id"], 2, "reported")
+        assert told["counter"] == "v0"
+        assert told["context_health"]["failure_rate"] == 1
+
+    def test_a_name_and_a_key_work_as_for_the_tools(self, http: Http, project: str) -> None:
+        body = json.dumps({"project_path": project, "type": "t", "tokens": 5}).encode()
+        headers = {"x-context-session": "nächtlich".encode().decode("latin-1"), "idempotency-key": "once"}
+        first, again = (http.ask("POST", "/v1/operations", body, headers) for _ in range(2))
+        assert first.body == again.body
+        assert first.json["context_state"]["main_thread_tokens"] == 5
+        other = http.ask("POST", "/v1/operations", body)
+        assert other.json["session_id"] != first.json["session_id"]
+
+    @pytest.mark.parametrize(
+        ("body", "field"),
+        [
+            (b"", "body"),
+            (b"[1]", "body"),
+            (b'{"project_path":"/p"', "body"),
+            (b"\xff", "body"),
+            (b"[" * 500 + b"]" * 500, "body"),
+            (b'{"project_path":"p","type":"t","tokens":1}', "project_path"),
+            (b'{"project_path":"/p","type":"t"}', "content"),
+            (b'{"project_path":"/p","type":"t","tokens":1,"source":"hook"}', "source"),
+            (b'{"project_path":"/p","type":"t","content":"\\ud800"}', "body"),
+        ],
+    )
+    def test_a_bad_body_is_named_and_nothing_is_kept(self, http: Http, body: bytes, field: str) -> None:
+        reply = http.ask("POST", "/v1/operations", body)
+        assert reply.status == 400
+        assert reply.json["error"]["code"] == -32602
+        assert reply.json["error"]["data"] == {"kind": "invalid_argument", "field": field}
+        assert reply.json["error"]["message"].startswith(f"{field} ")
+
+    def test_a_session_name_that_is_no_text_is_refused(self, http: Http, project: str) -> None:
+        body = json.dumps({"project_path": project, "type": "t", "tokens": 5}).encode()
+        for name in ("\xff", " ", "x" * 201):
+            reply = http.ask("POST", "/v1/operations", body, {"x-context-session": name})
+            assert reply.status == 400, name
+
+
+class TestHealth:
+    def test_alive_ready_and_counted(self, agent: HttpAgent, project: str) -> None:
+        agent.call("context_branch", description="d", prompt="p" * 40, project_path=project)
+        agent.call("context_return", message="m", project_path=project)
+        assert agent.http.ask("GET", "/healthz").body == b"ok\n"
+        assert agent.http.ask("GET", "/readyz").body == b"ready\n"
+        page = agent.http.ask("GET", "/metrics")
+        assert page.headers["content-type"].startswith("text/plain")
+        metrics = page.body.decode()
+        assert f'contextfold_build_info{{version="{__version__}"}} 1.0' in metrics
+        assert 'contextfold_tool_calls_total{outcome="ok",tool="context_branch"}' in metrics
+        assert "contextfold_tokens_folded_total" in metrics
+        assert project not in metrics
+
+    def test_a_store_that_takes_no_commits_is_not_ready(self, tmp_path: Path) -> None:
+        running = Daemon(tmp_path)
+        try:
+            agent = HttpAgent(running.port)
+            agent.call("context_branch", description="d", prompt="p", project_path="/p")
+            for path in running.store.parent.iterdir():
+                path.rename(path.with_suffix(f"{path.suffix}.away"))
+            assert agent.http.ask("GET", "/healthz").status == 200
+            assert agent.http.ask("GET", "/readyz").status == 503
+            with pytest.raises(Refused) as problem:
+                agent.call("context_branch", description="d", prompt="p", project_path="/p")
+            assert (problem.value.code, problem.value.message) == (-32603, "State store is unavailable")
+            assert problem.value.data == {"retry": True}
+            agent.close()
+        finally:
+            running.stop()

@@ -1,0 +1,314 @@
+"""The three tools over stdio: what they take, what they answer, and where they look."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contextfold.resolve.root import CacheRoot
+from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
+from contextfold.serve.mcp.resolve_tools import call as run_tool
+from tests.serve.wire import (
+    INITIALIZE,
+    RESOLVE,
+    Server,
+    after_handshake,
+    call,
+    error_code_of,
+    protocol_error,
+    request,
+    text_of,
+)
+from tests.support.machine import Call, as_nobody, write_files
+
+
+class TestTools:
+    def test_the_list_is_the_seeds_in_fixed_order(self, root: Path) -> None:
+        (answer,) = after_handshake(root, request("tools/list"))
+        tools = answer["result"]["tools"]
+        assert [tool["name"] for tool in tools] == ["context.resolve", "context.list_caches", "context.inspect_cache"]
+        cache = {"type": "string", "description": "Path or identifier of a built context cache"}
+        assert tools[0]["inputSchema"] == {
+            "type": "object",
+            "properties": {
+                "cache": cache,
+                "query": {"type": "string", "description": "Natural-language query"},
+                "budget": {"type": "integer", "minimum": 0, "description": "Maximum token budget"},
+            },
+            "required": ["cache", "query", "budget"],
+            "additionalProperties": False,
+        }
+        assert tools[1]["inputSchema"] == {"type": "object", "properties": {}, "additionalProperties": False}
+        assert tools[2]["inputSchema"]["properties"] == {"cache": cache}
+        assert [tool["description"] for tool in tools] == [
+            "Resolve a natural-language query against a pre-built context cache and return a deterministic, "
+            "explainable set of documents within a token budget.",
+            "List available context caches.",
+            "Inspect cache state and metadata.",
+        ]
+
+    @pytest.mark.parametrize("query", ["guide", "", "é Σ 😀", "\u0000", 'a"b\\c\nd', "deployment security"])
+    @pytest.mark.parametrize("budget", [0, 7, 4000, 2**63 - 1])
+    def test_resolve_answers_the_commands_stdout(
+        self, query: str, budget: int, root: Path, call_in_process: Call
+    ) -> None:
+        (answer,) = after_handshake(root, call("context.resolve", {"cache": "docs", "query": query, "budget": budget}))
+        if "\0" in query:  # no command line can carry it
+            assert json.loads(text_of(answer))["selection"]["query"] == query
+        else:
+            ran = call_in_process("resolve", "--cache", root / "docs", "--query", query.encode(), "--budget", budget)
+            assert text_of(answer).encode() == ran.out
+        assert answer["result"]["isError"] is False
+
+    @pytest.mark.parametrize("name", ["nope", "context_resolve", "", "context.resolve "])
+    def test_an_unknown_tool_is_named(self, name: str, root: Path) -> None:
+        assert after_handshake(root, call(name, {})) == [protocol_error(-32602, f"Unknown tool: {name}")]
+
+    @pytest.mark.parametrize(
+        "params",
+        [
+            None,
+            {},
+            {"name": 5},
+            {"name": None},
+            {"name": "context.resolve", "arguments": []},
+            {"name": "context.resolve", "arguments": "x"},
+            {"name": "context.resolve", "arguments": None},
+            {"name": "context.resolve", "arguments": {**RESOLVE, "extra": 1}},
+            {"name": "context.list_caches", "arguments": {"cache": "docs"}},
+            {"name": "context.inspect_cache", "arguments": {"cache": "docs", "query": "q"}},
+        ],
+    )
+    def test_params_of_another_shape_are_invalid(self, params: object, root: Path) -> None:
+        assert after_handshake(root, request("tools/call", params)) == [protocol_error(-32602, "Invalid params")]
+
+    @pytest.mark.parametrize(
+        ("wrong", "code"),
+        [
+            ({"cache": None}, "cache_missing"),
+            ({"cache": 5}, "cache_missing"),
+            ({"cache": ""}, "cache_missing"),
+            ({"cache": "."}, "cache_missing"),
+            ({"cache": "nowhere"}, "cache_missing"),
+            ({"cache": "\ud800"}, "cache_missing"),
+            ({"cache": "n" * 300}, "cache_missing"),
+            ({"cache": "a/" * 400_000}, "cache_missing"),
+            ({"query": None}, "invalid_query"),
+            ({"query": 5}, "invalid_query"),
+            ({"query": ["q"]}, "invalid_query"),
+            ({"query": "\ud800"}, "invalid_query"),
+            ({"query": "ok \udfff"}, "invalid_query"),
+            ({"budget": None}, "invalid_budget"),
+            ({"budget": "5"}, "invalid_budget"),
+            ({"budget": True}, "invalid_budget"),
+            ({"budget": 5.0}, "invalid_budget"),
+            ({"budget": -1}, "invalid_budget"),
+            ({"budget": 2**63}, "invalid_budget"),
+            ({"budget": 10**4000}, "invalid_budget"),
+            ({"cache": 5, "query": 5, "budget": -1}, "cache_missing"),
+            ({"query": 5, "budget": -1}, "invalid_query"),
+            ({"cache": "nowhere", "query": 5}, "invalid_query"),
+            ({"cache": "nowhere", "budget": -1}, "invalid_budget"),
+        ],
+    )
+    def test_bad_arguments_are_typed_by_what_is_wrong(self, wrong: dict[str, object], code: str, root: Path) -> None:
+        (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, **wrong}))
+        assert error_code_of(answer) == code
+
+    @pytest.mark.parametrize(
+        ("missing", "code"), [("cache", "cache_missing"), ("query", "invalid_query"), ("budget", "invalid_budget")]
+    )
+    def test_a_missing_argument_is_typed_likewise(self, missing: str, code: str, root: Path) -> None:
+        arguments = {name: value for name, value in RESOLVE.items() if name != missing}
+        assert error_code_of(after_handshake(root, call("context.resolve", arguments))[0]) == code
+
+    def test_a_budget_of_endless_digits_is_invalid(self, root: Path) -> None:
+        line = call("context.resolve", RESOLVE).replace(b"4000", b"9" * 900_000)
+        assert error_code_of(after_handshake(root, line)[0]) == "invalid_budget"
+
+    def test_messages_are_the_canonical_ones_and_tell_no_paths(self, root: Path) -> None:
+        (root / "docs" / "index.json").unlink()
+        (answer,) = after_handshake(root, call("context.resolve", RESOLVE))
+        assert text_of(answer) == '{"error":{"code":"cache_invalid","message":"Cache exists but is invalid"}}\n'
+
+    def test_nothing_is_built_or_mended_for_a_caller(self, root: Path) -> None:
+        (root / "docs" / "index.json").unlink()
+        before = sorted(str(path) for path in root.rglob("*"))
+        after_handshake(root, call("context.resolve", RESOLVE), call("context.resolve", {**RESOLVE, "cache": "new"}))
+        assert sorted(str(path) for path in root.rglob("*")) == before
+
+
+class TestNames:
+    def test_bad_arguments_are_refused_before_the_disk_is_touched(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def touched(*_: object, **__: object) -> None:
+            raise AssertionError("the disk was touched")
+
+        for name in ("open", "stat", "lstat", "scandir", "listdir", "readlink"):
+            monkeypatch.setattr(os, name, touched)
+        monkeypatch.setattr(os.path, "realpath", touched)
+        resolve, _, inspect = RESOLVE_TOOLS
+        for wrong in ({"cache": "../x"}, {"cache": "/x"}, {"cache": "a\0"}, {"query": 5}, {"budget": -1}):
+            assert '"internal_error"' not in run_tool(resolve, CacheRoot(b"/x"), {**RESOLVE, **wrong}).text
+        assert '"cache_missing"' in run_tool(inspect, CacheRoot(b"/x"), {"cache": "../x"}).text
+        assert '"internal_error"' in run_tool(resolve, CacheRoot(b"/x"), RESOLVE).text  # the trap works
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "..",
+            "../docs",
+            "docs/..",
+            "docs/../docs",
+            "/etc",
+            "/{root}/docs",
+            "\\docs",
+            "a..b",
+            "docs\0",
+            "\0",
+            "link-out",
+            "link-out/docs",
+            "file",
+        ],
+    )
+    @pytest.mark.parametrize("tool", ["context.resolve", "context.inspect_cache"])
+    def test_no_name_leads_out_of_the_root(self, name: str, tool: str, root: Path, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        os.rename(root / "docs", tmp_path / "elsewhere" / "docs")
+        (root / "link-out").symlink_to(tmp_path / "elsewhere")
+        (root / "docs").symlink_to(tmp_path / "elsewhere" / "docs")
+        (root / "file").write_text("x")
+        arguments = (
+            {**RESOLVE, "cache": name.format(root=root)} if "resolve" in tool else {"cache": name.format(root=root)}
+        )
+        assert error_code_of(after_handshake(root, call(tool, arguments))[0]) == "cache_missing"
+        assert error_code_of(after_handshake(root, call(tool, {**arguments, "cache": "docs"}))[0]) == "cache_missing"
+
+    def test_a_link_that_stays_inside_and_a_folder_below_are_caches_too(self, root: Path) -> None:
+        (root / "group").mkdir()
+        os.rename(root / "docs", root / "group" / "docs")
+        (root / "current").symlink_to(root / "group" / "docs")
+        for name in ("group/docs", "current", "./current", "group//docs/"):
+            (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, "cache": name}))
+            assert answer["result"]["isError"] is False
+
+    def test_the_root_itself_may_be_behind_a_link(self, root: Path, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to(root)
+        (answer,) = after_handshake(tmp_path / "link", call("context.resolve", RESOLVE))
+        assert answer["result"]["isError"] is False
+
+
+class TestListAndInspect:
+    def test_the_list_holds_each_folder_by_name_in_byte_order(self, root: Path) -> None:
+        for name in ("é", "Z", "a", ".hidden", "a b", "😀"):
+            (root / name).mkdir()
+        (root / "file").write_text("x")
+        (root / "link").symlink_to(root / "docs")
+        (root / "a" / "manifest.json").symlink_to(root / "docs" / "manifest.json")
+        (root / "Z" / "manifest.json").mkdir()
+        (root / "broken").mkdir()
+        (root / "broken" / "manifest.json").write_text("nope")  # nobody reads it to list it
+        for unnameable in (b"bad\xff", b"a..b", b"\\x"):
+            os.mkdir(os.fsencode(root) + b"/" + unnameable)
+        (answer,) = after_handshake(root, call("context.list_caches"))
+        names = [".hidden", "Z", "a", "a b", "broken", "docs", "é", "😀"]
+        expected = {"caches": [{"path": name, "has_manifest": name in ("broken", "docs")} for name in names]}
+        assert text_of(answer) == json.dumps(expected, separators=(",", ":"), ensure_ascii=False)
+
+    def test_every_listed_name_can_be_asked_for(self, root: Path) -> None:
+        for name in ("é", "a b", ".hidden", "~", "$HOME", "*"):
+            os.rename(root / os.listdir(root)[0], root / name)
+            (listed,) = json.loads(text_of(after_handshake(root, call("context.list_caches"))[0]))["caches"]
+            (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, "cache": listed["path"]}))
+            assert answer["result"]["isError"] is False
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
+    def test_what_may_not_be_read_is_an_io_error(self, root: Path, tmp_path: Path) -> None:
+        questions = {
+            "docs/manifest.json": call("context.inspect_cache", {"cache": "docs"}),
+            "docs/index.json": call("context.resolve", RESOLVE),
+            ".": call("context.list_caches"),
+        }
+        for file, asked in questions.items():
+            (root / file).chmod(0)
+            argv = ("serve", "--stdio", "--cache-root", str(root))
+            ran = as_nobody(tmp_path, *argv, text_input=(INITIALIZE + asked).decode())
+            assert error_code_of(json.loads(ran.stdout.splitlines()[1])) == "io_error"
+            (root / file).chmod(0o755)
+
+    def test_a_build_in_progress_is_no_cache_yet(self, root: Path) -> None:
+        for suffix in (".contextfold-building", ".contextfold-replaced"):
+            (root / f".docs{suffix}").mkdir(exist_ok=True)
+            (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, "cache": f".docs{suffix}"}))
+            assert error_code_of(answer) == "cache_missing"
+            (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, "cache": f".docs{suffix}/."}))
+            assert error_code_of(answer) == "cache_missing"
+        (answer,) = after_handshake(root, call("context.list_caches"))
+        assert [cache["path"] for cache in json.loads(text_of(answer))["caches"]] == ["docs"]
+
+    def test_a_root_that_is_not_there_is_an_io_error_of_the_list_alone(self, tmp_path: Path) -> None:
+        listed, resolved = after_handshake(
+            tmp_path / "nowhere", call("context.list_caches"), call("context.resolve", RESOLVE)
+        )
+        assert (error_code_of(listed), error_code_of(resolved)) == ("io_error", "cache_missing")
+
+    def test_inspect_tells_version_count_root_bytes_and_validity(self, root: Path, call_in_process: Call) -> None:
+        (root / "docs" / "link").symlink_to("manifest.json")
+        (answer,) = after_handshake(root, call("context.inspect_cache", {"cache": "docs"}))
+        inspected = json.loads(call_in_process("inspect", "--cache", root / "docs").out)
+        size = sum((root / "docs" / name).stat().st_size for name in ("manifest.json", "index.json"))
+        expected = {
+            "cache_version": inspected["cache_version"],
+            "document_count": 3,
+            "total_bytes": size,
+            "valid": True,
+        }
+        assert text_of(answer) == json.dumps(expected, separators=(",", ":"))
+
+    @pytest.mark.parametrize("manifest", [None, "", "nope", "{}", "[]", '{"cache_version":"x"}'])
+    def test_inspect_of_an_unreadable_manifest_says_invalid(self, manifest: str | None, root: Path) -> None:
+        (root / "docs" / "manifest.json").unlink()
+        if manifest is not None:
+            (root / "docs" / "manifest.json").write_text(manifest)
+        (answer,) = after_handshake(root, call("context.inspect_cache", {"cache": "docs"}))
+        assert answer["result"]["isError"] is False
+        assert text_of(answer) == '{"cache_version":"","document_count":0,"total_bytes":0,"valid":false}'
+
+    def test_inspect_of_a_damaged_cache_says_invalid(self, root: Path) -> None:
+        (root / "docs" / "documents" / "19835fc46fd4.json").unlink()
+        (answer,) = after_handshake(root, call("context.inspect_cache", {"cache": "docs"}))
+        inspected = json.loads(text_of(answer))
+        assert (inspected["valid"], inspected["document_count"]) == (False, 3)
+
+    @pytest.mark.parametrize("wrong", [{}, {"cache": 5}, {"cache": "nowhere"}, {"cache": ".."}])
+    def test_inspect_of_no_cache_is_missing(self, wrong: dict[str, object], root: Path) -> None:
+        assert error_code_of(after_handshake(root, call("context.inspect_cache", wrong))[0]) == "cache_missing"
+
+
+class TestNeverStale:
+    def test_a_change_is_noticed_before_the_next_answer(self, root: Path, sources: Path, call_in_process: Call) -> None:
+        def fresh(arguments: dict[str, object]) -> Any:
+            return after_handshake(root, call("context.resolve", arguments))[0]
+
+        with Server(root) as server:
+            server.ask(INITIALIZE)
+            question = call("context.resolve", RESOLVE)
+            assert server.ask(question) == fresh(RESOLVE)
+            document = root / "docs" / "documents" / "e3b0c44298fc.json"
+            before = document.read_bytes()
+            document.write_bytes(before.replace(b'"content":""', b'"content":"x"'))
+            assert server.ask(question) == fresh(RESOLVE)
+            assert error_code_of(server.ask(question)) == "cache_invalid"
+            document.write_bytes(before)
+            assert server.ask(question) == fresh(RESOLVE)
+            write_files(sources, {"new.md": "guide guide"})
+            assert call_in_process("build", "--sources", sources, "--cache", root / "docs", "--force").code == 0
+            answer = server.ask(question)
+            assert answer == fresh(RESOLVE)
+            assert json.loads(text_of(answer))["documents"][0]["id"] == "new.md"
+            subprocess.run(["rm", "-r", root / "docs"], check=True)
+            assert error_code_of(server.ask(question)) == "cache_missing"

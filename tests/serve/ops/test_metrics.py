@@ -1,0 +1,144 @@
+"""The figures that Prometheus reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from contextfold import __version__
+from contextfold.hosts.programs import HOSTS as WIRED
+from contextfold.serve.hooks import READERS
+from contextfold.serve.ops.metrics import HOSTS, RULES_MAX, Metrics
+from tests.support.daemon import Daemon, HttpAgent
+
+
+def figures(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    """Each sample by its name and its labels' values in order."""
+    content, kind = metrics.render()
+    assert kind.startswith("text/plain")
+    return {
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
+        for family in text_string_to_metric_families(content.decode())
+        for sample in family.samples
+    }
+
+
+def test_every_figure_is_there_under_its_name() -> None:
+    metrics = Metrics(["context_branch"])
+    metrics.request("/mcp", "POST", 200)
+    metrics.request_took("/mcp", 0.2)
+    metrics.refusal("busy")
+    metrics.tool_call("context_branch", "ok", 0.002)
+    metrics.folded(8500, 8300)
+    metrics.redacted("github-pat", 2)
+    metrics.store_commit()
+    metrics.store_conflict()
+    metrics.store_error()
+    metrics.sessions_open(7)
+    metrics.operation("hook", 40, failed=True)
+    metrics.branch("discarded")
+    metrics.session("ended", 3)
+    metrics.hook_report("cursor", "recorded", 5)
+    metrics.hook_waiting(12)
+    metrics.hook_write_took(0.2)
+    metrics.in_flight.inc()
+    seen = figures(metrics)
+    expected: dict[tuple[str, ...], float] = {
+        ("contextfold_build_info", __version__): 1,
+        ("contextfold_http_requests_total", "POST", "/mcp", "200"): 1,
+        ("contextfold_http_request_duration_seconds_sum", "/mcp"): 0.2,
+        ("contextfold_http_request_duration_seconds_bucket", "0.1", "/mcp"): 0,
+        ("contextfold_http_request_duration_seconds_bucket", "0.25", "/mcp"): 1,
+        ("contextfold_http_requests_in_flight",): 1,
+        ("contextfold_http_streams_open",): 0,
+        ("contextfold_http_refusals_total", "busy"): 1,
+        ("contextfold_tool_calls_total", "ok", "context_branch"): 1,
+        ("contextfold_tool_duration_seconds_count", "context_branch"): 1,
+        ("contextfold_tokens_folded_total",): 8500,
+        ("contextfold_tokens_saved",): 8300,
+        ("contextfold_redactions_total", "github-pat"): 2,
+        ("contextfold_store_operations_total", "commit"): 1,
+        ("contextfold_store_operations_total", "conflict"): 1,
+        ("contextfold_store_operations_total", "error"): 1,
+        ("contextfold_sessions_open",): 7,
+        ("contextfold_operations_total", "failed", "hook"): 1,
+        ("contextfold_operations_total", "ok", "hook"): 0,
+        ("contextfold_tokens_recorded_total", "hook"): 40,
+        ("contextfold_branches_total", "discarded"): 1,
+        ("contextfold_sessions_total", "ended"): 3,
+        ("contextfold_hook_reports_total", "cursor", "recorded"): 5,
+        ("contextfold_hook_reports_total", "vscode", "lost"): 0,
+        ("contextfold_hook_reports_waiting",): 12,
+        ("contextfold_hook_write_duration_seconds_sum",): 0.2,
+    }
+    assert expected.items() <= seen.items()
+    assert not [name for name, *_ in seen if name.endswith("_created")]
+
+
+def test_a_fold_that_saves_nothing_is_counted_honestly() -> None:
+    metrics = Metrics([])
+    metrics.folded(100, 40)
+    metrics.folded(10, -50)
+    assert figures(metrics)[("contextfold_tokens_saved",)] == -10
+
+
+def test_a_caller_cannot_make_series() -> None:
+    metrics = Metrics(["context_branch"])
+    for number in range(RULES_MAX + 50):
+        metrics.tool_call(f"guess{number}", "error", 0)
+        metrics.request("/mcp", f"METHOD{number}", 405)
+        metrics.redacted(f"rule{number}")
+        metrics.hook_report(f"host{number}", f"outcome{number}")
+        metrics.operation(f"source{number}", 1, failed=False)
+    seen = figures(metrics)
+    assert seen[("contextfold_tool_calls_total", "error", "unknown")] == RULES_MAX + 50
+    assert seen[("contextfold_http_requests_total", "other", "/mcp", "405")] == RULES_MAX + 50
+    assert seen[("contextfold_redactions_total", "other")] == 50
+    assert seen[("contextfold_hook_reports_total", "other", "other")] == RULES_MAX + 50
+    assert seen[("contextfold_tokens_recorded_total", "other")] == RULES_MAX + 50
+
+
+def test_what_is_told_of_the_figures_is_what_prometheus_reads() -> None:
+    metrics = Metrics([])
+    page = metrics.render()[0].decode()
+    for figure in metrics.figures:
+        assert f"# HELP {figure.name} {figure.help}\n# TYPE {figure.name} {figure.kind}\n" in page
+
+
+def test_a_daemon_counts_what_agents_do(tmp_path: Path) -> None:
+    running = Daemon(tmp_path)
+    agent = HttpAgent(running.port)
+    try:
+        for _ in range(2):
+            branch = agent.call("context_branch", description="d", prompt="1234", project_path="/p")["branch_id"]
+        agent.call("context_record", project_path="/p", type="read", tokens=30)
+        agent.call("context_record", project_path="/p", type="read", tokens=12, failed=True)
+        agent.call("context_return", message="m", project_path="/p")
+        agent.call("context_branch", description="d", prompt="1234", project_path="/p")
+        agent.call("context_rollback", branch_id=branch, project_path="/p", restore_state=False)
+        page = agent.http.ask("GET", "/metrics").body.decode()
+    finally:
+        agent.close()
+        assert running.stop() == 0
+    for line in (
+        'contextfold_operations_total{outcome="ok",source="reported"} 1.0',
+        'contextfold_operations_total{outcome="failed",source="reported"} 1.0',
+        'contextfold_tokens_recorded_total{source="reported"} 42.0',
+        'contextfold_branches_total{change="created"} 3.0',
+        'contextfold_branches_total{change="folded"} 1.0',
+        'contextfold_branches_total{change="discarded"} 1.0',
+        'contextfold_sessions_total{change="started"} 1.0',
+        'contextfold_sessions_total{change="rolled_back"} 1.0',
+    ):
+        assert line in page
+
+
+def test_two_daemons_in_one_process_count_apart() -> None:
+    first, second = Metrics([]), Metrics([])
+    first.store_commit()
+    assert ("contextfold_store_operations_total", "commit") not in figures(second)
+
+
+def test_every_host_that_can_report_is_counted_by_its_name() -> None:
+    assert set(READERS) == set(HOSTS) == {host.name for host in WIRED.values() if host.hooks}

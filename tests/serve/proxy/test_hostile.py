@@ -1,0 +1,448 @@
+"""Upstreams and clients that mean harm: each costs bounded time and memory, and others are answered meanwhile.
+
+The Anthropic upstream is the hostile one, the OpenAI upstream a good one. The daemon waits as ever, only less long.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import struct
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from http.client import HTTPConnection, HTTPException
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests.serve.proxy.agents import KEY, Conversation
+from tests.serve.proxy.raw_upstream import Asked, RawUpstream, Script, Wire, fine
+from tests.support.daemon import Daemon, Http
+from tests.support.upstream import Upstream
+
+WAIT_S = 60.0  # far more than anything here may take, far less than for ever
+MIB = 1 << 20
+BODY_MAX = 48 * MIB
+SOME_MIB = 48  # what a few requests may cost in memory, the interpreter's own habits included
+HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "content-type": "application/json"}
+PATH = "/proxy/anthropic/v1/messages"
+BODY = json.dumps(Conversation("anthropic").user("Hello").body()).encode()
+GOOD_BODY = json.dumps(Conversation("openai-chat").user("Hello").body()).encode()
+STREAM = "Content-Type: text/event-stream"
+EVENT = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+class Impatient(Daemon):
+    def start(self) -> None:
+        self._argv[:1] = [sys.executable, str(Path(__file__).parent / "impatient.py")]
+        super().start()
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Iterator[RawUpstream]:
+    with closing(RawUpstream()) as upstream:
+        yield upstream
+
+
+@pytest.fixture(scope="module")
+def daemon(hostile: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with Upstream() as good:
+        argv = ["--anthropic-upstream", hostile.url, "--openai-upstream", good.url + "/v1"]
+        env = {"CONTEXT_PROXY_BODY_MAX_BYTES": str(BODY_MAX)}
+        daemon = Impatient(tmp_path_factory.mktemp("hostile"), *argv, env=env)
+        yield daemon
+        assert daemon.stop() == 0
+        log = daemon.log.read_text()
+        assert '"http.failed"' not in log
+        assert '"uncaught"' not in log
+
+
+@pytest.fixture(autouse=True)
+def all_is_well_afterwards(hostile: RawUpstream, daemon: Daemon) -> Iterator[None]:
+    """Whatever was done, the next one is served by the same upstream as if nothing had been."""
+    hostile.script, hostile.script_of_head = fine, None
+    others_are_answered(daemon)
+    yield
+    hostile.script, hostile.script_of_head = fine, None
+    others_are_answered(daemon)
+    with closing(Http(daemon.port).within(WAIT_S)) as http:
+        assert http.ask("POST", PATH, BODY, HEADERS).json == {"fine": True}
+    assert hostile.failures == []
+
+
+def others_are_answered(daemon: Daemon) -> None:
+    with closing(Http(daemon.port).within(WAIT_S)) as http:
+        path, headers = "/proxy/openai/v1/chat/completions", {"authorization": f"Bearer {KEY}"}
+        answer = http.ask("POST", path, GOOD_BODY, {**headers, "content-type": "application/json"})
+        assert answer.status == 200
+        assert http.ask("GET", "/healthz").status == 200
+
+
+@contextmanager
+def within_memory(daemon: Daemon, most_mib: int = SOME_MIB) -> Iterator[None]:
+    """The daemon's memory, at its peak, grew by no more than that."""
+    process = Path(f"/proc/{daemon.process.pid}")
+    try:
+        (process / "clear_refs").write_text("5")  # the peak begins anew
+    except OSError:
+        pytest.skip("this system does not tell how much memory a process had at its peak")
+    before = _kib(process, "VmRSS")
+    yield
+    assert (_kib(process, "VmHWM") - before) // 1024 <= most_mib
+
+
+def _kib(process: Path, name: str) -> int:
+    found = re.search(rf"{name}:\s+(\d+) kB", (process / "status").read_text())
+    assert found
+    return int(found[1])
+
+
+class Client:
+    """One request over a connection of its own."""
+
+    def __init__(self, daemon: Daemon, case: str = "") -> None:
+        self._connection = HTTPConnection("127.0.0.1", daemon.port, timeout=WAIT_S)
+        self._connection.request("POST", PATH, BODY, {**HEADERS, "x-case": case})
+
+    def answer(self) -> tuple[int, bytes]:
+        """Status and body; IncompleteRead or another error where it was cut."""
+        with closing(self._connection):
+            response = self._connection.getresponse()
+            return response.status, response.read()
+
+    def kind(self) -> str:
+        """What the daemon says is wrong."""
+        status, body = self.answer()
+        return f"{status} {json.loads(body)['error']['data']['kind']}"
+
+    def is_cut(self) -> bool:
+        try:
+            self.answer()
+        except (HTTPException, OSError):
+            return True
+        return False
+
+
+# ---- upstreams
+
+
+def by_case(scripts: Iterable[Script]) -> Script:
+    """All of them at once, each for the client that names it."""
+    known = {script.__name__: script for script in scripts}
+    return lambda asked, wire: known[asked.header("x-case")[0]](asked, wire)
+
+
+def until_closed(send: Callable[[], None], *, pause_s: float = 0.0) -> None:
+    """Again and again, until nobody takes it any more."""
+    pause = threading.Event()
+    with suppress(OSError):
+        while not pause.wait(pause_s):
+            send()
+
+
+def silent(_asked: Asked, wire: Wire) -> None:
+    assert wire.is_closed()
+
+
+def only_hints(_asked: Asked, wire: Wire) -> None:
+    until_closed(lambda: wire.send(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"), pause_s=0.01)
+
+
+def endless_head(_asked: Asked, wire: Wire) -> None:
+    wire.send(b"HTTP/1.1 200 OK\r\nX-Long: ")
+    until_closed(lambda: wire.send(b"a" * 65_536))
+
+
+def many_headers(_asked: Asked, wire: Wire) -> None:
+    wire.send(b"HTTP/1.1 200 OK\r\n")
+    until_closed(lambda: wire.send(b"X-More: and more\r\n" * 1_000))
+
+
+def garbage(_asked: Asked, wire: Wire) -> None:
+    wire.send(b"\x16\x03\x01\x02\x00" + bytes(range(256)) * 8 + b"\r\n\r\n")
+    wire.socket.close()
+
+
+def half_a_head(_asked: Asked, wire: Wire) -> None:
+    wire.send(b"HTTP/1.1 200 OK\r\nContent-Le")
+    wire.socket.shutdown(socket.SHUT_WR)
+    assert wire.is_closed()
+
+
+def reset_at_once(_asked: Asked, wire: Wire) -> None:
+    reset(wire)
+
+
+def odd_status(_asked: Asked, wire: Wire) -> None:
+    wire.answer(b"{}", status="999 Strange")
+
+
+def reset(wire: Wire) -> None:
+    wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    wire._read.close()
+    wire.socket.close()
+
+
+NO_ANSWERS = {
+    silent: "504 upstream_timeout",
+    only_hints: "504 upstream_timeout",
+    endless_head: "502 upstream_broken",
+    many_headers: "502 upstream_broken",
+    garbage: "502 upstream_broken",
+    half_a_head: "502 upstream_broken",
+    reset_at_once: "502 upstream_broken",
+    odd_status: "502 upstream_broken",
+}
+
+
+def test_an_upstream_without_an_answer_is_told_to_the_client(hostile: RawUpstream, daemon: Daemon) -> None:
+    hostile.script = by_case(NO_ANSWERS)
+    with within_memory(daemon):
+        clients = {script.__name__: Client(daemon, script.__name__) for script in NO_ANSWERS}
+        others_are_answered(daemon)
+        told = {name: client.kind() for name, client in clients.items()}
+    assert told == {script.__name__: kind for script, kind in NO_ANSWERS.items()}
+
+
+def half_closes(_asked: Asked, wire: Wire) -> None:
+    wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n0123456789")
+    wire.socket.shutdown(socket.SHUT_WR)
+    assert wire.is_closed()
+
+
+def resets_in_the_middle(_asked: Asked, wire: Wire) -> None:
+    wire.begin(STREAM)
+    wire.chunk(EVENT)
+    reset(wire)
+
+
+def stops_in_the_middle(_asked: Asked, wire: Wire) -> None:
+    wire.begin(STREAM)
+    wire.chunk(EVENT)
+    assert wire.is_closed()
+
+
+def drips(_asked: Asked, wire: Wire) -> None:
+    """Never quiet for long, and never done."""
+    wire.begin(STREAM)
+    until_closed(lambda: wire.chunk(b":"), pause_s=0.2)
+
+
+def promises_more(_asked: Asked, wire: Wire) -> None:
+    wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n{}")
+    assert wire.is_closed()
+
+
+def breaks_its_chunks(_asked: Asked, wire: Wire) -> None:
+    wire.begin(STREAM)
+    wire.chunk(EVENT)
+    wire.send(b"zz\r\nwhat\r\n")
+    assert wire.is_closed()
+
+
+def endless_chunk_size(_asked: Asked, wire: Wire) -> None:
+    wire.begin(STREAM)
+    until_closed(lambda: wire.send(b"0" * 65_536))
+
+
+BAD_ENDS = (
+    *(half_closes, resets_in_the_middle, stops_in_the_middle, drips, promises_more),
+    *(breaks_its_chunks, endless_chunk_size),
+)
+
+
+def test_an_answer_that_does_not_end_well_is_cut_for_the_client_too(hostile: RawUpstream, daemon: Daemon) -> None:
+    """To end it properly would make half an answer look like a whole one."""
+    hostile.script = by_case(BAD_ENDS)
+    with within_memory(daemon):
+        clients = {script.__name__: Client(daemon, script.__name__) for script in BAD_ENDS}
+        others_are_answered(daemon)
+        whole = [name for name, client in clients.items() if not client.is_cut()]
+    assert whole == []
+
+
+def test_what_comes_after_the_promised_length_reaches_nobody(hostile: RawUpstream, daemon: Daemon) -> None:
+    hostile.script = lambda _asked, wire: wire.send(
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen"
+    )
+    assert [Client(daemon).answer() for _ in range(3)] == [(200, b"{}")] * 3
+
+
+def test_a_huge_answer_passes_in_little_memory(hostile: RawUpstream, daemon: Daemon) -> None:
+    part, times = b'"' + b"x" * (MIB - 2) + b",", 64
+
+    def huge(_asked: Asked, wire: Wire) -> None:
+        wire.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (times * MIB))
+        for _ in range(times):
+            wire.send(part)
+
+    hostile.script = huge
+    connection = HTTPConnection("127.0.0.1", daemon.port, timeout=WAIT_S)
+    with within_memory(daemon), closing(connection):
+        connection.request("POST", PATH, BODY, HEADERS)
+        response = connection.getresponse()
+        assert sum(len(response.read(MIB)) for _ in range(times)) == times * MIB
+
+
+def bomb(wbits: int) -> bytes:
+    """Very many of the lines that an event stream may hold."""
+    packer = zlib.compressobj(1, wbits=wbits)
+    lines = b":\n" * (MIB // 2)
+    return b"".join(packer.compress(lines) for _ in range(2 * SOME_MIB)) + packer.flush()
+
+
+def test_a_bomb_passes_in_little_memory(hostile: RawUpstream, daemon: Daemon) -> None:
+    bombs = {"gzip": bomb(31), "deflate": bomb(15)}
+    kinds = ("application/json", "text/event-stream")
+
+    def drop(asked: Asked, wire: Wire) -> None:
+        packed, _, kind = asked.header("x-case")[0].partition(" ")
+        wire.answer(bombs[packed], f"Content-Type: {kind}", f"Content-Encoding: {packed}")
+
+    hostile.script = drop
+    with within_memory(daemon):
+        clients = [(packed, Client(daemon, f"{packed} {kind}")) for packed in bombs for kind in kinds]
+        others_are_answered(daemon)
+        assert all(client.answer() == (200, bombs[packed]) for packed, client in clients)
+
+
+def test_a_client_that_does_not_read_holds_up_its_own_upstream_only(hostile: RawUpstream, daemon: Daemon) -> None:
+    sent = threading.Event()
+
+    def floods(_asked: Asked, wire: Wire) -> None:
+        wire.begin(STREAM)
+        until_closed(lambda: wire.chunk(EVENT * 1_000))
+        sent.set()
+
+    hostile.script = floods
+    with within_memory(daemon):
+        client = Client(daemon)
+        others_are_answered(daemon)
+        assert sent.wait(WAIT_S)  # it was cut, though the client is still there
+        assert client.is_cut()
+
+
+# ---- clients
+
+
+def head(length: str, path: str = PATH) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", *(f"{name}: {value}" for name, value in HEADERS.items())]
+    return "\r\n".join([*lines, length, "", ""]).encode()
+
+
+def told(connection: socket.socket) -> bytes:
+    """What the daemon sends until it closes the connection."""
+    seen = b""
+    with suppress(ConnectionError):
+        while part := connection.recv(65_536):
+            seen += part
+    return seen
+
+
+def connected(daemon: Daemon) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", daemon.port), timeout=WAIT_S)
+
+
+def test_a_body_that_does_not_come_is_waited_for_not_long(daemon: Daemon) -> None:
+    paths, lengths = (PATH, "/proxy/anthropic/v1/files"), ("Content-Length: 1000", "Transfer-Encoding: chunked")
+    with within_memory(daemon), ExitStack() as open_ones:
+        stalled = [open_ones.enter_context(connected(daemon)) for _ in paths for _ in lengths]
+        for client, (path, length) in zip(stalled, product(paths, lengths), strict=True):
+            client.sendall(head(length, path) + b"2\r\n{}\r\n")
+        slow = open_ones.enter_context(connected(daemon))
+        slow.sendall(head("Content-Length: 1000000"))
+        others_are_answered(daemon)
+        pause = threading.Event()
+        with suppress(OSError):
+            for _ in range(int(WAIT_S / 0.1)):
+                slow.sendall(b"x")
+                pause.wait(0.1)
+            pytest.fail("nobody minded")
+        for client in stalled:
+            answer = told(client)
+            assert answer == b"" or b" 408 " in answer.partition(b"\r\n")[0]
+
+
+def test_a_body_without_end_is_cut_at_the_limit(daemon: Daemon) -> None:
+    part = b"%x\r\n" % MIB + b"x" * MIB + b"\r\n"
+    with within_memory(daemon, 3 * BODY_MAX // MIB), closing(connected(daemon)) as client:
+        client.sendall(head("Transfer-Encoding: chunked"))
+        until_s = time.monotonic() + WAIT_S
+        with suppress(OSError):
+            while time.monotonic() < until_s:  # it is read on for a moment, so that the refusal can be
+                client.sendall(part)
+            pytest.fail("nobody minded")
+        others_are_answered(daemon)
+
+
+def test_a_body_that_says_it_is_too_large_is_not_read_at_all(daemon: Daemon) -> None:
+    with within_memory(daemon), closing(connected(daemon)) as client:
+        client.sendall(head(f"Content-Length: {1 << 40}"))
+        assert b" 413 " in client.recv(65_536).partition(b"\r\n")[0]
+
+
+def test_a_client_that_sends_no_more_but_listens_or_not_costs_nothing(hostile: RawUpstream, daemon: Daemon) -> None:
+    hostile.script = silent
+    with within_memory(daemon), closing(connected(daemon)) as client:
+        client.sendall(head(f"Content-Length: {len(BODY)}") + BODY)
+        hostile.next()
+        client.shutdown(socket.SHUT_WR)
+        told(client)  # an end, whichever
+
+
+def test_a_client_that_is_gone_takes_its_upstream_along(hostile: RawUpstream, daemon: Daemon) -> None:
+    ended = threading.Event()
+
+    def answers_for_long(_asked: Asked, wire: Wire) -> None:
+        wire.begin(STREAM)
+        wire.chunk(EVENT)
+        assert wire.is_closed()
+        ended.set()
+
+    hostile.script = answers_for_long
+    failed = daemon.log.read_text().count("proxy.upstream_failed")
+    with closing(connected(daemon)) as client:
+        client.sendall(head(f"Content-Length: {len(BODY)}") + BODY)
+        seen = b""
+        while EVENT not in seen:
+            seen += client.recv(65_536)
+    assert ended.wait(WAIT_S)
+    others_are_answered(daemon)  # by then, whatever was to be logged about it is logged
+    assert daemon.log.read_text().count("proxy.upstream_failed") == failed  # nobody's time was up
+
+
+def test_many_connections_that_say_little_leave_room_for_others(hostile: RawUpstream, daemon: Daemon) -> None:
+    hostile.script = silent
+    begun = [b"", b"POST ", head("Content-Length: 1000")[:-2], head("Content-Length: 1000")]
+    with within_memory(daemon, 2 * SOME_MIB):
+        clients = [connected(daemon) for _ in range(600)]
+        for number, client in enumerate(clients):
+            client.sendall(begun[number % len(begun)])
+        others_are_answered(daemon)
+        for client in clients:
+            if client is not clients[0]:
+                told(client)
+            client.close()
+
+
+def test_many_streams_at_once_are_all_answered(hostile: RawUpstream, daemon: Daemon) -> None:
+    together = threading.Barrier(40)
+
+    def slowly(_asked: Asked, wire: Wire) -> None:
+        wire.begin(STREAM)
+        together.wait(WAIT_S)
+        for _ in range(20):
+            wire.chunk(EVENT * 100)
+        wire.send(b"0\r\n\r\n")
+
+    hostile.script = slowly
+    with within_memory(daemon):
+        clients = [Client(daemon) for _ in range(together.parties)]
+        others_are_answered(daemon)
+        assert [client.answer() for client in clients] == [(200, EVENT * 2_000)] * together.parties

@@ -1,0 +1,136 @@
+"""Whoever kills, stops and restarts servers and daemons while others work with them: one at a time, each healed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.stores.nats.agents import Book
+from tests.stores.nats.routes import Routes
+from tests.stores.nats.subjects import leader_of
+from tests.support.daemon import Daemon
+from tests.support.machine import times
+from tests.support.nats_servers import NatsCluster, NatsServer
+
+AWAY_CALLS = 5  # answered while something is away; then it may come back
+AWAY_S = 6.0  # or after so long: without a leader nobody is answered
+PAUSED_S = (5.0, 5.0) if times(1, 0) else (0.5, 12.0)  # the others may elect another leader meanwhile, or not
+CALM_CALLS = 60  # answered between two faults
+CALM_S = 90.0  # a bound on a hang
+TRIES_TOLD = 20
+
+
+class Servers(NamedTuple):
+    """A cluster, the wires between its servers, and what an installation on it is called."""
+
+    cluster: NatsCluster
+    routes: Routes
+    prefix: str
+
+
+@contextmanager
+def daemons(
+    folder: Path, count: int, store: str, *argv: str, env: Mapping[str, str] | None = None
+) -> Iterator[list[Daemon]]:
+    """Daemons over one store; where it is many servers, each tries another one first. None is left behind."""
+    running: list[Daemon] = []
+    servers = store.split(",")
+    try:
+        for number in range(count):
+            first = number % len(servers)
+            mine = ",".join(servers[first:] + servers[:first])
+            running.append(Daemon(folder / f"d{number}", *argv, store=mine, env=env))
+        yield running
+    finally:
+        for daemon in running:
+            if daemon.process.poll() is None:
+                daemon.kill()
+
+
+class Nemesis:
+    """Each fault is over when it returns. `told` has what was done, for whoever reads about a failure."""
+
+    def __init__(self, dice: random.Random, book: Book, fleet: Sequence[Daemon], servers: Servers | None) -> None:
+        self._dice, self._book, self._fleet, self._servers = dice, book, fleet, servers
+        self.told: list[str] = []
+
+    @property
+    def faults(self) -> list[Callable[[], None]]:
+        of_daemons = [self.kill_daemon, self.pause_daemon]
+        of_servers = [self.kill_leader, self.cut_off_leader, self.pause_leader, self.stop_server]
+        return of_daemons if self._servers is None else of_servers[:3] + of_daemons + of_servers[3:]
+
+    def plague(self, faults: Sequence[Callable[[], None]]) -> None:
+        """One after the other, and people are given time to do something in between."""
+        for fault in faults:
+            self._calm()
+            fault()
+        self._calm()
+
+    def _calm(self) -> None:
+        is_calm = self._book.wait_for(CALM_CALLS, CALM_S) and not self._book.broken
+        last = map(str, self._book.tries[-TRIES_TOLD:])
+        assert is_calm, "\n".join(["nobody is answered any more", *self._book.broken, *self.told, *last])
+
+    def kill_leader(self) -> None:
+        server = self._leading()
+        self._tell(f"kill {server.name}")
+        server.kill()
+        self._book.wait_for(AWAY_CALLS, AWAY_S)
+        server.start()
+
+    def cut_off_leader(self) -> None:
+        """It runs, and daemons may be with it, but the others do not hear it."""
+        assert self._servers is not None
+        server = self._leading()
+        self._tell(f"cut off {server.name}")
+        self._servers.routes.cut_off(server.name)
+        try:
+            self._book.wait_for(10**9, self._dice.uniform(*PAUSED_S))
+        finally:
+            self._servers.routes.heal()
+
+    def pause_leader(self) -> None:
+        server = self._leading()
+        self._tell(f"pause {server.name}")
+        server.pause()
+        self._book.wait_for(10**9, self._dice.uniform(*PAUSED_S))
+        server.resume()
+
+    def stop_server(self) -> None:
+        assert self._servers is not None
+        server = self._dice.choice(self._servers.cluster.servers)
+        self._tell(f"stop {server.name}")
+        server.stop()
+        self._book.wait_for(AWAY_CALLS, AWAY_S)
+        server.start()
+
+    def kill_daemon(self) -> None:
+        daemon = self._dice.choice(self._fleet)
+        self._tell(f"kill {daemon.url}")
+        daemon.kill()
+        self._book.wait_for(AWAY_CALLS, AWAY_S)
+        daemon.start()
+
+    def pause_daemon(self) -> None:
+        daemon = self._dice.choice(self._fleet)
+        self._tell(f"pause {daemon.url}")
+        daemon.pause()
+        try:
+            self._book.wait_for(10**9, self._dice.uniform(*PAUSED_S))
+        finally:
+            daemon.resume()
+
+    def _leading(self) -> NatsServer:
+        """The server that leads the logs, or any if none does."""
+        assert self._servers is not None
+        servers = self._servers.cluster.servers
+        name = asyncio.run(leader_of(self._servers.cluster.urls, f"{self._servers.prefix}_log"))
+        return next((server for server in servers if server.name == name), self._dice.choice(servers))
+
+    def _tell(self, text: str) -> None:
+        self.told.append(f"after {len(self._book.tries)} tries: {text}")

@@ -1,0 +1,103 @@
+"""A store on NATS and what it leaves there, for the tests of that store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from contextfold.fold.archive import Entry
+from contextfold.fold.events import (
+    BranchCreated,
+    BranchFolded,
+    Event,
+    OperationCompleted,
+    SessionStarted,
+    members,
+)
+from contextfold.fold.store import Commit, SessionKey
+from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.jetstream import Stored, Wire
+from contextfold.stores.nats.names import Names
+from contextfold.stores.nats.stream_reader import Reading, read_to
+from contextfold.stores.nats.streams import prepare
+from tests.contract.sessions import NOON, key_of, summary_of
+from tests.support.nats_servers import NatsServer, drop, random_prefix
+
+KEY = key_of()
+Act = Callable[[Place], Awaitable[None]]
+
+
+@pytest.fixture
+def on_nats(nats_server: NatsServer) -> Callable[[Act], None]:
+    """Do something at a place where nobody has been before."""
+
+    def run(act: Act) -> None:
+        async def whole() -> None:
+            place = Place((nats_server.url,), random_prefix())
+            try:
+                await act(place)
+            finally:
+                await drop(place)
+
+        asyncio.run(whole())
+
+    return run
+
+
+OnNats = Callable[[Act], None]
+
+
+async def everything(place: Place, stream: str, subjects: str) -> list[Stored]:
+    wire = Wire(place, prepare)
+    try:
+        await wire.open()
+        last = await wire.last(stream, subjects)
+        return [each async for each in read_to(wire, Reading(stream, subjects), last.seq)] if last else []
+    finally:
+        await wire.close()
+
+
+def told(stored: Stored) -> Any:
+    return json.loads(stored.data)
+
+
+def branching(key: SessionKey, session_id: str = "sess_1") -> list[Commit]:
+    """A session in four commits, as the service makes them."""
+    events: list[list[Event]] = [
+        [
+            SessionStarted(1, NOON, session_id, "/work/project", None),
+            BranchCreated(2, NOON, "br_1", None, "Look", "Look into it.", 4, 0),
+        ],
+        [OperationCompleted(3, NOON, "br_1", "tool", 10, "hook", failed=False, redactions=0)],
+        [BranchFolded(4, NOON, "br_1", "Found it", 2, 14, 0, forced=False)],
+        [OperationCompleted(5, NOON, None, "tool", 3, "hook", failed=True, redactions=1)],
+    ]
+    texts = [Entry("br_1", 2, NOON, "prompt", "Look into it."), Entry("br_1", 3, NOON, "operation", "ls")]
+    summary = summary_of(key, "br_1", "Found it", session_id=session_id)
+    return [
+        Commit(key, session_id, 0, events[0], None, "", texts[:1]),
+        Commit(key, session_id, 2, events[1], None, "", texts[1:]),
+        Commit(key, session_id, 3, events[2], None, "", [], [summary]),
+        Commit(key, session_id, 4, events[3], None, "", []),
+    ]
+
+
+async def check_published(place: Place, session_id: str = "sess_1") -> None:
+    """Everything of that session, once and in order."""
+    names = Names(place.prefix)
+    session = names.session(KEY, session_id)
+    seen = [told(each) for each in await everything(place, names.events, f"{session}.events.>")]
+    expected = [
+        members(event) | {"session_id": session_id} for commit in branching(KEY, session_id) for event in commit.events
+    ]
+    assert seen == expected
+    (branch,) = await everything(place, names.state, f"{session}.branches.>")
+    assert told(branch).items() >= {"id": "br_1", "status": "folded", "summary": "Found it", "tokens": 14}.items()
+    (state,) = await everything(place, names.state, f"{session}.meta.>")
+    assert told(state).items() >= {"revision": 5, "main_thread_tokens": 5, "active_branch_id": None}.items()
+    assert len(await everything(place, names.archive, f"{names.archived(KEY, session_id)}.entries.>")) == 2
+    assert len(await everything(place, names.archive, f"{names.archived(KEY, session_id)}.summaries.>")) == 1

@@ -1,0 +1,97 @@
+"""A session that nobody works on vanishes from its subjects, with or without a daemon; what was archived stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stores.nats.subjects import published, subjects_of
+from tests.support.daemon import Daemon, Http, HttpAgent
+from tests.support.nats_servers import NatsServer, random_prefix
+from tests.support.waiting import until
+
+SHORT_LIVED = {"CONTEXT_SESSION_IDLE_SECS": "10"}  # longer than three calls and a look take on a slow machine
+PROJECT = "/expiry"
+
+
+@pytest.fixture
+def prefix() -> str:
+    return random_prefix()
+
+
+@pytest.fixture
+def daemon(nats_server: NatsServer, tmp_path: Path, prefix: str) -> Iterator[Daemon]:
+    running = Daemon(tmp_path / "daemon", "--nats-prefix", prefix, env=SHORT_LIVED, store=nats_server.url)
+    yield running
+    if running.process.poll() is None:
+        assert running.stop() == 0
+
+
+def work(daemon: Daemon) -> Any:
+    agent = HttpAgent(daemon.port)
+    begun = agent.call("context_branch", description="d", prompt="the prompt", project_path=PROJECT)
+    agent.call("context_record", type="t", content="the content", project_path=PROJECT)
+    agent.call("context_return", message="the outcome", project_path=PROJECT)
+    agent.close()
+    return begun
+
+
+def left(server: NatsServer, prefix: str, stream: str, session_id: str) -> list[str]:
+    """The subjects of a session that still hold something."""
+    found = asyncio.run(subjects_of(server.url, f"{prefix}_{stream}"))
+    return [subject for subject in found if session_id in subject.split(".")]
+
+
+def summaries(daemon: Daemon) -> list[Any]:
+    http = Http(daemon.port)
+    found: list[Any] = http.ask("GET", "/v1/summaries?query=outcome").json["summaries"]
+    http.close()
+    return found
+
+
+def check_archive(daemon: Daemon, begun: Any) -> None:
+    (found,) = summaries(daemon)
+    assert (found["summary"], found["session_id"], found["live"]) == ("the outcome", begun["session_id"], False)
+    agent = HttpAgent(daemon.port)
+    page = agent.call("context_expand", project_path=PROJECT, branch_id=begun["branch_id"])
+    agent.close()
+    assert [entry["text"] for entry in page["entries"]] == ["the prompt", "the content", "the outcome"]
+
+
+def test_an_idle_session_vanishes_and_its_archive_stays(daemon: Daemon, nats_server: NatsServer, prefix: str) -> None:
+    begun = work(daemon)
+    session_id = begun["session_id"]
+    for stream in ("state", "events"):
+        until(lambda stream=stream: not left(nats_server, prefix, stream, session_id))  # type: ignore[misc]
+    assert asyncio.run(subjects_of(nats_server.url, f"{prefix}_log")) == []
+    check_archive(daemon, begun)
+    again = work(daemon)
+    assert again["session_id"] != session_id
+    assert len(summaries(daemon)) == 2
+
+
+def test_the_session_state_vanishes_though_no_daemon_runs(
+    daemon: Daemon, nats_server: NatsServer, prefix: str, tmp_path: Path
+) -> None:
+    begun = work(daemon)
+    session_id = begun["session_id"]
+
+    def state() -> Any:
+        found = asyncio.run(published(nats_server.url, prefix)).get(session_id)
+        return found.session_state if found else None
+
+    until(lambda: (state() or {}).get("revision") == 4)
+    daemon.kill()
+    until(lambda: state() is None)
+    later = Daemon(tmp_path / "later", "--nats-prefix", prefix, env=SHORT_LIVED, store=nats_server.url)
+    try:
+        for stream in ("state", "events"):
+            until(lambda stream=stream: not left(nats_server, prefix, stream, session_id))  # type: ignore[misc]
+        check_archive(later, begun)
+        assert work(later)["session_id"] != session_id
+    finally:
+        assert later.stop() == 0

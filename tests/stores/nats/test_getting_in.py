@@ -1,0 +1,325 @@
+"""As whom and by which way a daemon gets to NATS, and what it says where it is not let in."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stores.nats.signing import Authority, operated
+from tests.stores.nats.test_operators_page import WAIT_S, agent, block, connected, daemon, is_ready, work
+from tests.support.daemon import Daemon, Http
+from tests.support.machine import COMMAND, context
+from tests.support.nats_servers import NatsServer, random_prefix
+from tests.support.nats_servers import _free_port as free_port
+from tests.support.waiting import until
+
+PROJECT = "/work/app"
+PASSWORD = "geheim-47-pw"
+USERS = f'accounts {{ CF {{ jetstream: enabled, users: [ {{ user: daemon, password: "{PASSWORD}" }} ] }} }}'
+
+
+def refused(store: str, *argv: str) -> str:
+    """What a start that must not succeed says."""
+    words = [str(COMMAND), "serve", "--port", "0", "--store", store, *argv]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stdout) == (5, ""), done.stderr
+    told = done.stderr.splitlines()
+    assert told[-2] == "error: State store is unavailable"
+    return told[-1].removeprefix("reason: ")
+
+
+def status(running: Daemon) -> Any:
+    with agent(running) as calling:
+        return calling.call("context_list_branches", project_path=PROJECT)
+
+
+class TestPasswords:
+    @pytest.fixture
+    def server(self, tmp_path: Path) -> Iterator[NatsServer]:
+        with NatsServer(tmp_path / "n", config=USERS) as running:
+            yield running
+
+    def test_a_password_is_read_from_a_file_and_told_nowhere(self, server: NatsServer, tmp_path: Path) -> None:
+        secret = tmp_path / "secret"
+        secret.write_text(f"{PASSWORD}\n")
+        argv = ("--nats-user", "daemon", "--nats-password-file", str(secret))
+        with daemon(tmp_path / "d", server.url, *argv) as running:
+            work(running)
+            assert PASSWORD not in Path(f"/proc/{running.process.pid}/cmdline").read_text()
+        assert PASSWORD not in running.log.read_text()
+
+    def test_a_user_may_stand_in_the_variable_with_the_servers(self, server: NatsServer, tmp_path: Path) -> None:
+        config = tmp_path / "config.toml"
+        store = server.url.replace("://", f"://daemon:{PASSWORD}@")
+        config.write_text(f'store = "{store}"\n')
+        asked = ("fold", "status", "--all", "--json", "--config", config)
+        before = context(*asked)
+        assert (before.code, before.out) == (5, b"")
+        assert "has no stream" in before.err  # whoever only looks makes none
+        with daemon(tmp_path / "d", store):
+            pass
+        done = context(*asked)
+        assert (done.code, done.out) == (0, b'{"sessions":[]}\n'), done.err
+
+    @pytest.mark.parametrize("whose", ["daemon:geheim-wrong@", "nobody:geheim-wrong@", ""])
+    def test_who_is_not_let_in_is_told_so_at_once_and_without_the_password(
+        self, server: NatsServer, whose: str
+    ) -> None:
+        told = refused(server.url.replace("://", f"://{whose}"))
+        assert told.startswith("NATS refuses us: ")
+        assert "geheim" not in told
+
+
+def test_an_nkey_made_by_the_pages_program_lets_a_daemon_in(tmp_path: Path) -> None:
+    program = tmp_path / "key.py"
+    program.write_text(block("python", "encode_seed"))
+    done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, check=True)
+    public = done.stdout.strip()
+    seed = tmp_path / "daemon.nk"
+    assert seed.stat().st_mode & 0o777 == 0o600
+    config = f"accounts {{ CF {{ jetstream: enabled, users: [ {{ nkey: {public} }} ] }} }}"
+    with NatsServer(tmp_path / "n", config=config) as server:
+        with daemon(tmp_path / "d", server.url, "--nats-nkey", str(seed)) as running:
+            work(running)
+        assert refused(server.url).startswith("NATS refuses us: ")
+        seed.write_text("SUnonsense\n")
+        told = refused(server.url, "--nats-nkey", str(seed))
+        assert "seed" in told
+        assert "nonsense" not in told
+
+
+def test_credentials_that_an_operator_signed_let_a_daemon_in(tmp_path: Path) -> None:
+    creds = tmp_path / "daemon.creds"
+    with NatsServer(tmp_path / "n", config=operated(creds)) as server:
+        with daemon(tmp_path / "d", server.url, "--nats-creds", str(creds)) as running:
+            work(running)
+        other = tmp_path / "other.creds"
+        operated(other)
+        assert refused(server.url, "--nats-creds", str(other)).startswith("NATS refuses us: ")
+
+
+class TestTls:
+    @pytest.fixture
+    def authority(self, tmp_path: Path) -> Authority:
+        return Authority.made(tmp_path / "ca")
+
+    @contextmanager
+    def serving(self, folder: Path, authority: Authority, more: str = "", address: str = "127.0.0.1") -> Iterator[str]:
+        """By the page's own lines."""
+        paths = authority.issue("server", address)
+        text = block("conf", "tls {")
+        for shown, real in zip(("/etc/nats/server.pem", "/etc/nats/server.key"), paths, strict=True):
+            assert shown in text
+            text = text.replace(shown, f'"{real}"')
+        with NatsServer(folder, config=text.replace("}", f"{more}\n}}")) as server:
+            yield server.url.replace("nats://", "tls://")
+
+    def test_a_daemon_that_knows_the_authority_gets_in_and_another_does_not(
+        self, authority: Authority, tmp_path: Path
+    ) -> None:
+        with self.serving(tmp_path / "n", authority) as url:
+            with daemon(tmp_path / "d", url, "--nats-tls-ca", authority.path) as running:
+                work(running)
+            assert "certificate" in refused(url)
+            other = Authority.made(tmp_path / "other")
+            assert "certificate" in refused(url, "--nats-tls-ca", other.path)
+
+    def test_a_certificate_for_another_name_is_refused(self, authority: Authority, tmp_path: Path) -> None:
+        with self.serving(tmp_path / "n", authority, address="127.0.0.2") as url:
+            assert "certificate" in refused(url, "--nats-tls-ca", authority.path)
+
+    def test_where_servers_ask_for_a_certificate_ours_lets_us_in(self, authority: Authority, tmp_path: Path) -> None:
+        asks = f'  ca_file: "{authority.path}"\n  verify: true'
+        mine, key = authority.issue("daemon")
+        argv = ("--nats-tls-ca", authority.path, "--nats-tls-cert", mine, "--nats-tls-key", key)
+        with self.serving(tmp_path / "n", authority, asks) as url:
+            with daemon(tmp_path / "d", url, *argv) as running:
+                work(running)
+            assert "TLS" in refused(url, "--nats-tls-ca", authority.path)
+
+    def test_a_server_without_tls_gets_nothing_from_who_asks_for_tls(self, tmp_path: Path) -> None:
+        with NatsServer(tmp_path / "n", config=USERS) as server:
+            url = server.url.replace("nats://", f"tls://daemon:{PASSWORD}@")
+            assert "does not speak TLS" in refused(url)
+
+    @pytest.mark.parametrize("name", ["nats-tls-ca", "nats-tls-cert"])
+    def test_a_file_that_is_no_certificate_is_told(self, authority: Authority, tmp_path: Path, name: str) -> None:
+        nonsense = tmp_path / "nonsense"
+        nonsense.write_text("this is no certificate\n")
+        key = ("--nats-tls-key", str(nonsense)) if name == "nats-tls-cert" else ()
+        with self.serving(tmp_path / "n", authority) as url:
+            assert "check the files" in refused(url, f"--{name}", str(nonsense), *key)
+
+
+class TestServersThatWillNotDo:
+    def test_one_without_jetstream(self, tmp_path: Path) -> None:
+        users = "accounts { CF { users: [ { user: daemon, password: pw } ] } }"
+        with NatsServer(tmp_path / "n", config=users) as server:
+            assert "JetStream" in refused(server.url.replace("://", "://daemon:pw@"))
+
+    def test_one_that_is_too_old(self) -> None:
+        with old_server() as url:
+            assert refused(url) == "the NATS server is 2.11.9; 2.12 or later is needed"
+
+    def test_a_cluster_of_fewer_servers_than_replicas(self, tmp_path: Path) -> None:
+        with NatsServer(tmp_path / "n") as server:
+            assert "replicas" in refused(server.url, "--nats-replicas", "3")
+
+    def test_a_user_without_the_rights(self, tmp_path: Path) -> None:
+        rights = 'permissions { publish: "contextfold.>", subscribe: "_INBOX.>" }'
+        users = f"accounts {{ CF {{ jetstream: enabled, users: [ {{ user: daemon, password: pw, {rights} }} ] }} }}"
+        with NatsServer(tmp_path / "n", config=users) as server:
+            told = refused(server.url.replace("://", "://daemon:pw@"))
+            assert told.startswith("NATS does not let us ask $JS.API.STREAM.INFO.contextfold_log")
+
+
+@contextmanager
+def old_server() -> Iterator[str]:
+    """One that says its version, and answers what every client asks first."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(60)
+        told = {"server_id": "N", "version": "2.11.9", "headers": True, "max_payload": 1 << 20, "jetstream": True}
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = listening.accept()
+                except OSError:
+                    return
+                with client, client.makefile("rb") as lines:
+                    client.sendall(f"INFO {json.dumps(told)} \r\n".encode())
+                    for line in lines:
+                        if line.startswith(b"PING"):
+                            client.sendall(b"PONG\r\n")
+
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        yield f"nats://127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        serving.join()
+
+
+class TestApart:
+    def test_two_installations_on_one_server_never_meet(self, tmp_path: Path) -> None:
+        with NatsServer(tmp_path / "n") as server:
+            names = ("team", "team-1")  # one begins like the other
+            with (
+                daemon(tmp_path / "a", server.url, "--nats-prefix", names[0]) as one,
+                daemon(tmp_path / "b", server.url, "--nats-prefix", names[1]) as other,
+            ):
+                begun = work(one)
+                assert status(other)["total_branches"] == 0
+                with agent(other) as calling:
+                    assert calling.http.ask("GET", "/v1/sessions").json["sessions"] == []
+                    assert calling.http.ask("GET", "/v1/summaries?query=Found").json["summaries"] == []
+                assert work(other)["session_id"] != begun["session_id"]
+                assert status(one)["total_branches"] == 1
+
+    def test_a_domain_of_the_servers_is_asked_by_its_name(self, tmp_path: Path) -> None:
+        server = NatsServer(tmp_path / "n", config='jetstream { domain: "hub" }')
+        with server, daemon(tmp_path / "d", server.url, "--nats-domain", "hub") as running:
+            work(running)
+
+
+class TestProcesses:
+    def test_a_daemon_starts_while_nats_is_away_and_is_ready_once_it_is_there(self, tmp_path: Path) -> None:
+        server = NatsServer(tmp_path / "n", port=free_port())
+        with daemon(tmp_path / "d", server.url) as running:
+            assert not is_ready(running)
+            http = Http(running.port)
+            assert http.ask("GET", "/healthz").status == 200
+            http.close()
+            with server:
+                until(lambda: is_ready(running))
+                work(running)
+        told = [json.loads(line) for line in running.log.read_text().splitlines()]
+        events = [line["event"] for line in told if line["event"].startswith("store.")]
+        assert events[:2] == ["store.away", "store.connected"]
+        assert all(line["reason"] for line in told if line["event"] == "store.away")
+
+    def test_a_stdio_server_folds_on_nats_and_others_see_it_at_once(self, tmp_path: Path) -> None:
+        server = NatsServer(tmp_path / "n")
+        with server, daemon(tmp_path / "d", server.url) as running, Stdio(server.url) as stdio:
+            begun = stdio.call("context_branch", description="d", prompt="p", project_path=PROJECT)
+            assert status(running)["total_branches"] == 1
+            server.kill()  # between calls nobody in that process listens to the connection
+            server.start()
+            until(lambda: is_ready(running))
+            stdio.call("context_return", message="m", project_path=PROJECT)
+            assert status(running)["branches"][0]["id"] == begun["branch_id"]
+            assert status(running)["folded_branches"] == 1
+
+    def test_what_a_stdio_server_did_is_published_when_it_has_answered(self, tmp_path: Path) -> None:
+        """It does nothing between calls, so nothing may be left for later; and no daemon runs that would do it."""
+        with NatsServer(tmp_path / "n") as server, Stdio(server.url) as stdio:
+            begun = stdio.call("context_branch", description="d", prompt="p", project_path=PROJECT)
+            found = published(server, f"branches.{begun['branch_id']}")
+            assert found["status"] == "active"
+
+    def test_a_stopped_servers_folder_is_all_that_a_backup_needs(self, tmp_path: Path) -> None:
+        prefix = random_prefix()
+        with (
+            NatsServer(tmp_path / "n") as server,
+            daemon(tmp_path / "d", server.url, "--nats-prefix", prefix) as running,
+        ):
+            begun = work(running)
+            server.stop()
+            shutil.copytree(tmp_path / "n" / "js", tmp_path / "restored" / "js")
+        with (
+            NatsServer(tmp_path / "restored") as server,
+            daemon(tmp_path / "d2", server.url, "--nats-prefix", prefix) as running,
+            agent(running) as calling,
+        ):
+            told = calling.call("context_expand", project_path=PROJECT, branch_id=begun["branch_id"])
+            assert [entry["kind"] for entry in told["entries"]] == ["prompt", "operation", "summary"]
+            assert status(running)["folded_branches"] == 1
+
+
+def published(server: NatsServer, place: str) -> Any:
+    async def look() -> Any:
+        async with connected(server.url) as connection:
+            asked = json.dumps({"last_by_subj": f"contextfold.*.*.*.{place}"}).encode()
+            answer = await connection.request("$JS.API.STREAM.MSG.GET.contextfold_state", asked, timeout=WAIT_S)
+            return json.loads(base64.b64decode(json.loads(answer.data)["message"]["data"]))
+
+    return asyncio.run(look())
+
+
+class Stdio:
+    """A server that a host starts, with the fold tools."""
+
+    def __init__(self, store: str) -> None:
+        argv = [str(COMMAND), "serve", "--stdio", "--tools", "fold", "--store", store]
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def __enter__(self) -> Stdio:
+        self._ask("initialize", {})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate(timeout=60)
+
+    def call(self, tool: str, **arguments: str) -> Any:
+        return json.loads(self._ask("tools/call", {"name": tool, "arguments": arguments})["content"][0]["text"])
+
+    def _ask(self, method: str, params: Mapping[str, object]) -> Any:
+        assert self._process.stdin
+        assert self._process.stdout
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        assert "result" in answer, answer
+        return answer["result"]

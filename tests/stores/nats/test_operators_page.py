@@ -1,0 +1,389 @@
+"""What docs/nats.md tells operators, done: its files given to real servers, its commands and its program run."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import nats
+import nats.errors
+import pytest
+from nats.aio.client import Client
+
+from contextfold.cli.parse import parse
+from contextfold.stores.nats.names import Names
+from tests.support.daemon import Daemon, Http, HttpAgent, Refused
+from tests.support.machine import ROOT, context
+from tests.support.nats_servers import PROGRAM, NatsCluster, NatsServer
+from tests.support.nats_servers import _free_port as free_port
+from tests.support.waiting import until
+
+PAGE = (ROOT / "docs" / "nats.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+PROJECT = "/work/app"
+STREAMS = tuple(Names("contextfold").subjects)
+WAIT_S = 60.0
+OF_DAEMON = ("--nats-user", "daemon", "--nats-password-file")
+PASSWORD = "change-this-too"
+SHORT_LIVED = {"CONTEXT_SESSION_IDLE_SECS": "8"}  # longer than three calls take on a slow machine
+
+
+def block(kind: str, *marks: str) -> str:
+    """The one that has these words."""
+    (found,) = [text for what, text in BLOCKS if what == kind and all(mark in text for mark in marks)]
+    return str(found)
+
+
+def accounts() -> str:
+    return block("conf", "user: ann")
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> str:
+    path = tmp_path / "daemon.password"
+    path.write_text(f"{PASSWORD}\n")
+    return str(path)
+
+
+@contextmanager
+def daemon(folder: Path, store: str, *argv: str) -> Iterator[Daemon]:
+    running = Daemon(folder, *argv, store=store)
+    try:
+        yield running
+    finally:
+        assert running.stop() == 0
+
+
+@contextmanager
+def agent(running: Daemon) -> Iterator[HttpAgent]:
+    calling = HttpAgent(running.port)
+    try:
+        yield calling
+    finally:
+        calling.close()
+
+
+def work(running: Daemon, project: str = PROJECT) -> Any:
+    """A session with a branch that is folded."""
+    with agent(running) as calling:
+        begun = calling.call("context_branch", description="Search the log", prompt="Use grep", project_path=project)
+        calling.call("context_record", type="Bash", content="x" * 1640, project_path=project)
+        calling.call("context_return", message="Found 3 patterns", project_path=project)
+        return begun
+
+
+def refusal(*argv: str) -> str:
+    """What a start that must not succeed says."""
+    done = context("serve", "--port", "0", *argv)
+    assert (done.code, done.out) == (5, b"")
+    return done.err
+
+
+async def _ignore(_problem: Exception) -> None:
+    """What a server refuses is asked for by the test."""
+
+
+@asynccontextmanager
+async def connected(url: str, **options: Any) -> AsyncIterator[Client]:
+    connection = await nats.connect(
+        url, **{"error_cb": _ignore, "allow_reconnect": False, "connect_timeout": WAIT_S, **options}
+    )
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def url_of(server: NatsServer, who: str = "") -> str:
+    return server.url.replace("://", f"://{who}@") if who else server.url
+
+
+class AsWritten(NatsServer):
+    """A server with a file that is given whole."""
+
+    def __init__(self, folder: Path, text: str, *, port: int) -> None:
+        super().__init__(folder, port=port)
+        self._text = f'{text}\nlog_file: "{self.log}"\n'
+
+    def start(self, *, wait: bool = True) -> None:
+        written = self.folder / "nats.conf"
+        written.write_text(self._text)
+        argv = [str(PROGRAM), "-c", str(written)]
+        self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if wait:
+            self.wait()
+
+
+def is_ready(running: Daemon) -> bool:
+    asking = Http(running.port)
+    reply = asking.ask("GET", "/readyz")
+    asking.close()
+    return reply.status == 200
+
+
+class TestCluster:
+    @pytest.fixture
+    def nodes(self, tmp_path: Path) -> Iterator[list[NatsServer]]:
+        """The page's three machines on this one: ports take the place of names."""
+        text = block("conf", "cluster {")
+        ports = [free_port() for _ in range(6)]
+        nodes: list[NatsServer] = []
+        for number, (port, route_port) in enumerate(zip(ports[:3], ports[3:], strict=True), 1):
+            mine = text.replace("server_name: n1", f"server_name: n{number}")
+            mine = mine.replace("0.0.0.0:4222", f"127.0.0.1:{port}").replace("0.0.0.0:6222", f"127.0.0.1:{route_port}")
+            for other, other_port in enumerate(ports[3:], 1):
+                mine = mine.replace(f"@n{other}:6222", f"@127.0.0.1:{other_port}")
+            mine = mine.replace("/var/lib/nats", str(tmp_path / f"n{number}" / "js"))
+            nodes.append(AsWritten(tmp_path / f"n{number}", mine, port=port))
+        try:
+            for node in nodes:
+                node.start(wait=False)
+            for node in nodes:
+                node.wait()
+            yield nodes
+        finally:
+            for node in nodes:
+                node.kill()
+
+    @pytest.fixture
+    def running(self, nodes: list[NatsServer], tmp_path: Path, password_file: str) -> Iterator[Daemon]:
+        """By the page's own command line."""
+        script = block("sh", "echo change-this-too")
+        assert script.startswith(f"echo {PASSWORD} >")
+        words = next(line for line in script.splitlines() if line.startswith("context serve")).split()[1:]
+        given = dict(parse(words).values)
+        assert given.pop("store") == "nats://n1:4222,nats://n2:4222,nats://n3:4222"
+        told = [f"--{name}={value}" for name, value in (given | {"nats-password-file": password_file}).items()]
+        with daemon(tmp_path / "d", ",".join(node.url for node in nodes), *told) as running:
+            until(lambda: is_ready(running))
+            yield running
+
+    def test_the_pages_cluster_keeps_three_copies_and_does_without_any_one_node(
+        self, running: Daemon, nodes: list[NatsServer]
+    ) -> None:
+        work(running)
+        assert asyncio.run(replicas(nodes)) == dict.fromkeys(STREAMS, 3)
+        for number, node in enumerate(nodes):
+            node.stop()
+            until(lambda: is_ready(running))
+            until(lambda number=number: succeeds(running, f"/without/{number}"))  # type: ignore[misc]
+            node.start()
+            until(lambda: is_ready(running))
+        with agent(running) as calling:
+            for project in (PROJECT, *(f"/without/{number}" for number in range(3))):
+                assert calling.call("context_list_branches", project_path=project)["folded_branches"] == 1
+
+    def test_streams_have_as_many_replicas_as_was_said_last(self, tmp_path: Path) -> None:
+        seen: list[dict[str, int]] = []
+        with NatsCluster(tmp_path / "n") as cluster:
+            for number, said in enumerate(([], ["--nats-replicas", "3"], [])):
+                with daemon(tmp_path / f"d{number}", ",".join(cluster.urls), *said) as running:
+                    until(lambda running=running: is_ready(running))  # type: ignore[misc]
+                    seen.append(asyncio.run(replicas(cluster.servers, "")))
+        assert seen == [dict.fromkeys(STREAMS, number) for number in (1, 3, 3)]
+
+
+def succeeds(running: Daemon, project: str) -> bool:
+    """What was refused may have been done all the same: whoever tries again looks first."""
+    try:
+        with agent(running) as calling:
+            if not calling.call("context_list_branches", project_path=project)["folded_branches"]:
+                work(running, project)
+    except Refused as problem:
+        if problem.message != "State store is unavailable":
+            raise
+        return False
+    return True
+
+
+async def replicas(nodes: Sequence[NatsServer], who: str = f"daemon:{PASSWORD}") -> dict[str, int]:
+    async with connected(url_of(nodes[0], who)) as connection:
+        told = {name: await connection.jetstream(timeout=WAIT_S).stream_info(name) for name in STREAMS}
+        return {name: info.config.num_replicas or 0 for name, info in told.items()}
+
+
+def test_servers_that_write_through_to_the_disk_take_the_pages_setting(tmp_path: Path) -> None:
+    text = block("conf", "sync_interval: always").replace("/var/lib/nats", str(tmp_path / "js"))
+    port = free_port()
+    server = AsWritten(tmp_path / "n", f'{text}\nlisten: "127.0.0.1:{port}"\n', port=port)
+    with server, daemon(tmp_path / "d", server.url) as running:
+        work(running)
+
+
+class TestSubjects:
+    def test_what_is_published_is_what_the_page_shows(self, tmp_path: Path) -> None:
+        shown = [json.loads(text) for kind, text in BLOCKS if kind == "json"]
+        assert len(shown) == 3
+        with NatsServer(tmp_path / "n") as server, daemon(tmp_path / "d", server.url) as running:
+            seen = asyncio.run(listened(server.url, running))
+        last = {subject.split(".", 4)[4]: told for subject, told in seen}
+        for example in shown:
+            kind, _, name = example["subject"].split(".", 4)[4].partition(".")
+            place = next(place for place in last if place.startswith(kind) and (kind == "branches" or name in place))
+            assert list(last[place]) == list(example["data"]), place
+            assert list(map(type, last[place].values())) == list(map(type, example["data"].values()))
+        kinds = [told["event"] for subject, told in seen if ".events." in subject]
+        assert kinds == ["session.started", "branch.created", "operation.completed", "branch.folded"]
+        assert {subject.split(".")[0] for subject, _ in seen} == {"contextfold"}
+        for kind in kinds:
+            assert f"`{kind}`" in PAGE
+
+
+async def listened(url: str, running: Daemon) -> list[tuple[str, Any]]:
+    """Everything that a plain subscription hears of some work, up to the last state of its session."""
+    async with connected(url) as connection:
+        heard = await connection.subscribe("contextfold.local.>")
+        await connection.flush()
+        await asyncio.to_thread(work, running)
+        seen: list[tuple[str, Any]] = []
+        while not seen or not seen[-1][1].get("folded_tokens"):  # the session's state after the fold comes last
+            message = await heard.next_msg(timeout=WAIT_S)
+            seen.append((message.subject, json.loads(message.data)))
+        return seen
+
+
+class TestPermissions:
+    @pytest.fixture
+    def server(self, tmp_path: Path) -> Iterator[NatsServer]:
+        with NatsServer(tmp_path / "n", config=accounts()) as running:
+            yield running
+
+    @pytest.fixture
+    def owners(self, server: NatsServer, tmp_path: Path, password_file: str) -> Iterator[dict[str, HttpAgent]]:
+        """Callers of a daemon that has no more rights than the page gives it."""
+        tokens = tmp_path / "tokens"
+        made = {owner: context("token", owner, "--token-file", tokens).out.decode().strip() for owner in ("ann", "bob")}
+        argv = (*OF_DAEMON, password_file, "--token-file", str(tokens))
+        with daemon(tmp_path / "d", server.url, *argv) as running:
+            calling = {owner: HttpAgent(running.port, authorization=f"Bearer {token}") for owner, token in made.items()}
+            yield calling
+            for each in calling.values():
+                each.close()
+
+    def test_a_daemon_gets_along_with_the_rights_of_the_page(
+        self, owners: dict[str, HttpAgent], server: NatsServer
+    ) -> None:
+        ann = owners["ann"]
+        branches = [begin_and_end(ann, f"/p/{number}") for number in range(2)]
+        ann.call("context_rollback", project_path="/p/0", branch_id=branches[0])
+        assert ann.call("context_expand", project_path="/p/1", branch_id=branches[1])["entries"]
+        assert ann.call("context_branch_status", project_path="/p/0")["active_branch_id"] == branches[0]
+        assert len(ann.http.ask("GET", "/v1/sessions").json["sessions"]) == 2
+        assert ann.http.ask("GET", "/v1/summaries?query=Found").json["summaries"]
+        assert ann.http.ask("GET", "/readyz").status == 200
+        assert "Violation" not in server.log.read_text()
+
+    def test_the_end_of_sessions_watching_and_moving_need_no_more(
+        self, server: NatsServer, tmp_path: Path, password_file: str
+    ) -> None:
+        argv = (*OF_DAEMON, password_file)
+        running = Daemon(tmp_path / "d", *argv, store=server.url, env=SHORT_LIVED)
+        watching = http.client.HTTPConnection("127.0.0.1", running.port, timeout=WAIT_S)
+        try:
+            watching.request("GET", "/v1/events")
+            events = watching.getresponse()
+            work(running)
+            told = b""
+            while b"session.expired" not in told:
+                told = events.readline()
+                assert told
+        finally:
+            watching.close()
+            assert running.stop() == 0
+        moved = context("store", "migrate", "--from", server.url, "--to", tmp_path / "copy.db", *argv)
+        assert (moved.code, moved.out[:15]) == (0, b"1 session moved"), moved.err
+        back = ("--from", tmp_path / "copy.db", "--to", server.url)
+        assert context("store", "migrate", *back, *argv).code == 0
+        assert "Violation" not in server.log.read_text()
+
+    def test_an_owners_user_sees_its_own_and_nothing_else(
+        self, owners: dict[str, HttpAgent], server: NatsServer
+    ) -> None:
+        for who in ("bob", "ann"):
+            begin_and_end(owners[who], "/p")
+        asyncio.run(look_around(url_of(server, "ann:and-this-one"), lambda: begin_and_end(owners["ann"], "/q")))
+
+    def test_the_pages_program_prints_the_owners_events_those_before_it_began_too(
+        self, owners: dict[str, HttpAgent], server: NatsServer, tmp_path: Path
+    ) -> None:
+        for who in ("bob", "ann"):
+            begin_and_end(owners[who], "/p")
+        program = tmp_path / "watch.py"
+        program.write_text(block("python", "pull_subscribe"))
+        argv = [sys.executable, str(program), url_of(server, "ann:and-this-one"), "ann"]
+        watching = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert watching.stdout
+        try:
+            told = [watching.stdout.readline().split() for _ in range(4)]
+            begin_and_end(owners["ann"], "/q")
+            told += [watching.stdout.readline().split() for _ in range(4)]
+        finally:
+            watching.kill()
+            _, problems = watching.communicate()
+        kinds = ["session.started", "branch.created", "operation.completed", "branch.folded"]
+        assert [line[1:] for line in told] == [[str(n), kind] for n, kind in enumerate(kinds, 1)] * 2, problems
+        assert len({line[0] for line in told}) == 2
+
+
+def begin_and_end(calling: HttpAgent, project: str) -> str:
+    begun = calling.call("context_branch", description="Look", prompt="Use grep", project_path=project)
+    calling.call("context_record", type="Bash", content="x" * 400, project_path=project)
+    calling.call("context_return", message="Found it", project_path=project)
+    return str(begun["branch_id"])
+
+
+READ_IN_VAIN = ("contextfold.bob.>", "contextfold.*.>", "contextfold_log.>", "contextfold_archive.>", "_INBOX.>", ">")
+WRITTEN_IN_VAIN = (
+    "contextfold.ann.p.s.events.x",
+    "contextfold_log.ann.p.s",
+    "contextfold_archive.ann.p.s.x",
+    "$JS.API.STREAM.INFO.contextfold_log",
+    "$JS.API.STREAM.MSG.GET.contextfold_events",
+    "$JS.API.STREAM.MSG.GET.contextfold_log",
+    "$JS.API.STREAM.PURGE.contextfold_events",
+    "$JS.API.DIRECT.GET.contextfold_events",
+    "$JS.API.CONSUMER.CREATE.contextfold_events.bob.contextfold.ann.>",
+    "$JS.API.CONSUMER.CREATE.contextfold_events.ann.contextfold.bob.>",
+    "$JS.API.CONSUMER.CREATE.contextfold_events.ann",
+    "$JS.API.CONSUMER.CREATE.contextfold_log.ann.contextfold_log.ann.>",
+    "$JS.API.CONSUMER.MSG.NEXT.contextfold_events.bob",
+    "$JS.API.CONSUMER.NAMES.contextfold_events",
+)
+
+
+async def look_around(url: str, work: Callable[[], object]) -> None:
+    """As the user of an owner who is curious."""
+    refusals: asyncio.Queue[str] = asyncio.Queue()
+
+    async def note(problem: Exception) -> None:
+        refusals.put_nowait(str(problem).removeprefix("nats: permissions violation for "))
+
+    async def refused(what: str, subject: str) -> None:
+        assert await asyncio.wait_for(refusals.get(), WAIT_S) == f'{what} to "{subject.lower()}"'
+
+    async with connected(url, error_cb=note, inbox_prefix=b"_INBOX_ann") as connection:
+        mine = await connection.subscribe("contextfold.ann.>")
+        for subject in READ_IN_VAIN:
+            await connection.subscribe(subject)
+            await refused("subscription", subject)
+        for subject in WRITTEN_IN_VAIN:
+            await connection.publish(subject, b"{}", reply="_INBOX_ann.x")
+            await refused("publish", subject)
+        filtered = {"name": "ann", "filter_subject": "contextfold.bob.>", "ack_policy": "none"}
+        answer = await connection.request(
+            "$JS.API.CONSUMER.CREATE.contextfold_events.ann.contextfold.ann.>",
+            json.dumps({"stream_name": "contextfold_events", "config": filtered}).encode(),
+            timeout=WAIT_S,
+        )
+        assert "did not match filtered subject" in json.loads(answer.data)["error"]["description"]
+        await asyncio.to_thread(work)
+        assert (await mine.next_msg(timeout=WAIT_S)).subject.startswith("contextfold.ann.")
+        assert refusals.empty()

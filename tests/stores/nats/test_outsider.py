@@ -1,0 +1,191 @@
+"""Anybody with a NATS client can follow a session by its subjects, and nobody's names reach beyond their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from contextfold.fold.project import project_at
+from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.store import NatsStore
+from tests.contract.sessions import branch_commit, commit_of, key_of
+from tests.stores.nats.subjects import subjects_of
+from tests.support.daemon import Daemon, HttpAgent
+from tests.support.machine import context
+from tests.support.nats_servers import NatsServer, random_prefix
+
+SCRIPT = Path(__file__).parent / "outsider.py"
+PROJECT = "/work/project"
+DONE_S = 120
+
+
+class Heard(NamedTuple):
+    subject: str
+    data: Any
+
+
+class Outsider:
+    """The script as a process of its own, away from our sources."""
+
+    def __init__(self, *argv: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", str(SCRIPT), *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
+        )
+        if argv[0] == "live":
+            assert self._process.stdout
+            assert self._process.stdout.readline() == b"ready\n"
+
+    def heard(self) -> list[Heard]:
+        try:
+            out, err = self._process.communicate(timeout=DONE_S)
+        finally:
+            self._process.kill()
+        assert self._process.returncode == 0, err.decode()
+        return [Heard(**json.loads(line)) for line in out.splitlines()]
+
+
+class Installation(NamedTuple):
+    daemon: Daemon
+    url: str
+    prefix: str
+
+
+@pytest.fixture
+def installation(nats_server: NatsServer, tmp_path: Path) -> Iterator[Installation]:
+    prefix = random_prefix()
+    daemon = Daemon(tmp_path / "daemon", "--nats-prefix", prefix, store=nats_server.url)
+    yield Installation(daemon, nats_server.url, prefix)
+    assert daemon.stop() == 0
+
+
+def work(daemon: Daemon, project: str = PROJECT, **headers: str) -> dict[str, Any]:
+    """A branch, a record, a return; what the tools answered."""
+    agent = HttpAgent(daemon.port, **headers)
+    begun = agent.call("context_branch", description="Search logs", prompt="Use grep.", project_path=project)
+    agent.call("context_record", type="grep", tokens=100, project_path=project)
+    folded = agent.call("context_return", message="Found 3 patterns.", project_path=project)
+    agent.close()
+    return {"begun": begun, "folded": folded}
+
+
+def test_a_session_can_be_followed_as_it_happens(installation: Installation) -> None:
+    daemon, url, prefix = installation
+    outsider = Outsider("live", url, f"{prefix}.local.>", "4")
+    told = work(daemon)
+    session = f"{prefix}.local.{project_at(PROJECT).hash}.{told['begun']['session_id']}"
+    heard = outsider.heard()
+    assert all(each.subject.startswith(f"{session}.") for each in heard)
+    events = [each for each in heard if ".events." in each.subject]
+    kinds = [each.subject.removeprefix(f"{session}.events.") for each in events]
+    assert kinds == ["session.started", "branch.created", "operation.completed", "branch.folded"]
+    assert kinds == [each.data["event"] for each in events]
+    assert [each.data["n"] for each in events] == [1, 2, 3, 4]
+    branch_id = told["begun"]["branch_id"]
+    states = [each.data for each in heard if each.subject == f"{session}.branches.{branch_id}"]
+    assert (
+        states[0]
+        | {
+            "id": branch_id,
+            "description": "Search logs",
+            "prompt": "Use grep.",
+            "parent_id": None,
+            "created_at": told["begun"]["created_at"],
+        }
+        == states[0]
+    )
+    assert states[-1]["status"] == "folded"
+    assert heard[-1].subject == f"{session}.meta.session_state"  # written last
+
+
+def test_a_session_can_be_read_from_its_beginning_and_as_it_is(installation: Installation) -> None:
+    daemon, url, prefix = installation
+    told = work(daemon)
+    session_id, branch_id = told["begun"]["session_id"], told["begun"]["branch_id"]
+    session = f"{prefix}.local.{project_at(PROJECT).hash}.{session_id}"
+    # The session's state is written last, so whoever has seen its end can read the rest.
+    for _ in range(DONE_S):
+        states = {each.subject: each.data for each in Outsider("last", url, f"{prefix}_state", f"{session}.>").heard()}
+        if states.get(f"{session}.meta.session_state", {}).get("revision") == 4:
+            break
+    events = [each.data for each in Outsider("replay", url, f"{prefix}_events", f"{session}.events.>").heard()]
+    assert [(each["n"], each["event"], each["session_id"]) for each in events] == [
+        (1, "session.started", session_id),
+        (2, "branch.created", session_id),
+        (3, "operation.completed", session_id),
+        (4, "branch.folded", session_id),
+    ]
+    assert all(each["at"].endswith("Z") for each in events)
+    assert set(states) == {f"{session}.branches.{branch_id}", f"{session}.meta.session_state"}
+    branch = states[f"{session}.branches.{branch_id}"]
+    expected = {
+        "id": branch_id,
+        "description": "Search logs",
+        "prompt": "Use grep.",
+        "parent_id": None,
+        "status": "folded",
+        "created_at": told["begun"]["created_at"],
+        "folded_at": told["folded"]["folded_at"],
+        "summary": "Found 3 patterns.",
+        "tokens_folded": told["folded"]["summary"]["tokens_folded"],
+        "tokens": told["folded"]["summary"]["tokens_folded"],
+    }
+    assert branch | expected == branch
+    state = states[f"{session}.meta.session_state"]
+    assert (state["active_branch_id"], state["branch_depth"], state["session_id"]) == (None, 0, session_id)
+
+
+def test_whoever_follows_one_owner_hears_of_no_other(nats_server: NatsServer, tmp_path: Path) -> None:
+    prefix, tokens = random_prefix(), tmp_path / "tokens"
+    people = {
+        owner: "Bearer " + context("token", owner, "--token-file", tokens).out.decode().strip()
+        for owner in ("ann", "ann.smith", "ann@smith.example")
+    }
+    argv = ("--nats-prefix", prefix, "--token-file", str(tokens))
+    daemon = Daemon(tmp_path / "daemon", *argv, store=nats_server.url)
+    try:
+        outsider = Outsider("live", nats_server.url, f"{prefix}.ann.>", "4")
+        for owner in ("ann.smith", "ann@smith.example", "ann"):
+            session_id = work(daemon, authorization=people[owner])["begun"]["session_id"]
+        assert {each.subject.split(".")[3] for each in outsider.heard()} == {session_id}
+    finally:
+        assert daemon.stop() == 0
+
+
+ODD = ["a.b > *", ">", "*", "", "a.b", "a", "ä ö", "a=2Eb", "\u2028\0", "x" * 64, "$JS.API.>", "a\r\nPUB x 0"]
+
+
+def test_odd_owners_projects_and_names_stay_in_their_own_subjects(nats_server: NatsServer) -> None:
+    prefix = random_prefix()
+
+    async def act() -> None:
+        store = NatsStore(Place(servers=(nats_server.url,), prefix=prefix))
+        try:
+            for owner in ODD:
+                for place, (project, name) in enumerate(((owner, owner), ("p", owner), (owner, "n"))):
+                    key = key_of(project, owner=owner, name=name)
+                    session_id = f"{owner} {place}"
+                    await store.commit(commit_of(key, session_id=session_id))
+                    await store.commit(branch_commit(key, 1, owner or "br_1", session_id=session_id))
+            for owner in ODD:
+                assert await store.count(owner) == 3
+                listed = await store.sessions(owner, limit=100)
+                assert {each.key.owner for each in listed} == {owner}
+                assert {each.session_id for each in listed} == {f"{owner} {place}" for place in range(3)}
+        finally:
+            await store.close()  # which finishes what is to be published
+
+    asyncio.run(act())
+    for stream, parts in (("log", 4), ("events", 7), ("state", 6)):
+        found = asyncio.run(subjects_of(nats_server.url, f"{prefix}_{stream}"))
+        found = [subject for subject in found if not subject.startswith(f"{prefix}_state.alive.")]
+        assert found
+        assert {len(subject.split(".")) for subject in found} == {parts}, found
+        assert len({subject.split(".")[1] for subject in found}) == len(ODD)
+        assert not any(mark in subject for subject in found for mark in "*> ")

@@ -1,0 +1,229 @@
+"""The file itself: what is refused and left as it was, older formats, whose it is and where."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.stores.sqlite import schema
+from contextfold.stores.sqlite.store import SqliteStore
+from tests.contract.sessions import begin, commit_of, key_of
+from tests.stores.sqlite.files import KEY, OLD_FILE, count, fill, path, run
+from tests.support.machine import SOURCE
+
+__all__ = ["path"]
+
+
+# ---- it is refused, and left as it was
+
+
+def make(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def refused(path: Path, match: str) -> None:
+    before = path.read_bytes()
+    with pytest.raises(StoreInvalid, match=match) as told:
+        SqliteStore.open(path)
+    assert path.read_bytes() == before
+    assert str(path) in told.value.reason
+    assert "move it away" in told.value.reason
+    assert told.value.message == "State store is unavailable"
+
+
+@pytest.mark.parametrize("content", [b"hello", b"\0" * 5000, b"SQLite format 3\0 but short", bytes(range(256)) * 40])
+def test_a_file_of_something_else_is_refused(path: Path, content: bytes) -> None:
+    make(path, content)
+    refused(path, "is not a SQLite file")
+
+
+def test_a_database_of_another_program_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE sessions (id)")
+    other.close()
+    refused(path, "of another program")
+
+
+def test_a_newer_file_is_refused(path: Path) -> None:
+    fill(path)
+    newer = sqlite3.connect(path)
+    newer.execute("PRAGMA user_version = 99")
+    newer.close()
+    refused(path, r"newer contextfold: its format is 99.*Upgrade contextfold")
+
+
+def test_a_newer_file_is_refused_while_its_header_is_still_in_the_log(path: Path) -> None:
+    fill(path)
+    newer = sqlite3.connect(path)
+    newer.execute("PRAGMA wal_autocheckpoint = 0")
+    newer.execute("PRAGMA user_version = 99")
+    try:
+        assert int.from_bytes(path.read_bytes()[60:64]) == len(schema.MIGRATIONS)
+        refused(path, "newer contextfold")
+    finally:
+        newer.close()
+
+
+def test_a_damaged_file_is_refused(path: Path) -> None:
+    fill(path, 200)
+    whole = path.read_bytes()
+    make(path, whole[: len(whole) // 2])
+    refused(path, "is damaged")
+    make(path, whole[:4096] + os.urandom(len(whole) - 4096))
+    refused(path, "is damaged")
+    make(path, whole)
+    assert count(path) == 200
+
+
+def test_a_page_that_goes_bad_while_in_use_is_not_a_crash(path: Path) -> None:
+    fill(path, 50)
+    whole = path.read_bytes()
+
+    async def act(store: SqliteStore) -> None:
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(os.urandom(len(whole) - 4096))
+        loads = (store.load(key_of(f"p{number}")) for number in range(50))
+        told = await asyncio.gather(*loads, return_exceptions=True)
+        problems = [each for each in told if isinstance(each, BaseException)]
+        assert {type(problem) for problem in problems} == {StoreUnavailable}
+        path.write_bytes(whole)
+
+    run(path, act)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreInvalid, match="is a folder"):
+        SqliteStore.open(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StoreInvalid, match="not a regular file"):
+        SqliteStore.open(tmp_path / "pipe")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreInvalid, match="cannot be opened for writing"):
+        SqliteStore.open(tmp_path / "file" / "below.db")
+
+
+def test_a_file_that_may_not_be_written_is_refused(path: Path) -> None:
+    fill(path)
+    code = f"from contextfold.stores.sqlite.store import SqliteStore\nSqliteStore.open({str(path)!r})"
+    for folder in [path.parent, *path.parents]:
+        if str(folder) not in ("/", "/tmp"):
+            folder.chmod(0o755)
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c"]
+    if subprocess.run([*nobody, "pass"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("the interpreter lies where nobody may not read it")
+    environment = {"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
+    for mode in (0o444, 0o666):  # first the file, then only its folder may not be written
+        path.chmod(mode)
+        done = subprocess.run([*nobody, code], capture_output=True, text=True, check=False, env=environment)
+        assert f"StoreInvalid: {path} cannot be opened for writing" in done.stderr
+
+
+# ---- older formats
+
+
+def test_a_file_of_format_1_opens_with_all_it_holds(path: Path) -> None:
+    make(path, gzip.decompress(OLD_FILE.read_bytes()))
+
+    async def act(store: SqliteStore) -> None:
+        log = await store.load(KEY)
+        assert log is not None
+        assert len(log.events) == 2
+        assert [found.branch_id for found in await store.search("local", "outcome", None, 10)] == ["br_1"]
+        told = await store.trajectory("local", "p1", "br_1", limit=10)
+        assert told is not None
+        assert [entry.text for entry in told.entries] == ["Look into it."]
+        await store.commit(commit_of(KEY, 2))
+
+    run(path, act)
+
+
+def test_an_older_file_is_brought_up_to_date_step_by_step(path: Path) -> None:
+    fill(path)
+    later = [
+        *schema.MIGRATIONS,
+        ["ALTER TABLE sessions ADD COLUMN colour TEXT", "UPDATE sessions SET colour = 'red'"],
+        ["CREATE TABLE colours AS SELECT colour, count(*) AS sessions FROM sessions GROUP BY colour"],
+    ]
+
+    async def reopen() -> int:
+        store = SqliteStore.open(path, migrations=later)
+        await store.commit(commit_of(key_of("new")))
+        counted = await store.count()
+        await store.close()
+        return counted
+
+    assert asyncio.run(reopen()) == 4
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT * FROM colours").fetchall() == [("red", 3)]
+    assert connection.execute("PRAGMA user_version").fetchone() == (len(later),)
+    connection.close()
+    refused(path, f"its format is {len(later)}")
+
+
+@pytest.mark.parametrize("broken", ["this is not SQL", "INSERT INTO colours VALUES (NULL)", "DROP TABLE absent"])
+def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, broken: str) -> None:
+    fill(path)
+    before = path.read_bytes()
+    later = [*schema.MIGRATIONS, ["CREATE TABLE colours (name TEXT NOT NULL)"], ["DROP TABLE archive", broken]]
+    with pytest.raises(StoreInvalid, match=rf"could not be brought to format {len(later)} .* as it was"):
+        SqliteStore.open(path, migrations=later)
+    assert path.read_bytes() == before
+    assert count(path) == 3
+
+
+def test_a_store_notices_that_its_file_was_changed_by_a_newer_version(path: Path) -> None:
+    async def act(store: SqliteStore) -> None:
+        await begin(store, KEY)
+        newer = SqliteStore.open(path, migrations=[*schema.MIGRATIONS, ["CREATE TABLE later (x)"]])
+        await newer.close()
+        with pytest.raises(StoreUnavailable, match="another format"):
+            await store.commit(commit_of(KEY, 1))
+
+    run(path, act)
+
+
+# ---- whose it is, and where
+
+
+def test_only_its_user_may_read_the_file(path: Path) -> None:
+    async def act(store: SqliteStore) -> None:
+        await begin(store, KEY)
+        modes = {entry.name: entry.stat().st_mode & 0o777 for entry in path.parent.iterdir()}
+        assert modes == {"state.db": 0o600, "state.db-wal": 0o600, "state.db-shm": 0o600}
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+
+    old = os.umask(0)
+    try:
+        run(path, act)
+    finally:
+        os.umask(old)
+
+
+def test_a_link_leads_to_the_file_and_strange_names_are_names(tmp_path: Path) -> None:
+    target = tmp_path / "a ?mode=memory#%20 é.db"
+    link = tmp_path / "link.db"
+    link.symlink_to(target)
+    fill(link)
+    assert count(target) == 3
+
+
+def test_a_file_taken_away_while_in_use_takes_no_more_commits(path: Path) -> None:
+    async def act(store: SqliteStore) -> None:
+        await begin(store, KEY)
+        os.rename(path, path.with_name("moved.db"))
+        for use in (store.check(), store.commit(commit_of(KEY, 1))):
+            with pytest.raises(StoreUnavailable, match="moved or deleted"):
+                await use
+
+    run(path, act)

@@ -1,0 +1,50 @@
+"""A process that commits into a state file and says what was acknowledged, one line each. Run by the tests.
+
+worker.py FILE PROJECT COUNT: sessions of one project, several at once, until COUNT or until it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from contextfold.errors import StoreUnavailable
+from contextfold.fold.archive import Entry
+from contextfold.fold.store import StaleRevision
+from contextfold.stores.sqlite.store import SqliteStore
+from tests.contract.sessions import NOON, commit_of, key_of
+
+TASKS = 8
+
+
+async def _work(store: SqliteStore, project: str, task: int, count: int) -> None:
+    key = key_of(project, name=f"{task}")
+    for turn in range(count):
+        operation_id = f"{project}/{task}/{turn}"
+        log = await store.load(key)
+        revision = len(log.events) if log else 0
+        entry = Entry(f"br_{task}", revision + 1, NOON, "operation", "x" * 2000)
+        session_id = log.session_id if log else f"sess_{task}"
+        try:
+            await store.commit(
+                commit_of(key, revision, session_id=session_id, operation_id=operation_id, entries=[entry])
+            )
+        except StaleRevision:
+            print("stale", operation_id, flush=True)
+        else:
+            print("kept", operation_id, flush=True)
+
+
+async def main(path: str, project: str, count: int) -> int:
+    store = SqliteStore.open(path)
+    try:
+        await asyncio.gather(*(_work(store, project, task, count) for task in range(TASKS)))
+    except StoreUnavailable as problem:
+        print("unavailable", problem.reason, flush=True)
+    finally:
+        await store.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]))))

@@ -1,0 +1,176 @@
+"""A real daemon as its own process, and callers that speak to it over real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from tests.support.machine import COMMAND
+
+LEGACY, MODERN = "2025-11-25", "2026-07-28"
+ANSWER_TIMEOUT_S = 60
+RPC = {
+    "content-type": "application/json",
+    "accept": "application/json, text/event-stream",
+}  # what MCP over HTTP asks for
+
+
+class Refused(Exception):
+    """A JSON-RPC error."""
+
+    def __init__(self, error: Mapping[str, Any]) -> None:
+        super().__init__(error["message"])
+        self.code: int = error["code"]
+        self.message: str = error["message"]
+        self.data: Any = error.get("data")
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def kept_port() -> socket.socket:
+    """A port that nobody else is given while this is open; whoever allows addresses to be reused can listen there."""
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    return kept
+
+
+class Daemon:
+    """`context serve` on a free port, with its state and its log below a folder."""
+
+    def __init__(
+        self, folder: Path, *argv: str, env: Mapping[str, str] | None = None, store: str = "", port: int = 0
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.store = folder / "state" / "state.db"  # unless another one is named
+        self.log = folder / "daemon.log"
+        self._argv = [str(COMMAND), "serve", "--store", store or str(self.store), *argv]
+        self.port = port
+        if not port:  # then one that stays its own, also while it is down
+            kept = kept_port()
+            weakref.finalize(self, kept.close)
+            self.port = int(kept.getsockname()[1])
+        self._env = {**os.environ, "XDG_DATA_HOME": str(folder / "data"), **(env or {})}
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            argv = [*self._argv, "--port", str(self.port)]
+            self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, env=self._env)
+        assert self.process.stdout
+        line = self.process.stdout.readline().decode()
+        assert line.startswith("contextfold listens on "), self.log.read_text()[-2000:]
+        self.url = line.split()[-1].removesuffix("/mcp")
+        self.port = int(urlsplit(self.url).port or 0)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._reap()
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self._reap()
+
+    def _reap(self) -> int:
+        code = self.process.wait(timeout=ANSWER_TIMEOUT_S)
+        assert self.process.stdout
+        self.process.stdout.close()
+        return code
+
+
+class Http:
+    """A connection that is kept, as agents keep theirs."""
+
+    def __init__(self, port: int, **headers: str) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_TIMEOUT_S)
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    def within(self, timeout_s: float) -> Http:
+        """The same, but it waits for an answer no longer than that."""
+        self._connection.timeout = timeout_s
+        return self
+
+    def ask(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
+        self._connection.request(method, path, body, {**self.headers, **(headers or {})})
+        answer = self._connection.getresponse()
+        return Reply(answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read())
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class HttpAgent:
+    """An MCP client over HTTP that does nothing but what the protocol asks for."""
+
+    def __init__(self, port: int, era: str = LEGACY, **headers: str) -> None:
+        self.http = Http(port, **headers)
+        self.era = era
+        self.last: Reply | None = None
+
+    def rpc(self, method: str, params: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Any:
+        sent = {**RPC, "mcp-protocol-version": self.era}
+        meta = dict(params.get("_meta", {}))
+        if self.era == MODERN:
+            sent["mcp-method"] = method
+            if "name" in params:
+                sent["mcp-name"] = params["name"]
+            meta |= {
+                "io.modelcontextprotocol/protocolVersion": MODERN,
+                "io.modelcontextprotocol/clientCapabilities": {},
+            }
+        message = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": method,
+            "params": {**params, **({"_meta": meta} if meta else {})},
+        }
+        self.last = self.http.ask("POST", "/mcp", json.dumps(message).encode(), {**sent, **(headers or {})})
+        answer = self.last.json
+        if "error" in answer:
+            raise Refused(answer["error"])
+        return answer["result"]
+
+    def call(
+        self,
+        tool: str,
+        _meta: Mapping[str, Any] | None = None,
+        _headers: Mapping[str, str] | None = None,
+        **arguments: Any,
+    ) -> Any:
+        params = {"name": tool, "arguments": arguments, **({"_meta": _meta} if _meta else {})}
+        self.result = self.rpc("tools/call", params, _headers)
+        return json.loads(self.result["content"][0]["text"])
+
+    @property
+    def state(self) -> Any:
+        """What the last answer's header said."""
+        assert self.last
+        return json.loads(self.last.headers["x-context-state"])
+
+    def close(self) -> None:
+        self.http.close()

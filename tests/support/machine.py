@@ -1,0 +1,111 @@
+"""This machine as the tests see it: its Python interpreters, the installed command, how long to try."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SOURCE = ROOT / "src"
+SHARED = ROOT.parent / "shared"
+GOLDEN = ROOT / "tests" / "golden"
+COMMAND = Path(sys.executable).parent / "context"
+
+SOAK = os.environ.get("CONTEXTFOLD_SOAK") == "1"
+NEWEST_MINOR = 20
+
+
+def times(sample: int, soak: int) -> int:
+    """How often to try something: a sample in `make test`, many times in `make soak`."""
+    return soak if SOAK else sample
+
+
+class Ran(NamedTuple):
+    code: int
+    out: bytes
+    err: str
+
+
+Call = Callable[..., Ran]  # the `call` fixture
+
+
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    """Write files below a folder; their names are UTF-8, whatever the locale."""
+    for name, content in files.items():
+        path = os.path.join(os.fsencode(folder), name.encode())
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+def context(*argv: str | bytes | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:
+    """Run the installed `context` as a process of its own."""
+    done = subprocess.run([COMMAND, *argv], env=env, cwd=cwd, capture_output=True, timeout=120, check=False)
+    return Ran(done.returncode, done.stdout, done.stderr.decode("utf-8", "surrogateescape"))
+
+
+def interpreters() -> dict[str, str]:
+    """Every supported CPython on this machine, by version; this one first."""
+    found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
+    names = [f"python3.{minor}" for minor in range(11, NEWEST_MINOR)]
+    candidates = [path for name in names if (path := shutil.which(name))]
+    shims = [Path(folder) for folder in os.environ["PATH"].split(":") if folder.endswith("/shims")]  # pyenv's
+    candidates += sorted(
+        str(path) for name in names for shim in shims for path in shim.parent.glob(f"versions/*/bin/{name}")
+    )
+    for path in candidates:
+        asked = "import sys; print('%d.%d' % sys.version_info[:2])"
+        answer = subprocess.run([path, "-I", "-c", asked], capture_output=True, text=True, timeout=30, check=False)
+        if answer.returncode == 0:
+            found.setdefault(answer.stdout.strip(), path)
+    return found
+
+
+def command_of(python: str) -> list[str]:
+    """`context` as that interpreter runs it, straight from the sources."""
+    return ["env", f"PYTHONPATH={SOURCE}", "PYTHONDONTWRITEBYTECODE=1", python, "-m", "contextfold"]
+
+
+def as_nobody(
+    tmp_path: Path, *argv: str, cwd: Path | None = None, text_input: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user who may not read everything; what it runs from must be readable to that user."""
+    for folder in [tmp_path, *tmp_path.parents]:
+        if folder.stat().st_uid == os.geteuid() and str(folder) not in ("/", "/tmp"):
+            folder.chmod(folder.stat().st_mode | 0o755)
+    tmp_path.chmod(0o777)
+    argv_in_full = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(COMMAND), *argv]
+    if subprocess.run([*argv_in_full[:5], "--version"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("the interpreter lies where nobody may not read it")
+    return subprocess.run(
+        argv_in_full, capture_output=True, text=True, timeout=60, check=False, cwd=cwd, input=text_input
+    )
+
+
+def ids(cache: Path) -> list[str]:
+    return [entry["id"] for entry in json.loads((cache / "manifest.json").read_text())["documents"]]
+
+
+def beside(cache: Path) -> list[str]:
+    """What a build left behind next to the cache."""
+    return sorted(name for name in os.listdir(cache.parent) if name.startswith(f".{cache.name}"))
+
+
+def read_terminal(descriptor: int) -> str:
+    """Everything that is written to a terminal until nobody has it open any more."""
+    seen = b""
+    try:
+        while chunk := os.read(descriptor, 4096):
+            seen += chunk
+    except OSError:  # how a terminal says that
+        pass
+    return seen.decode()

@@ -1,0 +1,290 @@
+"""Both model providers on one port of this machine, and strict: what their APIs would refuse is refused in their words.
+
+A request that keeps the rules (`messages/rules_…`) gets what the script says, streamed or not, with figures made from
+the request itself: four bytes a token, and a prompt cache that knows exact beginnings. Everything that came is kept.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+from tests.fold.messages import rules_anthropic, rules_openai_chat, rules_openai_responses
+from tests.support.upstream_answers import Billed, Fail, Say, body_of, events_of
+
+APIS = {"/v1/messages": "anthropic", "/v1/chat/completions": "openai-chat", "/v1/responses": "openai-responses"}
+RULES = {
+    "anthropic": rules_anthropic.violations,
+    "openai-chat": rules_openai_chat.violations,
+    "openai-responses": rules_openai_responses.violations,
+}
+BYTES_PER_TOKEN = 4
+OVERHEAD_TOKENS = 3  # of every request, never cached
+MODEL = "model-1"
+BINDING = re.compile(r"claude-.*-5-[1-9]")  # models that check where a thought belongs
+DROPS = {"prefix_mismatch_behavior": "drop_block"}  # unless the request asks them to leave it out quietly
+BAD_KEY = "sk-bad"
+HELD_S = 60
+
+
+class Got(NamedTuple):
+    """A request as it arrived, and what it will be charged for."""
+
+    api: str
+    path: str
+    headers: Mapping[str, str]
+    raw: bytes
+    body: Any
+    violations: list[str]
+    billed: Billed | None
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The list of messages, or of items."""
+        listed: list[dict[str, Any]] = self.body["input" if self.api == "openai-responses" else "messages"]
+        return listed
+
+
+Script = Callable[[Any, str], Say | Fail]  # of a request's body and its API
+
+
+def plain(_body: Any, _api: str) -> Say:
+    return Say("Fine.")
+
+
+class Upstream:
+    """Listens from the first. `with` ends it."""
+
+    def __init__(self, script: Script = plain) -> None:
+        self.script = script
+        self.got: list[Got] = []
+        self.packs = True  # answers that are not streamed, where the client takes it
+        self.goes_on: threading.Event | None = None  # where set, a stream waits for it after its first words
+        self.ends: threading.Event | None = None  # where set, the end of a stream waits for it
+        self.cut_off = threading.Event()  # set when a client left while it was answered
+        self.cache = PromptCache()
+        self.bindings = Bindings()
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.upstream = self
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    def argv(self) -> list[str]:
+        """How `context serve` is pointed here."""
+        return ["--anthropic-upstream", self.url, "--openai-upstream", self.url + "/v1"]
+
+    @property
+    def violations(self) -> list[str]:
+        return [f"{got.path}: {text}" for got in self.got for text in got.violations]
+
+    @property
+    def billed(self) -> list[Billed]:
+        return [got.billed for got in self.got if got.billed is not None]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Upstream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PromptCache:
+    """Knows every beginning that was ever sent, or the last request only. A part is a message, or all before them."""
+
+    def __init__(self, *, forgets: bool = False) -> None:
+        self.forgets = forgets
+        self._known: set[bytes] = set()
+        self._lock = threading.Lock()
+
+    def bill(self, api: str, body: Mapping[str, Any], say: Say) -> Billed:
+        read, fresh = self._prompt(_parts(api, body))
+        output = -(-len(say.to_json()) // BYTES_PER_TOKEN)
+        if api == "openai-chat":  # which does not tell what it writes
+            return Billed(fresh + OVERHEAD_TOKENS, read, 0, output)
+        return Billed(OVERHEAD_TOKENS, read, fresh, output)
+
+    def _prompt(self, parts: list[bytes]) -> tuple[int, int]:
+        """How many tokens are read from it, how many are new to it."""
+        with self._lock:
+            digest = hashlib.sha256()
+            read = total = 0
+            for part in parts:
+                digest.update(b"%d:" % len(part) + part)
+                total += len(part)
+                if digest.digest() in self._known:
+                    read = total
+                elif not self.forgets:
+                    self._known.add(digest.digest())
+            if self.forgets:
+                self._known = {digest.digest()}
+        read_tokens = read // BYTES_PER_TOKEN
+        return read_tokens, -(-total // BYTES_PER_TOKEN) - read_tokens
+
+
+class Bindings:
+    """What newer Anthropic models check: a thought is taken back only behind what was there when it was thought."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, str] = {}
+
+    def violations(self, body: Mapping[str, Any]) -> list[str]:
+        thinking = body.get("thinking") or {}
+        if not BINDING.search(body["model"]) or thinking.get("block_binding") == DROPS:
+            return []
+        return [
+            f"messages.{place}: The block is bound to a different conversation"
+            for place, message in enumerate(body["messages"])
+            if message["role"] == "assistant" and isinstance(message["content"], list)
+            for block in message["content"]
+            if block["type"] == "thinking" and self._made.get(block["signature"]) != _before(body, place)
+        ]
+
+    def signed(self, body: Mapping[str, Any], say: Say) -> Say:
+        if not say.thought:
+            return say
+        signature = f"signature-{len(self._made)}"
+        self._made[signature] = _before(body, len(body["messages"]))
+        return replace(say, signature=signature)
+
+
+def _before(body: Mapping[str, Any], place: int) -> str:
+    parts = [body.get("system"), body.get("tools"), body["messages"][:place]]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _parts(api: str, body: Mapping[str, Any]) -> list[bytes]:
+    listed = body["input" if api == "openai-responses" else "messages"]
+    first = [body.get(name) for name in ("model", "tools", "system", "instructions")]
+    return [json.dumps(part).encode() for part in [first, *(listed if isinstance(listed, list) else [listed])]]
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    upstream: Upstream
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if isinstance(sys.exception(), OSError):
+            self.upstream.cut_off.set()  # what was not flushed yet, when the client left
+        else:
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+    server: _Server
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        anthropic = "anthropic-version" in self.headers
+        if self.path.partition("?")[0] != "/v1/models":
+            self._fail("anthropic" if anthropic else "openai-chat", Fail(404, "not_found_error", self.path))
+        elif anthropic:
+            model = {"type": "model", "id": MODEL, "display_name": "One", "created_at": "2026-01-01T00:00:00Z"}
+            self._answer({"data": [model], "has_more": False, "first_id": MODEL, "last_id": MODEL})
+        else:
+            listed = {"id": MODEL, "object": "model", "created": 1, "owned_by": "us"}
+            self._answer({"object": "list", "data": [listed]})
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers["content-length"]))
+        path = self.path.partition("?")[0]
+        if path == "/v1/messages/count_tokens":
+            self._answer({"input_tokens": len(raw) // BYTES_PER_TOKEN})
+            return
+        api = APIS.get(path)
+        if api is None:
+            self._fail("openai-chat", Fail(404, "not_found_error", path))
+            return
+        try:
+            self._reply(api, raw)
+        except OSError:
+            self.server.upstream.cut_off.set()
+            self.close_connection = True
+
+    def _reply(self, api: str, raw: bytes) -> None:
+        upstream = self.server.upstream
+        body = json.loads(raw)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        violations = RULES[api](body)
+        if api == "anthropic" and not violations:
+            violations += upstream.bindings.violations(body)
+        violations += [f"header {name} was sent on" for name in headers if name.startswith("x-context-")]
+        if api == "anthropic" and "anthropic-version" not in headers:
+            violations.append("header anthropic-version is missing")
+        said: Say | Fail
+        if violations:
+            said = Fail(400, "invalid_request_error", "; ".join(violations))
+        elif not _has_key(api, headers):
+            said = Fail(401, "authentication_error" if api == "anthropic" else "invalid_api_key", "no such key")
+        else:
+            said = upstream.script(body, api)
+            if isinstance(said, Say) and api == "anthropic":
+                said = upstream.bindings.signed(body, said)
+        billed = upstream.cache.bill(api, body, said) if isinstance(said, Say) else None
+        upstream.got.append(Got(api, self.path, headers, raw, body, violations, billed))
+        if isinstance(said, Fail) or billed is None:
+            assert isinstance(said, Fail)
+            self._fail(api, said)
+        elif body.get("stream"):
+            counts = bool((body.get("stream_options") or {}).get("include_usage"))
+            self._stream(events_of(api, body["model"], said, billed, counts=counts))
+        else:
+            self._answer(body_of(api, body["model"], said, billed))
+
+    def _fail(self, api: str, fail: Fail) -> None:
+        self._answer(fail.body(api), fail.status, fail.headers)
+
+    def _answer(self, value: Any, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        body = json.dumps(value).encode()
+        packed = self.server.upstream.packs and "gzip" in self.headers.get("accept-encoding", "")
+        if packed:
+            body = gzip.compress(body, 1)
+        self.send_response(status)
+        for name, text in (("content-type", "application/json"), ("request-id", "req_011"), *headers):
+            self.send_header(name, text)
+        if packed:
+            self.send_header("content-encoding", "gzip")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        self.wfile.flush()
+
+    def _stream(self, events: Iterator[bytes]) -> None:
+        self.send_response(200)
+        for name, text in (("content-type", "text/event-stream; charset=utf-8"), ("transfer-encoding", "chunked")):
+            self.send_header(name, text)
+        self.end_headers()
+        goes_on = self.server.upstream.goes_on
+        for event in events:
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(event), event))
+            self.wfile.flush()
+            if goes_on is not None and b"delta" in event[:200]:
+                goes_on.wait(HELD_S)
+        if self.server.upstream.ends is not None:
+            self.server.upstream.ends.wait(HELD_S)
+        self.wfile.write(b"0\r\n\r\n")
+        self.wfile.flush()
+
+
+def _has_key(api: str, headers: Mapping[str, str]) -> bool:
+    bearer = headers.get("authorization", "").removeprefix("Bearer ")
+    key = headers.get("x-api-key", bearer) if api == "anthropic" else bearer
+    return key not in ("", BAD_KEY)

@@ -1,0 +1,418 @@
+"""What a server is told from outside, and what that changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from contextfold.cli.commands import COMMANDS
+from contextfold.cli.parse import parse
+from contextfold.settings import (
+    SETTINGS,
+    NatsSettings,
+    SettingsError,
+    daemon_settings_from,
+    fold_settings_from,
+    settings_from,
+)
+from tests.support.daemon import Daemon, Http, HttpAgent
+from tests.support.machine import COMMAND, context
+from tests.support.waiting import until
+
+HERE = {"HOME": "/home/me"}
+
+
+@contextmanager
+def served(folder: Path, *argv: str, **env: str) -> Iterator[HttpAgent]:
+    running = Daemon(folder, *argv, env=env)
+    agent = HttpAgent(running.port)
+    try:
+        yield agent
+    finally:
+        agent.close()
+        assert running.stop() == 0
+
+
+class TestWhatTheyChange:
+    def test_another_counter_counts_and_is_named(self, tmp_path: Path) -> None:
+        with served(tmp_path, CONTEXT_TOKEN_COUNTER="dense") as agent:
+            told = agent.call("context_record", project_path="/p", type="t", content="123456789")
+            assert (told["tokens"], told["counter"]) == (3, "dense")
+            assert agent.result["_meta"]["contextfold/counter"] == "dense"
+
+    def test_limit_and_thresholds_of_the_warning(self, tmp_path: Path) -> None:
+        env = {
+            "CONTEXT_LIMIT_TOKENS": "100",
+            "CONTEXT_WARN_MEDIUM_PERCENT": "10",
+            "CONTEXT_WARN_HIGH_PERCENT": "20",
+        }
+        with served(tmp_path, **env) as agent:
+            told = [
+                agent.call("context_record", project_path="/p", type="t", tokens=tokens)["context_health"]["warning"]
+                for tokens in (10, 1, 9, 1)
+            ]
+            assert told == ["none", "medium", "medium", "high"]
+
+    def test_the_branchs_limit_and_whether_it_is_told(self, tmp_path: Path) -> None:
+        with served(tmp_path / "limited", CONTEXT_BRANCH_LIMIT_TOKENS="7") as agent:
+            agent.call("context_branch", description="d", prompt="p" * 40, project_path="/p")
+            assert "is at its limit: 10 of 7 tokens" in agent.result["content"][1]["text"]
+        with served(tmp_path / "silent", "--branch-reminder", "off") as agent:
+            agent.call("context_branch", description="d", prompt="p" * 40, project_path="/p")
+            assert len(agent.result["content"]) == 1
+            hook = {"hook_event_name": "PostToolUse", "session_id": "s", "cwd": "/p", "tool_name": "Read"}
+            body = json.dumps({**hook, "tool_response": "x", "tool_use_id": "u"}).encode()
+            assert agent.http.ask("POST", "/hooks/claude-code", body, {"content-type": "application/json"}).json == {}
+
+    def test_branches_per_session(self, tmp_path: Path) -> None:
+        with served(tmp_path, CONTEXT_BRANCHES_PER_SESSION="1") as agent:
+            agent.call("context_branch", description="d", prompt="p", project_path="/p")
+            with pytest.raises(Exception, match="branches per session is 1"):
+                agent.call("context_branch", description="d", prompt="p", project_path="/p")
+
+    def test_an_idle_session_ends_by_itself(self, tmp_path: Path) -> None:
+        with served(tmp_path, CONTEXT_SESSION_IDLE_SECS="1") as agent:
+            agent.call("context_branch", description="d", prompt="p", project_path="/p")
+            until(lambda: b"contextfold_sessions_open 0.0" in agent.http.ask("GET", "/metrics").body)
+            assert agent.call("context_branch_status", project_path="/p")["session_id"] is None
+
+    def test_what_is_on_the_allowlist_is_no_secret(self, tmp_path: Path) -> None:
+        value = "gh" + "p_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
+        allowed = tmp_path / "allowed"
+        allowed.write_text(f"# of the documentation\n{value}\n")
+        with served(tmp_path, CONTEXT_SCRUB_ALLOWLIST=str(allowed)) as agent:
+            told = agent.call("context_record", project_path="/p", type="t", content=f"use {value}")
+            assert told["secrets_scrubbed"] == 0
+
+    def test_the_flag_goes_before_the_variable_for_the_resolve_tools_too(self, tmp_path: Path) -> None:
+        caches = tmp_path / "caches"
+        caches.mkdir()
+        config = tmp_path / "odd.toml"
+        config.write_text('tools = "fold"\n')
+        env = {"CONTEXT_TOOLS": "fold", "CONTEXT_CACHE_ROOT": "/nowhere", "CONTEXT_CONFIG": str(config)}
+        with served(tmp_path, "--tools", "resolve,fold", "--cache-root", str(caches), **env) as agent:
+            assert agent.call("context.list_caches") == {"caches": []}
+
+    def test_without_the_fold_tools_no_store_is_opened_and_nothing_is_taken(self, tmp_path: Path) -> None:
+        running = Daemon(tmp_path, "--tools", "resolve")
+        http = Http(running.port)
+        assert http.ask("POST", "/v1/operations", b"{}").status == 404
+        assert http.ask("GET", "/readyz").status == 200
+        http.close()
+        assert running.stop() == 0
+        assert not running.store.exists()
+
+    def test_a_daemons_caches_are_by_default_in_the_users_data_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "sources").mkdir()
+        (tmp_path / "sources" / "a.md").write_text("text")
+        caches = tmp_path / "data" / "contextfold" / "caches"
+        caches.mkdir(parents=True)
+        assert context("build", "--sources", tmp_path / "sources", "--cache", caches / "mine").code == 0
+        with served(tmp_path) as agent:
+            (listed,) = agent.call("context.list_caches")["caches"]
+            assert "mine" in listed.values()
+
+
+class TestContextd:
+    def test_it_is_context_serve_on_the_default_store(self, tmp_path: Path) -> None:
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_STATE_HOME": "not/absolute", "CONTEXT_PORT": "0"}
+        process = subprocess.Popen(
+            [COMMAND.parent / "contextd"], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert process.stdout
+        line = process.stdout.readline().decode()
+        assert line.startswith("contextfold listens on http://127.0.0.1:")
+        http = Http(int(line.split(":")[-1].split("/")[0]))
+        assert http.ask("GET", "/readyz").status == 200
+        http.close()
+        assert (tmp_path / ".local" / "state" / "contextfold" / "state.db").stat().st_mode & 0o777 == 0o600
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+        process.stdout.close()
+
+    def test_the_store_is_in_the_users_state_folder(self) -> None:
+        told = daemon_settings_from({"XDG_STATE_HOME": "/state"}, {}).fold.store
+        assert told == "/state/contextfold/state.db"
+
+
+class TestRules:
+    @pytest.mark.parametrize(
+        ("variable", "value"),
+        [
+            ("CONTEXT_PORT", "65536"),
+            ("CONTEXT_PORT", "-1"),
+            ("CONTEXT_PORT", "٣"),
+            ("CONTEXT_LIMIT_TOKENS", "0"),
+            ("CONTEXT_LIMIT_TOKENS", "9" * 5000),
+            ("CONTEXT_HARD_LIMIT", "yes"),
+            ("CONTEXT_BRANCH_DEPTH", ""),
+            ("CONTEXT_BRANCH_REMINDER", "yes"),
+            ("CONTEXT_BRANCH_LIMIT_TOKENS", "half"),
+            ("CONTEXT_WARN_HIGH_PERCENT", "10"),
+            ("CONTEXT_TOKEN_COUNTER", "tiktoken"),
+            ("CONTEXT_TOOLS", "fold,fold"),
+            ("CONTEXT_STORE", "natz://server"),
+            ("CONTEXT_STORE", "nats://"),
+            ("CONTEXT_STORE", "nats://server:0"),
+            ("CONTEXT_STORE", "nats://server/path"),
+            ("CONTEXT_STORE", "nats://server,server"),
+            ("CONTEXT_STORE", "nats://a b"),
+            ("CONTEXT_STORE", ",".join(["nats://server"] * 17)),
+            ("CONTEXT_STORE", "wss://server"),
+            ("CONTEXT_STORE", "sqlite:"),
+            ("CONTEXT_STORE", ""),
+            ("CONTEXT_TOKEN_FILE", ""),
+            ("CONTEXT_BRANCHES_PER_SESSION", "10001"),
+        ],
+    )
+    def test_a_value_that_breaks_its_rule_is_one_line_that_says_so(self, variable: str, value: str) -> None:
+        with pytest.raises(SettingsError) as refused:
+            daemon_settings_from({variable: value}, {})
+        assert "\n" not in str(refused.value)
+
+    def test_a_setting_nobody_gave_has_its_default(self) -> None:
+        settings = daemon_settings_from(HERE, {})
+        assert (settings.host, settings.port, settings.token_file) == ("127.0.0.1", 9090, "")
+        assert settings.server.tools == ("resolve", "fold")
+        assert settings.fold.context_limit == 32_768
+        assert settings_from({"CONTEXT_CACHE_ROOT": "x"}, {}).tools == ("resolve",)
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("x = 1\n", "x in the configuration file"),
+            ("port = 'x'\n", "port in the configuration file"),
+            ("port = 1.5\n", "port in the configuration file"),
+            ("port =\n", "is not TOML"),
+            ("[port]\n", "port in the configuration file"),
+        ],
+    )
+    def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(self, tmp_path: Path, text: str, said: str) -> None:
+        (tmp_path / "config.toml").write_text(text)
+        with pytest.raises(SettingsError, match=said):
+            daemon_settings_from(HERE, {"config": str(tmp_path / "config.toml")})
+
+    def test_every_setting_is_in_the_help_with_its_variable(self) -> None:
+        page = context("serve", "--help").out.decode()
+        for setting in SETTINGS.values():
+            assert setting.variable in page
+            assert setting.help in page
+
+
+class TestUpstreams:
+    def test_they_are_the_providers_own_if_nobody_says(self) -> None:
+        proxy = daemon_settings_from(HERE, {}).proxy
+        assert (proxy.anthropic.url, proxy.openai.url) == ("https://api.anthropic.com", "https://api.openai.com/v1")
+        assert proxy.body_max_bytes == 512 << 20
+
+    @pytest.mark.parametrize(
+        ("given", "url"),
+        [
+            ("http://localhost:8000/v1/", "http://localhost:8000/v1"),
+            ("https://models.example.org", "https://models.example.org"),
+            ("HTTPS://models.example.org/V1", "https://models.example.org/V1"),
+            ("http://[::1]:9/x/y", "http://[::1]:9/x/y"),
+            ("http://10.0.0.1", "http://10.0.0.1"),
+        ],
+    )
+    def test_one_is_a_url_with_a_path_perhaps(self, given: str, url: str) -> None:
+        assert daemon_settings_from(HERE, {"openai-upstream": given}).proxy.openai.url == url
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            "", "localhost:8000", "ftp://h", "http://", "http:///x", "http://user:pw@h", "http://h?x=1", "http://h/#x",
+            "http://h:0", "http://h:65536", "http://h:", "http://h:x", "http://h/../x", "http://h/./x", "http://h/%2e%2e",
+            "http://h/a b", "http://h\\x", "http://[::1", "http://::1", "http://h\n", "http://hö",
+        ],
+    )  # fmt: skip
+    def test_what_cannot_be_one_is_refused(self, given: str) -> None:
+        for name in ("anthropic-upstream", "openai-upstream"):
+            with pytest.raises(SettingsError, match=f"--{name} must be a URL"):
+                daemon_settings_from(HERE, {name: given})
+
+    @pytest.mark.parametrize(
+        ("environment", "through"),
+        [
+            ({}, ""),
+            ({"HTTPS_PROXY": "http://p:1"}, "http://p:1"),
+            ({"HTTPS_PROXY": "http://p:1", "https_proxy": "http://q:2"}, "http://q:2"),
+            ({"HTTP_PROXY": "http://p:1", "ALL_PROXY": "http://p:1"}, ""),
+            ({"HTTPS_PROXY": "socks5://p:1"}, ""),
+            ({"HTTPS_PROXY": "p:1"}, "http://p:1"),
+            ({"HTTPS_PROXY": "http://p:99999"}, ""),
+            ({"HTTPS_PROXY": "http://p:one"}, ""),
+            ({"HTTPS_PROXY": "http://"}, ""),
+            ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "x.org,.example.org"}, ""),
+            ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "models.example.org"}, ""),
+            ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "*"}, ""),
+            ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "ample.org, example.com"}, "http://p:1"),
+        ],
+    )
+    def test_a_proxy_of_the_network_is_for_https(self, environment: dict[str, str], through: str) -> None:
+        given = {
+            "anthropic-upstream": "https://models.example.org:8443/x",
+            "openai-upstream": "http://models.example.org",
+        }
+        proxy = daemon_settings_from({**HERE, **environment}, given).proxy
+        assert (proxy.anthropic.through, proxy.openai.through) == (through, "")
+        unusable = {"socks5://p:1", "http://p:99999", "http://p:one", "http://"}
+        assert (proxy.anthropic.goes_direct, proxy.openai.goes_direct) == (
+            environment.get("HTTPS_PROXY") in unusable,
+            False,
+        )
+
+    def test_one_means_nothing_to_a_server_on_stdio(self) -> None:
+        ran = context("serve", "--stdio", "--cache-root", "x", "--openai-upstream", "http://h")
+        assert (ran.code, "--openai-upstream is for the daemon" in ran.err) == (1, True)
+
+
+ON_NATS = {"store": "nats://one:4222"}
+PASSWORD = "geheim-47-pw"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> str:
+    path = tmp_path / "secret"
+    path.write_text(f"{PASSWORD}\nnot this\n")
+    return str(path)
+
+
+class TestNats:
+    def test_nothing_but_the_servers_is_needed(self) -> None:
+        fold = fold_settings_from(HERE, {"store": "nats://one, nats://[::1]:4300/,nats://one:4222"})
+        assert fold.store == ""
+        assert fold.nats == NatsSettings(
+            ("nats://one:4222", "nats://[::1]:4300"), "contextfold", "", 0, "", "", "", "", "", "", ""
+        )
+
+    def test_each_setting_has_its_place(self, secret: str) -> None:
+        given = {
+            "store": "tls://one",
+            "nats-prefix": "team-1",
+            "nats-domain": "Hub_1",
+            "nats-replicas": "3",
+            "nats-user": "me",
+            "nats-password-file": secret,
+            "nats-tls-ca": __file__,
+            "nats-tls-cert": secret,
+            "nats-tls-key": secret,
+        }
+        told = fold_settings_from(HERE, given).nats
+        where = (("tls://one:4222",), "team-1", "Hub_1", 3)
+        assert told == NatsSettings(*where, "", "", "me", PASSWORD, __file__, secret, secret)
+        for name in ("creds", "nkey"):
+            assert getattr(fold_settings_from({f"CONTEXT_NATS_{name.upper()}": secret}, ON_NATS).nats, name) == secret
+
+    def test_a_user_may_stand_in_the_url_and_is_nowhere_else(self) -> None:
+        settings = daemon_settings_from({"CONTEXT_STORE": f"nats://me%40here:{PASSWORD}@one,nats://two"}, {})
+        assert settings.fold.nats
+        assert (settings.fold.nats.user, settings.fold.nats.password) == ("me@here", PASSWORD)
+        assert settings.fold.nats.servers == ("nats://one:4222", "nats://two:4222")
+        assert PASSWORD not in f"{settings!r} {settings} {settings.fold.nats}"
+
+    @pytest.mark.parametrize(
+        "store",
+        [
+            f"natz://me:{PASSWORD}@one",
+            f"nats://me:{PASSWORD}@one/path",
+            f"nats://me:{PASSWORD},x@one",
+            f"nats://{PASSWORD}@one",
+            f"nats://me:{PASSWORD}@one,tls://two",
+            f"nats://me:{PASSWORD}@one,nats://you:{PASSWORD}@two",
+            f"nats://me:{PASSWORD}%ff@one",
+            f"nats://me:{PASSWORD}@one:99999",
+            f"nats://me:{PASSWORD}@",
+            f"nats://me:x/{PASSWORD}@one",
+            f"NATS:me:{PASSWORD}@one",
+        ],
+    )
+    def test_a_url_that_cannot_be_used_is_refused_without_a_word_of_its_password(self, store: str) -> None:
+        done = context("serve", "--store", store, "--port", "0", env={"HOME": "/nowhere", "PATH": os.environ["PATH"]})
+        assert (done.code, done.out) == (1, b"")
+        assert "--store" in done.err
+        assert done.err.count("\n") == 1
+        assert PASSWORD not in done.err
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"nats-user": "me"}, "need each other"),
+            ({"nats-password-file": "SECRET"}, "need each other"),
+            ({"nats-user": "me", "nats-password-file": "SECRET", "nats-nkey": "SECRET"}, "give one of"),
+            ({"nats-creds": "SECRET", "nats-nkey": "SECRET"}, "give one of"),
+            ({"store": "nats://me:pw@one", "nats-creds": "SECRET"}, "give one of"),
+            ({"store": "nats://me:pw@one", "nats-user": "me"}, "given twice"),
+            ({"nats-tls-ca": "SECRET"}, "tls://"),
+            ({"store": "tls://one", "nats-tls-cert": "SECRET"}, "need each other"),
+            ({"nats-creds": "/nowhere/file"}, "--nats-creds names /nowhere/file, which cannot be read: No such file"),
+            ({"nats-nkey": ""}, "--nats-nkey is empty"),
+            ({"nats-user": ""}, "--nats-user is empty"),
+            ({"nats-user": "me", "nats-password-file": "/dev/null"}, "whose first line is no password"),
+            ({"nats-prefix": "under_score"}, "lowercase letters, digits and dashes"),
+            ({"nats-prefix": "x" * 33}, "lowercase letters, digits and dashes"),
+            ({"nats-domain": "a.b"}, "letters, digits, - and _"),
+            ({"nats-replicas": "6"}, "from 0 to 5"),
+        ],
+    )
+    def test_what_does_not_go_together_is_one_line_that_says_so(
+        self, secret: str, given: Mapping[str, str], said: str
+    ) -> None:
+        named = {name: secret if value == "SECRET" else value for name, value in given.items()}
+        with pytest.raises(SettingsError, match=said) as refused:
+            fold_settings_from(HERE, ON_NATS | named)
+        assert "\n" not in str(refused.value)
+        assert PASSWORD not in str(refused.value)
+
+    def test_a_flag_of_nats_is_refused_where_the_state_would_go_to_a_file(self) -> None:
+        with pytest.raises(SettingsError, match="--nats-prefix is for a store on NATS"):
+            fold_settings_from(HERE, {"store": "/here/state.db", "nats-prefix": "x"})
+
+    def test_variables_of_nats_mean_nothing_to_a_file_that_was_named(self) -> None:
+        fold = fold_settings_from(HERE | {"CONTEXT_NATS_CREDS": "/nowhere"}, {"store": "/here/state.db"})
+        assert (fold.nats, fold.store) == (None, "/here/state.db")
+
+    def test_variables_of_nats_without_any_store_are_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(SettingsError, match="CONTEXT_NATS_PREFIX is for a store on NATS"):
+            fold_settings_from(HERE | {"CONTEXT_NATS_PREFIX": "x"}, {})
+        (tmp_path / "config.toml").write_text("nats_replicas = 3\n")
+        with pytest.raises(SettingsError, match="nats_replicas in the configuration file is for a store on NATS"):
+            fold_settings_from(HERE, {"config": str(tmp_path / "config.toml")})
+
+    def test_every_setting_of_nats_is_a_flag_of_serve(self) -> None:
+        given = {"nats-prefix": "p", "nats-replicas": "3"}
+        words = [word for name, value in given.items() for word in (f"--{name}", value)]
+        assert parse(["serve", *words]).values == given
+        (serve,) = [command for command in COMMANDS if command.name == "serve"]
+        assert {f"--{name}" for name in SETTINGS if name.startswith("nats-")} <= {o.name for o in serve.options}
+
+    def test_without_the_package_the_error_names_the_extra(self, tmp_path: Path) -> None:
+        """As on a machine where only the package itself was installed."""
+        (tmp_path / "nats.py").write_text("raise ModuleNotFoundError(\"No module named 'nats'\", name='nats')\n")
+        env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        for words in (["serve", "--port", "0"], ["fold", "status"]):
+            done = context(*words, "--store", "nats://127.0.0.1:1", env=env)
+            assert (done.code, done.out) == (1, b"")
+            assert "pip install 'contextfold[nats]'" in done.err
+
+
+def test_a_store_that_cannot_be_used_is_told_on_stdio_too(tmp_path: Path) -> None:
+    (tmp_path / "state.db").write_text("this is no database, and was here before")
+    argv: list[str | Path] = [COMMAND, "serve", "--stdio", "--tools", "fold", "--store", tmp_path / "state.db"]
+    call = {"name": "context_branch_status", "arguments": {"project_path": "/p"}}
+    lines: list[Mapping[str, object]] = [
+        {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}},
+        *({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call} for number in (1, 2)),
+    ]
+    sent = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    done = subprocess.run(argv, input=sent, capture_output=True, check=True, timeout=60)
+    for answer in [json.loads(line) for line in done.stdout.splitlines()][1:]:
+        assert answer["error"] == {"code": -32603, "message": "State store is unavailable", "data": {"retry": False}}
+    assert b"move it away" in done.stderr

@@ -1,0 +1,94 @@
+"""The dashboard in a real browser: every scenario of the `*.test.mjs` beside this file, one test each."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.node import NODE
+from tests.support.machine import ROOT, SOURCE
+
+HERE = Path(__file__).parent
+WEB = SOURCE / "contextfold" / "web"
+PATIENCE_S = 600  # a bound on a hang, not a measure
+MODULE_LINES = 450
+CHROMIUM = os.environ.get("CONTEXTFOLD_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+SCENARIOS = [
+    (path.name, name)
+    for path in sorted(HERE.glob("*.test.mjs"))
+    if path.name != "images.test.mjs" or os.environ.get("CONTEXTFOLD_SCREENSHOTS") == "1"
+    for name in re.findall(r'^scenario\(\s*"(.+?)",', path.read_text(encoding="utf-8"), re.MULTILINE)
+]
+HOW = "needs Chromium: apt-get install chromium, or CONTEXTFOLD_CHROMIUM=/path/to/it"
+
+
+@pytest.fixture
+def short_folder() -> Iterator[str]:
+    """Chromium makes a socket in it, and the path of a socket has room for about a hundred characters."""
+    with tempfile.TemporaryDirectory(prefix="cf-", ignore_cleanup_errors=True) as folder:
+        yield folder
+
+
+@pytest.mark.parametrize(("script", "name"), SCENARIOS, ids=[name for _, name in SCENARIOS])
+def test_page(script: str, name: str, short_folder: str) -> None:
+    if not CHROMIUM:
+        pytest.skip(f"“{name}” {HOW}")
+    ran = subprocess.run(
+        [NODE, "--test-reporter=tap", HERE / script],
+        env={
+            **os.environ,
+            "HOME": short_folder,
+            "TMPDIR": short_folder,
+            "CONTEXTFOLD_BIN": str(Path(sys.executable).parent),
+            "CONTEXTFOLD_CHROMIUM": CHROMIUM,
+            "CONTEXTFOLD_SCENARIO": name,
+        },
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "\n# pass 1\n" in ran.stdout, ran.stdout
+
+
+def test_without_chromium_each_scenario_says_that_it_was_left_out() -> None:
+    env = {**os.environ, "CONTEXTFOLD_CHROMIUM": "", "PATH": str(Path(sys.executable).parent)}
+    argv = [sys.executable, "-m", "pytest", "-q", "-k", "test_page and not chromium", str(HERE / "test_page.py")]
+    ran = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert ran.returncode == 0, ran.stdout
+    for _, name in SCENARIOS:
+        assert f"“{name}” needs Chromium: apt-get install chromium" in ran.stdout
+
+
+def test_every_module_is_asked_for_at_once() -> None:
+    """Else each import waits for the one before it."""
+    page = (WEB / "index.html").read_text(encoding="utf-8")
+    named = re.findall(r'(?:src|href)="/web/(.+?\.js)"', page)
+    assert sorted(named) == sorted(path.name for path in WEB.glob("*.js"))
+
+
+def test_the_page_parses_no_markup_and_names_no_other_place() -> None:
+    ways_in = r"innerHTML|outerHTML|insertAdjacentHTML|DOMParser|document\.write|\beval\(|new Function|setHTML|srcdoc"
+    elsewhere = r"(?:https?:)?//(?!www\.w3\.org/2000/svg)[a-z]"  # the name of SVG is no address
+    for path in sorted(WEB.iterdir()):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(ways_in, text), path
+        assert not re.search(f"[\"'(]{elsewhere}", text), path
+        if path.suffix == ".html":
+            assert not re.search(r"<style|style=|\son[a-z]+=|<script(?! type=\"module\" src=| src=)", text), path
+
+
+def test_the_page_is_small() -> None:
+    """No build step makes it smaller, so it has to be."""
+    assert sum(path.stat().st_size for path in WEB.iterdir()) < 150_000
+    for path in WEB.glob("*.js"):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= MODULE_LINES, path
