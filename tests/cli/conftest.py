@@ -13,19 +13,19 @@ from tests.support.machine import Call
 
 @pytest.fixture
 def caches(tmp_path: Path) -> Path:
-    (tmp_path / "caches").mkdir()
-    return tmp_path / "caches"
+    """A folder of caches inside the project: a file that a team shares may name no other."""
+    caches = tmp_path / "project" / "caches"
+    caches.mkdir(parents=True)
+    return caches
 
 
 @pytest.fixture(params=sorted(FILES))
 def project(request: pytest.FixtureRequest, tmp_path: Path, call: Call, caches: Path) -> Project:
-    (tmp_path / "project").mkdir()
     return Project(tmp_path / "project", request.param, call, caches)
 
 
 @pytest.fixture
 def vscode(tmp_path: Path, call: Call, caches: Path) -> Project:
-    (tmp_path / "project").mkdir()
     return Project(tmp_path / "project", "vscode", call, caches)
 
 

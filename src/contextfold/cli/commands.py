@@ -119,8 +119,18 @@ HOST = Option(
     "the program to be configured",
     "HOST",
     required=True,
-    choices=("claude-code", "claude-desktop", "cursor", "vscode"),
-    aliases={"claude": "claude-code", "claudecode": "claude-code", "code": "vscode", "vs-code": "vscode"},
+    choices=(
+        "claude-code",
+        "claude-desktop",
+        "cursor",
+        "vscode",
+        "codex",
+        "opencode",
+        "gemini-cli",
+        "zed",
+        "windsurf",
+    ),
+    aliases={"claude": "claude-code", "code": "vscode", "vs-code": "vscode", "gemini": "gemini-cli"},
 )
 PROJECT = Option("--project", "the project's folder, the current one if not given", "DIR", takes_folder=True)
 USER = Option("--user", "the files for all projects (cursor)")

@@ -1,16 +1,16 @@
-"""A host's files with our server and our hooks in them, or without them again. Text in, text out: reads no file.
+"""The text of a host's configuration file with our server and hooks in it, and without them again. Reads no file.
 
-Removal is the exact inverse of installation, and nothing is kept anywhere to make it so. The text itself tells what was
-there before: an object or array that was empty is filled right behind its bracket (see `hosts.jsonc`), one of
-ours has white space there, and a file of ours is, character for character, one that `new_file` writes. Its indentation
-says how many folders had to be made for it.
+Removal is the exact inverse of installation, and no record is kept to make it so. The text itself shows what was there
+before: an object or array that was empty is filled directly behind its bracket (see `hosts.jsonc`), one that we added
+has white space there, and a file that we created is, character for character, what `_new_file` writes.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 
-from contextfold.common.record import Record
 from contextfold.hosts.jsonc import (
     Broken,
     Member,
@@ -41,33 +41,23 @@ from contextfold.hosts.programs import (
 )
 
 HOOKS = "hooks"
-FOLDER_INDENTS = ("  ", "    ", "\t", "        ")  # of a new file, by the number of folders made for it
-FOLDERS_MAX = len(FOLDER_INDENTS) - 1
-TAKEN_MAX = 1_000  # elements of ours in one file; install writes one for each event
+TABLE_COMMENT = "# Added by `context install`; `context uninstall` removes it."
+UNENDED = "(The line above had no end.)"
+# Elements of ours that are removed from one file at most; install writes one for each event.
+REMOVED_MAX = 1_000
+INDENT = "  "
 
 
 class Unfit(ValueError):
-    """A configuration that cannot be edited safely; says why, and what to do."""
+    """A configuration that cannot be edited safely. The text says why, and what to do."""
 
 
-class Removal(Record):
-    text: str | None  # none: the file was made by install, and goes
-    folders: int = 0  # how many folders above it were made as well
-
-
-def new_server_file(host: Host, wiring: Wiring, folders: int) -> str:
-    """A configuration with our entry alone."""
-    return _new_file({host.key: {SERVER: entry(host, wiring)}}, folders)
-
-
-def new_hooks_file(host: Host, daemon: Daemon, folders: int) -> str:
-    """A file of hooks with ours alone. Its version comes last: where it was there before us, it comes first."""
-    arrays: Mapping[str, Writable] = {event: [element] for event, element in elements(host, daemon).items()}
-    return _new_file({HOOKS: arrays, **_version(host)}, folders)
-
-
-def install_server(host: Host, text: str, wiring: Wiring, *, force: bool = False) -> str:
-    """The text with our entry in it; the very same text if it is there already."""
+def install_server(host: Host, text: str | None, wiring: Wiring, *, force: bool = False) -> str:
+    """The text with our entry in it; the same text if it is there already. None stands for a file that is not there."""
+    if host.is_toml:
+        return install_table(host, text, wiring)
+    if text is None:
+        return _new_file({host.key: {SERVER: entry(host, wiring)}})
     root = _root(text, has_comments=host.has_comments)
     servers, ours = _locate(host, root)
     wanted = entry(host, wiring)
@@ -90,27 +80,35 @@ def install_server(host: Host, text: str, wiring: Wiring, *, force: bool = False
 
 def is_foreign(host: Host, text: str, wiring: Wiring) -> bool:
     """Whether an entry of our name holds what install would lose: somebody else wrote it, or added to it."""
+    if host.is_toml:
+        return False
     _, ours = _locate(host, _root(text, has_comments=host.has_comments))
     return ours is not None and not _holds(ours.node.value, entry(host, wiring)) and not _is_ours(host, ours)
 
 
-def uninstall_server(host: Host, text: str) -> Removal:
-    """The text without our entry, and without what install wrote around it; the very same text if it is not there."""
+def uninstall_server(host: Host, text: str) -> str | None:
+    """The text without our entry and without what install wrote around it; None if install created the file."""
+    if host.is_toml:
+        return uninstall_table(host, text)
     root = _root(text, has_comments=host.has_comments)
     servers, ours = _locate(host, root)
     if servers is None or ours is None:
-        return Removal(text)
+        return text
     if not _is_ours(host, ours):
         raise Unfit(f"its entry {SERVER} is not as install wrote it; if all of it is to go, remove it by hand")
-    if root.value == {host.key: {SERVER: ours.node.value}} and (folders := _folders_of(text, root)) is not None:
-        return Removal(None, folders)
+    if root.value == {host.key: {SERVER: ours.node.value}} and _is_new_file(text, root):
+        return None
     if holds_only(text, servers.node, ours) and not has_comment(text, servers):
-        return Removal(take(text, root, servers))
-    return Removal(take(text, servers.node, ours))
+        return take(text, root, servers)
+    return take(text, servers.node, ours)
 
 
-def install_hooks(host: Host, text: str, daemon: Daemon, *, force: bool = False) -> str:
-    """The text with our hooks in it; the very same text if they are there already."""
+def install_hooks(host: Host, text: str | None, daemon: Daemon, *, force: bool = False) -> str:
+    """The text with our hooks in it; the same text if they are there already. None stands for a missing file."""
+    if text is None:
+        # The version comes last: in a file that somebody else wrote it comes first, so that the two can be told apart.
+        arrays: Mapping[str, Writable] = {event: [element] for event, element in elements(host, daemon).items()}
+        return _new_file({HOOKS: arrays, **_version(host)})
     before = _hooks_root(host, text)
     if (version := _version(host)) and not _holds(before.value, version):
         raise Unfit(
@@ -132,21 +130,22 @@ def install_hooks(host: Host, text: str, daemon: Daemon, *, force: bool = False)
     return written
 
 
-def uninstall_hooks(host: Host, text: str) -> Removal:
-    """The text without our hooks, and without what install wrote around them; the very same text if there are none."""
+def uninstall_hooks(host: Host, text: str) -> str | None:
+    """The text without our hooks and without what install wrote around them; None if install created the file."""
     try:
         root = _hooks_root(host, text)
         _refuse_edited(host, root)
     except Unfit:
         if mentions(host, text):
             raise
-        return Removal(text)  # whatever is wrong with it, it is nothing of ours
-    if _is_file_of_ours(host, root) and (folders := _folders_of(text, root)) is not None:
-        return Removal(None, folders)
-    for _ in range(TAKEN_MAX):
+        # Whatever is wrong with the file, nothing in it is ours.
+        return text
+    if _is_file_of_ours(host, root) and _is_new_file(text, root):
+        return None
+    for _ in range(REMOVED_MAX):
         shorter = _without_one(host, text)
         if shorter is None:
-            return Removal(text)
+            return text
         text = shorter
     raise Unfit("it has too many hooks of ours; remove them by hand")
 
@@ -173,7 +172,7 @@ def _with_element(host: Host, text: str, array: Member, event: str, wanted: Writ
 
 
 def _without_one(host: Host, text: str) -> str | None:
-    """The text without the last thing of ours in it; none if there is nothing."""
+    """The text without the last of our elements; None if there is none."""
     root = _hooks_root(host, text)
     holder = _only(root, HOOKS)
     for array in reversed(holder.node.members if holder else ()):
@@ -196,14 +195,14 @@ def _root(text: str, *, has_comments: bool) -> Node:
         root = read(text, comments=has_comments)
     except Broken as problem:
         what = "JSON, with or without comments" if has_comments else "JSON"
-        raise Unfit(f"it is not {what}: {problem}; mend it, or move it away and run this again") from problem
+        raise Unfit(f"it is not {what}: {problem}; correct it, or move it away and run this again") from problem
     if not root.is_object:
         raise Unfit("its top level is not an object; make it {} if nothing in it is needed")
     return root
 
 
 def _locate(host: Host, root: Node) -> tuple[Member | None, Member | None]:
-    """The servers and our entry among them; Unfit if that cannot be said for certain."""
+    """The servers and our entry among them; Unfit if either is ambiguous."""
     servers = _only(root, host.key)
     if servers is None:
         return None, None
@@ -213,7 +212,7 @@ def _locate(host: Host, root: Node) -> tuple[Member | None, Member | None]:
 
 
 def _hooks_root(host: Host, text: str) -> Node:
-    """A file of hooks in which we can find ours for certain."""
+    """The root of a hooks file whose arrays can be edited without doubt; Unfit otherwise."""
     assert host.hooks is not None
     root = _root(text, has_comments=host.hooks.has_comments)
     holder = _only(root, HOOKS)
@@ -269,7 +268,7 @@ def _version(host: Host) -> dict[str, Writable]:
 
 
 def _is_ours(host: Host, ours: Member) -> bool:
-    """Whether an entry is one of ours and holds nothing else, not even a key twice."""
+    """Whether an entry is one of ours and holds nothing else, not even a repeated key."""
     return is_our_entry(host, ours.node.value) and _has_keys_once(ours.node)
 
 
@@ -289,18 +288,54 @@ def _is_file_of_ours(host: Host, root: Node) -> bool:
     )
 
 
-def _new_file(value: Mapping[str, Writable], folders: int) -> str:
-    return render(value, Style("\n", "", FOLDER_INDENTS[folders])) + "\n"
+def install_table(host: Host, text: str | None, wiring: Wiring) -> str:
+    """A TOML file with our table at its end; one of ours that is there already is replaced."""
+    _parsed(text or "")
+    if text is not None:
+        text = uninstall_table(host, text)
+    head = f"\n{TABLE_COMMENT}" if text is None or text.endswith("\n") or not text else f"\n{TABLE_COMMENT} {UNENDED}"
+    table = "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry(host, wiring).items())
+    written = f"{text or ''}{head}\n[{host.key}.{SERVER}]\n{table}"
+    written = written if text else written.lstrip("\n")
+    servers = _parsed(written).get(host.key)
+    assert isinstance(servers, dict)
+    assert servers[SERVER] == entry(host, wiring)
+    return written
 
 
-def _folders_of(text: str, root: Node) -> int | None:
-    """How many folders were made for a file that we made; none if we did not make it."""
+def uninstall_table(host: Host, text: str) -> str | None:
+    """A TOML file without the table that install wrote; None if there was nothing else in it."""
+    comment = rf"(^|\n){re.escape(TABLE_COMMENT)}( {re.escape(UNENDED)})?\n"
+    found = re.search(rf"{comment}\[{host.key}\.{SERVER}\]\n(?:[a-z_]+ = .*\n)+", text)
+    if not found:
+        if SERVER in _parsed(text).get(host.key, {}):
+            raise Unfit(f"its table {host.key}.{SERVER} is not as install wrote it; remove or rename it by hand")
+        return text
+    left = text[: found.start()] + text[found.end() :]
+    return left or None
+
+
+def _parsed(text: str) -> dict[str, dict[str, object]]:
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise Unfit(f"it is not TOML: {problem}; correct it, or move it away and run this again") from problem
+
+
+def _new_file(value: Mapping[str, Writable]) -> str:
+    return render(value, Style("\n", "", INDENT)) + "\n"
+
+
+def _is_new_file(text: str, root: Node) -> bool:
+    """Whether a text is exactly what we write into a new file."""
     assert isinstance(root.value, dict)
-    return next((n for n in range(FOLDERS_MAX + 1) if text == _new_file(root.value, n)), None)
+    return text == _new_file(root.value)
 
 
 def _holds(value: object, wanted: object) -> bool:
-    """Whether something says all that is wanted, whatever else it says."""
+    """Whether a value has every wanted member, and perhaps others."""
     return isinstance(value, dict) and isinstance(wanted, Mapping) and wanted.items() <= value.items()
 
 
@@ -317,7 +352,7 @@ def _check(host: Host, before: Node, written: str, wanted: Mapping[str, Writable
 
 
 def _check_hooks(host: Host, before: Node, written: str, daemon: Daemon) -> None:
-    """Nor are hooks, unless they read as the old ones with ours among them."""
+    """Hooks are never written unless they read as the old ones with ours among them."""
     after, old = _hooks_root(host, written).value, before.value
     assert isinstance(after, dict)
     assert isinstance(old, dict)

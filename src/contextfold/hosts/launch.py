@@ -1,7 +1,7 @@
 """How each agent program is started with the daemon behind it: arguments, environment and temporary files.
 
-Values in, values out: starts nothing and writes nothing. A program gets what it accepts for one process only; no file of
-the project or of the user changes. Which programs were tried is recorded in docs/hosts.md.
+Values in, values out: starts nothing and writes nothing. A program gets what it accepts for one process only; no file
+of the project or of the user changes. Which programs were tried is recorded in docs/hosts.md.
 """
 
 from __future__ import annotations

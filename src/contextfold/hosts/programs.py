@@ -1,57 +1,81 @@
-"""The agent hosts that can use our server: which files, which keys, what we write there, and how to know it again.
-Values in, values out: reads no file, knows no text and asks no environment.
+"""The agent programs ("hosts") that can use our server: their files, what we write there, and how to recognise it.
 
-A host is wired in one of two ways. `Stdio`: it starts `context serve --stdio` itself. `Daemon`: it calls a daemon that
-runs, and its hooks tell that daemon what the agent does.
+Values in, values out: reads no file and no environment. A host is connected in one of two ways. `Stdio`: it starts
+`context serve --stdio` itself. `Daemon`: it calls a running daemon, and its hooks report to that daemon what the agent
+does. Which entries were tried with the real program is recorded in docs/hosts.md.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from contextfold.common.network_address import BadAddress, address_from, is_variable
 from contextfold.common.record import Record
 from contextfold.hosts.jsonc import Writable
 
 SERVER = "contextfold"
-SERVING = ("serve", "--stdio", "--cache-root")  # and then the folder
-HOOK_TIMEOUT_S = 5  # more than `context hook` ever takes
+COMMAND = "context"
+SERVING = ("serve", "--stdio", "--cache-root")
+# In seconds; more than `context hook` ever takes.
+HOOK_TIMEOUT_S = 5
+SKILL = "skills/context-folding/SKILL.md"
 _BARE_WORD = r"[\w@%+=:,./-]+"
 _QUOTED_WORD = r"'[^']*'(?:\"'\"'[^']*')*"
 
 
-class Event(Record):
-    """Something that happens in a host and that a hook may be told of."""
+class HookEvent(Record):
+    """An event of a host that a hook is called for: by an HTTP request, or by a command where the host makes none."""
 
     name: str
-    matcher: str = ""  # of the tools it is for; none if empty
-    by_http: bool = False  # or by a command, where the host makes no requests itself
+    matcher: str = ""
+    by_http: bool = False
 
 
-class Hooks(Record):
-    """The file in which a host looks for hooks."""
+class HookFile(Record):
+    """The file in which a host looks for hooks, below a project and below the user's home.
 
-    events: tuple[Event, ...]
+    `is_grouped`: handlers are lists below matchers, as in Claude Code. `has_type`: a handler names its type. `version`:
+    the number that the file must name, if any. `is_shared`: a team commits the project's file.
+    """
+
+    events: tuple[HookEvent, ...]
     project_file: str
-    has_comments: bool
-    is_grouped: bool = False  # handlers are lists below matchers, as in Claude Code
-    has_type: bool = True  # whether a handler says what it is
-    version: int = 0  # that the file must name; 0 if none
-    user_file: str = ""  # below the user's home; none if empty
+    user_file: str = ""
+    has_comments: bool = False
+    is_grouped: bool = False
+    has_type: bool = True
+    version: int = 0
+    is_shared: bool = True
 
 
 class Host(Record):
+    """An agent program. `key` is the object that holds the servers; `url_key` the member with an HTTP server's address.
+
+    Files are below the project and, by platform, below the user's home. `variable` is how an entry refers to a variable
+    of the environment. `folder` is what a path inside the project begins with. `skills` is the folder for skills.
+    """
+
     name: str
     title: str
-    key: str  # of the object that holds the servers
-    has_type: bool  # whether an entry names its transport
-    has_comments: bool  # whether the host reads JSON with comments
-    project_file: str = ""  # below a project; none if empty
-    user_files: Mapping[str, str] = {}  # below the user's home, by platform
-    after: str = ""  # what a person does next
-    variable: str = ""  # how an entry names a variable of the environment
-    hooks: Hooks | None = None  # none: it is wired by stdio only
+    key: str
+    user_files: Mapping[str, str] = {}
+    project_file: str = ""
+    http_type: str = ""
+    stdio_type: str = ""
+    url_key: str = "url"
+    takes_http: bool = True
+    has_comments: bool = False
+    is_toml: bool = False
+    after: str = ""
+    variable: str = ""
+    folder: str = ""
+    hooks: HookFile | None = None
+    skills: str = ""
+
+
+def _everywhere(path: str) -> dict[str, str]:
+    return dict.fromkeys(("linux", "darwin"), path)
 
 
 HOSTS = {
@@ -61,84 +85,140 @@ HOSTS = {
             "claude-code",
             "Claude Code",
             "mcpServers",
-            has_type=True,
-            has_comments=False,
-            project_file=".mcp.json",
-            after="start `claude` in that folder anew and approve the server",
+            _everywhere(".claude.json"),
+            ".mcp.json",
+            http_type="http",
+            stdio_type="stdio",
+            after="restart `claude`; in a project, approve the server when it asks",
             variable="${NAME}",
-            hooks=Hooks(
+            hooks=HookFile(
                 (
-                    Event("SessionStart"),  # for which it makes no requests
-                    Event("UserPromptSubmit", by_http=True),
-                    Event("PostToolUse", "*", by_http=True),
-                    Event("PostToolUseFailure", "*", by_http=True),
-                    Event("PostToolBatch", by_http=True),  # alone tells of calls that never ran
-                    Event("PreCompact", by_http=True),
-                    Event("PostCompact", by_http=True),
-                    Event("Stop", by_http=True),
+                    # Claude Code makes no HTTP request for this event.
+                    HookEvent("SessionStart"),
+                    HookEvent("UserPromptSubmit", by_http=True),
+                    HookEvent("PostToolUse", "*", by_http=True),
+                    HookEvent("PostToolUseFailure", "*", by_http=True),
+                    # The only event that reports calls which never ran.
+                    HookEvent("PostToolBatch", by_http=True),
+                    HookEvent("PreCompact", by_http=True),
+                    HookEvent("PostCompact", by_http=True),
+                    HookEvent("Stop", by_http=True),
                 ),
+                ".claude/settings.local.json",
                 ".claude/settings.json",
-                has_comments=False,
                 is_grouped=True,
+                is_shared=False,
             ),
+            skills=".claude",
         ),
         Host(
             "claude-desktop",
             "Claude Desktop",
             "mcpServers",
-            has_type=False,
-            has_comments=False,
-            user_files={
+            {
                 "linux": ".config/Claude/claude_desktop_config.json",
                 "darwin": "Library/Application Support/Claude/claude_desktop_config.json",
             },
-            after="quit Claude Desktop and start it anew",
+            takes_http=False,
+            after="quit Claude Desktop and start it again",
         ),
         Host(
             "cursor",
             "Cursor",
             "mcpServers",
-            has_type=False,
+            _everywhere(".cursor/mcp.json"),
+            ".cursor/mcp.json",
             has_comments=True,
-            project_file=".cursor/mcp.json",
-            user_files=dict.fromkeys(("linux", "darwin"), ".cursor/mcp.json"),
-            after="switch the server on in Cursor's settings if it is not",
+            after="switch the server on in Cursor's settings if it is off",
             variable="${env:NAME}",
-            hooks=Hooks(
+            folder="${workspaceFolder}/",
+            hooks=HookFile(
                 tuple(
                     map(
-                        Event,
+                        HookEvent,
                         (
                             "sessionStart",
                             "postToolUse",
                             "postToolUseFailure",
-                            "afterMCPExecution",  # names our session
+                            # The only event that names our session.
+                            "afterMCPExecution",
                             "afterAgentResponse",
                             "preCompact",
                         ),
                     )
                 ),
                 ".cursor/hooks.json",
+                ".cursor/hooks.json",
                 has_comments=True,
                 has_type=False,
                 version=1,
-                user_file=".cursor/hooks.json",
             ),
         ),
         Host(
             "vscode",
             "VS Code",
             "servers",
-            has_type=True,
-            has_comments=True,
             project_file=".vscode/mcp.json",
+            http_type="http",
+            stdio_type="stdio",
+            has_comments=True,
             after="start the server from the MCP list or from the file itself",
             variable="${env:NAME}",
-            hooks=Hooks(
-                tuple(map(Event, ("SessionStart", "PostToolUse", "PreCompact", "Stop"))),
+            folder="${workspaceFolder}/",
+            hooks=HookFile(
+                tuple(map(HookEvent, ("SessionStart", "PostToolUse", "PreCompact", "Stop"))),
                 ".github/hooks/contextfold.json",
                 has_comments=True,
             ),
+        ),
+        Host(
+            "codex",
+            "Codex",
+            "mcp_servers",
+            _everywhere(".codex/config.toml"),
+            is_toml=True,
+            after="restart codex; `/mcp` lists the server",
+        ),
+        Host(
+            "opencode",
+            "OpenCode",
+            "mcp",
+            _everywhere(".config/opencode/opencode.json"),
+            "opencode.json",
+            http_type="remote",
+            stdio_type="local",
+            has_comments=True,
+            after="restart opencode",
+            variable="{env:NAME}",
+        ),
+        Host(
+            "gemini-cli",
+            "Gemini CLI",
+            "mcpServers",
+            _everywhere(".gemini/settings.json"),
+            ".gemini/settings.json",
+            url_key="httpUrl",
+            has_comments=True,
+            after="restart gemini; `/mcp` lists the server",
+            variable="$NAME",
+        ),
+        Host(
+            "zed",
+            "Zed",
+            "context_servers",
+            _everywhere(".config/zed/settings.json"),
+            ".zed/settings.json",
+            has_comments=True,
+            after="the server appears in the agent panel's settings",
+        ),
+        Host(
+            "windsurf",
+            "Windsurf",
+            "mcpServers",
+            _everywhere(".codeium/windsurf/mcp_config.json"),
+            url_key="serverUrl",
+            after="refresh the list of MCP servers in Windsurf's settings",
+            variable="${env:NAME}",
         ),
     )
 }
@@ -152,32 +232,46 @@ class Stdio(Record):
 
 
 class Daemon(Record):
-    """The server runs already."""
+    """The server runs already. `command` runs `context`, as one word of a shell command line."""
 
-    command: str  # that tells it of what happens, as one word of a shell's line
-    url: str  # of its root
-    token_variable: str = ""  # holds the token; none if empty
+    command: str
+    url: str
+    token_variable: str = ""
 
 
 Wiring = Stdio | Daemon
 
 
 def entry(host: Host, wiring: Wiring) -> dict[str, Writable]:
-    """What a host needs to know of the server."""
+    """The host's description of our server."""
     if isinstance(wiring, Stdio):
-        transport: dict[str, Writable] = {"type": "stdio"} if host.has_type else {}
-        return transport | {"command": wiring.command, "args": [*SERVING, wiring.cache_root]}
-    transport = {"type": "http"} if host.has_type else {}
-    return transport | {"url": address_from(wiring.url).mcp} | _headers(host.variable, wiring.token_variable)
+        kind: dict[str, Writable] = {"type": host.stdio_type} if host.stdio_type else {}
+        arguments = [*SERVING, wiring.cache_root]
+        if host.stdio_type == "local":
+            return kind | {"command": [wiring.command, *arguments]}
+        return kind | {"command": wiring.command, "args": arguments}
+    kind = {"type": host.http_type} if host.http_type else {}
+    return kind | {host.url_key: address_from(wiring.url).mcp} | _headers(host.variable, wiring.token_variable)
+
+
+def hook_files(host: Host, project: str, home: str) -> Iterator[str]:
+    """Every file in which a host may have hooks for a project, the user's own first."""
+    if not host.hooks:
+        return
+    if host.hooks.user_file:
+        yield f"{home}/{host.hooks.user_file}"
+    yield f"{project}/{host.hooks.project_file}"
+    if host.name == "claude-code":
+        yield f"{project}/.claude/settings.json"
 
 
 def elements(host: Host, daemon: Daemon) -> dict[str, Writable]:
-    """What a host needs to know of the hooks: the element of each event's array."""
+    """Our hooks: the element of each event's array."""
     return {event.name: _element(host, event, daemon) for event in _hooks(host).events}
 
 
 def handlers(host: Host, element: object) -> list[object]:
-    """What an element of a host's array of hooks has done."""
+    """The handlers that an element of a host's array of hooks contains."""
     if not _hooks(host).is_grouped:
         return [element]
     inner = element.get("hooks") if isinstance(element, dict) else None
@@ -185,20 +279,23 @@ def handlers(host: Host, element: object) -> list[object]:
 
 
 def is_our_entry(host: Host, value: object) -> bool:
-    """Whether this is what install writes, for whatever executable, folder or daemon."""
+    """Whether this is what install writes, for any executable, folder or daemon."""
     if not isinstance(value, dict):
         return False
     match value:
         case {"command": str(command), "args": [*serving, str(root)]} if tuple(serving) == SERVING:
             return bool(value == entry(host, Stdio(command, root)))
-        case {"url": str(url)} if host.hooks and url.endswith("/mcp"):
-            variable = _variable_in(host.variable, value.get("headers"))
-            return _is_address(url) and bool(value == entry(host, Daemon("", url, variable)))
+        case {"command": [str(command), *serving, str(root)]} if tuple(serving) == SERVING:
+            return bool(value == entry(host, Stdio(command, root)))
+    url = value.get(host.url_key)
+    if isinstance(url, str) and url.endswith("/mcp") and host.takes_http and _is_address(url):
+        variable = _variable_in(host.variable, value.get("headers"))
+        return bool(value == entry(host, Daemon("", url, variable)))
     return False
 
 
 def is_our_element(host: Host, name: str, value: object) -> bool:
-    """Whether this is what install writes for an event, for whatever executable or daemon."""
+    """Whether this is what install writes for an event, for any executable or daemon."""
     event = next(event for event in _hooks(host).events if event.name == name)
     return any(
         daemon is not None and value == _element(host, event, daemon)
@@ -207,7 +304,7 @@ def is_our_element(host: Host, name: str, value: object) -> bool:
 
 
 def is_about_us(host: Host, handler: object) -> bool:
-    """Whether a handler calls our daemon, whoever wrote it."""
+    """Whether a handler calls our daemon, even if install did not write it."""
     if not isinstance(handler, dict):
         return False
     url, command = handler.get("url"), handler.get("command")
@@ -217,21 +314,21 @@ def is_about_us(host: Host, handler: object) -> bool:
 
 
 def mentions(host: Host, text: str) -> bool:
-    """Whether a text could have hooks of ours in it, as far as that can be told without reading it as JSON."""
+    """Whether a text could contain our hooks. It need not be valid JSON."""
     return any(f"hook{slash}{host.name}" in text for slash in (" ", "s/", "s\\/"))
 
 
 def shell_word(text: str) -> str:
-    """A text as one word of a shell's line."""
+    """A text as one word of a shell command line."""
     return text if re.fullmatch(_BARE_WORD, text, re.ASCII) else "'" + text.replace("'", "'\"'\"'") + "'"
 
 
-def _hooks(host: Host) -> Hooks:
+def _hooks(host: Host) -> HookFile:
     assert host.hooks is not None
     return host.hooks
 
 
-def _element(host: Host, event: Event, daemon: Daemon) -> Writable:
+def _element(host: Host, event: HookEvent, daemon: Daemon) -> Writable:
     handler = _request(host, daemon) if event.by_http else _command(host, daemon)
     if not _hooks(host).is_grouped:
         return handler
@@ -275,8 +372,10 @@ def _daemon_in(host: Host, handler: object) -> Daemon | None:
 
 
 def _variable_in(syntax: str, headers: object) -> str:
-    """The variable that headers name; none if they are not what we write, which then tells itself."""
+    """The variable that headers name; empty if they are not what we write."""
     value = headers.get("Authorization") if isinstance(headers, dict) else None
+    if not syntax:
+        return ""
     before, after = ("Bearer " + syntax).split("NAME")
     name = value.removeprefix(before).removesuffix(after) if isinstance(value, str) else ""
     return name if is_variable(name) else ""

@@ -10,6 +10,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -57,24 +58,12 @@ class TestTheFileComesBack:
         del servers["contextfold"]
         assert plain_json(vscode.text()) == {"servers": servers}
 
-    def test_a_file_that_was_not_there_is_gone_again_with_the_folder_made_for_it(self, project: Project) -> None:
+    def test_a_file_that_was_not_there_is_gone_again(self, project: Project) -> None:
         assert project.install().code == 0
         assert json.loads(project.text()) == {KEYS[project.host]: {"contextfold": entry(project.host, project.caches)}}
         assert stat.S_IMODE(project.file.stat().st_mode) == 0o666 & ~umask()
         assert project.uninstall().code == 0
         assert project.everything() == {}
-
-    def test_a_folder_that_was_there_and_empty_stays(self, vscode: Project) -> None:
-        vscode.file.parent.mkdir()
-        vscode.install()
-        vscode.uninstall()
-        assert vscode.everything() == {".vscode": None}
-
-    def test_a_folder_that_others_use_since_stays(self, vscode: Project) -> None:
-        vscode.install()
-        (vscode.folder / ".vscode" / "settings.json").write_text("{}")
-        vscode.uninstall()
-        assert vscode.everything() == {".vscode": None, ".vscode/settings.json": b"{}"}
 
     def test_what_others_added_to_a_file_of_ours_stays(self, project: Project) -> None:
         project.install()
@@ -90,7 +79,7 @@ class TestTheFileComesBack:
         other.mkdir()
         first_caches, project.caches = project.caches, other
         assert project.install().code == 0
-        assert project.text() == first.replace(str(first_caches), str(other))
+        assert project.text() == first.replace(first_caches.name, other.name)
         project.uninstall()
         assert project.everything() == {}
 
@@ -121,7 +110,6 @@ class TestEntriesOfOurName:
 
     @pytest.fixture
     def cursor(self, tmp_path: Path, call: Call, caches: Path) -> Project:
-        (tmp_path / "project").mkdir()
         return Project(tmp_path / "project", "cursor", call, caches)
 
     def test_one_that_somebody_else_wrote_is_replaced_only_by_force(self, cursor: Project) -> None:
@@ -170,9 +158,9 @@ class TestWhichFile:
         assert ran.code == 0
         base = tmp_path / "config" if config_home == "ABSOLUTE" else home / ".config"
         file = base / "Claude" / "claude_desktop_config.json"
-        assert json.loads(file.read_text()) == {"mcpServers": {"contextfold": entry("claude-desktop", caches)}}
+        assert json.loads(file.read_text()) == {"mcpServers": {"contextfold": entry("claude-desktop", caches, is_shared=False)}}
         assert self.run(home, "uninstall", "claude-desktop", **variables).code == 0
-        assert sorted(path.name for path in tmp_path.rglob("*")) == ["caches", "home"]
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
     def test_claude_desktop_on_macos_is_below_application_support(
         self, tmp_path: Path, call: Call, caches: Path, monkeypatch: pytest.MonkeyPatch
@@ -183,7 +171,7 @@ class TestWhichFile:
         assert call("install", "claude-desktop", "--cache-root", caches).code == 0
         assert (tmp_path / "Library/Application Support/Claude/claude_desktop_config.json").is_file()
         assert call("uninstall", "claude-desktop").code == 0
-        assert list(tmp_path.iterdir()) == [caches]
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
     def test_a_system_we_know_nothing_of_is_told(
         self, caches: Path, call: Call, monkeypatch: pytest.MonkeyPatch
@@ -193,36 +181,86 @@ class TestWhichFile:
         assert ran.code == 6
         assert "not known to us" in ran.err
 
-    def test_cursor_has_a_file_of_the_users_too(self, tmp_path: Path, caches: Path) -> None:
-        assert self.run(tmp_path, "install", "cursor", "--user", "--cache-root", "caches").code == 0
-        file = tmp_path / ".cursor" / "mcp.json"
-        assert json.loads(file.read_text())["mcpServers"]["contextfold"] == entry("cursor", caches)
-        assert self.run(tmp_path, "uninstall", "cursor", "--user").code == 0
-        assert not file.parent.exists()
-
-    def test_the_current_folder_is_the_project_and_the_environment_names_the_caches(
-        self, tmp_path: Path, caches: Path
+    @pytest.mark.parametrize("host", sorted(host.name for host in HOSTS.values() if host.user_files))
+    def test_the_users_own_files_are_the_default_where_there_are_some(
+        self, host: str, tmp_path: Path, caches: Path
     ) -> None:
-        assert self.run(tmp_path, "install", "claude-code", "--stdio", CONTEXT_CACHE_ROOT="caches").code == 0
-        written = json.loads((tmp_path / ".mcp.json").read_text())
-        assert written == {"mcpServers": {"contextfold": entry("claude-code", caches)}}
+        written = self.run(tmp_path, "install", host, "--cache-root", caches)
+        assert written.code == 0
+        below_home = HOSTS[host].user_files[sys.platform]
+        assert (tmp_path / below_home).is_file()
+        assert str(caches) in (tmp_path / below_home).read_text()
+        assert self.run(tmp_path, "uninstall", host).code == 0
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+    @pytest.mark.parametrize("host", sorted(host.name for host in HOSTS.values() if host.takes_http))
+    def test_each_host_that_calls_a_daemon_gets_its_address_and_gives_it_back(self, host: str, tmp_path: Path) -> None:
+        assert self.run(tmp_path, "install", host).code == 0
+        written = [path for path in tmp_path.rglob("*") if path.is_file() and "9090/mcp" in path.read_text()]
+        assert len(written) == 1
+        assert self.run(tmp_path, "uninstall", host).code == 0
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+    @pytest.mark.parametrize("text", ["", 'model = "x"\n', 'model = "x"', "[mcp_servers.other]\nurl = 'http://a'\n"])
+    def test_a_toml_file_comes_back_to_the_byte(self, text: str, tmp_path: Path) -> None:
+        file = tmp_path / ".codex" / "config.toml"
+        file.parent.mkdir()
+        file.write_text(text)
+        assert self.run(tmp_path, "install", "codex").code == 0
+        value = tomllib.loads(file.read_text())
+        assert value["mcp_servers"].pop("contextfold") == {"url": "http://localhost:9090/mcp"}
+        assert self.run(tmp_path, "install", "codex", "--url", "http://localhost:9100").code == 0
+        assert self.run(tmp_path, "uninstall", "codex").code == 0
+        assert (file.read_text() if file.exists() else "") == text
+
+    def test_the_skill_comes_and_goes_with_the_daemons_tools(self, tmp_path: Path) -> None:
+        skill = tmp_path / ".claude" / "skills" / "context-folding" / "SKILL.md"
+        assert self.run(tmp_path, "install", "claude-code").code == 0
+        assert skill.read_text().startswith("---\nname: context-folding\n")
+        skill.write_text("mine")
+        assert self.run(tmp_path, "uninstall", "claude-code").code == 0
+        assert skill.read_text() == "mine"
+
+    def test_no_path_of_this_machine_is_in_a_file_that_a_team_shares(self, project: Project) -> None:
+        for ran in (project.install(), project.install_daemon()):
+            assert ran.code == 0
+            for path, content in project.everything().items():
+                assert path.endswith("settings.local.json") or str(project.folder).encode() not in content
+                assert path.endswith("settings.local.json") or os.path.dirname(COMMAND).encode() not in content
+
+    def test_caches_outside_the_project_are_refused_in_a_file_that_a_team_shares(self, project: Project) -> None:
+        project.caches = project.folder.parent
+        ran = project.install()
+        assert (ran.code, ran.out) == (6, b"")
+        assert "outside the project" in ran.err
+
+    def test_an_address_where_nothing_answers_is_reported(self, tmp_path: Path) -> None:
+        ran = self.run(tmp_path, "install", "zed", "--url", "http://127.0.0.1:9")
+        assert ran.code == 0
+        assert "nothing answers at http://127.0.0.1:9" in ran.err
 
     def test_what_is_written_starts_by_its_full_path_even_when_run_as_a_module(
         self, tmp_path: Path, caches: Path
     ) -> None:
         argv: list[str | Path] = [sys.executable, "-m", "contextfold", "install", "claude-code", "--cache-root", caches]
-        subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True)
-        written = json.loads((tmp_path / ".mcp.json").read_text())["mcpServers"]["contextfold"]
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+        subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True, env=env)
+        written = json.loads((tmp_path / ".claude.json").read_text())["mcpServers"]["contextfold"]
         asked = [written["command"], "--version"]
         assert subprocess.run(asked, cwd="/", check=True, capture_output=True).stdout.startswith(b"contextfold ")
 
     def test_what_is_written_starts_a_server_that_answers(self, project: Project) -> None:
         project.install()
-        written = json.loads(project.text())[KEYS[project.host]]["contextfold"]
+        written = json.loads(project.text().replace("${workspaceFolder}", str(project.folder)))
+        written = written[KEYS[project.host]]["contextfold"]
         about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
         hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}).encode() + b"\n"
         argv = [written["command"], *written["args"]]
-        answer = subprocess.run(argv, input=hello, cwd="/", capture_output=True, timeout=60, check=False).stdout
+        env = os.environ | {"PATH": f"{os.path.dirname(COMMAND)}:{os.environ['PATH']}"}
+        ran = subprocess.run(
+            argv, input=hello, cwd=project.folder, env=env, capture_output=True, timeout=60, check=False
+        )
+        answer = ran.stdout
         assert json.loads(answer)["result"]["protocolVersion"] == "2025-06-18"
 
     def test_the_command_line_and_the_hosts_name_the_same(self) -> None:
@@ -242,10 +280,10 @@ class TestWhichFile:
             (["install", "cursor", "--cache-root", ""], 1, "missing --cache-root DIR"),
             (["install", "cursor", "--cache-root", "nowhere"], 6, "there is no folder nowhere"),
             (["install", "cursor", "--cache-root", "/", "--project", "nowhere"], 6, "give --project the folder"),
-            (["install", "cursor", "--cache-root", "/", "--project", ".", "--user"], 1, "leave out --user"),
+            (["install", "cursor", "--cache-root", "/", "--project", ".", "--user"], 1, "exclude each other"),
             (["uninstall", "claude-desktop", "--project", "."], 1, "--project is not for"),
             (["uninstall", "vscode", "--user"], 1, "--user is not for vscode"),
-            (["uninstall", "claude-desktop", "--user"], 1, "leave it out"),
+            (["uninstall", "codex", "--project", "."], 1, "leave it out"),
         ],
     )
     def test_words_that_name_no_file_are_told(self, argv: list[str], code: int, said: str, tmp_path: Path) -> None:

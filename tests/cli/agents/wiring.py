@@ -12,7 +12,7 @@ from tests.support.machine import COMMAND, Call, Ran
 
 FILES = {"claude-code": ".mcp.json", "cursor": ".cursor/mcp.json", "vscode": ".vscode/mcp.json"}
 HOOK_FILES = {
-    "claude-code": ".claude/settings.json",
+    "claude-code": ".claude/settings.local.json",
     "cursor": ".cursor/hooks.json",
     "vscode": ".github/hooks/contextfold.json",
 }
@@ -43,10 +43,13 @@ STRING_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\r\n]*|/\*.*?\*/', re.DOT
 STRING_OR_LAST_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])')
 
 
-def entry(host: str, caches: Path) -> dict[str, object]:
+def entry(host: str, caches: Path, *, is_shared: bool = True) -> dict[str, object]:
+    """A server that the host starts. In a shared file neither the command nor the folder names this machine."""
     transport = {"type": "stdio"} if host in ("claude-code", "vscode") else {}
-    args = ["serve", "--stdio", "--cache-root", str(caches)]
-    return {**transport, "command": str(COMMAND), "args": args}
+    folder = "${workspaceFolder}/" if host in ("cursor", "vscode") else ""
+    root = f"{folder}{caches.name}" if is_shared else str(caches)
+    args = ["serve", "--stdio", "--cache-root", root]
+    return {**transport, "command": "context" if is_shared else str(COMMAND), "args": args}
 
 
 def daemon_entry(host: str, url: str = URL, variable: str = "") -> dict[str, object]:
@@ -59,8 +62,9 @@ def headers(host: str, variable: str) -> dict[str, object]:
     return {"headers": {"Authorization": f"Bearer {reference}"}} if variable else {}
 
 
-def hook_elements(host: str, url: str = URL, variable: str = "", command: str = str(COMMAND)) -> dict[str, Any]:
+def hook_elements(host: str, url: str = URL, variable: str = "") -> dict[str, Any]:
     """The element that each event's array is to have, as the hosts document it."""
+    command = str(COMMAND) if host == "claude-code" else "context"
     words = f"{command} hook {host} --url {url}" + (f" --token-variable {variable}" if variable else "")
     by_command: dict[str, object] = {"type": "command", "command": words, "timeout": 5}
     if host == "vscode":
@@ -93,6 +97,7 @@ class Project:
         self.folder, self.host, self._call, self.caches = folder, host, call, caches
         self.file = folder / FILES[host]
         self.hooks = folder / HOOK_FILES[host]
+        self.skill = folder / ".claude" / "skills" / "context-folding" / "SKILL.md"
 
     def write(self, text: str) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -117,9 +122,10 @@ class Project:
     def uninstall(self, *argv: object) -> Ran:
         return self._call("uninstall", self.host, "--project", self.folder, *argv)
 
-    def everything(self) -> dict[str, bytes | None]:
-        paths = sorted(self.folder.rglob("*"))
-        return {str(path.relative_to(self.folder)): path.read_bytes() if path.is_file() else None for path in paths}
+    def everything(self) -> dict[str, bytes]:
+        """Every file below the folder. Empty folders may stay behind."""
+        paths = sorted(path for path in self.folder.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.folder)): path.read_bytes() for path in paths}
 
 
 def umask() -> int:

@@ -1,6 +1,6 @@
-"""What `context install` and `context uninstall` do to the world: find a host's files, read them, show the difference,
-put each new text in its place in one step, all of them or none. Knows paths, links, permissions and the environment;
-what the texts should be is `contextfold.hosts.config_files`'s to say.
+"""Reads and replaces the configuration files of agent programs, all of them or none, and shows the difference.
+
+Knows paths, links, permissions and the environment. `contextfold.hosts.config_files` decides what the texts should be.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from contextfold.common import signals
 from contextfold.common.descriptors import write_all
 from contextfold.common.record import Record
 from contextfold.errors import StorageFailed
-from contextfold.hosts.config_files import FOLDERS_MAX, Removal, Unfit
-from contextfold.hosts.programs import HOSTS, Host
+from contextfold.hosts.config_files import Unfit
+from contextfold.hosts.programs import COMMAND, HOSTS, SKILL, Host
 from contextfold.resolve.files import FileAbsent, NotRegular, read_regular, shown, storage_failed, sync
 from contextfold.settings import CACHE_ROOT
 
-COMMAND = "context"
 EMPTY = "{}\n"
-CONFIG_BYTES_MAX = 2 << 20
-TAB = "    "  # on a terminal
+CONFIG_BYTES_MAX = 8 << 20
+# A tab on a terminal.
+TAB = "    "
 OWNER_ONLY = 0o600
-ANYBODY_S = 0o222
+WRITABLE_BY_ANYBODY = 0o222
 STAGED_SUFFIX = b".contextfold-new"
 _STAGING_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class ConfigFile:
-    """A host's configuration file: what is in it now, and another text in its place."""
+    """A configuration file: the text that was read (None if there is no file), and another text in its place."""
 
-    def __init__(self, host: Host, path: str) -> None:
-        self.host = host
+    def __init__(self, path: str) -> None:
         self.path = path
-        self._real = os.path.realpath(os.fsencode(path))  # a link stays one; what it leads to is edited
+        # A link stays a link; the file that it leads to is edited.
+        self._real = os.path.realpath(os.fsencode(path))
         self._status = self._look()
         self.text = self._read() if self._status else None
 
@@ -50,51 +50,38 @@ class ConfigFile:
     def is_link(self) -> bool:
         return os.path.islink(self.path)
 
-    def missing_folders(self) -> int:
-        """How many folders have to be made before the file can be."""
-        missing, folder = 0, os.path.dirname(self._real)
-        while not os.path.isdir(folder):
-            if os.path.lexists(folder):
-                raise StorageFailed(f"{shown(folder)} is not a folder; move it away, then run this again")
-            missing, folder = missing + 1, os.path.dirname(folder)
-        if missing > FOLDERS_MAX:
-            raise StorageFailed(
-                f"there is no folder {shown(os.path.dirname(self._real))}, nor most of those above it; make it, or "
-                f"start {self.host.title} once, then run this again"
-            )
-        return missing
-
     def write(self, text: str) -> None:
-        """Put another text in the file's place, whole, durable, with the mode and owner the file had."""
+        """Replace the text as a whole and durably, keeping the file's mode and owner. Missing folders are made."""
         self.refuse_if_read_only()
         self._replace(text, self._status)
 
-    def put_back(self, folders: int) -> None:
-        """The file as it was when it was read, after this very run has changed it, and made this many folders."""
-        changed = ConfigFile(self.host, self.path)
+    def restore(self) -> None:
+        """Bring back what was read, after this process has changed it."""
+        changed = ConfigFile(self.path)
         if self.text is None:
-            changed.delete(folders)
+            changed.delete()
         else:
             changed._replace(self.text, self._status)
 
     def _replace(self, text: str, like: os.stat_result | None) -> None:
         folder = os.path.dirname(self._real)
         with signals.held_back():
-            made = self._make_folders(folder)
+            try:
+                os.makedirs(folder, exist_ok=True)
+            except (FileExistsError, NotADirectoryError):
+                raise StorageFailed(f"{shown(folder)} is not a folder; move it away, then run this again") from None
+            except OSError as problem:
+                raise storage_failed("cannot make", folder, problem) from problem
             try:
                 with self._staging() as staging:
                     _stage(staging, text.encode(), like)
                     self._refuse_if_changed()
                     os.rename(self._staged, self._real)
-                made = []
             except OSError as problem:
                 raise storage_failed("cannot write", self._real, problem) from problem
-            finally:
-                _remove_empty(made)
         sync(folder)
 
-    def delete(self, folders: int) -> None:
-        """Remove the file, and as many folders above it as were made for it, where nothing else is in them."""
+    def delete(self) -> None:
         self.refuse_if_read_only()
         try:
             with signals.held_back(), self._staging():
@@ -102,11 +89,7 @@ class ConfigFile:
                 os.unlink(self._real)
         except OSError as problem:
             raise storage_failed("cannot remove", self._real, problem) from problem
-        above = [os.path.dirname(self._real)]
-        while len(above) <= folders:
-            above.append(os.path.dirname(above[-1]))
-        _remove_empty(above[:folders])
-        sync(next(folder for folder in above if os.path.isdir(folder)))
+        sync(os.path.dirname(self._real))
 
     @property
     def _staged(self) -> bytes:
@@ -115,7 +98,7 @@ class ConfigFile:
 
     @contextmanager
     def _staging(self) -> Iterator[int]:
-        """A file beside ours, held by us alone. One without a holder is what a killed run left, and is taken over."""
+        """A locked file beside ours. One that nobody has locked was left by a killed run, and is used again."""
         descriptor = os.open(self._staged, _STAGING_FLAGS, OWNER_ONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,7 +123,7 @@ class ConfigFile:
             status = os.lstat(self._real)
         except (FileNotFoundError, NotADirectoryError):
             if self.is_link:
-                raise StorageFailed(f"{self.path} is a link that leads nowhere; mend or remove it first") from None
+                raise StorageFailed(f"{self.path} is a link that leads nowhere; correct or remove it first") from None
             return None
         except OSError as problem:
             raise storage_failed("cannot look at", self._real, problem) from problem
@@ -162,28 +145,13 @@ class ConfigFile:
         except (FileAbsent, NotRegular):
             raise self._changed() from None
 
-    def _make_folders(self, folder: bytes) -> list[bytes]:
-        """Make the folders that are missing; those that were made, the innermost first."""
-        wanted = [folder]
-        for _ in range(self.missing_folders()):
-            wanted.append(os.path.dirname(wanted[-1]))
-        made: list[bytes] = []
-        try:
-            for path in reversed(wanted[:-1]):
-                os.mkdir(path)
-                made.insert(0, path)
-        except OSError as problem:
-            _remove_empty(made)
-            raise storage_failed("cannot make", path, problem) from problem
-        return made
-
     def refuse_if_read_only(self) -> None:
-        """A rename would not ask. Whoever protected the file meant it, even against root."""
-        if self._status and (not self._status.st_mode & ANYBODY_S or not os.access(self._real, os.W_OK)):
+        """A rename would ignore the file's own permissions, which were set on purpose, even against root."""
+        if self._status and (not self._status.st_mode & WRITABLE_BY_ANYBODY or not os.access(self._real, os.W_OK)):
             raise StorageFailed(f"{self.path} is read-only; make it writable (chmod u+w), then run this again")
 
     def _refuse_if_changed(self) -> None:
-        """The text was made from what was read: what somebody wrote since must not be lost."""
+        """The new text was made from what was read, so a change since then must not be lost."""
         try:
             now: os.stat_result | None = os.lstat(self._real)
         except FileNotFoundError:
@@ -195,12 +163,11 @@ class ConfigFile:
         return StorageFailed(f"{self.path} was changed by somebody else just now; run this again")
 
 
-class Change(Record):
-    """What is to become of a file."""
+class FileChange(Record):
+    """A file and its new text; None removes the file."""
 
     file: ConfigFile
-    text: str | None  # none: it goes
-    folders: int  # that have to be made before, or were made for it and go too
+    text: str | None
 
     @property
     def is_needed(self) -> bool:
@@ -208,23 +175,21 @@ class Change(Record):
 
     def make(self) -> None:
         if self.text is None:
-            self.file.delete(self.folders)
+            self.file.delete()
         else:
             self.file.write(self.text)
 
 
-def change_to(file: ConfigFile, removal: Removal) -> Change:
-    """What is to become of a file that our things are taken out of."""
-    if removal.text is None and file.is_link:  # install makes no links: whoever made this one wants a file at its end
-        return Change(file, EMPTY, 0)
-    return Change(file, removal.text, removal.folders)
+def removal(file: ConfigFile, text: str | None) -> FileChange:
+    """A file without our entries. Install creates no links, so behind one an empty file stays."""
+    return FileChange(file, EMPTY if text is None and file.is_link else text)
 
 
-def make_all(changes: list[Change]) -> None:
+def make_all(changes: list[FileChange]) -> None:
     """Change all the files, or none of them."""
     for change in changes:
         change.file.refuse_if_read_only()
-    made: list[Change] = []
+    made: list[FileChange] = []
     with signals.held_back():
         try:
             for change in changes:
@@ -232,62 +197,71 @@ def make_all(changes: list[Change]) -> None:
                 made.insert(0, change)
         except Exception:
             for change in made:
-                change.file.put_back(change.folders)
+                change.file.restore()
             raise
 
 
-def made(changes: list[Change], values: Mapping[str, str], *, order: int = 1) -> bool:
-    """Make the changes and print the difference; a person sees it first, and is asked."""
+def confirm_and_make(changes: list[FileChange], values: Mapping[str, str]) -> bool:
+    """Make the changes and print the difference; at a terminal the difference comes first, with a question."""
     is_asked = "yes" not in values and is_attended()
     if is_asked:
         show(changes)
         if not is_agreed("Change this?"):
             tell_on_terminal("nothing was changed")
             return False
-    make_all(changes[::order])
+    make_all(changes)
     if not is_asked:
         show(changes)
     return True
 
 
-class Places(Record):
-    """Where a host keeps what a command is about."""
+class HostFiles(Record):
+    """The files of a host that a command is about; empty where the host has none. `is_shared`: a team commits them."""
 
     host: Host
     server: str
-    hooks: str  # empty if the host has none
+    hooks: str
+    skill: str
+    project: str
+    hooks_are_shared: bool
+
+    @property
+    def is_shared(self) -> bool:
+        return bool(self.project)
 
 
-def places(values: Mapping[str, str]) -> Places:
-    """The files that a command's words mean."""
+def files_of(values: Mapping[str, str]) -> HostFiles:
+    """The user's own files where the host has them, unless --project names a project."""
     host = HOSTS[values["host"]]
-    if "user" in values or not host.project_file:
-        if "project" in values:
-            raise UsageError(f"--project is not for a user's own file; leave it out, or {_use_project(host)}")
-        if "user" in values and not (host.user_files and host.project_file):
-            raise UsageError(f"--user is not for {host.name}: it has one place only; leave it out")
-        hooks = os.path.join(_home(), host.hooks.user_file) if host.hooks else ""
-        return Places(host, _user_file(host), hooks)
+    has_user_files = bool(host.user_files)
+    if "project" in values and "user" in values:
+        raise UsageError("--project and --user exclude each other; give one of them")
+    if "user" in values and not has_user_files:
+        raise UsageError(f"--user is not for {host.name}, which has files in projects only; leave it out")
+    if "project" in values and not host.project_file:
+        raise UsageError(f"--project is not for {host.name}, which has files of the user only; leave it out")
+    if has_user_files and "project" not in values:
+        home = _home()
+        hooks = os.path.join(home, host.hooks.user_file) if host.hooks and host.hooks.user_file else ""
+        skill = os.path.join(home, host.skills, SKILL) if host.skills else ""
+        return HostFiles(host, _user_file(host), hooks, skill, "", hooks_are_shared=False)
     project = absolute(values.get("project", "."))
     if not os.path.isdir(project):
         raise StorageFailed(f"there is no folder {project}; give --project the folder that holds the project")
     hooks = os.path.join(project, host.hooks.project_file) if host.hooks else ""
-    return Places(host, os.path.join(project, host.project_file), hooks)
-
-
-def _use_project(host: Host) -> str:
-    return "leave out --user" if host.project_file else "name a host that has a file in each project"
+    skill = os.path.join(project, host.skills, SKILL) if host.skills else ""
+    is_shared = host.hooks is not None and host.hooks.is_shared
+    return HostFiles(host, os.path.join(project, host.project_file), hooks, skill, project, hooks_are_shared=is_shared)
 
 
 def _user_file(host: Host) -> str:
     below_home = host.user_files.get(sys.platform)
     if below_home is None:
-        raise StorageFailed(f"where {host.title} keeps its configuration on {sys.platform} is not known to us")
-    home = _home()
+        raise StorageFailed(f"the configuration file of {host.title} on {sys.platform} is not known to us")
     base, config = os.environ.get("XDG_CONFIG_HOME", ""), ".config/"
     if below_home.startswith(config) and os.path.isabs(base):
         return os.path.join(base, below_home.removeprefix(config))
-    return os.path.join(home, below_home)
+    return os.path.join(_home(), below_home)
 
 
 def _home() -> str:
@@ -298,7 +272,7 @@ def _home() -> str:
 
 
 def cache_root(values: Mapping[str, str]) -> str:
-    """The folder of caches that the server is to offer."""
+    """The folder of caches that the server offers."""
     given = values.get("cache-root") or os.environ.get(CACHE_ROOT, "")
     if not given:
         raise UsageError(f"missing --cache-root DIR, the folder that holds your caches (or set {CACHE_ROOT})")
@@ -308,7 +282,7 @@ def cache_root(values: Mapping[str, str]) -> str:
 
 
 def absolute(path: str) -> str:
-    """A path from the root. Where it goes up again, only the system knows where from: a link may lead elsewhere."""
+    """A path from the root. Where it contains `..`, the system resolves it, because a link may lead elsewhere."""
     try:
         return os.path.realpath(path) if ".." in path.split("/") else os.path.abspath(path)
     except FileNotFoundError:
@@ -316,10 +290,14 @@ def absolute(path: str) -> str:
 
 
 def executable() -> str:
-    """The `context` that is running, by the name it was called: a link to it outlives what it leads to today."""
+    """The running `context`, by the path it was called with: a link to it outlives what it leads to today."""
     beside = os.path.join(os.path.dirname(sys.executable), COMMAND)
     for candidate in (sys.argv[0], beside):
-        if os.path.basename(candidate) == COMMAND and os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+        if (
+            os.path.basename(candidate) in (COMMAND, "contextfold")
+            and os.path.isfile(candidate)
+            and os.access(candidate, os.X_OK)
+        ):
             return _writable_in_json(absolute(candidate))
     raise StorageFailed(f"there is no executable {beside}; install contextfold, then run its `context install`")
 
@@ -334,8 +312,8 @@ def _writable_in_json(path: str) -> str:
     return path
 
 
-def show(changes: list[Change]) -> None:
-    """The difference, as a patch; on a terminal without what could draw on it."""
+def show(changes: list[FileChange]) -> None:
+    """Print the difference as a patch; on a terminal with control characters escaped."""
     patch = "".join(line for change in changes for line in _patch(change.file.path, change.file.text, change.text))
     if sys.stdout is not None and sys.stdout.isatty():
         patch = "".join(plain(line.rstrip("\r").replace("\t", TAB)) + "\n" for line in patch.split("\n")[:-1])
@@ -353,7 +331,7 @@ def _patch(path: str, before: str | None, after: str | None) -> Iterator[str]:
 
 
 def _stage(descriptor: int, content: bytes, like: os.stat_result | None) -> None:
-    """Write the new file. It may hold others' secrets, so until it is whole nobody else may read it."""
+    """Write the new file. It may contain secrets of others, so nobody else may read it until its mode is set."""
     write_all(descriptor, content)
     if like:
         now = os.fstat(descriptor)
@@ -373,11 +351,3 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def _remove_empty(folders: list[bytes]) -> None:
-    for folder in folders:
-        try:
-            os.rmdir(folder)
-        except OSError:
-            return  # somebody uses it

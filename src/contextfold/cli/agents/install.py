@@ -1,20 +1,20 @@
-"""`context install`: a host's configuration gets our server, and our hooks where a daemon is there to hear them. Stdout
-is the difference made.
-"""
+"""`context install`: connects an agent program to the daemon, or has it start the server. Stdout is the difference."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
+from importlib.resources import files
 
 from contextfold.cli.agents.files import (
-    Change,
     ConfigFile,
-    Places,
+    FileChange,
+    HostFiles,
     cache_root,
-    change_to,
+    confirm_and_make,
     executable,
-    made,
-    places,
+    files_of,
+    removal,
     show,
 )
 from contextfold.cli.output import note, plain, tell_on_terminal
@@ -22,99 +22,128 @@ from contextfold.cli.parse import UsageError
 from contextfold.common.network_address import DAEMON_URL, BadAddress, address_from, is_variable
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import StorageFailed
-from contextfold.hosts.config_files import (
-    Unfit,
-    install_hooks,
-    install_server,
-    is_foreign,
-    new_hooks_file,
-    new_server_file,
-    uninstall_hooks,
-)
-from contextfold.hosts.programs import HOSTS, SERVER, Daemon, Host, Stdio, Wiring, shell_word
+from contextfold.hosts.config_files import Unfit, install_hooks, install_server, is_foreign, uninstall_hooks
+from contextfold.hosts.programs import COMMAND, SERVER, SKILL, Daemon, Stdio, Wiring, shell_word
 
 
 def run(values: Mapping[str, str]) -> int:
-    wiring = _wiring(HOSTS[values["host"]], values)
-    where = places(values)
+    wanted = files_of(values)
+    wiring = _wiring(wanted, values)
     force = "force" in values
-    server = ConfigFile(where.host, where.server)
-    planned = [_server_change(server, wiring, force=force), *_hooks_changes(where, wiring, force=force)]
+    server = ConfigFile(wanted.server)
+    planned = [
+        _edited(server, lambda text: install_server(wanted.host, text, wiring, force=force)),
+        *_hooks_changes(wanted, wiring, force=force),
+        *_skill_changes(wanted, wiring, force=force),
+    ]
     changes = [change for change in planned if change.is_needed]
-    if server.text is not None and is_foreign(where.host, server.text, wiring):
-        note(f"the entry {SERVER} in {plain(server.path)} was not install's; uninstall cannot bring it back")
+    if server.text is not None and is_foreign(wanted.host, server.text, wiring):
+        note(f"the entry {SERVER} in {plain(server.path)} was not written by install; uninstall cannot bring it back")
     if not changes:
         tell_on_terminal(f"nothing to do: {server.path} has the entry {SERVER} already")
     elif "dry-run" in values:
         show(changes)
         tell_on_terminal("nothing was changed; leave out --dry-run to do it")
-    elif made(changes, values):
-        told = " and ".join(change.file.path for change in planned if change.text is not None)
-        tell_on_terminal(f"{SERVER} is in {told}; {where.host.after}")
+    elif confirm_and_make(changes, values):
+        paths = " and ".join(change.file.path for change in planned if change.text is not None)
+        tell_on_terminal(f"{SERVER} is in {paths}; {wanted.host.after}")
+        if isinstance(wiring, Daemon):
+            _check_daemon(wiring)
     return EXIT_OK
 
 
-def _wiring(host: Host, values: Mapping[str, str]) -> Wiring:
-    """What the words want: the server that the host starts, or the daemon that runs."""
+def _wiring(wanted: HostFiles, values: Mapping[str, str]) -> Wiring:
+    """The server that the host starts, or the daemon that runs.
+
+    A file that a team shares names `context` without its path, and caches relative to the project.
+    """
+    host = wanted.host
     for_daemon = [f"--{name}" for name in ("url", "token-variable") if name in values]
-    if not host.hooks and for_daemon:
+    if not host.takes_http and for_daemon:
         raise UsageError(
             f"{for_daemon[0]} is not for {host.name}: {host.title} only starts servers itself; give --cache-root DIR"
         )
-    if "stdio" in values or "cache-root" in values or not host.hooks:
+    if "stdio" in values or "cache-root" in values or not host.takes_http:
         if for_daemon:
             raise UsageError(
                 f"{for_daemon[0]} is for the daemon, --stdio and --cache-root are for a server without one"
             )
-        return Stdio(executable(), cache_root(values))
+        root = cache_root(values)
+        return Stdio(COMMAND, _inside_project(wanted, root)) if wanted.is_shared else Stdio(executable(), root)
     variable = values.get("token-variable", "")
     if "token-variable" in values and not is_variable(variable):
         raise UsageError(
             f"--token-variable is a variable's name, of letters, digits and _, not {variable!r}; the token goes into it"
         )
+    if variable and not host.variable:
+        raise UsageError(f"--token-variable is not for {host.name}: its entries cannot refer to a variable")
     try:
         url = address_from(values.get("url", DAEMON_URL)).url
     except BadAddress as problem:
         raise UsageError(f"--url cannot be used: {problem}") from problem
-    return Daemon(shell_word(executable()), url, variable)
+    return Daemon(COMMAND if wanted.hooks_are_shared else shell_word(executable()), url, variable)
 
 
-def _server_change(file: ConfigFile, wiring: Wiring, *, force: bool) -> Change:
-    if file.text is None:
-        folders = file.missing_folders()
-        return Change(file, new_server_file(file.host, wiring, folders), folders)
+def _inside_project(wanted: HostFiles, root: str) -> str:
+    project = os.path.realpath(wanted.project)
+    relative = os.path.relpath(os.path.realpath(root), project)
+    if relative.startswith(os.pardir):
+        raise StorageFailed(
+            f"{root} is outside the project, and {wanted.server} is shared with others; "
+            + ("leave out --project" if wanted.host.user_files else "move the caches into the project")
+        )
+    return wanted.host.folder + relative
+
+
+def _edited(file: ConfigFile, edit: Callable[[str | None], str]) -> FileChange:
     try:
-        return Change(file, install_server(file.host, file.text, wiring, force=force), 0)
+        return FileChange(file, edit(file.text))
     except Unfit as problem:
         raise file.refuse(problem) from problem
 
 
-def _hooks_changes(where: Places, wiring: Wiring, *, force: bool) -> list[Change]:
-    if not where.hooks:
+def _hooks_changes(wanted: HostFiles, wiring: Wiring, *, force: bool) -> list[FileChange]:
+    if not wanted.hooks:
         return []
-    if isinstance(wiring, Stdio):
-        return _hooks_taken_out(where)
-    file = ConfigFile(where.host, where.hooks)
-    if file.text is None:
-        folders = file.missing_folders()
-        return [Change(file, new_hooks_file(where.host, wiring, folders), folders)]
+    if isinstance(wiring, Daemon):
+        file = ConfigFile(wanted.hooks)
+        return [_edited(file, lambda text: install_hooks(wanted.host, text, wiring, force=force))]
+    # A server on stdio receives no hooks, so those for a daemon are removed.
     try:
-        return [Change(file, install_hooks(where.host, file.text, wiring, force=force), 0)]
-    except Unfit as problem:
-        raise file.refuse(problem) from problem
-
-
-def _hooks_taken_out(where: Places) -> list[Change]:
-    """A server on stdio hears no hooks: those for a daemon go, where there are any."""
-    try:
-        file = ConfigFile(where.host, where.hooks)
+        file = ConfigFile(wanted.hooks)
     except StorageFailed as problem:
-        note(f"whether {plain(where.hooks)} has hooks of ours is not known: {plain(problem.reason)}")
+        note(f"whether {plain(wanted.hooks)} has hooks of ours is not known: {plain(problem.reason)}")
         return []
     if file.text is None:
         return []
     try:
-        removal = uninstall_hooks(where.host, file.text)
+        return [removal(file, uninstall_hooks(wanted.host, file.text))]
     except Unfit as problem:
         raise file.refuse(problem) from problem
-    return [change_to(file, removal)]
+
+
+def skill_text() -> str:
+    """The skill that teaches an agent when to fold."""
+    return files("contextfold.hosts").joinpath("plugin").joinpath(SKILL).read_text(encoding="utf-8")
+
+
+def _skill_changes(wanted: HostFiles, wiring: Wiring, *, force: bool) -> list[FileChange]:
+    """The skill goes with the daemon's tools. One that somebody has changed stays."""
+    if not wanted.skill or not isinstance(wiring, Daemon):
+        return []
+    file = ConfigFile(wanted.skill)
+    if file.text is None or force:
+        return [FileChange(file, skill_text())]
+    if file.text != skill_text():
+        note(f"{plain(wanted.skill)} is another version of the skill and stays as it is; --force replaces it")
+    return []
+
+
+def _check_daemon(daemon: Daemon) -> None:
+    """Say so when the address that was just written does not answer."""
+    from contextfold.cli.daemon.client import DaemonClient, DaemonSilent
+
+    try:
+        DaemonClient(address_from(daemon.url), os.environ.get(daemon.token_variable, "")).status()
+    except DaemonSilent as problem:
+        note(f"{problem}; start the daemon with `context serve` or `context service install`")

@@ -1,8 +1,8 @@
 """`context run PROGRAM`: starts an agent program with the daemon behind it, for this one process.
 
-A daemon that answers is used. Where none does, one is started on a free port with the user's own store, and stopped when
-the program ends. Arguments, terminal, signals and the exit status are the program's own; the last line on stderr says
-what folding saved or cost.
+A daemon that answers is used. Where none does, one is started on a free port with the user's own store, and stopped
+when the program ends. Arguments, terminal, signals and the exit status are the program's own; the last line on stderr
+says what folding saved or cost.
 """
 
 from __future__ import annotations

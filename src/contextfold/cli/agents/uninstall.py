@@ -1,40 +1,49 @@
-"""`context uninstall`: a host's configuration as it was before `context install`. Stdout is the difference made."""
+"""`context uninstall`: a host's configuration as it was before `context install`. Stdout is the difference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from contextfold.cli.agents.files import Change, ConfigFile, change_to, made, places, show
-from contextfold.cli.output import tell_on_terminal
+from contextfold.cli.agents.files import ConfigFile, FileChange, confirm_and_make, files_of, removal, show
+from contextfold.cli.agents.install import skill_text
+from contextfold.cli.output import note, plain, tell_on_terminal
 from contextfold.error_codes import EXIT_OK
-from contextfold.hosts.config_files import Removal, Unfit, uninstall_hooks, uninstall_server
+from contextfold.hosts.config_files import Unfit, uninstall_hooks, uninstall_server
 from contextfold.hosts.programs import SERVER, Host
 
 
 def run(values: Mapping[str, str]) -> int:
-    where = places(values)
-    planned = [_change(ConfigFile(where.host, where.server), uninstall_server)]
-    if where.hooks:
-        planned.append(_change(ConfigFile(where.host, where.hooks), uninstall_hooks))
+    wanted = files_of(values)
+    planned = [_without(ConfigFile(wanted.server), uninstall_server, wanted.host)]
+    if wanted.hooks:
+        planned.append(_without(ConfigFile(wanted.hooks), uninstall_hooks, wanted.host))
+    if wanted.skill:
+        planned.append(_without_skill(ConfigFile(wanted.skill)))
     changes = [change for change in planned if change.is_needed]
     if not changes:
-        tell_on_terminal(f"nothing to do: {where.server} has no entry {SERVER}")
+        tell_on_terminal(f"nothing to do: {wanted.server} has no entry {SERVER}")
         return EXIT_OK
     if "dry-run" in values:
         show(changes)
         tell_on_terminal("nothing was changed; leave out --dry-run to do it")
         return EXIT_OK
-    # The file that came last goes first: a folder may have been made for the other.
-    for change in changes if made(changes, values, order=-1) else ():
-        what = "was made by install, and is gone" if change.text is None else f"no longer has {SERVER}"
+    for change in changes if confirm_and_make(changes, values) else ():
+        what = "was created by install and is removed" if change.text is None else f"no longer has {SERVER}"
         tell_on_terminal(f"{change.file.path} {what}")
     return EXIT_OK
 
 
-def _change(file: ConfigFile, uninstall: Callable[[Host, str], Removal]) -> Change:
+def _without(file: ConfigFile, uninstall: Callable[[Host, str], str | None], host: Host) -> FileChange:
     if file.text is None:
-        return Change(file, None, 0)
+        return FileChange(file, None)
     try:
-        return change_to(file, uninstall(file.host, file.text))
+        return removal(file, uninstall(host, file.text))
     except Unfit as problem:
         raise file.refuse(problem) from problem
+
+
+def _without_skill(file: ConfigFile) -> FileChange:
+    if file.text is not None and file.text != skill_text():
+        note(f"{plain(file.path)} is not the skill that install wrote; remove it by hand if it is to go")
+        return FileChange(file, file.text)
+    return FileChange(file, None)

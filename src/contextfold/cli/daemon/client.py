@@ -32,7 +32,7 @@ class DaemonClient:
         self._token = token
         self._timeout_s = timeout_s
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str) -> Any:  # noqa: ANN401 - whatever JSON is there
         """The JSON at a path; DaemonSilent if there is none to be had."""
         status, body = self._request(path)
         if status == HTTP_UNAUTHORIZED:

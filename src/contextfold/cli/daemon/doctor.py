@@ -33,8 +33,8 @@ class Finding(Record):
 class Situation(Record):
     """What was seen. `status` is the daemon's own account, or None with `silence` saying why there is none.
 
-    `hooked` are the hosts whose files have hooks of ours, each with the file; `base_urls` are the variables that point a
-    program at a proxy, with their values; `other_upstreams` those that point elsewhere.
+    `hooked` are the hosts whose files have hooks of ours, each with the file; `base_urls` are the variables that tell a
+    program where its provider is, with their values.
     """
 
     url: str
@@ -148,7 +148,7 @@ def _situation(client: DaemonClient) -> Situation:
 
 def _hooked_hosts() -> dict[str, str]:
     """The agent programs whose hook files mention us, each with the first such file."""
-    hooked = {}
+    hooked: dict[str, str] = {}
     for host in HOSTS.values():
         for path in hook_files(host, os.getcwd(), os.path.expanduser("~")):
             if mentions(host, _read(path)):
