@@ -48,7 +48,7 @@ def read(name: str, folder: Path = PLUGIN) -> Any:
 @pytest.fixture
 def wired(tmp_path: Path) -> Path:
     """A project as `context install` leaves it."""
-    assert context("install", "claude-code", cwd=tmp_path).code == 0
+    assert context("install", "claude-code", "--project", ".", cwd=tmp_path).code == 0
     return tmp_path
 
 
@@ -108,7 +108,7 @@ def test_the_hooks_are_legal() -> None:
 
 def test_the_hooks_are_those_that_install_writes(wired: Path) -> None:
     """But for the path of `context`, which nobody knows beforehand."""
-    ours, installed = read("hooks/hooks.json")["hooks"], read(".claude/settings.json", wired)["hooks"]
+    ours, installed = read("hooks/hooks.json")["hooks"], read(".claude/settings.local.json", wired)["hooks"]
     assert list(ours) == list(installed)
     (guarded,), (plain,) = (hooks.pop("SessionStart")[0]["hooks"] for hooks in (ours, installed))
     assert ours == installed

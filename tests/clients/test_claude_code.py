@@ -43,10 +43,12 @@ def mcp_list(project: Path) -> str:
 
 
 def test_it_connects_to_what_install_wrote_and_forgets_it_after_uninstall(project: Path) -> None:
-    assert context("install", "claude-code", "--cache-root", project.parent / "caches", cwd=project).code == 0
+    env = {"PATH": os.environ["PATH"], "HOME": str(project.parent / "home")}
+    argv = ("claude-code", "--cache-root", project.parent / "caches")
+    assert context("install", *argv, cwd=project, env=env).code == 0
     assert "contextfold: " in mcp_list(project)
     assert "Connected" in mcp_list(project)
-    assert context("uninstall", "claude-code", cwd=project).code == 0
+    assert context("uninstall", "claude-code", cwd=project, env=env).code == 0
     assert "contextfold" not in mcp_list(project)
 
 

@@ -158,7 +158,9 @@ class TestWhichFile:
         assert ran.code == 0
         base = tmp_path / "config" if config_home == "ABSOLUTE" else home / ".config"
         file = base / "Claude" / "claude_desktop_config.json"
-        assert json.loads(file.read_text()) == {"mcpServers": {"contextfold": entry("claude-desktop", caches, is_shared=False)}}
+        assert json.loads(file.read_text()) == {
+            "mcpServers": {"contextfold": entry("claude-desktop", caches, is_shared=False)}
+        }
         assert self.run(home, "uninstall", "claude-desktop", **variables).code == 0
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 

@@ -14,7 +14,6 @@ import pytest
 
 from contextfold.cli.agents.files import ConfigFile
 from contextfold.errors import StorageFailed
-from contextfold.hosts.programs import HOSTS
 from tests.cli.agents.wiring import KEYS, Project
 from tests.support.machine import COMMAND, Call, as_nobody, context
 
@@ -90,10 +89,9 @@ class TestRefusals:
         ran = project.install()
         assert (ran.code, project.text()) == (6, "{}")
         assert "read-only" in ran.err
-        assert len(list(project.file.parent.iterdir())) == 1
+        assert len(project.everything()) == 1
 
     def test_what_may_not_be_read_or_written_is_told(self, tmp_path: Path, caches: Path) -> None:
-        (tmp_path / "project").mkdir(mode=0o755)
         (tmp_path / "project" / ".mcp.json").write_text("{}")
         (tmp_path / "project" / ".mcp.json").chmod(0o600)
         argv = ("install", "claude-code", "--project", f"{tmp_path}/project", "--cache-root", str(caches))
@@ -105,12 +103,12 @@ class TestRefusals:
 
     def test_a_file_that_changes_meanwhile_is_not_overwritten(self, project: Project) -> None:
         project.write("{}")
-        file = ConfigFile(HOSTS[project.host], str(project.file))
+        file = ConfigFile(str(project.file))
         project.write('{"by": "somebody else"}')
         with pytest.raises(StorageFailed, match="changed by somebody else"):
             file.write("{ }")
         assert project.text() == '{"by": "somebody else"}'
-        assert len(list(project.file.parent.iterdir())) == 1
+        assert len(project.everything()) == 1
 
     def test_a_failure_leaves_neither_folder_nor_half_a_file(
         self, vscode: Project, monkeypatch: pytest.MonkeyPatch
@@ -178,16 +176,15 @@ class TestHostileSurroundings:
         assert (ran.code, ran.out) == (6, b"")
         assert project.everything() == before
 
-    def test_a_path_through_a_link_means_what_the_system_means(self, tmp_path: Path, call: Call, caches: Path) -> None:
+    def test_a_path_through_a_link_means_what_the_system_means(self, tmp_path: Path, call: Call) -> None:
         (tmp_path / "a" / "b").mkdir(parents=True)
-        (tmp_path / "a" / "caches").mkdir()
-        (tmp_path / "a" / "project").mkdir()
+        (tmp_path / "a" / "project" / "caches").mkdir(parents=True)
         (tmp_path / "link").symlink_to("a/b")
         through = f"{tmp_path}/link/.."
-        argv = ("install", "claude-code", "--project", f"{through}/project", "--cache-root", f"{through}/caches")
-        assert call(*argv).code == 0
+        caches = f"{through}/project/caches"
+        assert call("install", "claude-code", "--project", f"{through}/project", "--cache-root", caches).code == 0
         written = json.loads((tmp_path / "a" / "project" / ".mcp.json").read_text())
-        assert written["mcpServers"]["contextfold"]["args"][-1] == str(tmp_path / "a" / "caches")
+        assert written["mcpServers"]["contextfold"]["args"][-1] == "caches"
 
     def test_a_refusal_prints_no_difference(self, project: Project) -> None:
         project.write("{}")
@@ -200,7 +197,7 @@ class TestHostileSurroundings:
         self, command: str, tmp_path: Path, caches: Path
     ) -> None:
         root = f"--cache-root {caches}" if command == "install" else ""
-        script = f"mkdir gone && cd gone && rmdir ../gone && {COMMAND} {command} claude-code {root}"
+        script = f"mkdir gone && cd gone && rmdir ../gone && {COMMAND} {command} claude-code --project . {root}"
         done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 6
         assert "the current folder is gone" in done.stderr

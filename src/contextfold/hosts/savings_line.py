@@ -1,0 +1,1 @@
+def savings_line(t): return "x"
