@@ -28,6 +28,7 @@ from bench import stdio as bench_stdio
 from bench import tampering as bench_tampering
 from contextfold import errors
 from contextfold.error_codes import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
+from tests.support.clauses import covers
 from tests.support.machine import GOLDEN, ROOT, SOAK, SOURCE
 
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -42,6 +43,18 @@ FROZEN_MESSAGES = {
 }
 
 
+@covers(
+    "resolve.md#exit-codes",
+    "seed-000#required-fields",
+    "seed-000#forbidden-patterns",
+    "seed-001#protocol-requirements",
+    "seed-002#jsonrpc",
+    "seed-002#errors",
+    "seed-003#json-schema",
+    "seed-003#canonical-error-codes",
+    "seed-003#versioning",
+    "stdio.md#tool-text",
+)
 def test_every_error_code_has_one_exit_code_and_a_json_rpc_code() -> None:
     codes = {kind.code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "code")}
     assert codes >= FROZEN_MESSAGES.keys()
@@ -67,11 +80,24 @@ def test_every_folding_error_has_an_http_status_and_its_documented_code() -> Non
     }
 
 
+@covers(
+    "seed-000#required-fields",
+    "seed-000#message-field-rules",
+    "seed-000#recommended-canonical-messages",
+    "seed-000#determinism-in-errors",
+    "seed-002#errors",
+    "seed-003#json-schema",
+    "seed-003#message-field-rules",
+    "seed-003#recommended-canonical-messages",
+    "seed-003#determinism-contract",
+    "seed-003#versioning",
+)
 def test_the_frozen_messages_are_these() -> None:
     kinds = [kind for kind in errors.ContextError.__subclasses__() if kind is not errors.FoldError]
     assert {kind.code: kind.message for kind in kinds} == FROZEN_MESSAGES
 
 
+@covers("resolve.md#unicode")
 def test_the_unicode_tables_are_what_the_tool_writes(tmp_path: Path) -> None:
     argv: list[str | Path] = [
         sys.executable,
@@ -96,6 +122,7 @@ def test_the_picture_of_the_house_shows_every_module() -> None:
     assert shown == {path.name for path in MODULES if not path.name.startswith("__")} | {"__init__.py"}
 
 
+@covers("product.md#make")
 def test_every_dependency_says_why_it_is_there() -> None:
     reasons = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
     required = (ROOT / "requirements" / "dev.in").read_text(encoding="utf-8").split()
@@ -122,6 +149,7 @@ def test_no_file_names_the_host_of_a_registry() -> None:
             assert not re.search("|".join(names), path.read_text(encoding="utf-8", errors="replace")), path
 
 
+@covers("product.md#checks", "resolve.md#speed", "stdio.md#speed", "store.md#throughput")
 def test_the_bench_prints_every_figure_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,6 +207,7 @@ def test_the_bench_prints_every_figure_of_the_table(
     assert printed.count("one-shot noticed, warm library noticed, warm stdio noticed") == 4
 
 
+@covers("product.md#distribution")
 def test_the_distribution_is_named_contextfold() -> None:
     assert importlib.metadata.version("contextfold") == contextfold.__version__
 
@@ -188,6 +217,7 @@ def test_no_page_has_a_gap_where_figures_should_be() -> None:
         assert not re.search(r"^(FIGURES|TBD|TODO)$", page.read_text(encoding="utf-8"), re.MULTILINE), page
 
 
+@covers("product.md#make", "product.md#checks")
 def test_ci_calls_the_commands_of_the_readme() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.clauses import covers
 from tests.support.machine import ROOT
 from tests.support.waiting import until
 
@@ -84,6 +85,7 @@ def serving(cwd: Path) -> Iterator[None]:
         process.stdout.close()
 
 
+@covers("product.md#serve", "product.md#make", "seed-004#overview", "store.md#port")
 def test_the_readme_commands_work_as_they_stand(home: Path) -> None:
     scripts = [text for kind, text in BLOCKS if kind == "sh"]
     assert scripts[0] == "make serve\n"
@@ -122,6 +124,7 @@ def test_the_loop_of_ones_own_sends_what_is_shown() -> None:
     assert sent == {"messages": [said], "model": "any"}
 
 
+@covers("product.md#make", "product.md#checks")
 def test_every_make_target_of_the_readme_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     named = set(re.findall(r"`?make (\w+)", README))

@@ -31,6 +31,7 @@ from tests.clients.contract import (
 from tests.clients.folding import OverHttp
 from tests.clients.node import HERE, run_node
 from tests.clients.servers import Command, Endpoint, Server, serving
+from tests.support.clauses import covers
 
 INSPECTOR = str(HERE / "node_modules" / ".bin" / "mcp-inspector")
 TOOL_FAILED = 5  # its exit code for a result with isError
@@ -104,6 +105,7 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Inspector:
     return Inspector(request.param, ERAS[request.param], tmp_path)
 
 
+@covers("stdio.md#clients")
 def test_left_to_choose_it_takes_the_modern_era(server: Server, shelf: Path, tmp_path: Path) -> None:
     [told, answer] = Inspector("auto", MODERN, tmp_path)(server, About(), Call(RESOLVE, GUIDE))
     assert isinstance(told, Told)
@@ -112,6 +114,7 @@ def test_left_to_choose_it_takes_the_modern_era(server: Server, shelf: Path, tmp
 
 
 class TestInspector(OverStdio, EveryClient):
+    @covers("seed-000#determinism-contract", "seed-000#invariants", "stdio.md#clients")
     def test_what_it_writes_to_a_file_is_what_the_command_prints(
         self, client: Inspector, shelf: Path, tmp_path: Path
     ) -> None:
@@ -119,6 +122,7 @@ class TestInspector(OverStdio, EveryClient):
         client.run(serving(shelf), *_written(Call(RESOLVE, GUIDE)), "--output", str(file), "--output-format", "raw")
         assert file.read_bytes() == as_the_command_says(shelf, GUIDE).text.encode()
 
+    @covers("stdio.md#clients")
     def test_it_turns_what_people_type_into_what_the_schema_asks_for(self, client: Inspector, shelf: Path) -> None:
         """`--tool-arg budget=4000` is text; the integer comes from reading our schema."""
         typed_in = ["--tool-name", RESOLVE, "--tool-arg", *(f"{name}={value}" for name, value in GUIDE.items())]
@@ -134,6 +138,7 @@ class TestInspector(OverStdio, EveryClient):
         """It shows the message of a protocol error, not its number."""
         assert client(serving(shelf), Call(LIST_CACHES, {"cache": "docs"})) == [Refused("error", "Invalid params")]
 
+    @covers("stdio.md#tool-calls")
     def test_half_a_surrogate_pair_is_an_invalid_query(self, client: Inspector, shelf: Path) -> None:
         assert client(serving(shelf), Call(RESOLVE, GUIDE | {"query": "\ud800"})) == [typed("invalid_query")]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.node import NODE
+from tests.support.clauses import covers
 from tests.support.machine import ROOT, SOURCE
 
 HERE = Path(__file__).parent
@@ -37,6 +38,7 @@ def short_folder() -> Iterator[str]:
         yield folder
 
 
+@covers("folding.md#owner", "product.md#serve", "product.md#make")
 @pytest.mark.parametrize(("script", "name"), SCENARIOS, ids=[name for _, name in SCENARIOS])
 def test_page(script: str, name: str, short_folder: str) -> None:
     if not CHROMIUM:
@@ -60,6 +62,7 @@ def test_page(script: str, name: str, short_folder: str) -> None:
     assert "\n# pass 1\n" in ran.stdout, ran.stdout
 
 
+@covers("product.md#make")
 def test_without_chromium_each_scenario_says_that_it_was_left_out() -> None:
     env = {**os.environ, "CONTEXTFOLD_CHROMIUM": "", "PATH": str(Path(sys.executable).parent)}
     argv = [sys.executable, "-m", "pytest", "-q", "-k", "test_page and not chromium", str(HERE / "test_page.py")]

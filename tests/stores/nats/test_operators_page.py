@@ -20,6 +20,7 @@ from nats.aio.client import Client
 
 from contextfold.cli.parse import parse
 from contextfold.stores.nats.names import Names
+from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent, Refused
 from tests.support.machine import ROOT, context
 from tests.support.nats_servers import PROGRAM, NatsCluster, NatsServer
@@ -219,6 +220,7 @@ def test_servers_that_write_through_to_the_disk_take_the_pages_setting(tmp_path:
 
 
 class TestSubjects:
+    @covers("store.md#subjects")
     def test_what_is_published_is_what_the_page_shows(self, tmp_path: Path) -> None:
         shown = [json.loads(text) for kind, text in BLOCKS if kind == "json"]
         assert len(shown) == 3
