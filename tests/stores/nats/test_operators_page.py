@@ -22,8 +22,9 @@ from contextfold.cli.parse import parse
 from contextfold.stores.nats.names import Names
 from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent, Refused
+from tests.support.left_out import NATS_SERVER
 from tests.support.machine import ROOT, context
-from tests.support.nats_servers import PROGRAM, NatsCluster, NatsServer
+from tests.support.nats_servers import NatsCluster, NatsServer
 from tests.support.nats_servers import _free_port as free_port
 from tests.support.waiting import until
 
@@ -117,7 +118,7 @@ class AsWritten(NatsServer):
     def start(self, *, wait: bool = True) -> None:
         written = self.folder / "nats.conf"
         written.write_text(self._text)
-        argv = [str(PROGRAM), "-c", str(written)]
+        argv = [str(NATS_SERVER), "-c", str(written)]
         self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         if wait:
             self.wait()
