@@ -17,8 +17,9 @@ PATIENCE_S = 60
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """A home of its own, so that nothing is read from or left in the user's."""
-    return {"HOME": str(home), "PATH": f"{NODE.parent}{os.pathsep}{os.environ['PATH']}"}
+    """A home of its own, so that nothing is read from or left in the user's; compiled modules are shared."""
+    path = f"{NODE.parent}{os.pathsep}{os.environ['PATH']}"
+    return {"HOME": str(home), "PATH": path, "NODE_COMPILE_CACHE": str(HERE / "node_modules" / ".cache" / "node")}
 
 
 def run_node(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
