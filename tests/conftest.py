@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from contextfold.cli.main import main
-from tests.support.machine import Call, Ran, times, write_files
+from tests.support.machine import SOAK, Call, Ran, times, write_files
 from tests.support.nats_servers import NatsServer
+from tests.support.signals import give_children_default_signals
+
+give_children_default_signals()
 
 settings.register_profile(
     "house",
@@ -25,8 +29,10 @@ settings.register_profile(
 settings.load_profile("house")
 
 
+# Only `make soak` runs the whole bench.
+collect_ignore = [] if SOAK else ["test_bench.py"]
+
 LONG = (
-    "test_house.py::test_the_bench",
     "stores/nats/test_cluster.py",
     "fold/test_histories.py",
     "web/test_page.py::test_page[a thousand",
@@ -83,3 +89,14 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest begin first, so that no worker is left alone with one at the end."""
     items.sort(key=lambda item: not any(name in item.nodeid for name in LONG))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name everything that was left out, one line for each reason."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.getreports("skipped")
+        if isinstance(report.longrepr, tuple)
+    )
+    for reason, number in sorted(reasons.items()):
+        terminalreporter.write_line(f"left out: {number} test{'s' if number > 1 else ''}: {reason}")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden import replay
+from tests.support.clauses import covers
 from tests.support.machine import COMMAND, GOLDEN, SHARED, command_of, interpreters
 
 PYTHONS = interpreters()
@@ -18,12 +19,43 @@ def name_of(path: Path) -> str:
     return path.name
 
 
+@covers(
+    "product.md#resolve",
+    "product.md#cache-commands",
+    "product.md#platforms",
+    "resolve.md#reference",
+    "resolve.md#which-files",
+    "resolve.md#content",
+    "resolve.md#identity",
+    "resolve.md#layout",
+    "resolve.md#cache-version",
+    "resolve.md#replacing",
+    "resolve.md#packed-index",
+    "resolve.md#invalid",
+    "resolve.md#matching",
+    "resolve.md#score",
+    "resolve.md#order",
+    "resolve.md#budget",
+    "resolve.md#unicode",
+    "resolve.md#output",
+    "resolve.md#exit-codes",
+    "resolve.md#inspect-verify",
+    "seed-000#output-schema",
+    "seed-000#error-types",
+    "seed-000#invariants",
+    "seed-001#outputs",
+    "seed-003#canonical-error-codes",
+    "seed-003#boundary-cache-invalid-vs-io-error",
+)
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_the_installed_command_gives_the_recorded_answer(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "CONTEXT", [str(COMMAND)])
     assert replay.faults(str(case)) == []
 
 
+@covers(
+    "product.md#resolve", "product.md#platforms", "resolve.md#reference", "resolve.md#unicode", "seed-000#invariants"
+)
 @pytest.mark.parametrize("version", list(PYTHONS)[1:])
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_every_other_python_gives_the_same(case: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,11 +63,13 @@ def test_every_other_python_gives_the_same(case: Path, version: str, monkeypatch
     assert replay.faults(str(case)) == []
 
 
+@covers("resolve.md#reference", "resolve.md#packed-index", "resolve.md#inspect-verify")
 @pytest.mark.parametrize("case", COMPAT, ids=name_of)
 def test_caches_of_the_reference_read_the_same(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "CONTEXT", [str(COMMAND)])
     assert replay.faults(str(case)) == []
 
 
+@covers("resolve.md#reference")
 def test_no_recorded_case_was_lost() -> None:
     assert len(CASES) == 137

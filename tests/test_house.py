@@ -9,29 +9,69 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
-import pytest
-
 import contextfold
-from bench import corpora as bench_corpora
-from bench import daemon as bench_daemon
-from bench import fold_loss as bench_fold_loss
-from bench import hooks as bench_hooks
-from bench import nats as bench_nats
-from bench import page as bench_page
-from bench import proxy as bench_proxy
-from bench import replay as bench_replay
-from bench import resolve as bench_resolve
-from bench import secrets as bench_secrets
-from bench import stdio as bench_stdio
-from bench import tampering as bench_tampering
 from contextfold import errors
 from contextfold.error_codes import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
-from tests.support.machine import GOLDEN, ROOT, SOAK, SOURCE
+from tests.support.clauses import covers
+from tests.support.machine import GOLDEN, ROOT, SOURCE
 
 MODULES = sorted(SOURCE.rglob("*.py"))
-MODULE_LINES = 450
+LOCKS = ROOT / "requirements"
+FOLDER_MODULES_MAX = 14
+# Folders that are still too full. A folder leaves the list when it is split; none is added.
+CROWDED_FOLDERS = frozenset({"contextfold/stores/nats"})
+# Names that two classes still share. A name leaves the list when one of them is renamed; no name is added.
+COLLIDING_CLASS_NAMES = frozenset(
+    {
+        "Answer",
+        "Api",
+        "Branch",
+        "Call",
+        "Change",
+        "Client",
+        "Commit",
+        "Desk",
+        "Draft",
+        "Endpoint",
+        "Entry",
+        "Figure",
+        "Figures",
+        "Found",
+        "Held",
+        "Hooks",
+        "Kept",
+        "Limits",
+        "Member",
+        "Names",
+        "Outcome",
+        "Page",
+        "Place",
+        "Point",
+        "Policy",
+        "Query",
+        "Reader",
+        "Reading",
+        "Receipt",
+        "Record",
+        "Refusal",
+        "Request",
+        "Row",
+        "Run",
+        "Scrubbed",
+        "Sent",
+        "Server",
+        "Session",
+        "Source",
+        "Span",
+        "Told",
+        "Unreadable",
+        "Whole",
+        "Work",
+    }
+)
 FROZEN_MESSAGES = {
     "cache_missing": "Cache does not exist",
     "cache_invalid": "Cache exists but is invalid",
@@ -42,6 +82,18 @@ FROZEN_MESSAGES = {
 }
 
 
+@covers(
+    "resolve.md#exit-codes",
+    "seed-000#required-fields",
+    "seed-000#forbidden-patterns",
+    "seed-001#protocol-requirements",
+    "seed-002#jsonrpc",
+    "seed-002#errors",
+    "seed-003#json-schema",
+    "seed-003#canonical-error-codes",
+    "seed-003#versioning",
+    "stdio.md#tool-text",
+)
 def test_every_error_code_has_one_exit_code_and_a_json_rpc_code() -> None:
     codes = {kind.code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "code")}
     assert codes >= FROZEN_MESSAGES.keys()
@@ -67,11 +119,24 @@ def test_every_folding_error_has_an_http_status_and_its_documented_code() -> Non
     }
 
 
+@covers(
+    "seed-000#required-fields",
+    "seed-000#message-field-rules",
+    "seed-000#recommended-canonical-messages",
+    "seed-000#determinism-in-errors",
+    "seed-002#errors",
+    "seed-003#json-schema",
+    "seed-003#message-field-rules",
+    "seed-003#recommended-canonical-messages",
+    "seed-003#determinism-contract",
+    "seed-003#versioning",
+)
 def test_the_frozen_messages_are_these() -> None:
     kinds = [kind for kind in errors.ContextError.__subclasses__() if kind is not errors.FoldError]
     assert {kind.code: kind.message for kind in kinds} == FROZEN_MESSAGES
 
 
+@covers("resolve.md#unicode")
 def test_the_unicode_tables_are_what_the_tool_writes(tmp_path: Path) -> None:
     argv: list[str | Path] = [
         sys.executable,
@@ -80,14 +145,13 @@ def test_the_unicode_tables_are_what_the_tool_writes(tmp_path: Path) -> None:
         tmp_path / "written.py",
     ]
     subprocess.run(argv, check=True)
-    assert (tmp_path / "written.py").read_bytes() == (SOURCE / "contextfold" / "unicode17.py").read_bytes()
+    assert (tmp_path / "written.py").read_bytes() == (SOURCE / "contextfold" / "common" / "unicode17.py").read_bytes()
 
 
-def test_every_module_says_what_it_owns_and_holds_one_idea() -> None:
+def test_every_module_says_what_it_owns() -> None:
     for path in MODULES:
         text = path.read_text(encoding="utf-8")
         assert ast.get_docstring(ast.parse(text)), path
-        assert len(text.splitlines()) <= MODULE_LINES, path
 
 
 def test_the_picture_of_the_house_shows_every_module() -> None:
@@ -96,9 +160,26 @@ def test_the_picture_of_the_house_shows_every_module() -> None:
     assert shown == {path.name for path in MODULES if not path.name.startswith("__")} | {"__init__.py"}
 
 
+def test_no_folder_holds_more_modules_than_a_reader_keeps_in_mind() -> None:
+    crowded = Counter(path.parent.relative_to(SOURCE).as_posix() for path in MODULES if path.name != "__init__.py")
+    assert {folder for folder, number in crowded.items() if number > FOLDER_MODULES_MAX} <= CROWDED_FOLDERS
+
+
+def test_every_class_name_stands_for_one_class() -> None:
+    paths = [path for folder in ("src", "bench", "tools") for path in (ROOT / folder).rglob("*.py")]
+    names = Counter(
+        node.name.strip("_")
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, number in names.items() if number > 1} <= COLLIDING_CLASS_NAMES
+
+
+@covers("product.md#make")
 def test_every_dependency_says_why_it_is_there() -> None:
     reasons = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
-    required = (ROOT / "requirements" / "dev.in").read_text(encoding="utf-8").split()
+    required = [word for path in LOCKS.glob("*.in") for word in path.read_text(encoding="utf-8").split()]
     required += tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
     required += json.loads((ROOT / "tests" / "clients" / "package.json").read_text(encoding="utf-8"))["dependencies"]
     for requirement in required:
@@ -110,7 +191,18 @@ def test_the_lock_files_name_no_place_to_download_from() -> None:
     packages = json.loads((ROOT / "tests" / "clients" / "package-lock.json").read_text(encoding="utf-8"))["packages"]
     assert all("resolved" not in package for package in packages.values())
     assert all("integrity" in package for path, package in packages.items() if path)
-    assert "://" not in (ROOT / "requirements" / "dev.lock").read_text(encoding="utf-8")
+    assert not any("://" in path.read_text(encoding="utf-8") for path in LOCKS.glob("*.lock"))
+
+
+def test_the_small_lock_files_are_parts_of_the_large_one() -> None:
+    large, small, quick = (_pins(LOCKS / f"{name}.lock") for name in ("dev", "runtime", "quick"))
+    assert small.items() <= quick.items() <= large.items()
+
+
+def _pins(path: Path) -> dict[str, str]:
+    """The lines of each package: its version and hashes."""
+    blocks = re.split(r"\n(?=\S)", path.read_text(encoding="utf-8").strip())
+    return {block.partition("==")[0]: block for block in blocks}
 
 
 def test_no_file_names_the_host_of_a_registry() -> None:
@@ -122,63 +214,7 @@ def test_no_file_names_the_host_of_a_registry() -> None:
             assert not re.search("|".join(names), path.read_text(encoding="utf-8", errors="replace")), path
 
 
-def test_the_bench_prints_every_figure_of_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On corpora too small to judge: that each figure is there, beside its yardstick and with a verdict."""
-    monkeypatch.setattr(bench_corpora, "HERE", tmp_path)
-    monkeypatch.setattr(bench_resolve, "HERE", tmp_path)
-    monkeypatch.setattr(bench_stdio, "HERE", tmp_path)
-    sizes = (5, 10, 20)
-    bench_resolve.main(sizes, turns=1)
-    bench_stdio.main(sizes, turns=1)
-    monkeypatch.setattr(bench_tampering, "HERE", tmp_path)
-    assert bench_tampering.main(sizes)
-    bench_daemon.main(turns=1, sessions=50)
-    bench_hooks.main(turns=1, rounds=3)
-    bench_nats.main(turns=1, number=16)
-    bench_replay.main(turns=1, folder=tmp_path, most=1, at_least=100_000)
-    bench_fold_loss.main(tmp_path)
-    bench_proxy.main(turns=1, requests=16, subtasks=1)
-    bench_secrets.main(turns=1)
-    if SOAK:  # a minute of waiting for a browser; what it measures, tests/browser looks at every time
-        bench_page.main(turns=1, sessions=20, branches=2, long=61, operations=300)
-    printed = capsys.readouterr().out
-    rows = [line for line in printed.splitlines() if line.rstrip().endswith((" ok", " TOO SLOW"))]
-    for figure in (
-        "3 documents",
-        "10 documents",
-        "20 documents",
-        "peak memory",
-        "warm call",
-        "build",
-        "cold",
-        "ping",
-        "warm resolve, 5",
-        "branch + return, 1 client, 2025-11-25",
-        "branch + return, 16 clients, 2026-07-28",
-        "memory with 50 open sessions",
-        "2 KB",
-        "1 MB",
-        "missed",
-        "by mistake",
-        "a hook's answer, p99, 16 agents at once",
-        "commits, 1 client, 1 server",
-        "commits, 16 clients, 3 servers",
-        "the least of them, 16 clients, 1 server",
-        "folding a request of the replay, anthropic",
-        "in the agent's own loop, openai-responses",
-        "a history of 0.1 MB, nothing to fold, openai-chat",
-        "memory beside a history of",
-        "generated, last words",
-        "1 KB, 1 client",
-        "folded, first byte of a stream, 16 clients",
-        *(("first view of the list", "update of a session") if SOAK and bench_page.CHROMIUM else ()),
-    ):
-        assert any(figure in row for row in rows), figure
-    assert printed.count("one-shot noticed, warm library noticed, warm stdio noticed") == 4
-
-
+@covers("product.md#distribution")
 def test_the_distribution_is_named_contextfold() -> None:
     assert importlib.metadata.version("contextfold") == contextfold.__version__
 
@@ -188,6 +224,7 @@ def test_no_page_has_a_gap_where_figures_should_be() -> None:
         assert not re.search(r"^(FIGURES|TBD|TODO)$", page.read_text(encoding="utf-8"), re.MULTILINE), page
 
 
+@covers("product.md#make", "product.md#checks")
 def test_ci_calls_the_commands_of_the_readme() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -17,6 +17,7 @@ import pytest
 from contextfold.fold.events import to_json
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.serve.reporting import Onlooker
+from tests.support.clauses import covers
 from tests.support.daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
 from tests.support.known_secrets import KnownSecret, known_secrets
 from tests.support.machine import COMMAND, context, times
@@ -208,6 +209,7 @@ def leaked(secrets: list[KnownSecret], *told: bytes) -> set[str]:
     }
 
 
+@covers("folding.md#context-return", "folding.md#errors", "folding.md#scrubbed-text")
 def test_no_answer_and_no_header_tells_one(ways: Ways, secrets: list[KnownSecret]) -> None:
     assert len(ways.told) > 20 * len(secrets)
     assert leaked(secrets, *ways.told) == set()
@@ -217,6 +219,7 @@ def test_the_test_would_find_one(secrets: list[KnownSecret]) -> None:
     assert leaked(secrets, json.dumps({"x": secrets[0].text}).encode()) == {secrets[0].kind}
 
 
+@covers("folding.md#context-return", "folding.md#scrubbed-text")
 def test_no_log_line_tells_one(ways: Ways, secrets: list[KnownSecret]) -> None:
     log = ways.daemon.log.read_bytes()
     assert all(json.loads(line) for line in log.splitlines())
@@ -224,12 +227,14 @@ def test_no_log_line_tells_one(ways: Ways, secrets: list[KnownSecret]) -> None:
     assert leaked(secrets, log) == set()
 
 
+@covers("folding.md#context-return", "folding.md#scrubbed-text")
 def test_no_metric_tells_one(ways: Ways, secrets: list[KnownSecret]) -> None:
     page = ways.agents[0].http.ask("GET", "/metrics").body
     assert b"contextfold_redactions_total{" in page
     assert leaked(secrets, page) == set()
 
 
+@covers("folding.md#context-return", "folding.md#scrubbed-text")
 def test_no_file_holds_one(ways: Ways, secrets: list[KnownSecret]) -> None:
     files = [path for path in ways.daemon.folder.rglob("*") if path.is_file()]
     assert any(path.name == "state.db" for path in files)
@@ -237,6 +242,7 @@ def test_no_file_holds_one(ways: Ways, secrets: list[KnownSecret]) -> None:
     assert leaked(secrets, *(path.read_bytes() for path in files)) == set()
 
 
+@covers("folding.md#owner", "folding.md#context-return", "folding.md#scrubbed-text")
 def test_no_event_tells_a_watcher_one(ways: Ways, secrets: list[KnownSecret]) -> None:
     ways.agents[0].call("context_record", project_path=PROJECT, type=LAST, tokens=1)
 
@@ -271,12 +277,14 @@ def test_no_look_at_sessions_trees_and_trajectories_tells_one(ways: Ways, secret
     assert leaked(secrets, *(text.encode() for text in told)) == set()
 
 
+@covers("folding.md#context-return", "folding.md#scrubbed-text")
 def test_the_search_command_tells_none(ways: Ways, secrets: list[KnownSecret]) -> None:
     ran = context("fold", "search", "REDACTED", "--limit", "1000", "--store", str(ways.daemon.store), "--json")
     assert len(json.loads(ran.out)["summaries"]) >= min(1000, len(secrets) // 2)
     assert leaked(secrets, ran.out, ran.err.encode()) == set()
 
 
+@covers("folding.md#context-return", "folding.md#scrubbed-text")
 def test_the_stdio_server_keeps_and_tells_none_either(tmp_path: Path, secrets: list[KnownSecret]) -> None:
     lines = [{"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": LEGACY}}]
     for number, secret in enumerate(secrets[: times(80, 2000)]):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import signal
 import subprocess
-import tempfile
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,19 +15,20 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.clauses import covers
 from tests.support.machine import ROOT
-from tests.support.waiting import until
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Nothing is installed anew, and never from the folder of a test. Make takes no such flag from its environment.
-INSTALLED = ("-o", ".venv/.ready", "-o", ".venv/.compiled")
+INSTALLED = ("-o", ".venv/.runtime", "-o", ".venv/.compiled")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A folder that looks like a checkout, to type in."""
-    for name in (".venv", "examples", "Makefile", "src", "requirements", "pyproject.toml"):
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    for name in ("examples", "Makefile", "src", "requirements", "pyproject.toml"):
         (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 
@@ -45,28 +45,18 @@ def run(script: str, cwd: Path) -> str:
     return done.stdout
 
 
-@contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """The README's port is fixed, and others may run these tests on the same machine."""
-    with (Path(tempfile.gettempdir()) / f"contextfold-readme-{os.geteuid()}.lock").open("ab") as turn:
-
-        def is_ours() -> bool:
-            try:
-                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            return True
-
-        until(is_ours)
-        yield
+def at(port: int, script: str) -> str:
+    """The script, for a daemon on another port than the README's."""
+    agent = f"examples/agent.py http://localhost:{port}/mcp"
+    return script.replace("localhost:9090", f"localhost:{port}").replace("examples/agent.py", agent)
 
 
 @contextmanager
-def serving(cwd: Path) -> Iterator[None]:
-    """`make serve`, as somebody would leave it running in a terminal."""
+def serving(cwd: Path) -> Iterator[int]:
+    """`make serve`, as somebody would leave it running in a terminal, on a port that is free; the port."""
     with (cwd / "serve.log").open("wb") as log:
         process = subprocess.Popen(
-            ["make", *INSTALLED, "serve"],
+            ["make", *INSTALLED, "serve", "ARGS=--port 0"],
             cwd=cwd,
             env=environment(cwd),
             stdout=subprocess.PIPE,
@@ -76,19 +66,21 @@ def serving(cwd: Path) -> Iterator[None]:
     assert process.stdout
     try:
         told = next((line.decode() for line in iter(process.stdout.readline, b"") if b"listens on" in line), "")
-        assert told == "contextfold listens on http://127.0.0.1:9090/mcp\n", (cwd / "serve.log").read_text()
-        yield
+        address = re.fullmatch(r"contextfold listens on http://127\.0\.0\.1:(\d+)/mcp\n", told)
+        assert address, (cwd / "serve.log").read_text()
+        yield int(address[1])
     finally:
         os.killpg(process.pid, signal.SIGINT)  # Ctrl-C
         process.wait(timeout=60)
         process.stdout.close()
 
 
+@covers("product.md#serve", "product.md#make", "seed-004#overview", "store.md#port")
 def test_the_readme_commands_work_as_they_stand(home: Path) -> None:
     scripts = [text for kind, text in BLOCKS if kind == "sh"]
     assert scripts[0] == "make serve\n"
-    with one_at_a_time(), serving(home):
-        printed = "".join(run(text, home) for text in scripts[1:] if "make test" not in text)
+    with serving(home) as port:
+        printed = "".join(run(at(port, text), home) for text in scripts[1:] if "make test" not in text)
     (shown,) = (text for kind, text in BLOCKS if kind == "text")
     assert re.search(re.escape(shown).replace("…", "[0-9a-f]{16}"), printed)
     assert "Logins fail because tokens expire after one minute." in printed
@@ -122,6 +114,7 @@ def test_the_loop_of_ones_own_sends_what_is_shown() -> None:
     assert sent == {"messages": [said], "model": "any"}
 
 
+@covers("product.md#make", "product.md#checks")
 def test_every_make_target_of_the_readme_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     named = set(re.findall(r"`?make (\w+)", README))

@@ -22,6 +22,7 @@ from contextfold.settings import (
     fold_settings_from,
     settings_from,
 )
+from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent
 from tests.support.machine import COMMAND, context
 from tests.support.waiting import until
@@ -41,12 +42,14 @@ def served(folder: Path, *argv: str, **env: str) -> Iterator[HttpAgent]:
 
 
 class TestWhatTheyChange:
+    @covers("folding.md#counter")
     def test_another_counter_counts_and_is_named(self, tmp_path: Path) -> None:
         with served(tmp_path, CONTEXT_TOKEN_COUNTER="dense") as agent:
             told = agent.call("context_record", project_path="/p", type="t", content="123456789")
             assert (told["tokens"], told["counter"]) == (3, "dense")
             assert agent.result["_meta"]["contextfold/counter"] == "dense"
 
+    @covers("folding.md#usage")
     def test_limit_and_thresholds_of_the_warning(self, tmp_path: Path) -> None:
         env = {
             "CONTEXT_LIMIT_TOKENS": "100",
@@ -77,6 +80,7 @@ class TestWhatTheyChange:
             with pytest.raises(Exception, match="branches per session is 1"):
                 agent.call("context_branch", description="d", prompt="p", project_path="/p")
 
+    @covers("seed-004#nats-subject-hierarchy", "store.md#expiry")
     def test_an_idle_session_ends_by_itself(self, tmp_path: Path) -> None:
         with served(tmp_path, CONTEXT_SESSION_IDLE_SECS="1") as agent:
             agent.call("context_branch", description="d", prompt="p", project_path="/p")
@@ -109,6 +113,7 @@ class TestWhatTheyChange:
         assert running.stop() == 0
         assert not running.store.exists()
 
+    @covers("product.md#cache-root")
     def test_a_daemons_caches_are_by_default_in_the_users_data_folder(self, tmp_path: Path) -> None:
         (tmp_path / "sources").mkdir()
         (tmp_path / "sources" / "a.md").write_text("text")
@@ -121,6 +126,7 @@ class TestWhatTheyChange:
 
 
 class TestContextd:
+    @covers("product.md#program-names", "store.md#port")
     def test_it_is_context_serve_on_the_default_store(self, tmp_path: Path) -> None:
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_STATE_HOME": "not/absolute", "CONTEXT_PORT": "0"}
         process = subprocess.Popen(
@@ -137,6 +143,7 @@ class TestContextd:
         assert process.wait(timeout=60) == 0
         process.stdout.close()
 
+    @covers("store.md#port")
     def test_the_store_is_in_the_users_state_folder(self) -> None:
         told = daemon_settings_from({"XDG_STATE_HOME": "/state"}, {}).fold.store
         assert told == "/state/contextfold/state.db"

@@ -14,12 +14,14 @@ import pytest
 from contextfold import __version__
 from contextfold.cli.commands import COMMANDS
 from contextfold.settings import SETTINGS
+from tests.support.clauses import covers
 from tests.support.machine import COMMAND, Call, context, read_terminal, write_files
 
 QUESTION = ("--query", "guide", "--budget", "4000")
 
 
 class TestResolve:
+    @covers("resolve.md#exit-codes", "seed-000#error-types", "seed-003#canonical-error-codes")
     @pytest.mark.parametrize(
         "budget", ["", "+", "-1", "-0", "1.0", "1e3", "0x10", "1_000", " 5", "5 ", "٣", "１", "++1", "abc", "--cache"]
     )
@@ -29,10 +31,12 @@ class TestResolve:
             assert (ran.code, ran.out) == (3, b"")
             assert ran.err.startswith("error: Budget is invalid\nreason: ")
 
+    @covers("resolve.md#exit-codes", "seed-000#error-types", "seed-003#canonical-error-codes")
     @pytest.mark.parametrize("budget", [2**63, 10**30, "9" * 5000])
     def test_a_budget_beyond_the_largest_is_exit_3(self, budget: int | str, cache: Path, call: Call) -> None:
         assert call("resolve", "--cache", cache, "--query", "q", "--budget", budget).code == 3
 
+    @covers("resolve.md#exit-codes")
     @pytest.mark.parametrize(
         ("written", "meant"), [("0", 0), ("+5", 5), ("007", 7), ("0" * 5000 + "9", 9), (str(2**63 - 1), 2**63 - 1)]
     )
@@ -40,10 +44,12 @@ class TestResolve:
         ran = call("resolve", "--cache", cache, "--query", "q", "--budget", written)
         assert json.loads(ran.out)["selection"]["budget"] == meant
 
+    @covers("resolve.md#budget")
     def test_budget_0_selects_nothing_and_excludes_everything(self, cache: Path, call: Call) -> None:
         selection = json.loads(call("resolve", "--cache", cache, "--query", "guide", "--budget", 0).out)["selection"]
         assert (selection["documents_selected"], selection["documents_excluded_by_budget"]) == (0, 3)
 
+    @covers("resolve.md#exit-codes", "seed-000#error-types", "seed-003#canonical-error-codes")
     def test_a_query_that_is_not_utf_8_is_exit_2(self, cache: Path) -> None:
         ran = context("resolve", "--cache", cache, "--query", b"caf\xe9", "--budget", "5")
         assert (ran.code, ran.out) == (2, b"")
@@ -54,6 +60,13 @@ class TestResolve:
         ran = call("resolve", "--cache", cache, "--query", query, "--budget", 9)
         assert json.loads(ran.out)["selection"]["query"] == query
 
+    @covers(
+        "resolve.md#exit-codes",
+        "resolve.md#inspect-verify",
+        "seed-000#error-types",
+        "seed-000#recovery-policy",
+        "seed-003#canonical-error-codes",
+    )
     @pytest.mark.parametrize("what", ["nothing", "file", "below a file", "dangling link", "loop", "n" * 300])
     def test_where_no_folder_is_no_cache_is(self, what: str, tmp_path: Path, call: Call) -> None:
         (tmp_path / "file").write_text("x")
@@ -67,6 +80,7 @@ class TestResolve:
             assert str(path) in ran.err
             assert "context build" in ran.err
 
+    @covers("product.md#cache-commands", "resolve.md#output")
     def test_pretty_has_the_same_values_with_two_spaces(self, cache: Path, call: Call) -> None:
         compact = call("resolve", "--cache", cache, *QUESTION).out
         pretty = call("resolve", "--cache", cache, *QUESTION, "--format", "pretty").out
@@ -80,6 +94,7 @@ class TestResolve:
         for path in (f"{cache.name}/", f"./{cache.name}//", f"{cache}/../{cache.name}"):
             assert context("resolve", "--cache", path, *QUESTION, cwd=cache.parent) == expected
 
+    @covers("seed-000#security-and-isolation")
     def test_no_variable_of_the_environment_changes_an_answer(self, cache: Path) -> None:
         expected = context("resolve", "--cache", cache, *QUESTION)
         noise = {
@@ -93,6 +108,7 @@ class TestResolve:
 
 
 class TestInspectAndVerify:
+    @covers("product.md#cache-commands", "resolve.md#inspect-verify")
     def test_inspect_tells_what_a_cache_is(self, cache: Path, call: Call) -> None:
         ran = call("inspect", "--cache", cache)
         total = sum(path.stat().st_size for path in (cache / "documents").iterdir())
@@ -100,6 +116,7 @@ class TestInspectAndVerify:
         expected = {"cache_version": version, "document_count": 3, "total_bytes": total, "valid": True}
         assert ran.out == json.dumps(expected, indent=2).encode() + b"\n"
 
+    @covers("resolve.md#inspect-verify")
     @pytest.mark.parametrize("file", ["index.json", "documents/19835fc46fd4.json"])
     def test_inspect_says_invalid_once_the_manifest_parses(self, file: str, cache: Path, call: Call) -> None:
         (cache / file).write_text("broken")
@@ -107,6 +124,7 @@ class TestInspectAndVerify:
         assert ran.code == 0
         assert json.loads(ran.out)["valid"] is False
 
+    @covers("resolve.md#inspect-verify")
     @pytest.mark.parametrize("instead", ["nothing", "folder", "link"])
     def test_inspect_counts_only_the_document_files_that_exist(self, instead: str, cache: Path, call: Call) -> None:
         whole = json.loads(call("inspect", "--cache", cache).out)["total_bytes"]
@@ -119,12 +137,14 @@ class TestInspectAndVerify:
             document.symlink_to("nowhere")
         assert json.loads(call("inspect", "--cache", cache).out)["total_bytes"] == whole - size
 
+    @covers("resolve.md#inspect-verify")
     @pytest.mark.parametrize("text", ["", "{}", "[]", '{"cache_version": 1}'])
     def test_inspect_of_a_malformed_manifest_is_exit_5(self, text: str, cache: Path, call: Call) -> None:
         (cache / "manifest.json").write_text(text)
         ran = call("inspect", "--cache", cache)
         assert (ran.code, ran.out) == (5, b"")
 
+    @covers("product.md#cache-commands", "resolve.md#cache-version", "resolve.md#inspect-verify")
     def test_verify_of_a_sound_cache_says_so(self, cache: Path, call: Call) -> None:
         ran = call("verify", "--cache", cache)
         assert ran.code == 0
@@ -137,6 +157,7 @@ class TestInspectAndVerify:
         assert ran.code == 0
         assert ran.err.startswith("note: ")
 
+    @covers("product.md#cache-commands", "resolve.md#inspect-verify")
     def test_verify_trusts_no_timestamp(self, cache: Path) -> None:
         """Damage below the file system's notice, as a failing disk does it."""
         script = f"""
@@ -154,6 +175,7 @@ sys.exit(main(["verify", "--cache", {str(cache)!r}]))
 
 
 class TestUsage:
+    @covers("resolve.md#exit-codes")
     @pytest.mark.parametrize(
         ("argv", "said"),
         [
@@ -185,6 +207,7 @@ class TestUsage:
         assert said in ran.err
         assert "--help" in ran.err
 
+    @covers("product.md#cache-commands", "product.md#serve")
     def test_help_teaches_every_command_with_examples_and_exit_codes(self, call: Call) -> None:
         overview = call("--help")
         assert overview.code == 0
@@ -227,11 +250,13 @@ class TestUsage:
         asked = call("resolve", "guide", "--cache", cache, "--budget", "4000")
         assert asked == call("resolve", "--cache", cache, *QUESTION)
 
+    @covers("product.md#distribution")
     def test_it_runs_as_a_module_too(self, cache: Path) -> None:
         argv = ["resolve", "--cache", str(cache), *QUESTION]
         done = subprocess.run([sys.executable, "-m", "contextfold", *argv], capture_output=True, check=True)
         assert done.stdout == context(*argv).out
 
+    @covers("resolve.md#exit-codes", "seed-000#error-types", "seed-003#canonical-error-codes")
     def test_a_bug_ends_in_exit_7_and_a_line(self, cache: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
         from contextfold.resolve.service import Cache
 
@@ -252,6 +277,7 @@ class TestStreams:
     def resolve(self, cache: Path) -> str:
         return f"{COMMAND} resolve --cache {cache} --query guide --budget 4000"
 
+    @covers("resolve.md#exit-codes")
     def test_a_full_stdout_is_an_io_error(self, cache: Path) -> None:
         ran = self.shell(f"{self.resolve(cache)} > /dev/full")
         assert ran.returncode == 6
@@ -298,6 +324,7 @@ class TestStreams:
         assert ran.returncode == (6 if ">&-" in closed.replace("2>&-", "") else 0)
         assert "Traceback" not in ran.stderr
 
+    @covers("product.md#progress")
     def test_a_long_build_shows_progress_on_a_terminal_and_is_silent_in_a_pipe(self, tmp_path: Path) -> None:
         docs = write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 300 for n in range(2500)})
         silent = context("build", "--sources", docs, "--cache", tmp_path / "piped")
@@ -319,6 +346,7 @@ class TestStartUp:
         done = subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, text=True, check=True)
         return set(done.stdout.split("\n")[1:])
 
+    @covers("resolve.md#speed")
     def test_resolve_runs_on_the_cheap_part_of_the_standard_library(self, cache: Path) -> None:
         loaded = self.modules("resolve", "--cache", str(cache), *QUESTION)
         ours = {name for name in loaded if name.startswith("contextfold")}

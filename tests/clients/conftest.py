@@ -11,7 +11,7 @@ from tests.clients.servers import Endpoint, Server, serving
 from tests.support.daemon import Daemon
 from tests.support.machine import context, write_files
 
-pytest.register_assert_rewrite("clients.contract", "clients.folding")
+pytest.register_assert_rewrite("tests.clients.contract", "tests.clients.folding")
 
 DOCUMENTS = {
     "deployment.md": "Deployment deployment deployment guide.",

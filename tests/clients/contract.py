@@ -15,6 +15,7 @@ import pytest
 
 from contextfold import __version__
 from tests.clients.servers import Command, Server, serving, with_a_frozen_worker
+from tests.support.clauses import covers
 from tests.support.machine import COMMAND, context
 
 HANDSHAKE = "2025-11-25"
@@ -192,6 +193,7 @@ def assert_refused(refused: Outcome, code: int, message: str) -> None:
 
 
 class EveryClient:
+    @covers("seed-000#transport", "seed-002#methods", "stdio.md#eras", "stdio.md#clients")
     def test_it_agrees_on_a_version_and_reads_what_the_server_is_for(self, client: Client, server: Server) -> None:
         [told] = client(server, About())
         assert isinstance(told, Told)
@@ -199,16 +201,51 @@ class EveryClient:
         assert told.value["serverInfo"] == {"name": "contextfold", "version": __version__}
         assert all(name in told.value["instructions"] for name in SCHEMAS)
 
+    @covers(
+        "product.md#toolsets",
+        "seed-000#purpose",
+        "seed-000#output-schema",
+        "seed-000#determinism-contract",
+        "seed-000#transport",
+        "seed-000#v0-policy",
+        "seed-000#invariants",
+        "seed-000#what-this-spec-forbids",
+        "seed-001#core-tools",
+        "seed-002#resolve-tool",
+        "stdio.md#tool-text",
+        "stdio.md#clients",
+    )
     def test_resolve_gives_the_bytes_of_the_command(self, client: Client, server: Server, shelf: Path) -> None:
         answers = client(server, *(Call(RESOLVE, question) for question in QUESTIONS))
         assert answers == [as_the_command_says(shelf, question) for question in QUESTIONS]
 
+    @covers(
+        "product.md#toolsets",
+        "seed-000#transport",
+        "seed-001#core-tools",
+        "seed-001#list-caches-purpose",
+        "seed-001#list-caches-output-schema",
+        "seed-001#list-caches-behavior",
+        "stdio.md#tool-text",
+        "stdio.md#cache-names",
+        "stdio.md#clients",
+    )
     def test_list_caches_names_every_folder(self, client: Client, server: Server) -> None:
         [answer] = client(server, Call(LIST_CACHES, {}))
         listed = [("big", True), ("broken", True), ("docs", True), ("empty", False)]
         caches = [{"path": path, "has_manifest": has_manifest} for path, has_manifest in listed]
         assert answer == Answered(json.dumps({"caches": caches}, separators=(",", ":")), is_error=False)
 
+    @covers(
+        "product.md#toolsets",
+        "resolve.md#inspect-verify",
+        "seed-000#transport",
+        "seed-001#core-tools",
+        "seed-001#inspect-cache-purpose",
+        "seed-001#inspect-cache-output-schema",
+        "stdio.md#tool-text",
+        "stdio.md#clients",
+    )
     def test_inspect_cache_tells_what_a_cache_is(self, client: Client, server: Server) -> None:
         names = ("docs", "broken", "empty")
         answers = client(server, *(Call(INSPECT_CACHE, {"cache": name}) for name in names))
@@ -221,6 +258,24 @@ class EveryClient:
             assert known["valid"] is (name == "docs")
             assert known["document_count"] == (0 if name == "empty" else 3)
 
+    @covers(
+        "product.md#toolsets",
+        "seed-000#input-rules",
+        "seed-000#mcp-error-object-schema",
+        "seed-000#determinism-in-errors",
+        "seed-000#forbidden-patterns",
+        "seed-000#transport",
+        "seed-001#protocol-requirements",
+        "seed-002#errors",
+        "seed-003#mcp-error-object-json-schema",
+        "seed-003#overview",
+        "seed-003#json-schema",
+        "seed-003#extra-fields",
+        "seed-003#determinism-contract",
+        "stdio.md#tool-calls",
+        "stdio.md#tool-text",
+        "stdio.md#clients",
+    )
     def test_a_call_that_cannot_be_answered_is_an_error_with_its_code(self, client: Client, server: Server) -> None:
         assert_typed(client, server, WRONG)
 
@@ -231,20 +286,30 @@ class EveryLastingClient(EveryClient):
     unknown_tool: str
     unknown_method: str
 
+    @covers(
+        "seed-000#determinism-contract",
+        "seed-000#transport",
+        "seed-000#invariants",
+        "seed-000#what-this-spec-forbids",
+        "stdio.md#clients",
+    )
     def test_resolve_gives_the_bytes_of_the_command_for_odd_questions(
         self, client: Client, server: Server, shelf: Path
     ) -> None:
         answers = client(server, *(Call(RESOLVE, question) for question in MORE_QUESTIONS))
         assert answers == [as_the_command_says(shelf, question) for question in MORE_QUESTIONS]
 
+    @covers("seed-000#input-rules", "seed-000#transport", "stdio.md#tool-calls", "stdio.md#clients")
     def test_every_bad_argument_is_an_error_with_its_code(self, client: Client, server: Server) -> None:
         assert_typed(client, server, MORE_WRONG)
 
+    @covers("stdio.md#tool-calls")
     def test_an_unknown_tool_is_refused(self, client: Client, server: Server, shelf: Path) -> None:
         refused, answer = client(server, Call("context.nothing", {}), Call(RESOLVE, GUIDE))
         assert_refused(refused, INVALID_PARAMS, self.unknown_tool)
         assert answer == as_the_command_says(shelf, GUIDE)
 
+    @covers("stdio.md#tool-calls")
     def test_an_argument_the_schema_does_not_name_is_refused(self, client: Client, server: Server) -> None:
         calls = (
             Call(RESOLVE, GUIDE | {"limit": 1}),
@@ -254,10 +319,12 @@ class EveryLastingClient(EveryClient):
         for refused in client(server, *calls):
             assert_refused(refused, INVALID_PARAMS, "Invalid params")
 
+    @covers("stdio.md#methods")
     def test_an_unknown_method_is_refused(self, client: Client, server: Server) -> None:
         [refused] = client(server, Request("context/unknown"))
         assert_refused(refused, METHOD_NOT_FOUND, self.unknown_method)
 
+    @covers("stdio.md#streams", "stdio.md#clients")
     def test_calls_sent_at_once_each_get_their_own_answer(self, client: Client, server: Server) -> None:
         calls = [Call(RESOLVE, GUIDE | {"query": f"guide {number}", "budget": number}) for number in range(40)]
         answers = client(server, *calls, together=True)
@@ -267,6 +334,7 @@ class EveryLastingClient(EveryClient):
             selection = json.loads(answer.text)["selection"]
             assert (selection["query"], selection["budget"]) == (f"guide {number}", number)
 
+    @covers("seed-002#methods", "stdio.md#ping-and-list")
     def test_ping_belongs_to_the_handshake(self, client: Client, server: Server) -> None:
         [answer] = client(server, Request("ping"))
         assert isinstance(answer, Told if client.version == HANDSHAKE else Refused)
@@ -282,6 +350,17 @@ class OverStdio:
     def server(self, shelf: Path) -> Server:
         return serving(shelf)
 
+    @covers(
+        "product.md#serve",
+        "product.md#toolsets",
+        "seed-000#mcp-tool-name",
+        "seed-000#tool-description",
+        "seed-000#mcp-tool-arguments",
+        "seed-001#inspect-cache-inputs",
+        "seed-002#methods",
+        "stdio.md#ping-and-list",
+        "stdio.md#clients",
+    )
     def test_it_lists_three_tools_in_order_that_take_nothing_unknown(self, client: Client, server: Server) -> None:
         [told] = client(server, ListTools())
         assert isinstance(told, Told)
@@ -289,15 +368,18 @@ class OverStdio:
         assert [(tool["name"], tool["inputSchema"]) for tool in tools] == list(SCHEMAS.items())
         assert all(tool["description"] and tool["annotations"]["readOnlyHint"] for tool in tools)
 
+    @covers("seed-001#list-caches-errors", "stdio.md#cache-names", "stdio.md#clients")
     def test_without_a_root_listing_is_an_io_error(self, client: Client, tmp_path: Path) -> None:
         assert client(serving(tmp_path / "nowhere"), Call(LIST_CACHES, {})) == [typed("io_error")]
 
+    @covers("product.md#program-names", "seed-002#timeout", "stdio.md#timeout", "stdio.md#clients")
     def test_a_call_that_takes_too_long_is_an_internal_error(self, client: Client, shelf: Path) -> None:
         """And the next one, on the same connection, is answered."""
         late, *answers = client(with_a_frozen_worker(shelf), *[Call(RESOLVE, GUIDE)] * client.calls_per_connection)
         assert late == typed("internal_error")
         assert answers == [as_the_command_says(shelf, GUIDE)] * (client.calls_per_connection - 1)
 
+    @covers("product.md#program-names")
     def test_the_server_may_be_set_up_by_its_environment_alone(self, client: Client, shelf: Path) -> None:
         server = Command((str(COMMAND.with_name("mcp-context-server")),), {"CONTEXT_CACHE_ROOT": str(shelf)})
         assert client(server, Call(RESOLVE, GUIDE)) == [as_the_command_says(shelf, GUIDE)]

@@ -20,6 +20,7 @@ from tests.clients.contract import (
     Told,
 )
 from tests.clients.servers import Endpoint, Server
+from tests.support.clauses import covers
 
 STATE, COUNTER = "contextfold/state", "contextfold/counter"
 
@@ -108,6 +109,16 @@ class OverHttp:
     def server(self, daemon: Endpoint) -> Server:
         return daemon
 
+    @covers(
+        "folding.md#record",
+        "product.md#serve",
+        "product.md#toolsets",
+        "seed-004#context-branch",
+        "seed-004#context-return",
+        "seed-004#context-branch-status",
+        "seed-004#context-list-branches",
+        "seed-004#context-rollback",
+    )
     def test_it_lists_ten_tools_in_order_with_the_seeds_schemas(self, client: Client, server: Server) -> None:
         [told] = client(server, ListTools())
         assert isinstance(told, Told)
@@ -118,6 +129,14 @@ class OverHttp:
         for name, (names, required) in FOLD_INPUTS.items():
             assert (list(schemas[name]["properties"]), schemas[name]["required"]) == (names, required)
 
+    @covers(
+        "folding.md#counter",
+        "folding.md#tokens",
+        "folding.md#state-header",
+        "product.md#fold",
+        "product.md#serve",
+        "seed-004#overview",
+    )
     def test_a_branch_is_worked_in_folded_read_again_and_reopened(
         self, client: Client, server: Server, project: str
     ) -> None:
@@ -156,6 +175,7 @@ class OverHttp:
             (branch_id, 101, 0)
         ] * 3 + [(None, 2, 101)] * 2 + [(branch_id, 1, 0)]
 
+    @covers("folding.md#errors", "seed-004#error-handling")
     def test_every_refusal_says_what_is_wrong_to_whoever_brings_the_token(
         self, client: Client, guarded_daemon: Endpoint, project: str
     ) -> None:
@@ -191,6 +211,7 @@ class OverHttp:
 class LastingOverHttp(OverHttp):
     """Clients that show the numbers of errors, and may be told how long to wait."""
 
+    @covers("folding.md#errors", "seed-004#error-handling")
     def test_a_full_context_is_not_taken_for_a_time_out(
         self, client: Client, guarded_daemon: Endpoint, project: str
     ) -> None:

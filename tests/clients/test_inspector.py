@@ -31,6 +31,8 @@ from tests.clients.contract import (
 from tests.clients.folding import OverHttp
 from tests.clients.node import HERE, run_node
 from tests.clients.servers import Command, Endpoint, Server, serving
+from tests.support.clauses import covers
+from tests.support.machine import SOAK
 
 INSPECTOR = str(HERE / "node_modules" / ".bin" / "mcp-inspector")
 TOOL_FAILED = 5  # its exit code for a result with isError
@@ -97,21 +99,26 @@ def _written(operation: Operation) -> list[str]:
 
 
 ERAS = {"legacy": HANDSHAKE, "modern": MODERN}
+VERSIONS = {**ERAS, "auto": MODERN}
 
 
-@pytest.fixture(params=ERAS)
-def client(request: pytest.FixtureRequest, tmp_path: Path) -> Inspector:
-    return Inspector(request.param, ERAS[request.param], tmp_path)
-
-
-def test_left_to_choose_it_takes_the_modern_era(server: Server, shelf: Path, tmp_path: Path) -> None:
-    [told, answer] = Inspector("auto", MODERN, tmp_path)(server, About(), Call(RESOLVE, GUIDE))
+@covers("stdio.md#clients")
+@pytest.mark.parametrize("era", VERSIONS)
+def test_in_every_era_it_reads_who_answers_and_what(era: str, server: Server, shelf: Path, tmp_path: Path) -> None:
+    """Left to choose, it takes the modern one."""
+    [told, answer] = Inspector(era, VERSIONS[era], tmp_path)(server, About(), Call(RESOLVE, GUIDE))
     assert isinstance(told, Told)
-    assert told.value["protocolVersion"] == MODERN
+    assert told.value["protocolVersion"] == VERSIONS[era]
     assert answer == as_the_command_says(shelf, GUIDE)
 
 
 class TestInspector(OverStdio, EveryClient):
+    @pytest.fixture(params=ERAS if SOAK else ["legacy"])
+    def client(self, request: pytest.FixtureRequest, tmp_path: Path) -> Inspector:
+        """One era in the sample, the other one over HTTP: each call starts a program."""
+        return Inspector(request.param, ERAS[request.param], tmp_path)
+
+    @covers("seed-000#determinism-contract", "seed-000#invariants", "stdio.md#clients")
     def test_what_it_writes_to_a_file_is_what_the_command_prints(
         self, client: Inspector, shelf: Path, tmp_path: Path
     ) -> None:
@@ -119,6 +126,7 @@ class TestInspector(OverStdio, EveryClient):
         client.run(serving(shelf), *_written(Call(RESOLVE, GUIDE)), "--output", str(file), "--output-format", "raw")
         assert file.read_bytes() == as_the_command_says(shelf, GUIDE).text.encode()
 
+    @covers("stdio.md#clients")
     def test_it_turns_what_people_type_into_what_the_schema_asks_for(self, client: Inspector, shelf: Path) -> None:
         """`--tool-arg budget=4000` is text; the integer comes from reading our schema."""
         typed_in = ["--tool-name", RESOLVE, "--tool-arg", *(f"{name}={value}" for name, value in GUIDE.items())]
@@ -134,9 +142,12 @@ class TestInspector(OverStdio, EveryClient):
         """It shows the message of a protocol error, not its number."""
         assert client(serving(shelf), Call(LIST_CACHES, {"cache": "docs"})) == [Refused("error", "Invalid params")]
 
+    @covers("stdio.md#tool-calls")
     def test_half_a_surrogate_pair_is_an_invalid_query(self, client: Inspector, shelf: Path) -> None:
         assert client(serving(shelf), Call(RESOLVE, GUIDE | {"query": "\ud800"})) == [typed("invalid_query")]
 
 
 class TestInspectorOverHttp(OverHttp, EveryClient):
-    pass
+    @pytest.fixture(params=ERAS if SOAK else ["modern"])
+    def client(self, request: pytest.FixtureRequest, tmp_path: Path) -> Inspector:
+        return Inspector(request.param, ERAS[request.param], tmp_path)

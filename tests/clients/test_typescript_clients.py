@@ -33,6 +33,7 @@ from tests.clients.contract import (
 from tests.clients.folding import LastingOverHttp
 from tests.clients.node import Script
 from tests.clients.servers import Command, Endpoint, Server
+from tests.support.clauses import covers
 
 UNSUPPORTED_VERSION = -32022
 NOT_FOUND = 404
@@ -101,6 +102,7 @@ def client(request: pytest.FixtureRequest, scripts: Scripts) -> Client:
 
 
 class TestTypeScriptClients(OverStdio, EveryLastingClient):
+    @covers("stdio.md#tool-calls", "stdio.md#clients")
     def test_half_a_surrogate_pair_is_an_invalid_query(self, client: Client, server: Server) -> None:
         assert client(server, Call(RESOLVE, GUIDE | {"query": "\ud800"})) == [typed("invalid_query")]
 
@@ -116,6 +118,7 @@ class TestTypeScriptClientsOverHttp(LastingOverHttp, EveryLastingClient):
         assert_refused(refused, METHOD_NOT_FOUND, self.unknown_method)
 
 
+@covers("stdio.md#eras", "stdio.md#clients")
 def test_a_client_pinned_to_a_version_to_come_learns_that_it_is_not_spoken(server: Server, scripts: Scripts) -> None:
     [refused] = TypeScript(scripts("typescript_v2.mjs"), "2027-01-01", "")(server, ListTools())
     assert_refused(refused, UNSUPPORTED_VERSION, "Unsupported protocol version")

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from contextfold.common.float32 import Float32, ratio, shortest_text, single
 from tests.support import oracle
+from tests.support.clauses import covers
 
 COUNTS = st.integers(0, 2**25) | st.integers(0, 2**40)
 
 
+@covers("resolve.md#score")
 @given(COUNTS, COUNTS)
 def test_a_score_is_the_float32_quotient_and_prints_shortest(first: int, second: int) -> None:
     part, whole = sorted((first, second))
@@ -24,6 +26,7 @@ def test_a_score_is_the_float32_quotient_and_prints_shortest(first: int, second:
     assert repr(score) == oracle.score_text(part, whole)
 
 
+@covers("resolve.md#score")
 @given(st.integers(1, 0x3F800000))
 def test_any_float32_up_to_one_reads_back(bits: int) -> None:
     value = numpy.uint32(bits).view(numpy.float32)
@@ -33,6 +36,7 @@ def test_any_float32_up_to_one_reads_back(bits: int) -> None:
     assert len(digits) == len(numpy.format_float_scientific(value, trim="-").split("e")[0].replace(".", ""))
 
 
+@covers("resolve.md#score")
 @pytest.mark.parametrize("power", range(150))
 def test_powers_of_two_whose_neighbours_are_unevenly_far_read_back(power: int) -> None:
     value = single(2.0**-power)
@@ -41,6 +45,7 @@ def test_powers_of_two_whose_neighbours_are_unevenly_far_read_back(power: int) -
     assert text == _numpy_text(numpy.float32(value))
 
 
+@covers("resolve.md#score")
 @pytest.mark.parametrize(
     ("part", "whole", "text"),
     [
@@ -59,6 +64,7 @@ def test_the_written_examples(part: int, whole: int, text: str) -> None:
     assert str(ratio(part, whole)) == text
 
 
+@covers("resolve.md#order")
 def test_scores_compare_as_numbers() -> None:
     assert Float32(0.5) == 0.5
     assert Float32(0.5) > Float32(0.25)

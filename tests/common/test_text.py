@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from contextfold.common.text import count_terms, count_words, lowercase, split_words
 from tests.support import oracle
+from tests.support.clauses import covers
 
 # Everything that decides something: cased, ignorable and mapped characters, white space, separators that are none.
 TELLING = st.sampled_from(
@@ -16,6 +17,7 @@ TELLING = st.sampled_from(
 TEXTS = st.text(TELLING | st.characters(codec="utf-8"), max_size=60)
 
 
+@covers("resolve.md#unicode")
 def test_every_code_point_is_lowercased_as_unicode_17_has_it() -> None:
     for code_point in range(0x110000):
         if not 0xD800 <= code_point < 0xE000 and code_point != ord("Σ"):
@@ -23,12 +25,14 @@ def test_every_code_point_is_lowercased_as_unicode_17_has_it() -> None:
             assert lowercase(character) == oracle.LOWER.get(character, character), hex(code_point)
 
 
+@covers("resolve.md#unicode")
 def test_every_cased_and_case_ignorable_character_decides_the_final_sigma() -> None:
     for character in oracle.CASED | oracle.IGNORABLE | set("1 /\n"):
         for text in (f"{character}Σ", f"aΣ{character}", f"aΣ{character}a", f"a{character}Σ"):
             assert lowercase(text) == oracle.lowercase(text), ascii(text)
 
 
+@covers("resolve.md#unicode")
 def test_exactly_the_white_space_property_splits() -> None:
     for code_point in range(0x110000):
         if not 0xD800 <= code_point < 0xE000:
@@ -36,11 +40,13 @@ def test_exactly_the_white_space_property_splits() -> None:
             assert splits == (chr(code_point) in oracle.WHITE_SPACE), hex(code_point)
 
 
+@covers("resolve.md#matching")
 @given(TEXTS)
 def test_words_are_those_of_the_lowercased_text(text: str) -> None:
     assert split_words(text) == oracle.words(text)
 
 
+@covers("resolve.md#matching")
 @given(TEXTS)
 def test_counting_words_equals_listing_them(text: str) -> None:
     counts = count_words(text.encode())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract.transports import COUNTER, STATE, Refused, Transport, named, numbered
+from tests.support.clauses import covers
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 BRANCH = re.compile(r"br_[0-9a-f]{16}")
@@ -33,6 +34,22 @@ def refused(transport: Transport, tool: str, **arguments: Any) -> Refused:
 
 
 class TestTheSeedsWorkedExample:
+    @covers(
+        "folding.md#shapes",
+        "folding.md#session",
+        "folding.md#branch",
+        "folding.md#counter",
+        "folding.md#tokens",
+        "folding.md#usage",
+        "folding.md#health",
+        "folding.md#context-return",
+        "folding.md#state-header",
+        "product.md#fold",
+        "product.md#toolsets",
+        "seed-004#overview",
+        "seed-004#context-branch",
+        "seed-004#context-return",
+    )
     def test_from_the_first_branch_to_the_fold(self, transport: Transport, project: str) -> None:
         record(transport, project, tokens=5000)
         begun = branch(transport, project, prompt="x" * 800)
@@ -88,6 +105,7 @@ class TestTheSeedsWorkedExample:
 
 
 class TestLooking:
+    @covers("folding.md#session", "folding.md#usage", "folding.md#reading")
     def test_a_project_nobody_worked_on_has_an_empty_session(self, transport: Transport, project: str) -> None:
         assert transport.call("context_branch_status", project_path=project) == {
             "session_id": None,
@@ -105,6 +123,14 @@ class TestLooking:
             "folded_branches": 0,
         }
 
+    @covers(
+        "folding.md#shapes",
+        "folding.md#tokens",
+        "folding.md#usage",
+        "folding.md#context-branch",
+        "product.md#toolsets",
+        "seed-004#context-branch-status",
+    )
     def test_status_shows_the_path_and_what_each_part_of_it_holds(self, transport: Transport, project: str) -> None:
         record(transport, project, tokens=5000)
         outer = branch(transport, project, prompt="a" * 8_000)["branch_id"]
@@ -120,6 +146,14 @@ class TestLooking:
         ]  # fmt: skip
         assert (told["branch_depth"], told["active_branch_id"], told["usage_percent"]) == (2, inner, 25)
 
+    @covers(
+        "folding.md#shapes",
+        "folding.md#branch",
+        "folding.md#reading",
+        "folding.md#context-rollback",
+        "product.md#toolsets",
+        "seed-004#context-list-branches",
+    )
     def test_the_list_tells_when_each_branch_was_closed_and_how(self, transport: Transport, project: str) -> None:
         first = branch(transport, project, description="Search logs")["branch_id"]
         fold(transport, project)
@@ -140,6 +174,7 @@ class TestLooking:
 
 
 class TestReturning:
+    @covers("folding.md#context-return")
     def test_a_branch_above_the_active_one_takes_its_descendants_along(
         self, transport: Transport, project: str
     ) -> None:
@@ -151,16 +186,19 @@ class TestReturning:
         told = transport.call("context_list_branches", project_path=project)
         assert [listed["status"] for listed in told["branches"]] == ["folded"] * 3
 
+    @covers("folding.md#context-return", "seed-004#context-return")
     def test_an_empty_message_and_a_null_branch_id_are_fine(self, transport: Transport, project: str) -> None:
         begun = branch(transport, project)["branch_id"]
         assert fold(transport, project, message="", branch_id=None)["branch_id"] == begun
 
+    @covers("folding.md#health")
     def test_failures_in_the_branch_are_part_of_its_health(self, transport: Transport, project: str) -> None:
         branch(transport, project)
         record(transport, project, content="no", failed=True)
         record(transport, project, content="yes")
         assert fold(transport, project)["context_health"]["failure_rate"] == 0.5
 
+    @covers("folding.md#usage", "folding.md#health")
     def test_a_full_main_thread_is_a_warning_with_a_suggestion(self, transport: Transport, project: str) -> None:
         assert record(transport, project, tokens=16_384)["context_health"]["warning"] == "none"
         assert record(transport, project, tokens=1)["context_health"]["warning"] == "medium"
@@ -170,6 +208,7 @@ class TestReturning:
 
 
 class TestRollingBack:
+    @covers("folding.md#shapes", "folding.md#context-rollback", "seed-004#context-rollback")
     def test_back_to_a_folded_branch_and_to_its_beginning(self, transport: Transport, project: str) -> None:
         record(transport, project, tokens=1000)
         target = branch(transport, project, prompt="a" * 400)["branch_id"]
@@ -185,11 +224,13 @@ class TestRollingBack:
         ]
         assert list(told["context_state"]) == ["active_branch_id", "branch_depth", "total_tokens"]
 
+    @covers("folding.md#context-rollback")
     def test_what_is_gained_is_never_told_as_negative(self, transport: Transport, project: str) -> None:
         target = branch(transport, project, prompt="a" * 4000)["branch_id"]
         fold(transport, project, message="x")
         assert transport.call("context_rollback", project_path=project, branch_id=target)["tokens_recovered"] == 0
 
+    @covers("folding.md#context-rollback", "seed-004#context-rollback")
     def test_only_later_branches_go_if_the_state_is_not_restored(self, transport: Transport, project: str) -> None:
         target = branch(transport, project, prompt="a" * 400)["branch_id"]
         record(transport, project, tokens=300)
@@ -200,12 +241,14 @@ class TestRollingBack:
 
 
 class TestRecording:
+    @covers("folding.md#branch", "folding.md#counter", "folding.md#sources", "folding.md#record")
     def test_it_goes_to_the_active_branch_with_its_source(self, transport: Transport, project: str) -> None:
         told = record(transport, project, content="12345678")
         assert (told["branch_id"], told["tokens"], told["source"], told["counter"]) == (None, 2, "reported", "v0")
         begun = branch(transport, project)["branch_id"]
         assert record(transport, project, tokens=7)["branch_id"] == begun
 
+    @covers("folding.md#record")
     def test_tokens_known_better_go_before_those_of_the_text(self, transport: Transport, project: str) -> None:
         assert record(transport, project, content="12345678", tokens=5)["tokens"] == 5
 
@@ -268,6 +311,7 @@ class TestWhatAFoldLoses:
 
 
 class TestExpanding:
+    @covers("folding.md#context-return", "folding.md#sources", "product.md#fold", "seed-004#context-return")
     def test_a_folded_branch_comes_back_entry_by_entry(self, transport: Transport, project: str) -> None:
         begun = branch(transport, project, prompt="Find the cause.")["branch_id"]
         record(transport, project, content="grep output", failed=True)
@@ -287,6 +331,7 @@ class TestExpanding:
         assert folded_child["branch_id"] == child
         assert told["next_cursor"] is None
 
+    @covers("folding.md#context-return", "seed-004#context-return")
     def test_pages_keep_within_the_budget_and_lose_nothing(self, transport: Transport, project: str) -> None:
         texts = [f"{number} " + 'é\n"' * 700 for number in range(3)]
         begun = branch(transport, project, prompt="Go.")["branch_id"]
@@ -308,6 +353,7 @@ class TestExpanding:
         assert list(whole.values()) == ["Go.", *texts, "Done."]
         assert pages > 3
 
+    @covers("folding.md#context-rollback", "product.md#fold")
     def test_what_a_rollback_undid_is_there_and_marked(self, transport: Transport, project: str) -> None:
         begun = branch(transport, project)["branch_id"]
         record(transport, project, content="undone")
@@ -335,6 +381,7 @@ class TestExpanding:
 
 
 class TestSessions:
+    @covers("folding.md#session")
     def test_a_name_has_a_session_of_its_own(self, transport: Transport, project: str) -> None:
         branch(transport, project)
         other = transport.call("context_branch_status", named("review"), project_path=project)
@@ -346,11 +393,13 @@ class TestSessions:
         again = transport.call("context_branch_status", named("review"), project_path=project)
         assert again["session_id"] == begun["session_id"]
 
+    @covers("folding.md#project")
     @pytest.mark.parametrize("tail", ["/", "//", "/.", "/x/..", "/./x/../"])
     def test_a_project_is_its_path_however_it_is_written(self, transport: Transport, project: str, tail: str) -> None:
         begun = branch(transport, project)
         assert transport.call("context_branch_status", project_path=project + tail)["session_id"] == begun["session_id"]
 
+    @covers("folding.md#project", "folding.md#errors")
     def test_another_projects_branch_is_not_found(self, transport: Transport, project: str) -> None:
         begun = branch(transport, project)["branch_id"]
         branch(transport, f"{project}/other")
@@ -359,6 +408,7 @@ class TestSessions:
 
 
 class TestRepeating:
+    @covers("folding.md#commit", "folding.md#state-header")
     def test_a_call_sent_again_is_answered_once(self, transport: Transport, project: str) -> None:
         call = {"description": "d", "prompt": "p", "project_path": project}
         first = transport.call("context_branch", numbered("op-1"), **call)
@@ -368,6 +418,7 @@ class TestRepeating:
         assert (again, transport.result["_meta"][STATE]) == (first, now)  # the answer of then, the state of now
         assert transport.call("context_list_branches", project_path=project)["total_branches"] == 1
 
+    @covers("folding.md#commit")
     def test_an_id_used_for_something_else_is_refused(self, transport: Transport, project: str) -> None:
         transport.call("context_record", numbered("op-1"), project_path=project, type="t", tokens=1)
         with pytest.raises(Refused) as problem:
@@ -376,6 +427,7 @@ class TestRepeating:
 
 
 class TestRefusals:
+    @covers("folding.md#shapes", "folding.md#errors", "seed-004#error-handling")
     def test_a_branch_nobody_has(self, transport: Transport, project: str) -> None:
         session_id = branch(transport, project)["session_id"]
         for tool, more in (("context_return", {"message": "m"}), ("context_rollback", {})):
@@ -383,6 +435,7 @@ class TestRefusals:
             assert (problem.code, problem.message) == (-32602, "Branch not found: br_xyz")
             assert problem.data == {"branch_id": "br_xyz", "session_id": session_id}
 
+    @covers("folding.md#shapes", "folding.md#errors", "seed-004#error-handling")
     def test_a_branch_that_is_folded_already(self, transport: Transport, project: str) -> None:
         begun = branch(transport, project)["branch_id"]
         fold(transport, project)
@@ -390,11 +443,13 @@ class TestRefusals:
         assert (problem.code, problem.message) == (-32003, "Cannot fold branch: branch is not active")
         assert problem.data == {"branch_id": begun, "current_status": "folded"}
 
+    @covers("folding.md#errors")
     def test_no_branch_at_all(self, transport: Transport, project: str) -> None:
         problem = refused(transport, "context_return", message="m", project_path=project)
         assert (problem.code, problem.message) == (-32003, "Cannot fold branch: branch is not active")
         assert problem.data == {"branch_id": None, "current_status": None}
 
+    @covers("folding.md#errors")
     def test_a_discarded_branch_as_a_target(self, transport: Transport, project: str) -> None:
         first = branch(transport, project)["branch_id"]
         second = branch(transport, project)["branch_id"]
@@ -402,6 +457,7 @@ class TestRefusals:
         problem = refused(transport, "context_rollback", project_path=project, branch_id=second)
         assert (problem.code, problem.message) == (-32003, "Cannot roll back: branch is discarded")
 
+    @covers("folding.md#context-branch", "folding.md#errors")
     def test_too_deep(self, transport: Transport, project: str) -> None:
         for _ in range(8):
             branch(transport, project)
@@ -410,6 +466,16 @@ class TestRefusals:
         assert problem.data == {"limit": "branch_depth", "value": 8}
         assert "8" in problem.message
 
+    @covers(
+        "folding.md#project",
+        "folding.md#context-branch",
+        "folding.md#context-return",
+        "folding.md#errors",
+        "folding.md#record",
+        "seed-004#context-branch",
+        "seed-004#context-return",
+        "seed-004#context-rollback",
+    )
     @pytest.mark.parametrize(
         ("tool", "field", "arguments"),
         [
@@ -460,10 +526,12 @@ class TestRefusals:
         problem = refused(transport, "context_branch", description="d", prompt="\ud800", project_path=project)
         assert problem.code in (-32602, -32700)
 
+    @covers("folding.md#context-branch")
     def test_texts_as_long_as_they_may_be_are_not_too_long(self, transport: Transport, project: str) -> None:
         assert branch(transport, project, description="é" * 200, prompt="é" * 10_000)
         assert fold(transport, project, message="é" * 50_000)["summary"]["tokens_saved"] == 5_000 - 25_000
 
+    @covers("folding.md#secrets-scrubbed", "folding.md#context-return", "folding.md#scrubbed-text")
     def test_secrets_are_redacted_counted_and_never_echoed(self, transport: Transport, project: str) -> None:
         secret = "gh" + "p_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
         branch(transport, project, description=f"try {secret}", prompt=f"use {secret}")

@@ -24,6 +24,7 @@ from tests.contract.sessions import (
     watching,
 )
 from tests.contract.stores import Run, run
+from tests.support.clauses import covers
 from tests.support.machine import times
 
 MORNING, EVENING, NEXT_DAY = "2026-01-01T08:00:00Z", "2026-01-01T20:00:00Z", "2026-01-02T20:00:00Z"
@@ -38,6 +39,7 @@ KEY = key_of()
 # ---- load and commit
 
 
+@covers("store.md#commit")
 def test_a_key_without_a_session_loads_nothing(run: Run) -> None:
     async def act(store: Store) -> None:
         assert await store.load(KEY) is None
@@ -46,6 +48,7 @@ def test_a_key_without_a_session_loads_nothing(run: Run) -> None:
     run(act)
 
 
+@covers("folding.md#events", "store.md#port", "store.md#commit")
 def test_what_was_committed_is_loaded_in_order(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, events=3))
@@ -58,6 +61,7 @@ def test_what_was_committed_is_loaded_in_order(run: Run) -> None:
     run(act)
 
 
+@covers("store.md#commit")
 def test_whoever_knows_the_beginning_is_sent_the_rest(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, events=5))
@@ -69,6 +73,7 @@ def test_whoever_knows_the_beginning_is_sent_the_rest(run: Run) -> None:
     run(act)
 
 
+@covers("store.md#commit")
 def test_texts_come_back_as_they_went_in(run: Run) -> None:
     strange = "'; DROP TABLE sessions; -- \0 \x1f \u2028 😀 é é \\ \" $1 ?"
 
@@ -98,6 +103,7 @@ def test_a_request_is_loaded_and_watched_as_it_was_committed(run: Run) -> None:
     run(act)
 
 
+@covers("folding.md#commit", "store.md#commit")
 def test_a_stale_revision_is_refused_and_leaves_nothing(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, events=2))
@@ -125,6 +131,7 @@ def test_a_stale_revision_is_refused_and_leaves_nothing(run: Run) -> None:
     run(act)
 
 
+@covers("store.md#commit")
 def test_a_session_that_does_not_exist_cannot_be_gone_on_with(run: Run) -> None:
     async def act(store: Store) -> None:
         with pytest.raises(StaleRevision):
@@ -146,6 +153,7 @@ def test_a_commit_that_nobody_can_send_again_leaves_no_receipt(run: Run) -> None
     run(act)
 
 
+@covers("folding.md#commit", "store.md#commit")
 def test_an_operation_id_has_its_effect_once_and_its_answer_always(run: Run) -> None:
     async def act(store: Store) -> None:
         first = commit_of(KEY, operation_id="op", answer="the answer")
@@ -163,6 +171,7 @@ def test_an_operation_id_has_its_effect_once_and_its_answer_always(run: Run) -> 
     run(act)
 
 
+@covers("folding.md#owner")
 def test_the_same_operation_id_in_two_sessions_is_two_operations(run: Run) -> None:
     async def act(store: Store) -> None:
         keys = [KEY, key_of("p2"), key_of(name="n"), key_of(owner="other")]
@@ -175,6 +184,7 @@ def test_the_same_operation_id_in_two_sessions_is_two_operations(run: Run) -> No
     run(act)
 
 
+@covers("folding.md#commit", "store.md#commit")
 def test_of_those_who_race_for_a_revision_one_wins(run: Run) -> None:
     racers, rounds = 8, times(10, 200)
 
@@ -196,6 +206,7 @@ def test_of_those_who_race_for_a_revision_one_wins(run: Run) -> None:
     run(act)
 
 
+@covers("folding.md#commit", "store.md#commit")
 def test_those_who_race_with_one_operation_id_all_get_its_receipt(run: Run) -> None:
     async def act(store: Store) -> None:
         for turn in range(times(10, 200)):
@@ -209,6 +220,7 @@ def test_those_who_race_with_one_operation_id_all_get_its_receipt(run: Run) -> N
     run(act)
 
 
+@covers("folding.md#commit")
 def test_whoever_retries_after_losing_gets_through_once(run: Run) -> None:
     workers, each = 8, times(10, 100)
 
@@ -260,6 +272,7 @@ def test_events_that_do_not_follow_make_no_commit() -> None:
 # ---- owners
 
 
+@covers("folding.md#owner")
 def test_owners_never_see_each_others_things(run: Run) -> None:
     async def act(store: Store) -> None:
         start = await store.cursor()
@@ -330,6 +343,7 @@ def test_a_cursor_that_was_given_out_is_known_from_one_that_was_not(run: Run) ->
     run(act)
 
 
+@covers("folding.md#errors")
 def test_a_closed_store_is_unavailable(run: Run) -> None:
     async def act(store: Store) -> None:
         await begin(store, KEY)

@@ -18,6 +18,7 @@ from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import commit_of, key_of, summary_of, take, watching
 from tests.contract.stores import place_on
+from tests.support.clauses import covers
 from tests.support.machine import times
 from tests.support.nats_servers import NatsServer, drop
 
@@ -125,6 +126,7 @@ async def _outcomes(store: Store, history: Sequence[Step]) -> list[object]:
         await store.close()
 
 
+@covers("folding.md#owner", "store.md#port")
 @given(st.lists(steps, max_size=STEPS_MOST))
 def test_sqlite_and_memory_agree_on_any_history(history: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -132,6 +134,7 @@ def test_sqlite_and_memory_agree_on_any_history(history: list[Step]) -> None:
     assert kept == asyncio.run(_outcomes(MemoryStore(), history))
 
 
+@covers("store.md#port")
 @settings(max_examples=times(15, 500))
 @given(st.lists(steps, max_size=STEPS_MOST))
 def test_nats_and_memory_agree_on_any_history(nats_server: NatsServer, history: list[Step]) -> None:

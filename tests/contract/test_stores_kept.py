@@ -20,6 +20,7 @@ from tests.contract.sessions import (
     watching,
 )
 from tests.contract.stores import Run, run
+from tests.support.clauses import covers
 from tests.support.machine import times
 
 MORNING, EVENING, NEXT_DAY = "2026-01-01T08:00:00Z", "2026-01-01T20:00:00Z", "2026-01-02T20:00:00Z"
@@ -46,6 +47,7 @@ async def _found(store: Store, query: str, project_hash: str | None = None, limi
     return [summary.branch_id for summary in await store.search("local", query, project_hash, limit)]
 
 
+@covers("folding.md#context-return", "seed-004#context-return", "store.md#collections")
 def test_a_search_finds_summaries_with_every_word(run: Run) -> None:
     async def act(store: Store) -> None:
         await _keep(
@@ -66,6 +68,7 @@ def test_a_search_finds_summaries_with_every_word(run: Run) -> None:
     run(act)
 
 
+@covers("store.md#collections")
 def test_accents_and_case_make_no_difference_to_a_search(run: Run) -> None:
     async def act(store: Store) -> None:
         await _keep(store, a="|Le café était fermé", b="|ΑΘΗΝΑ Straße", c="|the cafe\u0301 again")
@@ -76,6 +79,7 @@ def test_accents_and_case_make_no_difference_to_a_search(run: Run) -> None:
     run(act)
 
 
+@covers("store.md#collections")
 def test_the_best_match_comes_first_then_the_newest(run: Run) -> None:
     async def act(store: Store) -> None:
         much, little = "retry retry retry", "one retry among a great many words on other subjects altogether"
@@ -88,6 +92,7 @@ def test_the_best_match_comes_first_then_the_newest(run: Run) -> None:
     run(act)
 
 
+@covers("store.md#collections")
 @pytest.mark.parametrize(
     "query",
     [
@@ -118,6 +123,7 @@ def test_a_search_keeps_to_its_project_and_its_limit(run: Run) -> None:
     run(act)
 
 
+@covers("store.md#collections")
 def test_a_branch_folded_again_has_one_summary(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, 0, summaries=[summary_of(KEY, "br_1", "first outcome")]))
@@ -128,6 +134,7 @@ def test_a_branch_folded_again_has_one_summary(run: Run) -> None:
     run(act)
 
 
+@covers("seed-004#context-return", "store.md#collections")
 def test_a_trajectory_comes_back_page_by_page(run: Run) -> None:
     async def act(store: Store) -> None:
         made = [
@@ -160,6 +167,7 @@ def test_a_trajectory_comes_back_page_by_page(run: Run) -> None:
     run(act)
 
 
+@covers("store.md#collections")
 def test_a_trajectory_may_be_of_any_size(run: Run) -> None:
     text = "α" + "0123456789" * (FIVE_MEGABYTES // 10)
 
@@ -204,6 +212,7 @@ def test_activity_is_the_latest_time_even_if_clocks_disagree(run: Run) -> None:
     run(act)
 
 
+@covers("store.md#commit")
 def test_after_its_end_a_key_has_a_new_session(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, events=3, at=MORNING))
@@ -221,6 +230,7 @@ def test_after_its_end_a_key_has_a_new_session(run: Run) -> None:
     run(act)
 
 
+@covers("folding.md#events")
 def test_watchers_see_the_end_even_if_they_come_late(run: Run) -> None:
     async def act(store: Store) -> None:
         start = await store.cursor()
@@ -239,6 +249,7 @@ def test_watchers_see_the_end_even_if_they_come_late(run: Run) -> None:
     run(act)
 
 
+@covers("store.md#events")
 def test_a_cursor_stays_good_when_its_events_are_gone(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, events=3, at=MORNING))
@@ -253,6 +264,7 @@ def test_a_cursor_stays_good_when_its_events_are_gone(run: Run) -> None:
     run(act)
 
 
+@covers("store.md#expiry")
 def test_archive_and_summaries_outlive_the_session_until_their_time(run: Run) -> None:
     async def act(store: Store) -> None:
         entries = [Entry("br_1", 1, MORNING, "prompt", "text")]
@@ -278,6 +290,7 @@ def test_archive_and_summaries_outlive_the_session_until_their_time(run: Run) ->
     run(act)
 
 
+@covers("store.md#expiry")
 def test_sweeps_of_any_size_end_everything_that_is_due(run: Run) -> None:
     sessions = times(300, 5000)
 

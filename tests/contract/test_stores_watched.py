@@ -18,6 +18,7 @@ from tests.contract.sessions import (
     watching,
 )
 from tests.contract.stores import Run, run
+from tests.support.clauses import covers
 from tests.support.machine import times
 
 MORNING, EVENING, NEXT_DAY = "2026-01-01T08:00:00Z", "2026-01-01T20:00:00Z", "2026-01-02T20:00:00Z"
@@ -32,6 +33,7 @@ KEY = key_of()
 # ---- watching
 
 
+@covers("store.md#events")
 def test_a_watcher_sees_every_event_once_and_in_order(run: Run) -> None:
     async def act(store: Store) -> None:
         start = await store.cursor()
@@ -53,6 +55,7 @@ def test_a_watcher_sees_every_event_once_and_in_order(run: Run) -> None:
     run(act)
 
 
+@covers("store.md#events")
 def test_a_watch_goes_on_after_any_cursor(run: Run) -> None:
     async def act(store: Store) -> None:
         start = await store.cursor()
@@ -68,6 +71,7 @@ def test_a_watch_goes_on_after_any_cursor(run: Run) -> None:
     run(act)
 
 
+@covers("store.md#events")
 def test_a_watch_that_is_busy_with_many_writers_misses_nothing(run: Run) -> None:
     writers, each = 10, times(40, 400)
 

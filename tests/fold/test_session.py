@@ -24,6 +24,7 @@ from contextfold.fold.events import (
 )
 from contextfold.fold.session import EMPTY, Limits, LogBroken, State, apply, replay
 from tests.fold.histories import HISTORIES, LIMITS, Step, decide, played, started, states
+from tests.support.clauses import covers
 from tests.support.machine import times
 
 AT = "2025-01-17T10:30:00Z"
@@ -51,6 +52,7 @@ FRESH = replay(started())
 
 
 class TestTheSeedsWorkedExamples:
+    @covers("folding.md#tokens", "folding.md#secrets-scrubbed", "seed-004#context-branch", "seed-004#context-return")
     def test_branch_return_and_the_figures_between(self) -> None:
         main = grown(FRESH, ("record", {"tokens": 5000}))
         branched = grown(main, ("branch", {"branch_id": "br_abc123", "tokens": 200}))
@@ -96,6 +98,9 @@ class TestTheSeedsWorkedExamples:
             "context_health": {"warning": "none", "main_thread_usage": 0.16},
         }
 
+    @covers(
+        "folding.md#tokens", "folding.md#usage", "seed-004#context-branch-status", "seed-004#state-tracking-headers"
+    )
     def test_status_and_header(self) -> None:
         state = grown(
             FRESH,
@@ -129,6 +134,7 @@ class TestTheSeedsWorkedExamples:
             "context_usage": 0.28,
         }
 
+    @covers("folding.md#context-rollback", "seed-004#context-rollback")
     def test_a_rollback_recovers_what_came_later(self) -> None:
         state = grown(
             FRESH,
@@ -147,6 +153,7 @@ class TestTheSeedsWorkedExamples:
 
 
 class TestFolding:
+    @covers("folding.md#tokens")
     def test_a_summary_longer_than_its_branch_saves_less_than_nothing(self) -> None:
         state = grown(FRESH, ("branch", {"tokens": 10}))
         (event,) = session.fold(state, AT, branch_id=None, summary="s", summary_tokens=50, redactions=0)
@@ -160,6 +167,7 @@ class TestFolding:
             "summary_redacted": False,
         }
 
+    @covers("folding.md#tokens", "folding.md#context-return")
     def test_what_is_open_below_is_folded_first_deepest_first_and_forced(self) -> None:
         state = grown(
             FRESH,
@@ -176,6 +184,7 @@ class TestFolding:
         after = replay(events, state)
         assert (after.path, after.main.tokens, folded_tokens(after)) == ((), 8, 7)
 
+    @covers("folding.md#tokens", "folding.md#context-return", "seed-004#context-return")
     def test_the_parent_grows_by_the_summary(self) -> None:
         state = grown(
             FRESH,
@@ -185,6 +194,7 @@ class TestFolding:
         )
         assert (state.path, state.branches["br_a"].tokens, total_tokens(state)) == (("br_a",), 15, 15)
 
+    @covers("folding.md#branch", "folding.md#errors", "seed-004#error-handling")
     @pytest.mark.parametrize("branch_id", [None, "br_a"])
     def test_only_an_open_branch_can_be_folded(self, branch_id: str | None) -> None:
         state = grown(FRESH, ("branch", {"branch_id": "br_a"}), ("fold", {}))
@@ -223,6 +233,7 @@ class TestCompactions:
 
 
 class TestRollingBack:
+    @covers("folding.md#context-rollback", "seed-004#context-rollback")
     def test_a_folded_target_is_open_again_as_it_began(self) -> None:
         state = grown(
             FRESH,
@@ -235,6 +246,7 @@ class TestRollingBack:
         )
         assert (state.path, state.main.tokens, total_tokens(state)) == (("br_a",), 7, 17)
 
+    @covers("folding.md#context-rollback")
     def test_without_restoring_what_was_accumulated_stays(self) -> None:
         state = grown(
             FRESH,
@@ -248,6 +260,7 @@ class TestRollingBack:
         assert (state.path, state.branches["br_a"].tokens, state.main.tokens) == (("br_a",), 111, 5)
         assert state.branches["br_b"].status == "discarded"
 
+    @covers("folding.md#branch", "folding.md#errors")
     def test_a_discarded_branch_is_no_target(self) -> None:
         state = grown(
             FRESH,
@@ -259,6 +272,7 @@ class TestRollingBack:
             session.rollback(state, AT, branch_id="br_b", restore_state=True)
         assert refused.value.data == {"branch_id": "br_b", "current_status": "discarded"}
 
+    @covers("folding.md#events", "folding.md#context-rollback")
     @settings(max_examples=times(200, 10_000))
     @given(HISTORIES)
     def test_restoring_is_what_the_log_gives_up_to_the_branchs_beginning(self, steps: list[Step]) -> None:
@@ -276,6 +290,7 @@ class TestRollingBack:
 
 
 class TestLimits:
+    @covers("folding.md#context-branch", "folding.md#errors")
     def test_depth(self) -> None:
         state = grown(FRESH, *[("branch", {})] * 8)
         with pytest.raises(LimitReached) as refused:
@@ -283,6 +298,7 @@ class TestLimits:
         assert refused.value.data == {"limit": "branch_depth", "value": 8}
         assert "8" in refused.value.message
 
+    @covers("folding.md#context-branch", "folding.md#errors")
     def test_branches_per_session_count_those_that_are_closed(self) -> None:
         state = grown(FRESH, *[("branch", {}), ("fold", {})] * 3)
         with pytest.raises(LimitReached) as refused:
@@ -291,6 +307,7 @@ class TestLimits:
             )
         assert refused.value.data == {"limit": "branches_per_session", "value": 3}
 
+    @covers("folding.md#errors", "seed-004#error-handling")
     def test_the_hard_limit_refuses_a_branch_and_never_a_fact(self) -> None:
         full = grown(FRESH, ("record", {"tokens": 34_900}))
         hard = Limits(is_hard=True)
@@ -307,6 +324,7 @@ class TestLimits:
 
 
 class TestHealth:
+    @covers("folding.md#usage", "folding.md#health")
     @pytest.mark.parametrize(
         ("tokens", "warning"), [(0, "none"), (500, "none"), (501, "medium"), (700, "medium"), (701, "high")]
     )
@@ -316,11 +334,13 @@ class TestHealth:
         assert told.warning == warning
         assert (told.suggestion is None) == (warning == "none")
 
+    @covers("folding.md#health")
     def test_failures_are_told_when_there_are_some(self) -> None:
         state = grown(FRESH, ("branch", {}), ("record", {}), ("record", {"failed": True}), ("record", {}))
         assert health(state, LIMITS, Thresholds(), state.active).failure_rate == 0.33
         assert health(FRESH, LIMITS, Thresholds(), None).failure_rate is None
 
+    @covers("folding.md#usage")
     def test_ratios_round_halves_up_and_percent_cuts(self) -> None:
         assert [repr(share(part, 200)) for part in (0, 1, 2, 3, 199, 200, 500)] == [
             "0.00", "0.01", "0.01", "0.02", "1.00", "1.00", "2.50",
@@ -329,12 +349,20 @@ class TestHealth:
 
 
 class TestTheLog:
+    @covers("folding.md#events")
     @given(HISTORIES)
     def test_stored_and_read_again_it_gives_the_same_state(self, steps: list[Step]) -> None:
         log = played(steps)
         assert [from_json(to_json(event)) for event in log] == log
         assert replay(from_json(to_json(event)) for event in log) == replay(log)
 
+    @covers(
+        "folding.md#branch",
+        "folding.md#events",
+        "folding.md#tokens",
+        "folding.md#context-branch",
+        "folding.md#context-return",
+    )
     @given(HISTORIES)
     def test_totals_add_up_after_every_event(self, steps: list[Step]) -> None:
         for state in states(played(steps)):
@@ -346,6 +374,7 @@ class TestTheLog:
             assert all((branch.closed_at is None) == (branch.status == "active") for branch in state.branches.values())
             assert set(state.checkpoints) == {b.id for b in state.branches.values() if b.status != "discarded"}
 
+    @covers("folding.md#tokens")
     @given(HISTORIES)
     def test_tokens_are_those_of_the_events_since_each_branch_began(self, steps: list[Step]) -> None:
         """Counted a second time, from the log alone, for histories without a rollback."""
@@ -371,10 +400,12 @@ class TestTheLog:
         told: dict[str | None, int] = {None: state.main.tokens}
         assert tokens == told | {branch.id: branch.tokens for branch in state.branches.values()}
 
+    @covers("folding.md#events")
     @given(HISTORIES)
     def test_a_verb_is_the_same_function_every_time(self, steps: list[Step]) -> None:
         assert played(steps) == played(steps)
 
+    @covers("folding.md#events")
     def test_events_out_of_order_are_refused(self) -> None:
         (start,) = started()
         (record,) = decide(FRESH, Step("record", 0, 1, flag=False), 1)
@@ -393,6 +424,7 @@ class TestTheLog:
         early: Event = OperationCompleted(2, "2024-01-01T00:00:00Z", None, "t", 1, "hook", failed=False, redactions=0)
         assert apply(FRESH, early).last_at == FRESH.last_at
 
+    @covers("folding.md#state-header")
     def test_nothing_is_known_before_the_beginning(self) -> None:
         assert answers.state_told(EMPTY, Limits()) == {
             "session_id": None,

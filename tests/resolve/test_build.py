@@ -12,12 +12,14 @@ import pytest
 
 from contextfold import open_cache
 from contextfold.resolve import files, replace
+from tests.support.clauses import covers
 from tests.support.machine import ROOT, Call, as_nobody, beside, context, ids, write_files
 
 KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
 
 
 class TestWhatIsADocument:
+    @covers("resolve.md#which-files")
     def test_only_files_that_end_in_md_exactly(self, tmp_path: Path, call: Call) -> None:
         names = [
             "a.md",
@@ -35,6 +37,7 @@ class TestWhatIsADocument:
         assert call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c").code == 0
         assert ids(tmp_path / "c") == [".git/b.md", ".hidden.md", "a.md", "f.md/g.md"]
 
+    @covers("resolve.md#which-files")
     def test_links_pipes_and_sockets(self, tmp_path: Path, call: Call) -> None:
         docs = write_files(tmp_path / "docs", {"real.md": "x", "folder/in.md": "y"})
         (docs / "link.md").symlink_to("real.md")
@@ -48,12 +51,14 @@ class TestWhatIsADocument:
         assert call("build", "--sources", docs, "--cache", tmp_path / "c").code == 0
         assert ids(tmp_path / "c") == ["folder/in.md", "link.md", "real.md"]
 
+    @covers("resolve.md#identity")
     def test_the_id_is_lowercase_with_slashes_and_the_source_is_as_it_was(self, tmp_path: Path, call: Call) -> None:
         write_files(tmp_path / "docs", {"Sub/ΑΣ\\B.md": "x"})
         assert call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c").code == 0
         (document,) = (json.loads(path.read_text()) for path in (tmp_path / "c" / "documents").iterdir())
         assert (document["id"], document["source"]) == ("sub/ας/b.md", "Sub/ΑΣ\\B.md")
 
+    @covers("resolve.md#identity")
     def test_two_files_with_one_id_are_both_named(self, tmp_path: Path, call: Call) -> None:
         write_files(tmp_path / "docs", {"A.md": "1", "a.md": "2"})
         ran = call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c")
@@ -62,6 +67,7 @@ class TestWhatIsADocument:
         assert "a.md" in ran.err
         assert os.listdir(tmp_path) == ["docs"]
 
+    @covers("resolve.md#content")
     def test_a_byte_order_mark_and_crlf_stay(self, tmp_path: Path, call: Call) -> None:
         content = b"\xef\xbb\xbfone\r\ntwo\r"
         write_files(tmp_path / "docs", {"a.md": content})
@@ -69,6 +75,7 @@ class TestWhatIsADocument:
         (document,) = open_cache(tmp_path / "c").resolve("two", 100).documents
         assert document.content.encode() == content
 
+    @covers("resolve.md#content")
     @pytest.mark.parametrize("content", [b"\xff", b"ok \xc0\xaf", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"a\xe2\x82"])
     def test_a_document_that_is_not_utf_8_is_named(self, content: bytes, tmp_path: Path, call: Call) -> None:
         write_files(tmp_path / "docs", {"a.md": "fine", "bad.md": content})
@@ -79,6 +86,7 @@ class TestWhatIsADocument:
 
 
 class TestWhatMayBeReplaced:
+    @covers("resolve.md#replacing")
     @pytest.mark.parametrize("force", [False, True])
     @pytest.mark.parametrize("kind", ["file", "dangling link", "folder", "link to a file"])
     def test_what_is_no_cache_is_left_alone(
@@ -102,12 +110,14 @@ class TestWhatMayBeReplaced:
         assert not (tmp_path / "nowhere").exists()
         assert beside(target) == []
 
+    @covers("product.md#cache-commands", "resolve.md#identity", "resolve.md#replacing")
     def test_an_empty_folder_is_replaced_by_force_only(self, sources: Path, tmp_path: Path, call: Call) -> None:
         (tmp_path / "c").mkdir()
         assert call("build", "--sources", sources, "--cache", tmp_path / "c").code == 6
         assert call("build", "--sources", sources, "--cache", tmp_path / "c", "--force").code == 0
         assert len(ids(tmp_path / "c")) == 3
 
+    @covers("resolve.md#replacing")
     def test_a_cache_behind_a_link_is_replaced_where_it_lies(
         self, sources: Path, cache: Path, tmp_path: Path, call: Call
     ) -> None:
@@ -117,11 +127,13 @@ class TestWhatMayBeReplaced:
         assert (tmp_path / "current").is_symlink()
         assert "new.md" in ids(cache)
 
+    @covers("resolve.md#replacing")
     def test_an_invalid_cache_can_be_made_anew(self, sources: Path, cache: Path, call: Call) -> None:
         (cache / "manifest.json").write_text("broken")
         assert call("build", "--sources", sources, "--cache", cache, "--force").code == 0
         assert call("verify", "--cache", cache).code == 0
 
+    @covers("resolve.md#content")
     def test_missing_parents_are_made_and_removed_again_on_failure(
         self, sources: Path, tmp_path: Path, call: Call
     ) -> None:
@@ -133,6 +145,7 @@ class TestWhatMayBeReplaced:
         assert call("build", "--sources", sources, "--cache", target).code == 0
         assert len(ids(target)) == 3
 
+    @covers("resolve.md#replacing")
     def test_a_failed_build_keeps_the_old_cache(self, sources: Path, cache: Path, call: Call) -> None:
         before = (cache / "manifest.json").read_bytes()
         (sources / "bad.md").write_bytes(b"\xff")
@@ -141,6 +154,7 @@ class TestWhatMayBeReplaced:
         assert call("verify", "--cache", cache).code == 0
         assert beside(cache) == []
 
+    @covers("product.md#platforms")
     def test_without_an_exchange_call_the_old_cache_is_set_aside_and_brought_back(
         self, sources: Path, cache: Path, call: Call, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -154,6 +168,7 @@ class TestWhatMayBeReplaced:
         assert call("build", "--sources", sources, "--cache", cache, "--force").code == 5
         assert "new.md" in ids(cache)
 
+    @covers("resolve.md#replacing")
     def test_a_cache_that_is_there_is_kept_without_force(self, sources: Path, cache: Path, call: Call) -> None:
         before = (cache / "manifest.json").stat()
         ran = call("build", "--sources", sources, "--cache", cache)
@@ -161,6 +176,7 @@ class TestWhatMayBeReplaced:
         assert "--force" in ran.err
         assert (cache / "manifest.json").stat() == before
 
+    @covers("resolve.md#replacing")
     @pytest.mark.parametrize("inside", ["", "docs"])
     def test_a_build_never_deletes_its_own_sources(self, inside: str, tmp_path: Path, call: Call) -> None:
         project = write_files(tmp_path / "project", {"manifest.json": "{}", "docs/a.md": "a", "code.py": "x"})
@@ -181,10 +197,12 @@ class TestWhatMayBeReplaced:
             subprocess.run(["chmod", "-R", "a-w", target], check=True)
             assert beside(target) == []
 
+    @covers("resolve.md#packed-index")
     def test_only_the_contracts_files_and_the_pack_lie_in_a_cache(self, cache: Path) -> None:
         assert sorted(os.listdir(cache)) == ["documents", "index.json", "manifest.json", "pack"]
         assert sorted(os.listdir(cache / "pack")) == ["postings", "table"]
 
+    @covers("resolve.md#cache-version")
     def test_created_at_is_utc_wherever_we_are(self, sources: Path, tmp_path: Path) -> None:
         before = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         env = {"PATH": os.environ["PATH"], "TZ": "Asia/Tokyo"}
@@ -192,6 +210,7 @@ class TestWhatMayBeReplaced:
         created_at = json.loads((tmp_path / "c" / "manifest.json").read_text())["created_at"]
         assert before <= created_at <= time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
+    @covers("resolve.md#replacing")
     @pytest.mark.parametrize("documents", [3, 600])
     def test_everything_is_on_the_disk_before_it_is_put_in_place(
         self, documents: int, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch

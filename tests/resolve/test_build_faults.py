@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from contextfold import open_cache
+from tests.support.clauses import covers
 from tests.support.machine import COMMAND, ROOT, Call, as_nobody, beside, context, ids, times, write_files
 from tests.support.waiting import until
 
@@ -23,6 +24,7 @@ KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
 
 
 class TestFailures:
+    @covers("resolve.md#identity")
     @pytest.mark.parametrize("what", ["missing", "a file"])
     def test_sources_that_are_no_folder(self, what: str, tmp_path: Path, call: Call) -> None:
         if what == "a file":
@@ -31,6 +33,7 @@ class TestFailures:
         assert ran.code == 6
         assert str(tmp_path / "docs") in ran.err
 
+    @covers("resolve.md#content", "seed-000#error-types", "seed-003#canonical-error-codes")
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
     @pytest.mark.parametrize("unreadable", ["security.md", "notes"])
     def test_what_cannot_be_read_is_named_never_skipped(self, unreadable: str, sources: Path, tmp_path: Path) -> None:
@@ -40,6 +43,14 @@ class TestFailures:
         assert unreadable in ran.stderr
         assert not (tmp_path / "c").exists()
 
+    @covers(
+        "resolve.md#invalid",
+        "resolve.md#exit-codes",
+        "seed-000#error-types",
+        "seed-001#inspect-cache-errors",
+        "seed-003#canonical-error-codes",
+        "seed-003#boundary-cache-invalid-vs-io-error",
+    )
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
     @pytest.mark.parametrize("file", ["", "manifest.json", "index.json", "documents", "documents/19835fc46fd4.json"])
     def test_a_cache_that_cannot_be_read_is_an_io_error(self, file: str, cache: Path, tmp_path: Path) -> None:
@@ -48,6 +59,13 @@ class TestFailures:
         assert (ran.returncode, ran.stdout) == (6, "")
         assert "Permission denied" in ran.stderr
 
+    @covers(
+        "resolve.md#replacing",
+        "resolve.md#exit-codes",
+        "seed-000#error-types",
+        "seed-003#canonical-error-codes",
+        "seed-003#boundary-cache-invalid-vs-io-error",
+    )
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
     @pytest.mark.parametrize("kib", [4, 40, 120, 200])
     def test_a_full_disk_ends_in_an_error_and_loses_nothing(self, kib: int, tmp_path: Path) -> None:
@@ -68,6 +86,7 @@ class TestFailures:
         assert "ok: 1 documents" in ran.stdout
         assert ran.stdout.endswith("ballast\nc\n")
 
+    @covers("resolve.md#exit-codes")
     def test_a_file_too_large_to_write_ends_in_an_error(self, tmp_path: Path) -> None:
         write_files(tmp_path / "docs", {"a.md": "x" * 100_000})
         limited = f"ulimit -f 10; exec {COMMAND} build --sources docs --cache c"
@@ -101,6 +120,7 @@ class TestFailures:
             assert "changed while" in ran.err
             assert not (tmp_path / "c").exists()
 
+    @covers("resolve.md#replacing")
     def test_a_cache_is_never_made_of_half_written_sources(self, tmp_path: Path) -> None:
         """A writer rewrites one file over and over; each build gives one of its whole versions, or an error."""
         docs = write_files(tmp_path / "docs", {f"{n}.md": "x" for n in range(40)})
@@ -132,6 +152,7 @@ class TestFailures:
             stop.set()
             writer.join()
 
+    @covers("resolve.md#invalid", "resolve.md#exit-codes", "seed-003#boundary-cache-invalid-vs-io-error")
     def test_a_disk_that_cannot_be_read_is_an_io_error(
         self, sources: Path, cache: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -150,6 +171,7 @@ class TestFailures:
             assert "check the disk" in ran.err
         assert not (tmp_path / "c").exists()
 
+    @covers("resolve.md#content")
     def test_a_path_that_is_not_utf_8_is_named(self, tmp_path: Path, call: Call) -> None:
         (tmp_path / "docs").mkdir()
         with open(os.fsencode(tmp_path) + b"/docs/bad\xff.md", "w"):
@@ -195,6 +217,7 @@ class TestKilled:
         else:
             pytest.fail("the build never ran to its end")
 
+    @covers("resolve.md#replacing")
     @pytest.mark.parametrize("force", [False, True])
     def test_killed_at_any_step_it_leaves_the_old_cache_or_the_new(
         self, force: bool, sources: Path, tmp_path: Path, call: Call
@@ -228,6 +251,7 @@ class TestKilled:
         assert call("build", "--sources", sources, "--cache", target, "--force").code == 0
         assert beside(target) == []
 
+    @covers("product.md#checks", "resolve.md#replacing")
     def test_killed_at_a_random_moment(self, tmp_path: Path, call: Call) -> None:
         docs = write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 50 for n in range(300)})
         target = tmp_path / "c"
@@ -244,6 +268,7 @@ class TestKilled:
         assert call("build", "--sources", docs, "--cache", target, "--force").code == 0
         assert beside(target) == []
 
+    @covers("resolve.md#replacing")
     @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     def test_a_polite_end_cleans_up(self, how: signal.Signals, tmp_path: Path) -> None:
         docs = write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 50 for n in range(3000)})
@@ -294,6 +319,7 @@ class TestTwoOfUs:
             ends = [(racer.communicate()[1], racer.returncode) for racer in racers]
             assert [code for _, code in ends] == [0, 0, 0], ends
 
+    @covers("product.md#checks", "resolve.md#replacing")
     def test_who_reads_while_the_cache_is_replaced_gets_the_old_answer_or_the_new(
         self, tmp_path: Path, call: Call
     ) -> None:

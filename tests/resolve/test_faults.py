@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.clauses import covers
 from tests.support.machine import Call
 
 # The budget of the query below holds one document, security.md; these are the others.
@@ -227,6 +228,16 @@ FAULTS: dict[str, tuple[Damage, str]] = {
 }
 
 
+@covers(
+    "resolve.md#packed-index",
+    "resolve.md#invalid",
+    "resolve.md#exit-codes",
+    "resolve.md#inspect-verify",
+    "resolve.md#speed",
+    "seed-000#error-types",
+    "seed-003#canonical-error-codes",
+    "seed-003#boundary-cache-invalid-vs-io-error",
+)
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "unpacked"])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found(name: str, packed: bool, cache: Path, call: Call) -> None:
@@ -285,6 +296,7 @@ HARMLESS: dict[str, Damage] = {
 }
 
 
+@covers("resolve.md#layout", "resolve.md#cache-version", "resolve.md#packed-index", "resolve.md#invalid")
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "unpacked"])
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_is_harmless_changes_no_byte(name: str, packed: bool, cache: Path, call: Call) -> None:
@@ -299,6 +311,7 @@ def test_what_is_harmless_changes_no_byte(name: str, packed: bool, cache: Path, 
     assert call("verify", "--cache", cache).code == 0
 
 
+@covers("resolve.md#inspect-verify")
 def test_verify_lists_every_fault_at_once(cache: Path, call: Call) -> None:
     for name in ("count wrong", "document not JSON", "index has one more", "stranger"):
         FAULTS[name][0](cache)
@@ -311,12 +324,14 @@ def test_verify_lists_every_fault_at_once(cache: Path, call: Call) -> None:
     assert "context build" in ran.err.splitlines()[-1]
 
 
+@covers("seed-000#determinism-in-errors", "seed-003#determinism-contract")
 def test_an_error_says_the_same_each_time(cache: Path, call: Call) -> None:
     FAULTS["documents swapped"][0](cache)
     question = ("resolve", "--cache", cache, "--query", "q", "--budget", 1)
     assert call(*question) == call(*question)
 
 
+@covers("resolve.md#read-only", "seed-000#recovery-policy", "seed-000#invariants")
 def test_nothing_is_mended_or_rebuilt(cache: Path, call: Call) -> None:
     remove("index.json")(cache)
     for command in (("resolve", "--query", "q", "--budget", 1), ("inspect",), ("verify",)):

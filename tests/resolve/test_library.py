@@ -12,9 +12,11 @@ import pytest
 import contextfold
 from contextfold import ContextError, open_cache
 from contextfold.errors import BudgetInvalid, CacheInvalid, CacheMissing, QueryInvalid
+from tests.support.clauses import covers
 from tests.support.machine import context
 
 
+@covers("resolve.md#output", "seed-000#output-schema")
 def test_a_result_is_typed_and_its_json_is_the_commands_stdout(cache: Path) -> None:
     result = open_cache(cache).resolve("guide", 4000)
     ran = context("resolve", "--cache", cache, "--query", "guide", "--budget", "4000")
@@ -40,6 +42,7 @@ def test_a_path_may_be_text_bytes_or_a_path(path: type, cache: Path) -> None:
     assert open_cache(path(cache)).resolve("guide", 9).selection.documents_considered == 3
 
 
+@covers("seed-000#error-types", "seed-000#required-fields", "seed-003#canonical-error-codes")
 def test_failures_are_context_errors_with_frozen_codes(cache: Path, tmp_path: Path) -> None:
     with pytest.raises(CacheMissing) as missing:
         open_cache(tmp_path / "nowhere")
@@ -75,6 +78,7 @@ def test_one_cache_may_be_asked_by_many_threads(cache: Path) -> None:
         assert all(answer == expected for answer in pool.map(lambda _: opened.resolve("guide", 4000), range(64)))
 
 
+@covers("product.md#distribution")
 def test_the_public_names_are_these() -> None:
     assert contextfold.__all__ == ["Cache", "ContextError", "SelectionResult", "__version__", "open_cache"]
     for name in contextfold.__all__:

@@ -19,6 +19,7 @@ from contextfold import open_cache
 from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.pack import MAGIC
 from contextfold.resolve.service import Cache
+from tests.support.clauses import covers
 from tests.support.machine import Call, as_nobody, times, write_files
 
 QUESTION = ("guide deployment", 4000)
@@ -34,6 +35,7 @@ def is_as_built(cache: Path) -> bool:
     return pack is not None and folder.is_as_built(pack)
 
 
+@covers("resolve.md#packed-index")
 def test_build_leaves_a_pack_that_vouches_for_every_file(cache: Path) -> None:
     assert is_as_built(cache)
 
@@ -53,6 +55,7 @@ print([name for name in opened if ".json" in name])
     assert "manifest.json" not in done.stdout
 
 
+@covers("product.md#checks", "resolve.md#packed-index")
 @given(data=st.data())
 @settings(max_examples=times(60, 3000))
 def test_a_damaged_pack_changes_no_answer(
@@ -78,6 +81,7 @@ def test_a_damaged_pack_changes_no_answer(
     assert answer(work / "cache") == expected
 
 
+@covers("resolve.md#packed-index")
 @pytest.mark.parametrize("file", ["table", "postings"])
 def test_a_missing_or_odd_pack_file_changes_no_answer(file: str, cache: Path) -> None:
     expected = answer(cache)
@@ -91,6 +95,7 @@ def test_a_missing_or_odd_pack_file_changes_no_answer(file: str, cache: Path) ->
     assert answer(cache) == expected
 
 
+@covers("resolve.md#packed-index")
 def test_the_pack_of_another_cache_changes_no_answer(cache: Path, tmp_path: Path, call: Call) -> None:
     expected = answer(cache)
     write_files(tmp_path / "others", {"deployment.md": "nothing", "security.md": "else guide", "notes/empty.md": "x"})
@@ -108,6 +113,7 @@ def test_a_pack_folder_behind_a_link_is_not_followed(cache: Path, tmp_path: Path
     assert answer(cache) == expected
 
 
+@covers("resolve.md#packed-index")
 def test_a_file_written_in_the_same_tick_as_the_record_is_never_trusted(
     sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,12 +126,14 @@ def test_a_file_written_in_the_same_tick_as_the_record_is_never_trusted(
     assert call("resolve", "--cache", tmp_path / "c", "--query", "guide", "--budget", 4000).code == 0
 
 
+@covers("resolve.md#packed-index")
 def test_a_copied_cache_answers_the_same_although_nothing_in_it_is_vouched_for(cache: Path, tmp_path: Path) -> None:
     subprocess.run(["cp", "-a", cache, tmp_path / "copy"], check=True)
     assert not is_as_built(tmp_path / "copy")
     assert answer(tmp_path / "copy") == answer(cache)
 
 
+@covers("resolve.md#invalid", "resolve.md#speed")
 def test_a_kept_cache_notices_every_change_before_it_answers(cache: Path) -> None:
     kept = Cache(cache)
     first = kept.resolve(*QUESTION)
@@ -148,6 +156,7 @@ def test_a_kept_cache_follows_a_rebuild(cache: Path, sources: Path, call: Call) 
     assert kept.resolve("new", 4000).documents[0].id == "new.md"
 
 
+@covers("resolve.md#read-only", "seed-000#invariants", "seed-000#what-this-spec-forbids")
 def test_reading_writes_nothing_into_a_cache(cache: Path, call: Call) -> None:
     def state() -> dict[str, tuple[int, int, int]]:
         return {
@@ -162,6 +171,7 @@ def test_reading_writes_nothing_into_a_cache(cache: Path, call: Call) -> None:
     assert state() == before
 
 
+@covers("resolve.md#packed-index")
 @pytest.mark.parametrize("inode", [2**63 + 5, 2**64 - 1])
 def test_inodes_beyond_63_bits_are_told_apart(
     inode: int, cache: Path, monkeypatch: pytest.MonkeyPatch, call: Call
@@ -184,6 +194,7 @@ def test_inodes_beyond_63_bits_are_told_apart(
     assert call("resolve", "--cache", cache, "--query", "security", "--budget", 7).code == 5
 
 
+@covers("resolve.md#packed-index")
 def test_where_ctime_can_be_set_nothing_is_trusted(
     sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +209,7 @@ def test_where_ctime_can_be_set_nothing_is_trusted(
     assert not is_as_built(tmp_path / "c")
 
 
+@covers("resolve.md#packed-index")
 def test_a_file_that_cannot_be_looked_at_is_never_recorded_as_trusted(
     sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +262,7 @@ def test_a_whole_table_with_another_head_changes_no_answer(head: bytes, cache: P
     assert answer(cache) == expected
 
 
+@covers("resolve.md#packed-index")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
 @pytest.mark.parametrize("file", ["pack", "pack/table", "pack/postings"])
 def test_a_pack_that_may_not_be_read_changes_no_answer(file: str, cache: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.serve.reporting import Onlooker, look
+from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent, Refused
 
 __all__ = ["look"]
@@ -321,6 +322,7 @@ def test_summaries_are_found_by_their_words(look: Onlooker, agent: Worker) -> No
     assert look.get("/v1/summaries?query=%22%28%2A")["summaries"] == []
 
 
+@covers("product.md#serve")
 def test_the_page_and_its_files_come_with_strict_rules(daemon: Daemon) -> None:
     http = Http(daemon.port)
     page = http.ask("GET", "/")

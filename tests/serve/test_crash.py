@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tests.support.clauses import covers
 from tests.support.daemon import LEGACY, MODERN, Daemon, HttpAgent, Refused
 from tests.support.machine import times
 
@@ -119,6 +120,7 @@ class Worker:
         self._forget_connection()
 
 
+@covers("folding.md#commit", "product.md#fold", "store.md#commit")
 def test_every_acknowledged_call_is_there_once_though_the_daemon_was_killed(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
     progress = Progress()

@@ -19,6 +19,7 @@ from contextfold.serve.http.bearer_tokens import add
 from contextfold.serve.http.server import check_may_listen, listen
 from contextfold.settings import SettingsError
 from tests.serve.http.edge import WAIT_S, Daemon, answer_on, begin, started
+from tests.support.clauses import covers
 
 LAST_MAX = 100
 
@@ -159,6 +160,7 @@ class TestWhatComesIn:
             first.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert answer_on(first).status == 200
 
+    @covers("folding.md#owner")
     def test_a_token_gives_the_owner_and_goes_no_further(self, tmp_path: Path, stack: ExitStack) -> None:
         file = tmp_path / "tokens"
         token = add(str(file), "alice")
@@ -200,6 +202,7 @@ def ended(client: socket.socket) -> bool:
 
 
 class TestTheLog:
+    @covers("folding.md#scrubbed-text")
     def test_nothing_a_caller_sends_is_logged_or_counted(self, tmp_path: Path, stack: ExitStack) -> None:
         file = tmp_path / "tokens"
         token = add(str(file), "alice")
@@ -240,6 +243,7 @@ class TestTheLog:
         assert failed["exception"] == "ValueError"
         assert failed["raised_at"].startswith("serve/edge.py:")
 
+    @covers("folding.md#errors")
     def test_an_exception_becomes_json_that_says_nothing_of_it(self, running: Daemon) -> None:
         answer = running.ask("POST", "/boom", b"hush")
         assert (answer.status, answer.error) == (500, "internal_error")
@@ -360,6 +364,7 @@ class TestTheAddress:
     def test_this_machine_needs_no_tokens(self, host: str) -> None:
         check_may_listen(host, has_tokens=False)
 
+    @covers("product.md#serve")
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "127.0.0.1.example.org", ""])
     def test_other_machines_need_tokens(self, host: str) -> None:
         with pytest.raises(SettingsError, match="give --token-file FILE"):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.support.clauses import covers
 from tests.support.daemon import ANSWER_TIMEOUT_S, Daemon, Http, HttpAgent
 from tests.support.machine import context
 
@@ -178,6 +179,7 @@ class TestWithTokens:
         yield running
         assert running.stop() == 0
 
+    @covers("folding.md#owner")
     def test_each_owner_hears_of_their_own_alone(self, daemon: Daemon, people: dict[str, str]) -> None:
         hers, his = (Follower(daemon, authorization=people[owner]) for owner in ("alice", "bob"))
         hers.take(1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.serve.wire import INITIALIZE, MODERN_META, RESOLVE, Server, call, modern, request
+from tests.support.clauses import covers
 from tests.support.jsonrpc_rules import due_answers, faults_in
 from tests.support.machine import times
 
@@ -112,6 +113,16 @@ def noise(chance: random.Random) -> bytes:
     return chance.randbytes(chance.randrange(200)).replace(b"\n", b"") + b"\n"
 
 
+@covers(
+    "product.md#checks",
+    "seed-000#transport",
+    "seed-000#v0-policy",
+    "seed-000#what-this-spec-forbids",
+    "seed-001#transport",
+    "seed-002#jsonrpc",
+    "stdio.md#methods",
+    "stdio.md#streams",
+)
 def test_every_request_gets_one_valid_answer_in_order_whatever_comes(root: Path) -> None:
     chance = random.Random(SEED)
     with Server(root) as server:
@@ -128,6 +139,7 @@ def test_every_request_gets_one_valid_answer_in_order_whatever_comes(root: Path)
         assert server.process.poll() is None
 
 
+@covers("seed-002#jsonrpc", "seed-002#methods", "stdio.md#eras", "stdio.md#end-of-input", "stdio.md#streams")
 def test_before_the_handshake_too(root: Path) -> None:
     chance = random.Random(SEED + 1)
     for _ in range(times(20, 200)):

@@ -11,6 +11,7 @@ import pytest
 from contextfold.common.token_counter import COUNTERS
 from tests.hosts.payloads import RECORDED, payloads
 from tests.serve.reporting import OURS, HookedAgent, Onlooker, agent_of_test, daemon, folder_of_test, look
+from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Refused
 from tests.support.machine import times
 
@@ -43,6 +44,7 @@ def replayed(agent: HookedAgent, run: list[dict[str, Any]], *, again: bool = Fal
 
 
 class TestARecordedRun:
+    @covers("folding.md#sources", "folding.md#hooks")
     def test_gives_the_right_tree_and_figures(self, agent: HookedAgent, look: Onlooker) -> None:
         replayed(agent, recorded_run())
         view = look.view(agent.folder)
@@ -177,6 +179,7 @@ class TestWhatIsWrong:
 
 
 class TestTheLineOfState:
+    @covers("folding.md#hooks")
     def test_comes_back_when_the_main_thread_fills_up(self, agent: HookedAgent) -> None:
         assert agent.uses(response="x" * 4 * (LIMIT // 2 - 100)).json == {}
         reply = agent.uses(response="x" * 4 * 200)

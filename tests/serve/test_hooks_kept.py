@@ -18,6 +18,7 @@ from contextfold.serve import hooks
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.stores.memory import MemoryStore
 from tests.serve.reporting import OURS, HookedAgent, Onlooker, agent_of_test, daemon, folder_of_test, look
+from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Refused
 from tests.support.machine import context, times
 from tests.support.waiting import until
@@ -28,6 +29,7 @@ count = COUNTERS["v0"]
 
 
 class TestWhatWasReceived:
+    @covers("folding.md#hooks")
     def test_is_there_for_the_next_call_of_a_tool(self, agent: HookedAgent) -> None:
         for turn in range(times(20, 300)):
             begun = agent.calls("context_branch", description="d", prompt="p")
@@ -37,6 +39,7 @@ class TestWhatWasReceived:
             assert folded["summary"]["operations_count"] == turn % 7, begun
             assert folded["summary"]["tokens_folded"] == 1 + (turn % 7) * count("{}\n" + "x" * 400)
 
+    @covers("folding.md#hooks")
     def test_survives_the_end_of_the_daemon(self, tmp_path: Path) -> None:
         daemon = Daemon(tmp_path)
         agents = [HookedAgent(daemon, f"/p/{number}", conversation=f"c{number}") for number in range(8)]
@@ -116,6 +119,7 @@ class TestWhatWasReceived:
 
 
 class TestWhereAReportBelongs:
+    @covers("folding.md#hooks")
     def test_a_subfolder_is_the_same_project_and_another_folder_is_another(
         self, agent: HookedAgent, look: Onlooker
     ) -> None:
@@ -126,6 +130,7 @@ class TestWhereAReportBelongs:
         assert look.session(agent.folder)["operations"] == 3
         assert look.session(f"{agent.folder}-other")["operations"] == 1
 
+    @covers("folding.md#hooks")
     def test_a_conversation_is_tied_to_the_session_that_its_calls_name(
         self, daemon: Daemon, look: Onlooker, folder: str
     ) -> None:
@@ -142,6 +147,7 @@ class TestWhereAReportBelongs:
         assert look.session(folder, "mine")["operations"] == 3
         agent.close()
 
+    @covers("folding.md#hooks")
     def test_another_conversation_in_the_same_project_is_not_tied_with_it(
         self, daemon: Daemon, look: Onlooker, folder: str
     ) -> None:

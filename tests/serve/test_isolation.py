@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.serve.wire import INITIALIZE, RESOLVE, after_handshake, call, environment, request
+from tests.support.clauses import covers
 from tests.support.machine import COMMAND, ROOT
 
 QUESTIONS = (
@@ -25,6 +26,7 @@ QUESTIONS = (
 )
 
 
+@covers("seed-000#security-and-isolation", "stdio.md#no-network")
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root for a network namespace")
 def test_it_answers_in_a_network_namespace_of_its_own(root: Path) -> None:
     lines = INITIALIZE + b"".join(QUESTIONS)
@@ -33,6 +35,7 @@ def test_it_answers_in_a_network_namespace_of_its_own(root: Path) -> None:
     assert [json.loads(line) for line in done.stdout.splitlines()][1:] == after_handshake(root, *QUESTIONS)
 
 
+@covers("seed-000#security-and-isolation", "stdio.md#no-network")
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
 def test_it_opens_no_socket_and_no_file_but_its_caches_and_python(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root / "docs", root / "other")
@@ -56,6 +59,7 @@ def test_it_opens_no_socket_and_no_file_but_its_caches_and_python(root: Path, tm
     assert {path for path in opened if not path.startswith((str(root), *python))} == set()
 
 
+@covers("seed-000#purpose", "seed-000#security-and-isolation", "seed-000#invariants", "seed-001#protocol-requirements")
 def test_no_other_variable_changes_an_answer(root: Path) -> None:
     plain = after_handshake(root, *QUESTIONS)
     noise = dict.fromkeys(("DEBUG", "CONTEXT_DEBUG", "CONTEXT_CACHE", "CONTEXTFOLD_SOAK", "MCP_DEBUG", "NO_COLOR"), "1")
@@ -69,6 +73,7 @@ def test_no_other_variable_changes_an_answer(root: Path) -> None:
     assert after_handshake(root, *QUESTIONS, **noise) == plain
 
 
+@covers("stdio.md#speed")
 def test_the_server_starts_on_the_cheap_part_of_the_standard_library() -> None:
     script = "import sys; import contextfold.serve.stdio, contextfold.cli.daemon.serve; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -34,6 +34,7 @@ from tests.serve.wire import (
     resident_mb,
     text_of,
 )
+from tests.support.clauses import covers
 from tests.support.machine import COMMAND, command_of, interpreters
 
 LIMIT = 1_048_576
@@ -46,6 +47,7 @@ def invalid_request(request_id: object) -> dict[str, object]:
 
 
 class TestLines:
+    @covers("seed-002#jsonrpc", "stdio.md#framing")
     @pytest.mark.parametrize(
         "line",
         [
@@ -67,6 +69,7 @@ class TestLines:
     def test_what_is_no_json_is_a_parse_error_and_the_next_line_is_served(self, line: bytes, root: Path) -> None:
         assert after_handshake(root, line + b"\n", PING) == [PARSE_ERROR, ALIVE]
 
+    @covers("seed-002#message-size", "stdio.md#framing")
     def test_the_limit_is_1_mib_with_the_newline(self, root: Path) -> None:
         head, tail = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"', b'"}}\n'
         fits = head + b"x" * (LIMIT - len(head) - len(tail)) + tail
@@ -74,6 +77,7 @@ class TestLines:
         assert after_handshake(root, fits, PING) == [{"jsonrpc": "2.0", "id": 1, "result": {}}, ALIVE]
         assert after_handshake(root, fits.replace(b"xx", b"xxx", 1), PING) == [PARSE_ERROR, ALIVE]
 
+    @covers("seed-002#message-size", "stdio.md#framing")
     def test_a_long_line_is_not_kept_in_memory(self, root: Path) -> None:
         with Server(root) as server:
             server.ask(INITIALIZE)
@@ -85,17 +89,20 @@ class TestLines:
             assert server.ask(PING) == ALIVE
             assert resident_mb(server.process.pid) < before + 8
 
+    @covers("stdio.md#framing", "stdio.md#end-of-input")
     def test_a_last_line_without_newline_is_answered_too(self, root: Path) -> None:
         assert after_handshake(root, PING.rstrip(b"\n")) == [ALIVE]
         assert after_handshake(root, b"x" * LIMIT) == [PARSE_ERROR]
         assert after_handshake(root, b"{") == [PARSE_ERROR]
 
+    @covers("stdio.md#framing")
     def test_empty_lines_are_ignored(self, root: Path) -> None:
         assert after_handshake(root, b"\n\r\n\n", PING, b"\r\n") == [ALIVE]
 
     def test_lines_may_end_as_on_windows(self, root: Path) -> None:
         assert after_handshake(root, PING.replace(b"\n", b"\r\n")) == [ALIVE]
 
+    @covers("seed-001#transport", "seed-002#jsonrpc", "seed-002#methods", "stdio.md#ping-and-list", "stdio.md#streams")
     def test_a_line_may_come_in_pieces_and_many_at_once(self, root: Path) -> None:
         with Server(root) as server:
             for at in range(len(INITIALIZE)):
@@ -106,6 +113,7 @@ class TestLines:
 
 
 class TestRequests:
+    @covers("seed-002#jsonrpc", "stdio.md#framing")
     @pytest.mark.parametrize(
         ("message", "request_id"),
         [
@@ -136,15 +144,18 @@ class TestRequests:
         line = json.dumps(message).encode() + b"\n"
         assert after_handshake(root, line, PING) == [invalid_request(request_id), ALIVE]
 
+    @covers("stdio.md#framing")
     def test_an_id_comes_back_as_it_was(self, root: Path) -> None:
         for request_id in (0, -5, 2**70, 10**4299, -(10**4299), "", "é", "\ud800", "a\nb", "0"):
             (answer,) = after_handshake(root, request("ping", request_id=request_id))
             assert answer == {"jsonrpc": "2.0", "id": request_id, "result": {}}
 
+    @covers("stdio.md#framing")
     def test_an_id_of_endless_digits_is_no_id(self, root: Path) -> None:
         line = b'{"jsonrpc":"2.0","id":' + b"9" * 500_000 + b',"method":"ping"}\n'
         assert after_handshake(root, line, PING) == [invalid_request(None), ALIVE]
 
+    @covers("seed-002#methods", "stdio.md#eras", "stdio.md#methods")
     def test_notifications_are_never_answered(self, root: Path) -> None:
         methods = [
             "notifications/initialized",
@@ -158,6 +169,7 @@ class TestRequests:
         assert exchange(root, *lines) == []
         assert after_handshake(root, *lines, PING) == [ALIVE]
 
+    @covers("seed-002#jsonrpc", "stdio.md#methods")
     def test_an_unknown_method_is_named(self, root: Path) -> None:
         for method in ("nonsense", "resources/list", "server/discover", "TOOLS/LIST", ""):
             assert after_handshake(root, request(method)) == [protocol_error(-32601, f"Method not found: {method}")]
@@ -192,6 +204,7 @@ class TestRequests:
         (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, "query": '[{"\\' * 500}))
         assert answer["result"]["isError"] is False
 
+    @covers("stdio.md#tool-calls")
     @pytest.mark.parametrize("method", ["ping", "tools/list", "tools/call", "initialize"])
     @pytest.mark.parametrize("params", [[], 5, "x", True])
     def test_params_that_are_no_object_are_invalid(self, method: str, params: object, root: Path) -> None:
@@ -199,12 +212,14 @@ class TestRequests:
 
 
 class TestHandshake:
+    @covers("seed-002#methods", "stdio.md#eras")
     @pytest.mark.parametrize("method", ["ping", "tools/list", "tools/call", "nonsense", "server/discover"])
     def test_before_it_every_request_is_refused(self, method: str, root: Path) -> None:
         refused = protocol_error(-32600, "Server not initialized")
         answers = exchange(root, request(method), INITIALIZE, PING)
         assert (answers[0], answers[2]) == (refused, ALIVE)
 
+    @covers("seed-000#transport", "seed-002#methods", "stdio.md#eras")
     @pytest.mark.parametrize(
         ("asked", "given"),
         [
@@ -223,6 +238,7 @@ class TestHandshake:
         for tool in ("context.resolve", "context.list_caches", "context.inspect_cache"):
             assert f"{tool}: " in result["instructions"]
 
+    @covers("seed-002#methods", "stdio.md#eras", "stdio.md#ping-and-list")
     def test_its_params_may_be_missing_and_the_acknowledgement_is_not_waited_for(self, root: Path) -> None:
         answers = exchange(root, b'{"jsonrpc":"2.0","id":1,"method":"initialize"}\n', PING)
         assert answers[0]["result"]["protocolVersion"] == VERSIONS[-1]
@@ -230,6 +246,7 @@ class TestHandshake:
 
 
 class TestModernEra:
+    @covers("stdio.md#eras")
     def test_it_needs_no_handshake_and_answers_in_its_own_form(self, root: Path) -> None:
         discovered, listed, called = exchange(
             root,
@@ -248,6 +265,7 @@ class TestModernEra:
         assert listed["id"] == "b"
         assert text_of(called) == '{"caches":[{"path":"docs","has_manifest":true}]}'
 
+    @covers("seed-001#protocol-requirements", "stdio.md#eras")
     def test_both_eras_give_the_same_tools_and_the_same_text(self, root: Path) -> None:
         old = after_handshake(root, request("tools/list"), call("context.resolve", RESOLVE))
         new = exchange(
@@ -256,15 +274,18 @@ class TestModernEra:
         assert old[0]["result"]["tools"] == new[0]["result"]["tools"]
         assert text_of(old[1]) == text_of(new[1])
 
+    @covers("stdio.md#eras")
     def test_an_envelope_is_served_after_a_handshake_too_and_does_not_replace_one(self, root: Path) -> None:
         assert "resultType" in after_handshake(root, modern("tools/list"))[0]["result"]
         answers = exchange(root, modern("tools/list"), request("tools/list"))
         assert answers[1] == protocol_error(-32600, "Server not initialized")
 
+    @covers("stdio.md#eras")
     def test_there_is_no_ping_and_no_initialize_in_it(self, root: Path) -> None:
         assert exchange(root, modern("ping")) == [protocol_error(-32601, "Method not found: ping")]
         assert "protocolVersion" in exchange(root, modern("initialize"))[0]["result"]
 
+    @covers("stdio.md#eras")
     @pytest.mark.parametrize("version", ["2099-01-01", "2025-11-25", ""])
     def test_another_version_is_refused_with_those_we_speak(self, version: str, root: Path) -> None:
         meta = {**MODERN_META, "io.modelcontextprotocol/protocolVersion": version}
@@ -272,6 +293,7 @@ class TestModernEra:
         data = {"supported": ["2026-07-28"], "requested": version}
         assert answer["error"] == {"code": -32022, "message": "Unsupported protocol version", "data": data}
 
+    @covers("stdio.md#eras")
     def test_half_an_envelope_is_invalid(self, root: Path) -> None:
         for meta in (
             {"io.modelcontextprotocol/protocolVersion": "2026-07-28"},
@@ -290,6 +312,7 @@ class TestStartAndEnd:
             [COMMAND, *argv], env=full, input=INITIALIZE, capture_output=True, timeout=60, check=False
         )
 
+    @covers("stdio.md#timeout")
     @pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "abc", "٣", " 5", "+", "1e3"])
     def test_a_timeout_that_is_no_positive_integer_is_one_line_and_exit_1(self, value: str, root: Path) -> None:
         ran = self.start("serve", "--stdio", env=environment(root, CONTEXT_TOOL_TIMEOUT_SECS=value))
@@ -297,11 +320,13 @@ class TestStartAndEnd:
         assert ran.stderr.count(b"\n") == 1
         assert b"CONTEXT_TOOL_TIMEOUT_SECS" in ran.stderr
 
+    @covers("seed-002#timeout", "stdio.md#timeout")
     @pytest.mark.parametrize("value", ["30", "007", "+30", "9" * 40])
     def test_a_positive_integer_is_a_timeout(self, value: str, root: Path) -> None:
         (answer,) = after_handshake(root, call("context.list_caches"), CONTEXT_TOOL_TIMEOUT_SECS=value)
         assert answer["result"]["isError"] is False
 
+    @covers("product.md#cache-root", "stdio.md#timeout")
     @pytest.mark.parametrize("env", [{}, {"CONTEXT_CACHE_ROOT": ""}])
     def test_no_cache_root_is_one_line_and_exit_1(self, env: dict[str, str]) -> None:
         ran = self.start("serve", "--stdio", env=env)
@@ -323,6 +348,7 @@ class TestStartAndEnd:
         assert done.returncode == 6
         assert b"stdout" in done.stderr
 
+    @covers("product.md#serve", "product.md#cache-root")
     def test_the_option_goes_before_the_variable(self, root: Path, tmp_path: Path) -> None:
         env = environment(tmp_path / "nowhere")
         argv: list[str | Path] = [COMMAND, "serve", "--stdio", "--cache-root", root]
@@ -330,6 +356,7 @@ class TestStartAndEnd:
         done = subprocess.run(argv, input=lines, env=env, capture_output=True, timeout=60, check=True)
         assert json.loads(done.stdout.splitlines()[1])["result"]["isError"] is False
 
+    @covers("product.md#program-names")
     def test_the_server_has_a_name_of_its_own(self, root: Path) -> None:
         server = COMMAND.parent / "mcp-context-server"
         done = subprocess.run(
@@ -337,6 +364,7 @@ class TestStartAndEnd:
         )
         assert json.loads(done.stdout)["id"] == 0
 
+    @covers("stdio.md#end-of-input", "stdio.md#streams")
     def test_at_the_end_of_input_every_request_is_answered_and_the_exit_is_0(self, root: Path) -> None:
         lines = [call("context.resolve", RESOLVE, request_id=number) for number in range(40)]
         assert [answer["id"] for answer in after_handshake(root, *lines)] == list(range(40))
@@ -354,6 +382,7 @@ class TestStartAndEnd:
             with contextlib.suppress(ConnectionResetError):  # what we sent was never read
                 assert ours.recv(1) == b""
 
+    @covers("stdio.md#end-of-input")
     def test_no_input_at_all_is_an_end_too(self, root: Path) -> None:
         script = f"{COMMAND} serve --stdio <&-"
         done = subprocess.run(
@@ -361,6 +390,7 @@ class TestStartAndEnd:
         )
         assert (done.returncode, done.stdout) == (0, b"")
 
+    @covers("seed-000#what-this-spec-forbids", "stdio.md#streams")
     def test_what_a_library_prints_does_not_reach_the_answers(self, root: Path, tmp_path: Path) -> None:
         noise = "import os, sys\nprint('stray', flush=True)\nos.write(1, b'raw')\nos.system('echo shouted')\n"
         program = f"""
@@ -384,6 +414,7 @@ run()
         for word in (b"stray", b"raw", b"shouted"):
             assert word in done.stderr
 
+    @covers("stdio.md#streams")
     def test_stderr_has_a_line_for_a_problem_and_no_document_text(self, root: Path) -> None:
         document = json.loads((root / "docs" / "documents" / "19835fc46fd4.json").read_text())
         document["id"] = "secret words " * 5 + "é" * 300

@@ -109,3 +109,7 @@ def read_terminal(descriptor: int) -> str:
     except OSError:  # how a terminal says that
         pass
     return seen.decode()
+
+
+if __name__ == "__main__":
+    print("\n".join(list(interpreters().values())[1:]))

@@ -15,7 +15,6 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,8 +26,8 @@ import nats.errors
 from nats.aio.client import Client
 
 from contextfold.stores.nats.connection import Place
+from tests.support.left_out import NATS, NATS_SERVER, need
 
-PROGRAM = Path(sys.executable).parent / "nats-server"
 WORKERS_MOST = 8  # that run tests at once and choose ports of their own
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS_MOST
 PORTS = range(20_000 + WORKER, 30_000, WORKERS_MOST)  # below those that the system gives to whoever connects somewhere
@@ -109,6 +108,7 @@ class NatsServer:
 
     def start(self, *, wait: bool = True) -> None:
         """Start it, or start it again: the same port, the same folder."""
+        need(NATS)
         assert not self.is_up
         self.port = self.port or _free_port()
         written = self.folder / "nats.conf"
@@ -116,7 +116,7 @@ class NatsServer:
             f'listen: "127.0.0.1:{self.port}"\nserver_name: "{self.name}"\nlog_file: "{self.log}"\n'
             f'jetstream {{ store_dir: "{self.folder / "js"}", max_file_store: 20GB }}\n{self._config}\n'
         )
-        argv = [str(PROGRAM), "--config", str(written)]
+        argv = [str(NATS_SERVER), "--config", str(written)]
         self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         _started.add(self._process)
         if wait:
@@ -201,6 +201,7 @@ class NatsCluster:
         self.kill()
 
     def _start(self, folder: Path) -> None:
+        need(NATS)
         listening = {f"n{number}": _free_port() for number in range(1, NODES + 1)}
         told = self._lead_to(listening)
         self.servers = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,20 +13,19 @@ from pathlib import Path
 import pytest
 
 from tests.clients.node import NODE
+from tests.support.clauses import covers
+from tests.support.left_out import BROWSER, CHROMIUM, CLIENTS, NATS, need
 from tests.support.machine import ROOT, SOURCE
 
 HERE = Path(__file__).parent
 WEB = SOURCE / "contextfold" / "web"
 PATIENCE_S = 600  # a bound on a hang, not a measure
-MODULE_LINES = 450
-CHROMIUM = os.environ.get("CONTEXTFOLD_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 SCENARIOS = [
     (path.name, name)
     for path in sorted(HERE.glob("*.test.mjs"))
     if path.name != "images.test.mjs" or os.environ.get("CONTEXTFOLD_SCREENSHOTS") == "1"
     for name in re.findall(r'^scenario\(\s*"(.+?)",', path.read_text(encoding="utf-8"), re.MULTILINE)
 ]
-HOW = "needs Chromium: apt-get install chromium, or CONTEXTFOLD_CHROMIUM=/path/to/it"
 
 
 @pytest.fixture
@@ -37,10 +35,10 @@ def short_folder() -> Iterator[str]:
         yield folder
 
 
+@covers("folding.md#owner", "product.md#serve", "product.md#make")
 @pytest.mark.parametrize(("script", "name"), SCENARIOS, ids=[name for _, name in SCENARIOS])
 def test_page(script: str, name: str, short_folder: str) -> None:
-    if not CHROMIUM:
-        pytest.skip(f"“{name}” {HOW}")
+    need(BROWSER, CLIENTS, *([NATS] if script == "nats.test.mjs" else []))
     ran = subprocess.run(
         [NODE, "--test-reporter=tap", HERE / script],
         env={
@@ -60,13 +58,13 @@ def test_page(script: str, name: str, short_folder: str) -> None:
     assert "\n# pass 1\n" in ran.stdout, ran.stdout
 
 
-def test_without_chromium_each_scenario_says_that_it_was_left_out() -> None:
-    env = {**os.environ, "CONTEXTFOLD_CHROMIUM": "", "PATH": str(Path(sys.executable).parent)}
-    argv = [sys.executable, "-m", "pytest", "-q", "-k", "test_page and not chromium", str(HERE / "test_page.py")]
+@covers("product.md#left-out")
+def test_without_chromium_the_scenarios_are_named_as_left_out() -> None:
+    env = {**os.environ, "CONTEXTFOLD_CHROMIUM": "", "CONTEXTFOLD_STRICT": "", "PATH": str(Path(sys.executable).parent)}
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-k", "test_page[", str(HERE / "test_page.py")]
     ran = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ran.returncode == 0, ran.stdout
-    for _, name in SCENARIOS:
-        assert f"“{name}” needs Chromium: apt-get install chromium" in ran.stdout
+    assert f"left out: {len(SCENARIOS)} tests: {BROWSER.lack}" in ran.stdout
 
 
 def test_every_module_is_asked_for_at_once() -> None:
@@ -90,5 +88,3 @@ def test_the_page_parses_no_markup_and_names_no_other_place() -> None:
 def test_the_page_is_small() -> None:
     """No build step makes it smaller, so it has to be."""
     assert sum(path.stat().st_size for path in WEB.iterdir()) < 150_000
-    for path in WEB.glob("*.js"):
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= MODULE_LINES, path

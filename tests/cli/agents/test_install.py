@@ -22,11 +22,13 @@ from contextfold.cli.commands import COMMANDS
 from contextfold.hosts.programs import HOSTS
 from tests.cli.agents.typed_json import COMMENTED, NAMES, VALUES, configurations, typed
 from tests.cli.agents.wiring import KEYS, Project, comments_of, entry, plain_json, umask
+from tests.support.clauses import covers
 from tests.support.machine import COMMAND, Call, Ran, context, read_terminal
 
 
 @pytest.mark.usefixtures("quick_disk")
 class TestTheFileComesBack:
+    @covers("product.md#install")
     @given(data=st.data())
     def test_install_adds_one_entry_once_and_uninstall_gives_every_byte_back(
         self, project: Project, data: st.DataObject
@@ -241,6 +243,7 @@ class TestWhichFile:
         assert ran.code == 0
         assert "nothing answers at http://127.0.0.1:9" in ran.err
 
+    @covers("product.md#install")
     def test_what_is_written_starts_by_its_full_path_even_when_run_as_a_module(
         self, tmp_path: Path, caches: Path
     ) -> None:
@@ -265,6 +268,7 @@ class TestWhichFile:
         answer = ran.stdout
         assert json.loads(answer)["result"]["protocolVersion"] == "2025-06-18"
 
+    @covers("product.md#install")
     def test_the_command_line_and_the_hosts_name_the_same(self) -> None:
         commands = {command.name: command for command in COMMANDS}
         for name in ("install", "uninstall"):

@@ -25,6 +25,7 @@ from tests.cli.agents.wiring import (
     plain_json,
 )
 from tests.cli.fold.folds import Terminal
+from tests.support.clauses import covers
 from tests.support.machine import COMMAND, Call, Ran, context
 
 
@@ -36,6 +37,7 @@ def with_hooks(value: dict[str, Any], elements: dict[str, Any]) -> dict[str, Any
 
 @pytest.mark.usefixtures("quick_disk")
 class TestBothFilesComeBack:
+    @covers("folding.md#hooks")
     @given(data=st.data())
     def test_install_adds_server_and_hooks_once_and_uninstall_gives_every_byte_back(
         self, project: Project, data: st.DataObject
@@ -137,6 +139,7 @@ class TestBothFilesComeBack:
 
 
 class TestWhatIsWritten:
+    @covers("folding.md#hooks", "seed-004#overview")
     @pytest.mark.parametrize(
         ("argv", "url", "variable"),
         [
@@ -182,6 +185,7 @@ class TestWhatIsWritten:
         assert context("uninstall", "cursor", "--user", env=env, cwd=tmp_path).code == 0
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
+    @covers("folding.md#hooks")
     def test_the_difference_of_both_files_is_shown_before_and_after(self, project: Project) -> None:
         would = project.install_daemon("--dry-run")
         assert project.everything() == {}

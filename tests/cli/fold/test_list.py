@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from contextfold.cli.fold.tree import guides, id_length
 from tests.cli.fold.folds import PROJECT, Agent, on_terminal, without_colours
+from tests.support.clauses import covers
 from tests.support.machine import Call
 
 BRANCH = [
@@ -72,6 +73,7 @@ def test_programs_get_the_session_and_its_branches(call: Call, store: Path) -> N
     assert told["branches"][1]["parent_id"] == told["branches"][0]["id"]
 
 
+@covers("product.md#fold-commands")
 def test_a_terminal_shows_the_tree_with_guides_marks_and_figures(store: Path) -> None:
     seen = on_terminal("fold", "list", "--project", PROJECT, "--store", store)
     lines = without_colours(seen).splitlines()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.cli.fold.folds import PROJECT, Agent, Terminal, on_terminal, without_colours
+from tests.support.clauses import covers
 from tests.support.daemon import Daemon, HttpAgent
 from tests.support.machine import COMMAND, Call, Ran
 
@@ -49,6 +50,7 @@ AS_IT_WAS = {"Find": "folded", "Look": "folded", "Fix": "active"}
 ROLLED_BACK = {"Find": "active", "Look": "discarded", "Fix": "discarded"}
 
 
+@covers("product.md#fold-commands")
 def test_it_says_what_it_discards_and_asks(call: Call, filled: Filled) -> None:
     terminal = Terminal(*argv(filled, filled.find))
     asked = without_colours(terminal.until("Roll back? [y/N] ")).replace("\r\n", "\n")

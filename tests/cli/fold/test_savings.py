@@ -10,6 +10,7 @@ import pytest
 
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, Usage
 from tests.cli.fold.folds import PROJECT, Agent, on_terminal, without_colours
+from tests.support.clauses import covers
 from tests.support.machine import Call
 
 KNOWN_SECRET = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
@@ -63,6 +64,7 @@ def savings(call: Call, filled: Filled, *argv: object, project: str = PROJECT) -
     return ran.out.decode()
 
 
+@covers("proxy.md#ledger")
 def test_programs_get_the_whole_ledger(call: Call, filled: Filled) -> None:
     told = json.loads(savings(call, filled, "--json"))
     assert list(told) == SHAPE
@@ -99,6 +101,7 @@ def test_a_pipe_gets_a_line_for_each_figure(call: Call, filled: Filled) -> None:
     assert "costly-folds" not in told
 
 
+@covers("proxy.md#ledger")
 def test_it_says_when_folding_cost_more_and_which_fold_did(call: Call, filled: Filled) -> None:
     told = json.loads(savings(call, filled, "--json", project="/work/other"))
     assert told["cost_saved"] == (0.1 * 5_100 + 1.25 * 100) - 1.25 * 5_100
@@ -109,6 +112,7 @@ def test_it_says_when_folding_cost_more_and_which_fold_did(call: Call, filled: F
     assert f"costly-folds       {told['costly_folds'][0]}\n" in plain
 
 
+@covers("proxy.md#ledger")
 def test_prices_are_settings(call: Call, filled: Filled, tmp_path: Path) -> None:
     config = tmp_path / "context.toml"
     config.write_text("price_cache_read_percent = 50\nprice_cache_write_percent = 100\n")
@@ -151,6 +155,7 @@ def test_a_terminal_gets_it_drawn_within_its_width(filled: Filled, columns: int)
 
 
 class TestExpand:
+    @covers("proxy.md#expand")
     def test_a_folded_branch_comes_back_as_it_was_but_for_its_secrets(self, call: Call, filled: Filled) -> None:
         ran = call("fold", "expand", filled.branch_id, "--project", PROJECT, "--store", filled.path)
         prompt, first, second, summary = ran.out.decode().splitlines()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.cli.fold.folds import PROJECT, Agent, on_terminal, without_colours
+from tests.support.clauses import covers
 from tests.support.machine import COMMAND, Call, Ran
 
 
@@ -41,6 +42,7 @@ def shown(call: Call, filled: Filled, *argv: str) -> Ran:
     return call("fold", "show", *argv, "--project", PROJECT, "--store", filled.store)
 
 
+@covers("product.md#fold-commands")
 def test_a_pipe_gets_prompt_operations_child_and_summary_in_order(call: Call, filled: Filled) -> None:
     ran = shown(call, filled, filled.branches["Find"])
     lines = ran.out.decode().splitlines()

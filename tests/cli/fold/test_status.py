@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.fold.folds import PROJECT, Agent, on_terminal, without_colours
+from tests.support.clauses import covers
 from tests.support.machine import ROOT, Call, context
 
 KNOWN_SECRET = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
@@ -106,6 +107,7 @@ def test_without_a_session_it_says_so_to_people_and_stays_silent_in_a_pipe(call:
     assert "no live session of nobody" in on_terminal("fold", "status", "--all", "--owner", "nobody", "--store", store)
 
 
+@covers("product.md#fold-commands")
 def test_a_terminal_shows_how_full_the_context_is_as_a_bar(store: Path) -> None:
     seen = on_terminal("fold", "status", "--project", PROJECT, "--store", store)
     assert "\x1b[" in seen

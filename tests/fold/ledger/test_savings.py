@@ -10,6 +10,7 @@ from contextfold.common.canonical import encode
 from contextfold.fold.events import BranchCreated, Event, RequestSent
 from contextfold.fold.ledger.savings import FOLDS_TOLD, Book, Ledger, Point, Prices, ledger_of, told
 from contextfold.fold.ledger.sent_request import FoldSeen, Usage
+from tests.support.clauses import covers
 
 AT = "2026-01-17T10:30:00Z"
 PRICES = Prices()
@@ -102,6 +103,7 @@ class TestAPerfectCache:
 
 
 class TestACacheThatIsLost:
+    @covers("proxy.md#ledger")
     def test_a_fold_at_the_very_end_that_breaks_the_cache_costs_more_than_it_saves_and_is_named(self) -> None:
         found = ledger(
             BranchCreated(1, AT, "br_a", None, "Find the fault", "p", 1, 0),

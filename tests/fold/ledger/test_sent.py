@@ -16,11 +16,13 @@ from contextfold.fold.service.overview import Overview
 from contextfold.fold.service.reports import Report
 from tests.contract.stores import run
 from tests.fold.ledger.sending import KEY, TARGET, Desk, RunDesk, desk, main, sent
+from tests.support.clauses import covers
 
 __all__ = ["desk", "run"]
 
 
 class TestFigures:
+    @covers("folding.md#sources", "proxy.md#ledger")
     def test_the_providers_count_is_the_sessions(self, desk: RunDesk) -> None:
         async def act(desk: Desk) -> None:
             desk.service.sent(TARGET, sent(1, main(900), usage=Usage(20, 800, 180, 50)))

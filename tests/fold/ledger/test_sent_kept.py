@@ -10,6 +10,7 @@ from contextfold.fold.service.reports import REQUEST_TEXT_MOST, Report
 from contextfold.fold.tool_arguments import rollback_request
 from tests.contract.stores import run
 from tests.fold.ledger.sending import KEY, ME, PROJECT, SECRET, TARGET, Desk, RunDesk, desk, main, sent
+from tests.support.clauses import covers
 
 __all__ = ["desk", "run"]
 
@@ -103,6 +104,7 @@ class TestTheArchive:
 
 
 class TestTheEvent:
+    @covers("proxy.md#receipt")
     def test_it_says_what_was_sent(self, desk: RunDesk) -> None:
         async def act(desk: Desk) -> None:
             folds = (FoldSeen(HEX_ID, 400, 90),)

@@ -20,6 +20,7 @@ from tests.fold.messages import hostile, rules_anthropic, rules_openai_chat, rul
 from tests.fold.messages.elements import cut
 from tests.fold.messages.expected import FOLD, KEEP, Pair, known, outermost, wrong_choice
 from tests.fold.messages.histories import FORMATS, LIST, PNG, Format, History, history
+from tests.support.clauses import covers
 from tests.support.machine import times
 
 COUNT = times(40, 10_000)
@@ -65,6 +66,7 @@ def sent(told: History, count: int | None = None) -> BodyProjection:
     return project_body(told.body(count), told.format)
 
 
+@covers("proxy.md#laws")
 @every_format
 def test_a_valid_request_stays_valid(format: Format) -> None:
     """Whole, where something has just been closed, and at a few other lengths."""
@@ -81,6 +83,7 @@ def test_a_valid_request_stays_valid(format: Format) -> None:
     assert folded > COUNT // 4
 
 
+@covers("proxy.md#laws")
 @every_format
 def test_the_result_is_the_request_without_whole_messages_and_not_a_byte_besides(format: Format) -> None:
     changed = 0
@@ -109,6 +112,7 @@ def test_the_result_is_the_request_without_whole_messages_and_not_a_byte_besides
     assert changed > COUNT // 10
 
 
+@covers("proxy.md#laws")
 @every_format
 def test_what_was_sent_folded_is_never_sent_otherwise_until_an_enclosing_branch_folds(format: Format) -> None:
     for told in histories(format):
@@ -154,6 +158,7 @@ def thinks(message: dict[str, Any]) -> bool:
     return not isinstance(content, str) and any("thinking" in block["type"] for block in content)
 
 
+@covers("proxy.md#laws")
 @every_format
 def test_projecting_twice_is_projecting_once(format: Format) -> None:
     for told in histories(format):
@@ -164,6 +169,7 @@ def test_projecting_twice_is_projecting_once(format: Format) -> None:
         assert twice.receipt.folds == () or all(fold.messages == 0 for fold in twice.receipt.folds), str(told)
 
 
+@covers("proxy.md#what-folds")
 @every_format
 def test_an_open_branch_is_not_touched(format: Format) -> None:
     for told in histories(format):
@@ -182,6 +188,7 @@ def test_an_open_branch_is_not_touched(format: Format) -> None:
             assert not inside & gone, f"{told}: of an open branch went {sorted(inside & gone)}"
 
 
+@covers("proxy.md#laws")
 @every_format
 def test_branches_and_returns_that_share_their_turns_pass_as_they_came(format: Format) -> None:
     pairs = 0
@@ -225,6 +232,7 @@ def failed(message: dict[str, Any], format: Format) -> dict[str, Any]:
     return {**message, name: f'{{"error": {{"code": -32003, "message": "not active"}}, "was": {told}}}\n{text}'}
 
 
+@covers("proxy.md#laws")
 @every_format
 def test_hostile_bytes_never_raise_and_what_comes_out_is_whole(format: Format) -> None:
     changed = 0
@@ -309,6 +317,7 @@ def check_figures(receipt: Receipt, replay: str) -> None:
     assert told["reason"] == (receipt.reason or None), replay
 
 
+@covers("proxy.md#receipt")
 @every_format
 def test_the_receipt_tells_what_was_done(format: Format) -> None:
     for told in histories(format):
@@ -376,6 +385,7 @@ def test_what_is_open_and_where_it_stands_is_told(format: Format) -> None:
         assert projected.session_id != "sess_000000000000", f"{told}: somebody else's tool"
 
 
+@covers("proxy.md#what-folds")
 @every_format
 def test_what_must_go_goes_and_nothing_else_at_every_length(format: Format) -> None:
     went = 0

@@ -26,6 +26,7 @@ from tests.fold.messages.projecting import (
     sent,
     work,
 )
+from tests.support.clauses import covers
 from tests.support.machine import ROOT
 
 LEDGER = (ROOT / "src" / "contextfold" / "web" / "ledger.js").read_text(encoding="utf-8")
@@ -40,6 +41,7 @@ def test_the_formats_are_those_of_the_type() -> None:
         project_body(b"{}", "soap")  # type: ignore[arg-type]
 
 
+@covers("proxy.md#library", "proxy.md#what-folds")
 @every_format
 def test_what_is_between_branch_and_return_is_left_out(format: Format) -> None:
     head, inside = [*say("go"), *branch(format, "br_1")], [*work(format, "w1"), *work(format, "w2")]
@@ -70,6 +72,7 @@ def test_an_open_branch_stays_and_is_told_as_a_thread(format: Format) -> None:
     assert json.loads(projected.original(0)) == head[0]
 
 
+@covers("proxy.md#what-folds")
 @every_format
 def test_a_nested_branch_folds_first_and_goes_with_the_one_around_it(format: Format) -> None:
     outer, inner = [*say("go"), *branch(format, "br_1"), *work(format, "w1")], branch(format, "br_2")
@@ -88,6 +91,7 @@ def test_returning_from_the_outer_branch_closes_what_is_open_in_it(format: Forma
     assert [span.branch_id for span in project(messages, format).threads] == [None]
 
 
+@covers("proxy.md#what-folds")
 @every_format
 @pytest.mark.parametrize("server", ["", "mcp__contextfold__", "mcp_contextfold_", "contextfold.", "MCP:", "x/", "my-"])
 def test_a_clients_prefix_does_not_hide_our_tools(format: Format, server: str) -> None:
@@ -104,6 +108,7 @@ def test_other_tools_are_not_ours(format: Format, tool: str) -> None:
     assert project(messages, format).session_id is None
 
 
+@covers("proxy.md#what-folds")
 @every_format
 @pytest.mark.parametrize(
     "wrap",
@@ -223,6 +228,7 @@ def test_figures_never_fail_for_what_is_no_json() -> None:
     assert project(odd, "anthropic").messages == odd
 
 
+@covers("proxy.md#library")
 def test_the_code_of_the_page_runs_and_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}

@@ -10,6 +10,7 @@ from contextfold.common.json_depth import DEPTH_MAX
 from contextfold.fold.messages import IMAGE_TOKENS, Format, project, project_body
 from contextfold.fold.messages.body import MESSAGES_MAX, VALUES_MAX
 from tests.fold.messages.projecting import Message, back, body_of, branch, work
+from tests.support.clauses import covers
 
 ODD = """\ufeff{
  "system" : [ {"type":"text","text":"é \\u00e9 東京","cache_control":{"type":"ephemeral"}} ] ,"n":%s,
@@ -27,6 +28,7 @@ def odd_body() -> tuple[bytes, bytes]:
     return whole, whole[:first] + whole[last:]
 
 
+@covers("proxy.md#laws")
 def test_not_a_byte_is_changed_besides() -> None:
     whole, left = odd_body()
     projected = project_body(whole, "anthropic")
@@ -40,6 +42,7 @@ def test_not_a_byte_is_changed_besides() -> None:
     assert "é😀" in projected.original(2)
 
 
+@covers("proxy.md#laws")
 @pytest.mark.parametrize(
     ("body", "reason"),
     [

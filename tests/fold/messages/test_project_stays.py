@@ -21,6 +21,7 @@ from tests.fold.messages.projecting import (
     sent,
     work,
 )
+from tests.support.clauses import covers
 
 BINDING = "claude-opus-5-5"
 
@@ -182,6 +183,7 @@ def test_text_in_the_turn_of_the_return_stays_with_it() -> None:
         assert sent([*head, *work(format, "w"), *tail], format) == head + tail
 
 
+@covers("proxy.md#laws")
 def test_thinking_that_stays_is_untouched_and_one_that_is_bound_makes_the_pair_stay() -> None:
     thought = {"type": "thinking", "thinking": "hm", "signature": "s=", "extra": {"é": [1, 2.50]}}
     head = branch("anthropic", "br_1")

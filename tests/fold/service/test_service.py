@@ -29,6 +29,7 @@ from contextfold.fold.tool_arguments import (
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.memory import MemoryStore
 from contextfold.stores.sqlite.store import SqliteStore
+from tests.support.clauses import covers
 
 PROJECT = {"project_path": "/work/app"}
 ME = Caller("local")
@@ -94,6 +95,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
 
 
 class TestExpiry:
+    @covers("folding.md#session", "seed-004#nats-subject-hierarchy", "store.md#expiry")
     def test_a_session_ends_after_24_hours_without_a_change(self, run: Run) -> None:
         async def act(desk: Desk) -> None:
             first = await desk.branch()
@@ -116,6 +118,7 @@ class TestExpiry:
 
         run(act)
 
+    @covers("seed-004#nats-subject-hierarchy", "store.md#expiry")
     def test_a_sweep_ends_it_by_itself(self, run: Run) -> None:
         async def act(desk: Desk) -> None:
             await desk.branch()
@@ -127,6 +130,7 @@ class TestExpiry:
 
         run(act)
 
+    @covers("folding.md#session")
     def test_a_call_sent_again_after_the_end_is_a_new_call(self, run: Run) -> None:
         async def act(desk: Desk) -> None:
             caller = Caller("local", operation_id="once")
@@ -149,6 +153,7 @@ class TestExpiry:
 
         run(act)
 
+    @covers("store.md#expiry")
     def test_archive_and_summaries_go_after_their_own_days(self, run: Run) -> None:
         async def act(desk: Desk) -> None:
             branch_id = (await desk.branch())["branch_id"]
@@ -327,6 +332,7 @@ def test_the_default_limits_are_those_of_the_specification() -> None:
     assert (policy.counter, policy.idle_s, policy.thresholds.medium, policy.thresholds.high) == ("v0", 86_400, 50, 70)
 
 
+@covers("folding.md#project")
 def test_a_project_hash_is_16_hex_digits_of_the_normalised_paths_sha256() -> None:
     import hashlib
 

@@ -11,6 +11,7 @@ import pytest
 from contextfold.serve.http import bearer_tokens as tokens
 from contextfold.serve.http.bearer_tokens import FILE_MAX_BYTES, TokenFile, add, check_owner, hashed, mint, parse
 from contextfold.settings import SettingsError
+from tests.support.clauses import covers
 
 ONE = hashed("one")
 TWO = hashed("two")
@@ -60,6 +61,7 @@ def test_a_line_that_is_none_is_refused_by_its_number_and_never_quoted(line: byt
     assert "hush" not in str(problem.value)
 
 
+@covers("folding.md#owner")
 def test_one_token_cannot_be_two_owners() -> None:
     with pytest.raises(SettingsError, match="line 2: another owner has this very token"):
         parse(f"alice {ONE}\nbob {ONE}\n".encode(), "tokens")
@@ -71,6 +73,7 @@ def test_an_owner_has_a_plain_name(owner: str) -> None:
         check_owner(owner)
 
 
+@covers("folding.md#owner")
 def test_a_token_opens_for_its_owner_alone(path: Path) -> None:
     made = {owner: add(str(path), owner) for owner in ("alice", "bob", "a.b_c@d-e")}
     file = TokenFile(str(path), Told())

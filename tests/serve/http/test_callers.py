@@ -26,6 +26,7 @@ from tests.serve.wire import (
     resident_mb,
     text_of,
 )
+from tests.support.clauses import covers
 from tests.support.machine import COMMAND, Call, write_files
 from tests.support.waiting import until
 
@@ -34,6 +35,14 @@ TIMEOUT_S = "5"
 
 
 class TestTimeouts:
+    @covers(
+        "seed-000#mcp-error-object-schema",
+        "seed-002#errors",
+        "seed-002#timeout",
+        "seed-003#mcp-error-object-json-schema",
+        "stdio.md#tool-text",
+        "stdio.md#timeout",
+    )
     @pytest.mark.parametrize("tool", ["context.resolve", "context.list_caches", "context.inspect_cache"])
     def test_a_stuck_call_of_any_tool_ends_in_an_internal_error_and_the_next_is_answered(
         self, tool: str, root: Path
@@ -53,6 +62,7 @@ class TestTimeouts:
             until(lambda: not is_running(stuck))  # the kernel takes its time to end what was killed
             assert len(server.workers()) == 1
 
+    @covers("seed-002#timeout", "stdio.md#timeout")
     def test_work_that_really_takes_too_long_is_ended_and_cannot_pile_up(
         self, root: Path, tmp_path: Path, call_in_process: Call
     ) -> None:
@@ -69,6 +79,7 @@ class TestTimeouts:
                 until(lambda: server.ask(call("context.resolve", RESOLVE))["result"]["isError"] is False)
                 until(lambda: len(server.workers()) <= 1)  # the kernel takes its time to free what it read
 
+    @covers("seed-000#purpose", "seed-001#protocol-requirements", "stdio.md#timeout")
     def test_a_worker_that_dies_costs_one_call_at_most(self, root: Path) -> None:
         with Server(root) as server:
             server.ask(INITIALIZE)
@@ -80,6 +91,7 @@ class TestTimeouts:
                 assert answers[1:] == [first, first]
                 assert answers[0] == first or error_code_of(answers[0]) == "internal_error"
 
+    @covers("seed-000#error-types", "seed-003#canonical-error-codes")
     def test_a_worker_that_dies_in_the_middle_of_a_call_is_an_internal_error(self, root: Path) -> None:
         with Server(root) as server:
             server.ask(INITIALIZE)
@@ -92,6 +104,7 @@ class TestTimeouts:
             assert error_code_of(server.answer()) == "internal_error"
             assert server.ask(call("context.resolve", RESOLVE))["result"]["isError"] is False
 
+    @covers("stdio.md#timeout")
     def test_a_request_larger_than_a_pipe_to_a_stuck_worker_times_out_too(self, root: Path) -> None:
         with Server(root, CONTEXT_TOOL_TIMEOUT_SECS=TIMEOUT_S) as server:
             server.ask(INITIALIZE)
@@ -103,6 +116,7 @@ class TestTimeouts:
             )
             assert server.ask(PING) == ALIVE
 
+    @covers("stdio.md#timeout")
     @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
     def test_no_worker_outlives_its_server(self, how: signal.Signals, root: Path) -> None:
         with Server(root, CONTEXT_TOOL_TIMEOUT_SECS=TIMEOUT_S) as server:
@@ -115,6 +129,7 @@ class TestTimeouts:
 
 
 class TestClients:
+    @covers("seed-000#v0-policy", "seed-000#what-this-spec-forbids")
     def test_one_that_stops_reading_is_waited_for_with_bounded_memory(
         self, root: Path, tmp_path: Path, call_in_process: Call
     ) -> None:
@@ -152,6 +167,7 @@ class TestClients:
             assert server.process.stderr.read() == b""
             until(lambda: not any(is_running(worker) for worker in workers))
 
+    @covers("stdio.md#framing")
     def test_one_that_sends_garbage_forever_costs_nothing(self, root: Path) -> None:
         garbage = os.urandom(1 << 16).replace(b"\n", b"x") + b"\n"
         with Server(root) as server:
@@ -161,6 +177,7 @@ class TestClients:
                 assert server.ask(garbage) == PARSE_ERROR
             assert resident_mb(server.process.pid) < before + 8
 
+    @covers("stdio.md#streams")
     def test_a_log_that_nobody_reads_stops_nothing(self, root: Path) -> None:
         """stderr is a pipe that fills up."""
         with Server(root) as server:

@@ -14,6 +14,7 @@ from contextfold.serve.http.bearer_tokens import LOCAL_OWNER, TokenFile, add
 from contextfold.serve.http.guard import OWNER, Guard, Limits, Message, Receive, Scope, Send
 from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
 from contextfold.serve.ops.metrics import Metrics
+from tests.support.clauses import covers
 
 WAIT_S = 30.0
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -111,6 +112,7 @@ def run(scenario: Awaitable[None]) -> None:
     asyncio.run(main())
 
 
+@covers("folding.md#owner")
 def test_an_application_gets_the_whole_body_and_the_local_owner() -> None:
     async def scenario() -> None:
         seen = Seen()
@@ -139,6 +141,7 @@ def test_without_tokens_an_authorization_is_ignored_and_kept_from_the_applicatio
     run(scenario())
 
 
+@covers("folding.md#owner")
 def test_each_token_is_its_owner_and_every_other_authorization_gets_one_and_the_same_answer(tmp_path: Path) -> None:
     async def scenario() -> None:
         tokens, (alice, bob) = tokens_of(tmp_path, "alice", "bob")
@@ -300,6 +303,7 @@ def test_a_client_that_leaves_before_its_body_is_here_is_forgotten(capfd: pytest
     assert json.loads(line)["status"] == 499
 
 
+@covers("folding.md#errors")
 @pytest.mark.parametrize("begun", [False, True])
 def test_an_exception_is_answered_once_and_never_in_its_own_words(
     begun: bool, capfd: pytest.CaptureFixture[str]

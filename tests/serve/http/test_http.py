@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from contextfold import __version__
+from tests.support.clauses import covers
 from tests.support.daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
 from tests.support.machine import context
 
@@ -62,6 +63,7 @@ def project(request: pytest.FixtureRequest) -> str:
 
 
 class TestTheStateHeader:
+    @covers("folding.md#shapes", "folding.md#state-header", "seed-004#overview", "seed-004#state-tracking-headers")
     def test_a_call_tells_the_state_after_it(self, agent: HttpAgent, project: str) -> None:
         begun = agent.call("context_branch", description="d", prompt="p" * 400, project_path=project)
         assert agent.last
@@ -77,6 +79,7 @@ class TestTheStateHeader:
         }
         assert list(agent.state) == list(NO_STATE)
 
+    @covers("folding.md#state-header", "seed-004#state-tracking-headers")
     def test_a_refused_call_tells_it_too(self, agent: HttpAgent, project: str) -> None:
         begun = agent.call("context_branch", description="d", prompt="p", project_path=project)
         for arguments in ({"branch_id": "br_none"}, {"branch_id": 5}, {"nonsense": 1}):
@@ -84,6 +87,7 @@ class TestTheStateHeader:
                 agent.call("context_return", message="m", project_path=project, **arguments)
             assert agent.state["active_branch_id"] == begun["branch_id"]
 
+    @covers("folding.md#state-header", "seed-004#state-tracking-headers")
     def test_without_a_project_it_is_empty(self, agent: HttpAgent) -> None:
         agent.rpc("tools/list", {})
         assert agent.state == NO_STATE
@@ -96,6 +100,7 @@ class TestTheStateHeader:
             agent.call("no_such_tool")
         assert agent.state == NO_STATE
 
+    @covers("folding.md#state-header", "seed-004#overview", "seed-004#state-tracking-headers")
     @pytest.mark.parametrize(
         ("method", "path", "body", "headers", "status"),
         [
@@ -152,6 +157,14 @@ class TestSessionNames:
 
 
 class TestDiscovery:
+    @covers(
+        "product.md#serve",
+        "product.md#toolsets",
+        "seed-004#overview",
+        "seed-004#context-branch",
+        "seed-004#context-return",
+        "seed-004#tool-discovery",
+    )
     def test_get_lists_every_tool_as_the_seed_shows_it(self, http: Http) -> None:
         reply = http.ask("GET", "/mcp/tools/list")
         assert reply.headers["content-type"] == "application/json"
@@ -184,12 +197,14 @@ class TestDiscovery:
             "required": ["message", "project_path"],
         }
 
+    @covers("product.md#serve", "seed-004#overview", "seed-004#tool-discovery")
     def test_mcp_lists_the_same_tools(self, agent: HttpAgent) -> None:
         listed = agent.rpc("tools/list", {})["tools"]
         discovered = agent.http.ask("GET", "/mcp/tools/list").json["tools"]
         assert [{key: tool[key] for key in ("name", "description", "inputSchema")} for tool in listed] == discovered
         assert {tool["name"] for tool in listed if tool["annotations"]["destructiveHint"]} == {"context_rollback"}
 
+    @covers("product.md#toolsets", "seed-004#overview")
     def test_toolsets_can_be_chosen(self, tmp_path: Path) -> None:
         running = Daemon(tmp_path, "--tools", "fold")
         try:
@@ -201,6 +216,7 @@ class TestDiscovery:
 
 
 class TestResolveTools:
+    @covers("product.md#toolsets", "seed-000#transport", "seed-000#what-this-spec-forbids", "stdio.md#tool-text")
     @pytest.mark.parametrize(
         "arguments",
         [
@@ -227,6 +243,7 @@ class TestResolveTools:
             agent.call("context.list_caches", extra=1)
         assert (problem.value.code, problem.value.message) == (-32602, "Invalid params")
 
+    @covers("product.md#cache-root")
     def test_a_missing_root_stops_only_the_tools_that_need_it(self, tmp_path: Path) -> None:
         running = Daemon(tmp_path, "--cache-root", str(tmp_path / "absent"))
         try:
@@ -239,6 +256,7 @@ class TestResolveTools:
 
 
 class TestOperations:
+    @covers("folding.md#branch", "folding.md#counter", "folding.md#sources", "folding.md#record")
     def test_what_an_agent_loop_did_counts_in_the_active_branch(
         self, agent: HttpAgent, http: Http, project: str
     ) -> None:
@@ -255,6 +273,7 @@ class TestOperations:
         assert told["counter"] == "v0"
         assert told["context_health"]["failure_rate"] == 1
 
+    @covers("folding.md#session", "folding.md#commit", "folding.md#record")
     def test_a_name_and_a_key_work_as_for_the_tools(self, http: Http, project: str) -> None:
         body = json.dumps({"project_path": project, "type": "t", "tokens": 5}).encode()
         headers = {"x-context-session": "nächtlich".encode().decode("latin-1"), "idempotency-key": "once"}
@@ -264,6 +283,7 @@ class TestOperations:
         other = http.ask("POST", "/v1/operations", body)
         assert other.json["session_id"] != first.json["session_id"]
 
+    @covers("folding.md#errors", "folding.md#record")
     @pytest.mark.parametrize(
         ("body", "field"),
         [
@@ -285,6 +305,7 @@ class TestOperations:
         assert reply.json["error"]["data"] == {"kind": "invalid_argument", "field": field}
         assert reply.json["error"]["message"].startswith(f"{field} ")
 
+    @covers("folding.md#session")
     def test_a_session_name_that_is_no_text_is_refused(self, http: Http, project: str) -> None:
         body = json.dumps({"project_path": project, "type": "t", "tokens": 5}).encode()
         for name in ("\xff", " ", "x" * 201):
@@ -306,6 +327,7 @@ class TestHealth:
         assert "contextfold_tokens_folded_total" in metrics
         assert project not in metrics
 
+    @covers("folding.md#errors")
     def test_a_store_that_takes_no_commits_is_not_ready(self, tmp_path: Path) -> None:
         running = Daemon(tmp_path)
         try:

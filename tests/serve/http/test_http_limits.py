@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
+from tests.support.clauses import covers
 from tests.support.daemon import RPC, Daemon, Http, HttpAgent, Refused, Reply
 from tests.support.machine import Call
 from tests.support.waiting import until
@@ -75,6 +76,7 @@ class TestLimits:
             return problem
         return None
 
+    @covers("folding.md#errors")
     def test_calls_beyond_the_rate_are_told_which_limit_and_its_value(self, tmp_path: Path) -> None:
         env = {"CONTEXT_RATE_PER_SECOND": "1", "CONTEXT_RATE_BURST": "3"}
         running = Daemon(tmp_path, env=env)
@@ -103,6 +105,7 @@ class TestLimits:
         finally:
             assert running.stop() == 0
 
+    @covers("folding.md#shapes", "folding.md#errors", "seed-004#error-handling")
     def test_the_hard_limit_is_an_error_nobody_mistakes_for_a_timeout(self, tmp_path: Path) -> None:
         running = Daemon(tmp_path, env={"CONTEXT_HARD_LIMIT": "on", "CONTEXT_LIMIT_TOKENS": "100"})
         try:
@@ -141,6 +144,7 @@ class TestStarting:
         assert said in ran.err
         assert ran.out == b""
 
+    @covers("folding.md#context-branch")
     def test_a_file_of_settings_counts_less_than_a_variable_and_that_less_than_a_flag(self, tmp_path: Path) -> None:
         config = tmp_path / "config.toml"
         config.write_text('context_limit = 1000\nbranch_depth = 1\ntools = "fold"\n')

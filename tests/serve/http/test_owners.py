@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.support.clauses import covers
 from tests.support.daemon import LEGACY, MODERN, Daemon, Http, HttpAgent, Refused
 from tests.support.machine import context
 
@@ -73,6 +74,7 @@ def everything(house: House, project: str) -> list[Any]:
 
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
 class TestTheSameProject:
+    @covers("folding.md#owner", "folding.md#reading")
     def test_is_another_session_for_another_owner(self, house: House, hers: Work, project: str, era: str) -> None:
         bob = house.agent(house.bob, era)
         assert bob.call("context_branch_status", project_path=project)["session_id"] is None
@@ -83,6 +85,7 @@ class TestTheSameProject:
         assert begun["parent_branch_id"] is None
         bob.close()
 
+    @covers("folding.md#owner", "folding.md#branch", "folding.md#errors")
     @pytest.mark.parametrize("has_session", [True, False])
     def test_a_branch_of_hers_is_not_found_word_for_word_like_one_that_never_was(
         self, house: House, hers: Work, project: str, era: str, has_session: bool
@@ -108,6 +111,7 @@ class TestTheSameProject:
         assert everything(house, project) == before
         bob.close()
 
+    @covers("folding.md#owner")
     def test_her_session_cannot_be_named_or_guessed(self, house: House, hers: Work, project: str, era: str) -> None:
         before = everything(house, project)
         for name in (hers.session_id, "alice", "alice/", f"alice.{hers.session_id}", "../alice", "default", "main"):
@@ -120,6 +124,7 @@ class TestTheSameProject:
         bob.close()
         assert everything(house, project) == before
 
+    @covers("folding.md#owner")
     def test_her_operation_ids_are_not_his(self, house: House, project: str, era: str) -> None:
         meta = {"contextfold/operation_id": "same"}
         call: dict[str, Any] = {"description": "d", "prompt": "p", "project_path": project}
@@ -133,6 +138,7 @@ class TestTheSameProject:
 
 
 class TestWhoeverHasNoToken:
+    @covers("folding.md#owner")
     @pytest.mark.parametrize(
         "headers",
         [
@@ -179,6 +185,7 @@ class TestWhoeverHasNoToken:
         http.close()
 
 
+@covers("folding.md#owner", "folding.md#record")
 def test_operations_go_to_the_callers_own_session(house: House, hers: Work, project: str) -> None:
     before = everything(house, project)
     http = Http(house.daemon.port, authorization=f"Bearer {house.bob}")
@@ -190,6 +197,7 @@ def test_operations_go_to_the_callers_own_session(house: House, hers: Work, proj
     assert everything(house, project) == before
 
 
+@covers("folding.md#owner", "folding.md#context-return", "seed-004#context-return")
 def test_search_finds_the_owners_summaries_alone(house: House, hers: Work) -> None:
     store = str(house.daemon.store)
     found = json.loads(context("fold", "search", "alice's summary", "--owner", "alice", "--store", store, "--json").out)
@@ -199,6 +207,7 @@ def test_search_finds_the_owners_summaries_alone(house: House, hers: Work) -> No
         assert json.loads(ran.out) == {"summaries": []}
 
 
+@covers("folding.md#owner")
 def test_metrics_and_logs_name_no_owner_session_or_project(house: House, hers: Work, project: str) -> None:
     http = Http(house.daemon.port, authorization=f"Bearer {house.bob}")
     metrics = http.ask("GET", "/metrics").body.decode()

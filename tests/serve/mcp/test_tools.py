@@ -24,10 +24,26 @@ from tests.serve.wire import (
     request,
     text_of,
 )
+from tests.support.clauses import covers
 from tests.support.machine import Call, as_nobody, write_files
 
 
 class TestTools:
+    @covers(
+        "product.md#serve",
+        "seed-000#purpose",
+        "seed-000#mcp-tool-name",
+        "seed-000#mcp-tool-arguments",
+        "seed-000#input-rules",
+        "seed-000#invariants",
+        "seed-001#core-tools",
+        "seed-001#inputs",
+        "seed-001#list-caches-inputs",
+        "seed-001#inspect-cache-inputs",
+        "seed-002#methods",
+        "seed-002#resolve-tool",
+        "stdio.md#ping-and-list",
+    )
     def test_the_list_is_the_seeds_in_fixed_order(self, root: Path) -> None:
         (answer,) = after_handshake(root, request("tools/list"))
         tools = answer["result"]["tools"]
@@ -52,6 +68,20 @@ class TestTools:
             "Inspect cache state and metadata.",
         ]
 
+    @covers(
+        "seed-000#purpose",
+        "seed-000#output-schema",
+        "seed-000#determinism-contract",
+        "seed-000#forbidden-patterns",
+        "seed-000#invariants",
+        "seed-000#what-this-spec-forbids",
+        "seed-001#core-tools",
+        "seed-002#methods",
+        "seed-002#resolve-tool",
+        "seed-003#overview",
+        "seed-003#mixed-success-and-error",
+        "stdio.md#tool-text",
+    )
     @pytest.mark.parametrize("query", ["guide", "", "é Σ 😀", "\u0000", 'a"b\\c\nd', "deployment security"])
     @pytest.mark.parametrize("budget", [0, 7, 4000, 2**63 - 1])
     def test_resolve_answers_the_commands_stdout(
@@ -65,10 +95,12 @@ class TestTools:
             assert text_of(answer).encode() == ran.out
         assert answer["result"]["isError"] is False
 
+    @covers("seed-002#methods", "stdio.md#tool-calls")
     @pytest.mark.parametrize("name", ["nope", "context_resolve", "", "context.resolve "])
     def test_an_unknown_tool_is_named(self, name: str, root: Path) -> None:
         assert after_handshake(root, call(name, {})) == [protocol_error(-32602, f"Unknown tool: {name}")]
 
+    @covers("seed-000#invariants", "seed-001#list-caches-inputs", "seed-002#jsonrpc", "stdio.md#tool-calls")
     @pytest.mark.parametrize(
         "params",
         [
@@ -87,6 +119,24 @@ class TestTools:
     def test_params_of_another_shape_are_invalid(self, params: object, root: Path) -> None:
         assert after_handshake(root, request("tools/call", params)) == [protocol_error(-32602, "Invalid params")]
 
+    @covers(
+        "seed-000#input-rules",
+        "seed-000#error-types",
+        "seed-000#mcp-error-object-schema",
+        "seed-000#forbidden-patterns",
+        "seed-001#inputs",
+        "seed-001#protocol-requirements",
+        "seed-002#resolve-tool",
+        "seed-002#errors",
+        "seed-003#mcp-error-object-json-schema",
+        "seed-003#overview",
+        "seed-003#json-schema",
+        "seed-003#canonical-error-codes",
+        "seed-003#extra-fields",
+        "seed-003#mixed-success-and-error",
+        "stdio.md#tool-calls",
+        "stdio.md#tool-text",
+    )
     @pytest.mark.parametrize(
         ("wrong", "code"),
         [
@@ -120,6 +170,7 @@ class TestTools:
         (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, **wrong}))
         assert error_code_of(answer) == code
 
+    @covers("seed-000#input-rules", "stdio.md#tool-calls")
     @pytest.mark.parametrize(
         ("missing", "code"), [("cache", "cache_missing"), ("query", "invalid_query"), ("budget", "invalid_budget")]
     )
@@ -127,15 +178,36 @@ class TestTools:
         arguments = {name: value for name, value in RESOLVE.items() if name != missing}
         assert error_code_of(after_handshake(root, call("context.resolve", arguments))[0]) == code
 
+    @covers("stdio.md#tool-calls")
     def test_a_budget_of_endless_digits_is_invalid(self, root: Path) -> None:
         line = call("context.resolve", RESOLVE).replace(b"4000", b"9" * 900_000)
         assert error_code_of(after_handshake(root, line)[0]) == "invalid_budget"
 
+    @covers(
+        "seed-000#error-types",
+        "seed-000#mcp-error-object-schema",
+        "seed-000#required-fields",
+        "seed-000#message-field-rules",
+        "seed-000#forbidden-patterns",
+        "seed-002#errors",
+        "seed-003#mcp-error-object-json-schema",
+        "seed-003#overview",
+        "seed-003#json-schema",
+        "seed-003#canonical-error-codes",
+        "seed-003#message-field-rules",
+        "seed-003#extra-fields",
+        "seed-003#mixed-success-and-error",
+        "seed-003#determinism-contract",
+        "stdio.md#tool-text",
+    )
     def test_messages_are_the_canonical_ones_and_tell_no_paths(self, root: Path) -> None:
         (root / "docs" / "index.json").unlink()
         (answer,) = after_handshake(root, call("context.resolve", RESOLVE))
         assert text_of(answer) == '{"error":{"code":"cache_invalid","message":"Cache exists but is invalid"}}\n'
 
+    @covers(
+        "resolve.md#read-only", "seed-000#recovery-policy", "seed-000#invariants", "seed-000#what-this-spec-forbids"
+    )
     def test_nothing_is_built_or_mended_for_a_caller(self, root: Path) -> None:
         (root / "docs" / "index.json").unlink()
         before = sorted(str(path) for path in root.rglob("*"))
@@ -157,6 +229,13 @@ class TestNames:
         assert '"cache_missing"' in run_tool(inspect, CacheRoot(b"/x"), {"cache": "../x"}).text
         assert '"internal_error"' in run_tool(resolve, CacheRoot(b"/x"), RESOLVE).text  # the trap works
 
+    @covers(
+        "seed-000#security-and-isolation",
+        "seed-001#inspect-cache-behavior",
+        "seed-001#inspect-cache-errors",
+        "seed-002#path-traversal",
+        "stdio.md#cache-names",
+    )
     @pytest.mark.parametrize(
         "name",
         [
@@ -188,6 +267,7 @@ class TestNames:
         assert error_code_of(after_handshake(root, call(tool, arguments))[0]) == "cache_missing"
         assert error_code_of(after_handshake(root, call(tool, {**arguments, "cache": "docs"}))[0]) == "cache_missing"
 
+    @covers("seed-001#inputs", "seed-002#path-traversal", "stdio.md#cache-names")
     def test_a_link_that_stays_inside_and_a_folder_below_are_caches_too(self, root: Path) -> None:
         (root / "group").mkdir()
         os.rename(root / "docs", root / "group" / "docs")
@@ -196,6 +276,7 @@ class TestNames:
             (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, "cache": name}))
             assert answer["result"]["isError"] is False
 
+    @covers("seed-002#path-traversal", "stdio.md#cache-names")
     def test_the_root_itself_may_be_behind_a_link(self, root: Path, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(root)
         (answer,) = after_handshake(tmp_path / "link", call("context.resolve", RESOLVE))
@@ -203,6 +284,17 @@ class TestNames:
 
 
 class TestListAndInspect:
+    @covers(
+        "seed-001#core-tools",
+        "seed-001#list-caches-purpose",
+        "seed-001#list-caches-inputs",
+        "seed-001#list-caches-output-schema",
+        "seed-001#list-caches-behavior",
+        "seed-002#methods",
+        "seed-003#overview",
+        "stdio.md#tool-text",
+        "stdio.md#cache-names",
+    )
     def test_the_list_holds_each_folder_by_name_in_byte_order(self, root: Path) -> None:
         for name in ("é", "Z", "a", ".hidden", "a b", "😀"):
             (root / name).mkdir()
@@ -250,12 +342,30 @@ class TestListAndInspect:
         (answer,) = after_handshake(root, call("context.list_caches"))
         assert [cache["path"] for cache in json.loads(text_of(answer))["caches"]] == ["docs"]
 
+    @covers(
+        "seed-000#error-types",
+        "seed-000#mcp-error-object-schema",
+        "seed-001#list-caches-errors",
+        "seed-003#mcp-error-object-json-schema",
+        "seed-003#canonical-error-codes",
+        "stdio.md#cache-names",
+    )
     def test_a_root_that_is_not_there_is_an_io_error_of_the_list_alone(self, tmp_path: Path) -> None:
         listed, resolved = after_handshake(
             tmp_path / "nowhere", call("context.list_caches"), call("context.resolve", RESOLVE)
         )
         assert (error_code_of(listed), error_code_of(resolved)) == ("io_error", "cache_missing")
 
+    @covers(
+        "resolve.md#inspect-verify",
+        "seed-001#core-tools",
+        "seed-001#inspect-cache-purpose",
+        "seed-001#inspect-cache-output-schema",
+        "seed-001#inspect-cache-behavior",
+        "seed-002#methods",
+        "seed-003#overview",
+        "stdio.md#tool-text",
+    )
     def test_inspect_tells_version_count_root_bytes_and_validity(self, root: Path, call_in_process: Call) -> None:
         (root / "docs" / "link").symlink_to("manifest.json")
         (answer,) = after_handshake(root, call("context.inspect_cache", {"cache": "docs"}))
@@ -269,6 +379,7 @@ class TestListAndInspect:
         }
         assert text_of(answer) == json.dumps(expected, separators=(",", ":"))
 
+    @covers("resolve.md#inspect-verify", "seed-001#inspect-cache-behavior")
     @pytest.mark.parametrize("manifest", [None, "", "nope", "{}", "[]", '{"cache_version":"x"}'])
     def test_inspect_of_an_unreadable_manifest_says_invalid(self, manifest: str | None, root: Path) -> None:
         (root / "docs" / "manifest.json").unlink()
@@ -278,18 +389,21 @@ class TestListAndInspect:
         assert answer["result"]["isError"] is False
         assert text_of(answer) == '{"cache_version":"","document_count":0,"total_bytes":0,"valid":false}'
 
+    @covers("seed-001#inspect-cache-purpose")
     def test_inspect_of_a_damaged_cache_says_invalid(self, root: Path) -> None:
         (root / "docs" / "documents" / "19835fc46fd4.json").unlink()
         (answer,) = after_handshake(root, call("context.inspect_cache", {"cache": "docs"}))
         inspected = json.loads(text_of(answer))
         assert (inspected["valid"], inspected["document_count"]) == (False, 3)
 
+    @covers("seed-001#inspect-cache-inputs", "seed-001#inspect-cache-behavior", "seed-001#inspect-cache-errors")
     @pytest.mark.parametrize("wrong", [{}, {"cache": 5}, {"cache": "nowhere"}, {"cache": ".."}])
     def test_inspect_of_no_cache_is_missing(self, wrong: dict[str, object], root: Path) -> None:
         assert error_code_of(after_handshake(root, call("context.inspect_cache", wrong))[0]) == "cache_missing"
 
 
 class TestNeverStale:
+    @covers("resolve.md#invalid", "resolve.md#speed", "seed-000#purpose", "seed-001#protocol-requirements")
     def test_a_change_is_noticed_before_the_next_answer(self, root: Path, sources: Path, call_in_process: Call) -> None:
         def fresh(arguments: dict[str, object]) -> Any:
             return after_handshake(root, call("context.resolve", arguments))[0]

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.serve.proxy.agents import APIS, Conversation, Model
+from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent
 from tests.support.machine import context
 from tests.support.upstream import BYTES_PER_TOKEN, DROPS, PromptCache, Upstream
@@ -196,6 +197,7 @@ def cost(bills: list[Billed]) -> float:
     return sum(bill.input + bill.read * 0.1 + bill.written * 1.25 for bill in bills)
 
 
+@covers("proxy.md#routes", "proxy.md#expand", "proxy.md#clients")
 @pytest.mark.parametrize("names_project", [False, True])
 @pytest.mark.parametrize("api", APIS)
 def test_an_agent_s_day(api: str, names_project: bool, upstream: Upstream, daemon: Daemon, tmp_path: Path) -> None:

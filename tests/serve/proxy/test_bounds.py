@@ -25,6 +25,7 @@ from contextfold.serve.proxy import upstream
 from contextfold.settings import ProxySettings, Upstream
 from contextfold.stores.memory import MemoryStore
 from tests.serve.proxy.raw_upstream import WAIT_S, Asked, RawUpstream, Wire
+from tests.support.clauses import covers
 
 MESSAGES = "/proxy/anthropic/v1/messages"
 OTHER = "/proxy/openai/v1/x"
@@ -120,6 +121,7 @@ def silent(_: Asked, wire: Wire) -> None:
     wire.is_closed()
 
 
+@covers("proxy.md#bounds")
 @pytest.mark.parametrize("path", [MESSAGES, OTHER])
 def test_an_upstream_that_does_not_answer_in_time_is_a_gateway_timeout(
     place: Place, path: str, monkeypatch: pytest.MonkeyPatch
@@ -373,6 +375,7 @@ def test_requests_whose_session_is_still_looked_for_are_kept_as_long_as_there_is
         run(scenario, place)
 
 
+@covers("proxy.md#laws")
 def test_a_bug_in_folding_breaks_no_request(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_body: bytes, _api: str) -> None:
         raise RecursionError

@@ -15,6 +15,7 @@ import openai
 import pytest
 
 from tests.serve.proxy.agents import APIS, KEY, Conversation, Model, folded_conversation
+from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent
 from tests.support.upstream import BAD_KEY, MODEL, Script, Upstream, plain
 from tests.support.upstream_answers import Call, Fail, Say
@@ -66,6 +67,7 @@ READ = Call("call_1", "read_file", {"path": 'ä "b"', "lines": [1, 2]})
 USES_TOOLS = Say("I will read.", (READ, Call("call_2", "read_file", {})))
 
 
+@covers("proxy.md#clients")
 @pytest.mark.parametrize("packs", [True, False])
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("api", APIS)
@@ -81,6 +83,7 @@ def test_an_answer_comes_through_whole(
     model.close()
 
 
+@covers("proxy.md#routes")
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("api", APIS)
 def test_a_folded_branch_does_not_reach_the_model(upstream: Upstream, daemon: Daemon, api: str, streams: bool) -> None:
@@ -102,6 +105,7 @@ def test_a_folded_branch_does_not_reach_the_model(upstream: Upstream, daemon: Da
     assert talk.messages[: model.fold["first_changed"]] == got.messages[: model.fold["first_changed"]]
 
 
+@covers("proxy.md#streams")
 @pytest.mark.parametrize("api", APIS)
 def test_words_reach_the_client_while_the_model_still_speaks(upstream: Upstream, daemon: Daemon, api: str) -> None:
     upstream.goes_on = threading.Event()
@@ -161,6 +165,7 @@ def test_what_is_not_folded_passes_through(upstream: Upstream, claude: anthropic
     assert upstream.got == []
 
 
+@covers("proxy.md#clients")
 def test_asynchronous_clients_work_as_well(upstream: Upstream, daemon: Daemon) -> None:
     async def ask() -> list[str]:
         claude = anthropic.AsyncAnthropic(base_url=f"{daemon.url}/proxy/anthropic", api_key=KEY, max_retries=0)

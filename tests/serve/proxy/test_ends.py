@@ -12,6 +12,7 @@ import pytest
 
 from tests.serve.proxy.proxying import MESSAGES, Place, answer_on, begin, error_of, place, running
 from tests.serve.proxy.raw_upstream import WAIT_S, Asked, Wire
+from tests.support.clauses import covers
 from tests.support.daemon import kept_port
 
 __all__ = ["place", "running"]
@@ -33,6 +34,7 @@ class TestEnds:
             assert asked.wait(WAIT_S)
         assert closed.wait(WAIT_S)
 
+    @covers("proxy.md#bounds")
     @pytest.mark.parametrize("path", [MESSAGES, "/proxy/openai/v1/x"])
     def test_a_client_that_goes_within_the_answer_takes_the_rest_with_it(self, place: Place, path: str) -> None:
         closed = threading.Event()
@@ -151,6 +153,7 @@ class TestEnds:
 
 
 class TestLimits:
+    @covers("proxy.md#bounds")
     def test_a_body_beyond_the_setting_is_refused_whether_it_says_so_or_not(self, tmp_path: Path) -> None:
         with closing(Place(tmp_path, env={"CONTEXT_PROXY_BODY_MAX_BYTES": "2000"})) as place:
             assert place.ask("POST", "/proxy/openai/v1/x", b"x" * 2000).status == 200
@@ -168,6 +171,7 @@ class TestLimits:
         assert place.ask("PUT", "/proxy/openai/v1/files", body).status == 200
         assert place.upstream.next().body == body
 
+    @covers("proxy.md#upstreams")
     @pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"origin": "http://evil.example"}])
     def test_whoever_may_not_come_in_elsewhere_may_not_here(self, place: Place, headers: dict[str, str]) -> None:
         assert place.post(None, MESSAGES, **headers).status in (403, 421)

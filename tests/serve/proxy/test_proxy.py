@@ -12,12 +12,14 @@ import pytest
 
 from tests.serve.proxy.proxying import KEY, MESSAGES, Place, answer_on, begin, error_of, place, running
 from tests.serve.proxy.raw_upstream import WAIT_S, Asked, Wire
+from tests.support.clauses import covers
 from tests.support.daemon import Http
 
 __all__ = ["place", "running"]
 
 
 class TestPaths:
+    @covers("proxy.md#routes", "proxy.md#upstreams")
     @pytest.mark.parametrize(
         ("asked", "target"),
         [
@@ -34,6 +36,7 @@ class TestPaths:
         assert place.ask("GET", asked).status == 200
         assert place.upstream.next().line == f"GET {target} HTTP/1.1"
 
+    @covers("proxy.md#upstreams")
     @pytest.mark.parametrize("prefix", ["/proxy/anthropic/", "/proxy/openai/v1/"])
     @pytest.mark.parametrize(
         "path",
@@ -51,6 +54,7 @@ class TestPaths:
         assert error_of(place.ask("GET", path)) == (400, "bad_request")
         assert place.upstream.asked.empty()
 
+    @covers("proxy.md#upstreams")
     @pytest.mark.parametrize("path", ["/proxy/", "/proxy/x/y", "/proxy/openai/models", "/proxy"])
     def test_there_is_no_other_upstream(self, place: Place, path: str) -> None:
         assert error_of(place.ask("GET", path)) == (404, "not_found")
@@ -68,6 +72,7 @@ class TestPaths:
             assert answer_on(client).status == 405
         assert place.upstream.asked.empty()
 
+    @covers("proxy.md#routes")
     def test_what_is_folded_is_exactly_three_posts(self, place: Place) -> None:
         for path in (
             MESSAGES,
@@ -93,6 +98,7 @@ class TestPaths:
 
 
 class TestHeaders:
+    @covers("proxy.md#credentials")
     def test_a_request_keeps_its_headers_but_those_of_the_connection_and_ours(self, place: Place) -> None:
         sent = {
             "Authorization": "Bearer provider",
@@ -139,6 +145,7 @@ class TestHeaders:
         place.post(accept_encoding=accepted)
         assert place.upstream.next().header("accept-encoding") == [sent]
 
+    @covers("proxy.md#streams")
     def test_an_answer_keeps_all_but_those_of_the_connection(self, place: Place) -> None:
         given = (
             "Date: Thu, 01 Jan 1970 00:00:00 GMT",
@@ -176,6 +183,7 @@ class TestHeaders:
 
 
 class TestAnswers:
+    @covers("proxy.md#streams")
     @pytest.mark.parametrize(
         ("status", "kind", "body"),
         [
@@ -208,6 +216,7 @@ class TestAnswers:
         reply = place.post(path=path)
         assert (reply.status, reply.body, "content-length" in reply.headers) == (200, b"hello", False)
 
+    @covers("proxy.md#upstreams")
     def test_a_redirect_is_told_and_not_followed(self, place: Place) -> None:
         place.upstream.script = lambda _, wire: wire.answer(
             b"", "Location: /elsewhere", status="307 Temporary Redirect"
@@ -222,6 +231,7 @@ class TestAnswers:
         place.upstream.script = lambda _, wire: wire.answer(body, "Content-Encoding: gzip")
         assert place.post(accept_encoding="gzip").body == body
 
+    @covers("proxy.md#streams")
     @pytest.mark.parametrize("path", [MESSAGES, "/proxy/openai/v1/x"])
     @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
     def test_each_part_of_an_answer_arrives_before_the_next_is_sent(self, place: Place, path: str, kind: str) -> None:

@@ -18,6 +18,7 @@ from contextfold.serve.http.bearer_tokens import add
 from contextfold.serve.proxy.forwarding import FOLDED_MAX_BYTES
 from tests.serve.proxy.proxying import JSON, KEY, MESSAGES, Place, answer_on, error_of, place, running
 from tests.serve.proxy.raw_upstream import WAIT_S, fine
+from tests.support.clauses import covers
 from tests.support.daemon import HttpAgent
 from tests.support.waiting import until
 
@@ -31,6 +32,7 @@ class TestFolding:
         assert place.upstream.next().body == body
         assert json.loads(reply.headers["x-context-fold"])["reason"] is None
 
+    @covers("proxy.md#receipt")
     def test_a_returned_branch_is_left_out_and_the_receipt_says_what_that_was(self, place: Place) -> None:
         before = place.figures("contextfold_proxy_requests_total")
         body = history("br_1", "sess_unknown")
@@ -86,6 +88,7 @@ class TestFolding:
 
 
 class TestSessions:
+    @covers("proxy.md#ledger")
     def test_the_session_that_the_history_names_is_told_what_the_provider_counted(self, place: Place) -> None:
         session_id, branch_id = branched(place, "/told")
         place.upstream.script = lambda _, wire: wire.answer(
@@ -156,6 +159,7 @@ class TestTokens:
         assert requests(place, session_id, authorization=f"Bearer {alice}") > 0
 
 
+@covers("proxy.md#credentials")
 def test_a_key_is_in_no_log_store_or_figure(tmp_path: Path) -> None:
     with closing(Place(tmp_path)) as place:
         session_id, branch_id = branched(place, "/p")

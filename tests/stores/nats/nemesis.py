@@ -19,7 +19,7 @@ from tests.support.nats_servers import NatsCluster, NatsServer
 AWAY_CALLS = 5  # answered while something is away; then it may come back
 AWAY_S = 6.0  # or after so long: without a leader nobody is answered
 PAUSED_S = (5.0, 5.0) if times(1, 0) else (0.5, 12.0)  # the others may elect another leader meanwhile, or not
-CALM_CALLS = 60  # answered between two faults
+CALM_CALLS = times(20, 60)  # answered between two faults
 CALM_S = 90.0  # a bound on a hang
 TRIES_TOLD = 20
 

@@ -20,6 +20,7 @@ from tests.stores.nats.proxy import Loss, Proxy
 from tests.stores.nats.readiness import SOON_S, is_ready, status
 from tests.stores.nats.subjects import published
 from tests.stores.nats.watchers import Watcher, logs_through
+from tests.support.clauses import covers
 from tests.support.daemon import Daemon, HttpAgent, Refused
 from tests.support.machine import times
 from tests.support.nats_servers import NatsServer, random_prefix
@@ -78,6 +79,7 @@ GOING: dict[str, tuple[Callable[[NatsServer], None], Callable[[NatsServer], None
 }
 
 
+@covers("store.md#connection-loss")
 @pytest.mark.parametrize("how", GOING)
 def test_while_nats_is_away_calls_fail_soon_and_afterwards_all_goes_on(
     server: NatsServer, tmp_path: Path, how: str
@@ -183,6 +185,7 @@ def test_a_daemon_can_be_stopped_while_nats_is_away(server: NatsServer, tmp_path
     assert daemon.stop() == 0
 
 
+@covers("store.md#connection-loss")
 @pytest.mark.parametrize("what", ["answer", "request"])
 def test_a_commit_is_done_once_though_its_answer_or_itself_was_lost(
     server: NatsServer, tmp_path: Path, what: Loss

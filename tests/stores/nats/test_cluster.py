@@ -20,13 +20,14 @@ from tests.stores.nats.readiness import is_ready
 from tests.stores.nats.routes import Routes
 from tests.stores.nats.subjects import logged, published_up_to
 from tests.stores.nats.watchers import Watcher, logs_through, wrong_views
+from tests.support.clauses import covers
 from tests.support.daemon import Daemon, HttpAgent
 from tests.support.machine import times
 from tests.support.nats_servers import NatsCluster
 from tests.support.waiting import until
 
-SESSIONS = 50
-AGENTS, WATCHERS, DAEMONS = times(8, 12), 2, 3
+SESSIONS = times(12, 50)
+AGENTS, WATCHERS, DAEMONS = times(4, 12), times(1, 2), 3
 SEED = os.environ.get("CONTEXTFOLD_SEED") or (str(random.SystemRandom().getrandbits(32)) if times(0, 1) else "1")
 
 
@@ -94,6 +95,7 @@ def test_nothing_is_lost_doubled_or_reordered_though_daemons_of_one_file_die(tmp
     Drama(tmp_path, str(tmp_path / "state.db"), None, faults=times(2, 20)).play()
 
 
+@covers("store.md#port", "store.md#connection-loss")
 def test_nothing_is_lost_doubled_or_reordered_though_servers_and_daemons_die(tmp_path: Path) -> None:
     with Routes() as routes, NatsCluster(tmp_path / "nats", lead_to=routes.lead_to) as cluster:
         argv = ("--nats-prefix", "drama", "--nats-replicas", "3")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.stores.nats.subjects import published, subjects_of
+from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent
 from tests.support.nats_servers import NatsServer, random_prefix
 from tests.support.waiting import until
@@ -62,6 +63,7 @@ def check_archive(daemon: Daemon, begun: Any) -> None:
     assert [entry["text"] for entry in page["entries"]] == ["the prompt", "the content", "the outcome"]
 
 
+@covers("seed-004#nats-subject-hierarchy")
 def test_an_idle_session_vanishes_and_its_archive_stays(daemon: Daemon, nats_server: NatsServer, prefix: str) -> None:
     begun = work(daemon)
     session_id = begun["session_id"]
@@ -74,6 +76,7 @@ def test_an_idle_session_vanishes_and_its_archive_stays(daemon: Daemon, nats_ser
     assert len(summaries(daemon)) == 2
 
 
+@covers("seed-004#nats-subject-hierarchy")
 def test_the_session_state_vanishes_though_no_daemon_runs(
     daemon: Daemon, nats_server: NatsServer, prefix: str, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from tests.stores.nats.signing import Authority, operated
 from tests.stores.nats.test_operators_page import WAIT_S, agent, block, connected, daemon, is_ready, work
+from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http
 from tests.support.machine import COMMAND, context
 from tests.support.nats_servers import NatsServer, random_prefix
@@ -82,6 +83,7 @@ class TestPasswords:
         assert "geheim" not in told
 
 
+@covers("store.md#nats-settings")
 def test_an_nkey_made_by_the_pages_program_lets_a_daemon_in(tmp_path: Path) -> None:
     program = tmp_path / "key.py"
     program.write_text(block("python", "encode_seed"))
@@ -100,6 +102,7 @@ def test_an_nkey_made_by_the_pages_program_lets_a_daemon_in(tmp_path: Path) -> N
         assert "nonsense" not in told
 
 
+@covers("store.md#nats-settings")
 def test_credentials_that_an_operator_signed_let_a_daemon_in(tmp_path: Path) -> None:
     creds = tmp_path / "daemon.creds"
     with NatsServer(tmp_path / "n", config=operated(creds)) as server:
@@ -169,6 +172,7 @@ class TestServersThatWillNotDo:
         with NatsServer(tmp_path / "n", config=users) as server:
             assert "JetStream" in refused(server.url.replace("://", "://daemon:pw@"))
 
+    @covers("store.md#port")
     def test_one_that_is_too_old(self) -> None:
         with old_server() as url:
             assert refused(url) == "the NATS server is 2.11.9; 2.12 or later is needed"

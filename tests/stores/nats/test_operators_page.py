@@ -20,9 +20,11 @@ from nats.aio.client import Client
 
 from contextfold.cli.parse import parse
 from contextfold.stores.nats.names import Names
+from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent, Refused
+from tests.support.left_out import NATS_SERVER
 from tests.support.machine import ROOT, context
-from tests.support.nats_servers import PROGRAM, NatsCluster, NatsServer
+from tests.support.nats_servers import NatsCluster, NatsServer
 from tests.support.nats_servers import _free_port as free_port
 from tests.support.waiting import until
 
@@ -116,7 +118,7 @@ class AsWritten(NatsServer):
     def start(self, *, wait: bool = True) -> None:
         written = self.folder / "nats.conf"
         written.write_text(self._text)
-        argv = [str(PROGRAM), "-c", str(written)]
+        argv = [str(NATS_SERVER), "-c", str(written)]
         self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         if wait:
             self.wait()
@@ -219,6 +221,7 @@ def test_servers_that_write_through_to_the_disk_take_the_pages_setting(tmp_path:
 
 
 class TestSubjects:
+    @covers("store.md#subjects")
     def test_what_is_published_is_what_the_page_shows(self, tmp_path: Path) -> None:
         shown = [json.loads(text) for kind, text in BLOCKS if kind == "json"]
         assert len(shown) == 3

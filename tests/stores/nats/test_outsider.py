@@ -17,6 +17,7 @@ from contextfold.stores.nats.connection import Place
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import branch_commit, commit_of, key_of
 from tests.stores.nats.subjects import subjects_of
+from tests.support.clauses import covers
 from tests.support.daemon import Daemon, HttpAgent
 from tests.support.machine import context
 from tests.support.nats_servers import NatsServer, random_prefix
@@ -75,6 +76,7 @@ def work(daemon: Daemon, project: str = PROJECT, **headers: str) -> dict[str, An
     return {"begun": begun, "folded": folded}
 
 
+@covers("store.md#subjects")
 def test_a_session_can_be_followed_as_it_happens(installation: Installation) -> None:
     daemon, url, prefix = installation
     outsider = Outsider("live", url, f"{prefix}.local.>", "4")
@@ -104,6 +106,7 @@ def test_a_session_can_be_followed_as_it_happens(installation: Installation) -> 
     assert heard[-1].subject == f"{session}.meta.session_state"  # written last
 
 
+@covers("seed-004#context-branch", "seed-004#context-return", "seed-004#nats-subject-hierarchy", "store.md#subjects")
 def test_a_session_can_be_read_from_its_beginning_and_as_it_is(installation: Installation) -> None:
     daemon, url, prefix = installation
     told = work(daemon)
@@ -161,6 +164,7 @@ def test_whoever_follows_one_owner_hears_of_no_other(nats_server: NatsServer, tm
 ODD = ["a.b > *", ">", "*", "", "a.b", "a", "ä ö", "a=2Eb", "\u2028\0", "x" * 64, "$JS.API.>", "a\r\nPUB x 0"]
 
 
+@covers("seed-004#nats-subject-hierarchy")
 def test_odd_owners_projects_and_names_stay_in_their_own_subjects(nats_server: NatsServer) -> None:
     prefix = random_prefix()
 

@@ -16,6 +16,7 @@ from contextfold.fold.session import EMPTY, replay
 from contextfold.fold.store import Receipt, Summary
 from contextfold.stores.nats import records
 from contextfold.stores.nats.records import Pieces, Record
+from tests.support.clauses import covers
 
 AT = "2026-01-01T12:00:00Z"
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
@@ -124,6 +125,7 @@ def test_a_record_of_a_newer_version_is_refused_as_such() -> None:
         records.record_from(b'{"format":2}')
 
 
+@covers("seed-004#context-branch", "seed-004#context-return")
 def test_a_branch_is_told_as_the_seed_has_it() -> None:
     started = SessionStarted(1, AT, "sess_1", "/work/project", None)
     created = BranchCreated(2, AT, "br_1", None, "Search", "Use grep.", 20, 0)

@@ -27,6 +27,7 @@ from contextfold.stores.nats.records import Record
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import NOON, commit_of, key_of, take, watching
 from tests.stores.nats.on_nats import KEY, OnNats, branching, check_published, everything, on_nats
+from tests.support.clauses import covers
 from tests.support.machine import times
 from tests.support.nats_servers import NatsServer
 
@@ -36,6 +37,7 @@ __all__ = ["on_nats"]
 # ---- publishing
 
 
+@covers("store.md#subjects")
 def test_a_commit_is_published_for_those_who_watch(on_nats: OnNats) -> None:
     async def act(place: Place) -> None:
         store = NatsStore(place)

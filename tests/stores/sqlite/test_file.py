@@ -17,6 +17,7 @@ from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import begin, commit_of, key_of
 from tests.stores.sqlite.files import KEY, OLD_FILE, count, fill, path, run
+from tests.support.clauses import covers
 from tests.support.machine import SOURCE
 
 __all__ = ["path"]
@@ -54,6 +55,7 @@ def test_a_database_of_another_program_is_refused(path: Path) -> None:
     refused(path, "of another program")
 
 
+@covers("store.md#migrations")
 def test_a_newer_file_is_refused(path: Path) -> None:
     fill(path)
     newer = sqlite3.connect(path)
@@ -62,6 +64,7 @@ def test_a_newer_file_is_refused(path: Path) -> None:
     refused(path, r"newer contextfold: its format is 99.*Upgrade contextfold")
 
 
+@covers("store.md#migrations")
 def test_a_newer_file_is_refused_while_its_header_is_still_in_the_log(path: Path) -> None:
     fill(path)
     newer = sqlite3.connect(path)
@@ -132,6 +135,7 @@ def test_a_file_that_may_not_be_written_is_refused(path: Path) -> None:
 # ---- older formats
 
 
+@covers("store.md#migrations")
 def test_a_file_of_format_1_opens_with_all_it_holds(path: Path) -> None:
     make(path, gzip.decompress(OLD_FILE.read_bytes()))
 
@@ -148,6 +152,7 @@ def test_a_file_of_format_1_opens_with_all_it_holds(path: Path) -> None:
     run(path, act)
 
 
+@covers("store.md#migrations")
 def test_an_older_file_is_brought_up_to_date_step_by_step(path: Path) -> None:
     fill(path)
     later = [
@@ -171,6 +176,7 @@ def test_an_older_file_is_brought_up_to_date_step_by_step(path: Path) -> None:
     refused(path, f"its format is {len(later)}")
 
 
+@covers("store.md#migrations")
 @pytest.mark.parametrize("broken", ["this is not SQL", "INSERT INTO colours VALUES (NULL)", "DROP TABLE absent"])
 def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, broken: str) -> None:
     fill(path)
@@ -182,6 +188,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, broken: st
     assert count(path) == 3
 
 
+@covers("store.md#migrations")
 def test_a_store_notices_that_its_file_was_changed_by_a_newer_version(path: Path) -> None:
     async def act(store: SqliteStore) -> None:
         await begin(store, KEY)
@@ -196,6 +203,7 @@ def test_a_store_notices_that_its_file_was_changed_by_a_newer_version(path: Path
 # ---- whose it is, and where
 
 
+@covers("store.md#port")
 def test_only_its_user_may_read_the_file(path: Path) -> None:
     async def act(store: SqliteStore) -> None:
         await begin(store, KEY)

@@ -19,6 +19,7 @@ from contextfold.stores.sqlite import statements as sqlite_rows
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import NOON, begin, commit_of, key_of, numbers, summary_of, take, watching
 from tests.stores.sqlite.files import KEY, TASKS, count, fill, operations, path, run, worker
+from tests.support.clauses import covers
 from tests.support.machine import times
 
 __all__ = ["path"]
@@ -27,12 +28,14 @@ __all__ = ["path"]
 # ---- it lasts
 
 
+@covers("store.md#port")
 def test_what_was_committed_is_there_after_a_restart(path: Path) -> None:
     fill(path)
     assert count(path) == 3
     assert sorted(os.listdir(path.parent)) == ["state.db"]  # closed properly, the log is carried over
 
 
+@covers("store.md#commit")
 def test_a_process_killed_in_the_middle_loses_nothing_it_acknowledged(path: Path) -> None:
     for turn in range(times(2, 40)):
         project = f"p{turn}"
@@ -55,6 +58,7 @@ def test_a_process_killed_in_the_middle_loses_nothing_it_acknowledged(path: Path
         run(path, receipts)
 
 
+@covers("folding.md#commit", "store.md#commit")
 def test_two_processes_on_one_file_lose_nothing(path: Path) -> None:
     turns = times(20, 500)
     processes = [worker(path, "shared", turns) for _ in range(2)] + [worker(path, "own", turns)]
@@ -67,6 +71,7 @@ def test_two_processes_on_one_file_lose_nothing(path: Path) -> None:
     assert operations(path, "own") == {str(task): turns for task in range(TASKS)}
 
 
+@covers("store.md#events")
 def test_a_watcher_hears_of_another_process(path: Path) -> None:
     async def act(store: SqliteStore) -> None:
         async with watching(store, "local", await store.cursor()) as watch:
@@ -89,6 +94,7 @@ def lock(path: Path) -> Iterator[sqlite3.Connection]:
     other.close()
 
 
+@covers("folding.md#errors")
 def test_a_file_that_another_process_holds_is_unavailable_until_it_lets_go(
     path: Path, lock: sqlite3.Connection
 ) -> None:
@@ -116,6 +122,7 @@ async def _fill_up(store: SqliteStore, text: str) -> int:
     return 99
 
 
+@covers("folding.md#errors", "store.md#commit")
 def test_a_full_disk_fails_the_commit_and_nothing_else(path: Path) -> None:
     """The limit on a file's size stands in for a disk: writing beyond it fails in the same place."""
     text = "x" * 400_000
@@ -140,6 +147,7 @@ def test_a_full_disk_fails_the_commit_and_nothing_else(path: Path) -> None:
     run(path, act)
 
 
+@covers("store.md#commit")
 def test_a_commit_that_breaks_fails_alone(path: Path) -> None:
     async def act(store: SqliteStore) -> None:
         good = [store.commit(commit_of(key_of(f"p{number}"))) for number in range(20)]
@@ -174,6 +182,7 @@ def test_commits_that_wait_together_share_a_transaction(path: Path, monkeypatch:
     assert 1 <= statements.count("COMMIT") <= 20
 
 
+@covers("store.md#port")
 def test_reads_do_not_wait_for_a_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reached, go_on = threading.Event(), threading.Event()
     advance = sqlite_rows._advance
@@ -212,6 +221,7 @@ def test_too_many_waiting_commits_are_told_so(path: Path, monkeypatch: pytest.Mo
     run(path, act)
 
 
+@covers("store.md#expiry")
 def test_nothing_is_left_of_a_session_whose_time_is_over(path: Path) -> None:
     async def act(store: SqliteStore) -> None:
         entry = Entry("br_1", 1, NOON, "prompt", "text")
@@ -228,6 +238,7 @@ def test_nothing_is_left_of_a_session_whose_time_is_over(path: Path) -> None:
     connection.close()
 
 
+@covers("store.md#port")
 def test_a_commit_is_flushed_before_it_is_acknowledged(tmp_path: Path) -> None:
     connection = schema.open_for_writing(tmp_path / "state.db")
     told = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")]

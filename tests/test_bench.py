@@ -1,0 +1,78 @@
+"""The bench prints every figure of its table. Run by `make soak` only: `make bench` is the place for figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import corpora as bench_corpora
+from bench import daemon as bench_daemon
+from bench import fold_loss as bench_fold_loss
+from bench import hooks as bench_hooks
+from bench import nats as bench_nats
+from bench import page as bench_page
+from bench import proxy as bench_proxy
+from bench import replay as bench_replay
+from bench import resolve as bench_resolve
+from bench import secrets as bench_secrets
+from bench import stdio as bench_stdio
+from bench import tampering as bench_tampering
+from tests.support.clauses import covers
+
+
+@covers("product.md#checks", "resolve.md#speed", "stdio.md#speed", "store.md#throughput")
+def test_the_bench_prints_every_figure_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On corpora too small to judge: that each figure is there, beside its yardstick and with a verdict."""
+    monkeypatch.setattr(bench_corpora, "HERE", tmp_path)
+    monkeypatch.setattr(bench_resolve, "HERE", tmp_path)
+    monkeypatch.setattr(bench_stdio, "HERE", tmp_path)
+    sizes = (5, 10, 20)
+    bench_resolve.main(sizes, turns=1)
+    bench_stdio.main(sizes, turns=1)
+    monkeypatch.setattr(bench_tampering, "HERE", tmp_path)
+    assert bench_tampering.main(sizes)
+    bench_daemon.main(turns=1, sessions=50)
+    bench_hooks.main(turns=1, rounds=3)
+    bench_nats.main(turns=1, number=16)
+    bench_replay.main(turns=1, folder=tmp_path, most=1, at_least=100_000)
+    bench_fold_loss.main(tmp_path)
+    bench_proxy.main(turns=1, requests=16, subtasks=1)
+    bench_secrets.main(turns=1)
+    bench_page.main(turns=1, sessions=20, branches=2, long=61, operations=300)
+    printed = capsys.readouterr().out
+    rows = [line for line in printed.splitlines() if line.rstrip().endswith((" ok", " TOO SLOW"))]
+    for figure in (
+        "3 documents",
+        "10 documents",
+        "20 documents",
+        "peak memory",
+        "warm call",
+        "build",
+        "cold",
+        "ping",
+        "warm resolve, 5",
+        "branch + return, 1 client, 2025-11-25",
+        "branch + return, 16 clients, 2026-07-28",
+        "memory with 50 open sessions",
+        "2 KB",
+        "1 MB",
+        "missed",
+        "by mistake",
+        "a hook's answer, p99, 16 agents at once",
+        "commits, 1 client, 1 server",
+        "commits, 16 clients, 3 servers",
+        "the least of them, 16 clients, 1 server",
+        "folding a request of the replay, anthropic",
+        "in the agent's own loop, openai-responses",
+        "a history of 0.1 MB, nothing to fold, openai-chat",
+        "memory beside a history of",
+        "generated, last words",
+        "1 KB, 1 client",
+        "folded, first byte of a stream, 16 clients",
+        *(("first view of the list", "update of a session") if bench_page.CHROMIUM else ()),
+    ):
+        assert any(figure in row for row in rows), figure
+    assert printed.count("one-shot noticed, warm library noticed, warm stdio noticed") == 4
