@@ -114,8 +114,8 @@ Operation = Call | ListTools | About | Request
 class Answered(NamedTuple):
     text: str
     is_error: bool
-    meta: Mapping[str, Any] = {}  # what is ours of it
-    line: str = ""  # beside the answer
+    # Our keys of the result's `_meta`.
+    meta: Mapping[str, Any] = {}
 
 
 class Refused(NamedTuple):
@@ -160,10 +160,9 @@ def outcome(result: Any) -> Outcome:
     match result:
         case {"refused": {"code": code, "message": message, **more}}:
             return Refused(code, message, more.get("data"))
-        case {"content": [{"type": "text", "text": text}, *beside], "isError": is_error, **more} if len(beside) <= 1:
+        case {"content": [{"type": "text", "text": text}], "isError": is_error, **more}:
             meta: Any = more.get("_meta", {})
-            line = beside[0]["text"] if beside else ""
-            return Answered(text, is_error, {key: meta[key] for key in meta if key.startswith(OURS)}, line)
+            return Answered(text, is_error, {key: meta[key] for key in meta if key.startswith(OURS)})
     return Told(result)
 
 
@@ -228,9 +227,6 @@ class EveryClient:
 class EveryLastingClient(EveryClient):
     """Clients that keep a connection, send what they are given, and show JSON-RPC errors with their codes."""
 
-    unknown_tool: str
-    unknown_method: str
-
     def test_resolve_gives_the_bytes_of_the_command_for_odd_questions(
         self, client: Client, server: Server, shelf: Path
     ) -> None:
@@ -242,7 +238,7 @@ class EveryLastingClient(EveryClient):
 
     def test_an_unknown_tool_is_refused(self, client: Client, server: Server, shelf: Path) -> None:
         refused, answer = client(server, Call("context.nothing", {}), Call(RESOLVE, GUIDE))
-        assert_refused(refused, INVALID_PARAMS, self.unknown_tool)
+        assert_refused(refused, INVALID_PARAMS, "Unknown tool: context.nothing")
         assert answer == as_the_command_says(shelf, GUIDE)
 
     def test_an_argument_the_schema_does_not_name_is_refused(self, client: Client, server: Server) -> None:
@@ -256,7 +252,7 @@ class EveryLastingClient(EveryClient):
 
     def test_an_unknown_method_is_refused(self, client: Client, server: Server) -> None:
         [refused] = client(server, Request("context/unknown"))
-        assert_refused(refused, METHOD_NOT_FOUND, self.unknown_method)
+        assert_refused(refused, METHOD_NOT_FOUND, "Method not found: context/unknown")
 
     def test_calls_sent_at_once_each_get_their_own_answer(self, client: Client, server: Server) -> None:
         calls = [Call(RESOLVE, GUIDE | {"query": f"guide {number}", "budget": number}) for number in range(40)]
@@ -274,9 +270,6 @@ class EveryLastingClient(EveryClient):
 
 class OverStdio:
     """A server of the client's own, and what depends on how it was started."""
-
-    unknown_tool = "Unknown tool: context.nothing"
-    unknown_method = "Method not found: context/unknown"
 
     @pytest.fixture
     def server(self, shelf: Path) -> Server:

@@ -113,7 +113,7 @@ class TestTypeScriptClientsOverHttp(LastingOverHttp, EveryLastingClient):
             assert isinstance(refused, Refused)
             assert refused.code == NOT_FOUND
             refused = outcome({"refused": json.loads(refused.data["text"])["error"]})
-        assert_refused(refused, METHOD_NOT_FOUND, self.unknown_method)
+        assert_refused(refused, METHOD_NOT_FOUND, "Method not found: context/unknown")
 
 
 def test_a_client_pinned_to_a_version_to_come_learns_that_it_is_not_spoken(server: Server, scripts: Scripts) -> None:
