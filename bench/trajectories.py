@@ -20,7 +20,8 @@ from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, call
-from contextfold.serve.mcp.tools import Refusal, listing
+from contextfold.serve.mcp.tools import listing
+from contextfold.serve.request_error import RequestError
 from contextfold.stores.memory import MemoryStore
 
 HERE = Path(__file__).resolve().parent.parent.parent / "shared" / "trajectories"
@@ -224,9 +225,10 @@ def in_memory() -> Ask:
 
     async def ask(tool: str, arguments: Mapping[str, object]) -> str:
         given = {**arguments, "project_path": PROJECT}
-        answer = await call(TOOLS[tool], service, Caller("local", None, None), given)
-        if isinstance(answer, Refusal):
-            raise SystemExit(f"{tool} failed: {answer.message}")
+        try:
+            answer = await call(TOOLS[tool], service, Caller("local", None, None), given)
+        except RequestError as error:
+            raise SystemExit(f"{tool} failed: {error.message}") from error
         return answer.text
 
     return ask

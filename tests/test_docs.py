@@ -16,7 +16,7 @@ import pytest
 from contextfold.cli.parse import parse
 from contextfold.fold import session
 from contextfold.fold.service import inbox
-from contextfold.serve.http.guard import Limits
+from contextfold.serve.http.exchange import RequestLimits
 from tests.support.daemon import Daemon, Http
 from tests.support.machine import ROOT
 
@@ -133,7 +133,9 @@ def test_the_limits_that_pages_name_are_those_of_the_code() -> None:
     assert f"At most {waiting[0]} reports or {waiting[1]} wait" in capture
     share = f"{inbox.OWNER_ITEMS_MAX:,}, {inbox.OWNER_BYTES_MAX >> 20} MiB"
     assert f"| an owner's share of those | {share} | |" in daemon
-    assert f"| {Limits().streams:,} | |\n| of those an owner's | {Limits().streams_of_owner} | |" in daemon
+    assert (
+        f"| {RequestLimits().streams:,} | |\n| of those an owner's | {RequestLimits().streams_of_owner} | |" in daemon
+    )
     assert f"among the last {session.CALLS_KEPT} of a session" in capture
     assert f"among the last {session.CALLS_KEPT} of the session" in text_of(DOCS / "folding.md")
 

@@ -19,8 +19,8 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve.http.guard import OPEN_PATHS, PAGE_PATH, WEB_PATH
 from contextfold.serve.http.limits import Buckets, RateLimit
-from contextfold.serve.http.mcp_endpoint import Services
-from contextfold.serve.http.routes import routes_of
+from contextfold.serve.http.mcp_endpoint import DaemonServices
+from contextfold.serve.http.routes import DaemonApplication
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
 from contextfold.serve.mcp.tools import listing
@@ -115,14 +115,15 @@ def _settings() -> Iterator[str]:
 
 def routes() -> list[tuple[str, str, str]]:
     """Method, path and purpose of every route of a daemon with all tools."""
-    services = Services(
+    services = DaemonServices(
         FoldService(MemoryStore(), standard_scrubber()),
         Resolvers(Settings(b"", TOOL_TIMEOUT_S)),
         Buckets(RateLimit(1, 1)),
         Metrics(tool.name for tool in TOOLS),
+        str,
     )
     proxied = daemon_settings_from({}, {}).proxy
-    app = routes_of(TOOLS, services, body_max_bytes=1, proxied=proxied)
+    app = DaemonApplication(TOOLS, services, proxied)
     told = [
         (method, route.path, (inspect.getdoc(route.endpoint) or "").partition("\n")[0])
         for route in app.routes

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from contextfold.errors import FoldError
 from contextfold.fold.accounting import Thresholds
-from contextfold.fold.events import (
-    BranchCreated,
-    BranchDiscarded,
-    BranchFolded,
-    Event,
-    OperationCompleted,
-    SessionRolledBack,
-    SessionStarted,
-)
 from contextfold.fold.ledger.savings import Prices
 from contextfold.fold.reminder import Reminding
-from contextfold.fold.service.activity import Noted
-from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService, Policy
-from contextfold.fold.service.reports import LOST, PROXY
 from contextfold.fold.session import Limits
 from contextfold.scrub.rules import RulesInvalid
 from contextfold.scrub.scrubber import Scrubber
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.serve.http.bearer_tokens import LOCAL_OWNER
-from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, caller_from, refused
-from contextfold.serve.mcp.fold_tools import call as run_fold_tool
+from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
-from contextfold.serve.mcp.tools import Answer, FoldTool, Refusal
+from contextfold.serve.serial_fold import SerialFold
 from contextfold.settings import DaemonSettings, FoldSettings, SettingsError
 from contextfold.stores.memory import MemoryStore
 from contextfold.stores.sqlite.store import SqliteStore
@@ -45,12 +27,7 @@ if TYPE_CHECKING:
     from contextfold.serve.http.bearer_tokens import TokenFile
     from contextfold.serve.http.guard import Guard
     from contextfold.serve.mcp.tools import Tool
-    from contextfold.serve.ops.metrics import Metrics
     from contextfold.serve.ops.tracing import Tracer
-
-TIDY_EVERY_S = 60.0
-REASONS_MOST = 8  # that are told of one time the store is away
-Result = TypeVar("Result")
 
 
 def policy_of(settings: FoldSettings) -> Policy:
@@ -130,47 +107,9 @@ def _nats_extra() -> Iterator[None]:
         ) from None
 
 
-class FoldDesk:
-    """Folding for a process that does one thing at a time: a stdio server's worker, a command."""
-
-    def __init__(self, settings: FoldSettings, *, may_migrate: bool = True) -> None:
-        self.service = fold_service(settings, may_migrate=may_migrate)
-        self._runner = asyncio.Runner()
-        self._tidied_s = -TIDY_EVERY_S
-
-    def call(self, tool: FoldTool, arguments: Mapping[str, object], meta: Mapping[str, object]) -> Answer | Refusal:
-        return self.run(self._call(tool, arguments, meta))
-
-    def run(self, work: Awaitable[Result]) -> Result:
-        async def working() -> Result:
-            return await work
-
-        return self._runner.run(working())
-
-    def close(self) -> None:
-        self.run(self.service.store.close())
-        self._runner.close()
-
-    async def _call(
-        self, tool: FoldTool, arguments: Mapping[str, object], meta: Mapping[str, object]
-    ) -> Answer | Refusal:
-        try:
-            caller = caller_from(LOCAL_OWNER, meta)
-        except FoldError as problem:
-            return await refused(problem, self.service, Caller(LOCAL_OWNER), {})
-        await self._tidy()
-        answer = await run_fold_tool(tool, self.service, caller, arguments)
-        await self.service.store.settle()  # between calls nothing of this process runs
-        return answer
-
-    async def _tidy(self) -> None:
-        """What a daemon does in the background; nobody may be running one."""
-        now_s = time.monotonic()
-        if now_s - self._tidied_s >= TIDY_EVERY_S:
-            self._tidied_s = now_s
-            with suppress(FoldError):  # the call itself will say so
-                await self.service.end_idle()
-                await self.service.forget()
+def serial_fold(settings: FoldSettings, *, may_migrate: bool = True) -> SerialFold:
+    """Folding for a process that does one thing at a time."""
+    return SerialFold(fold_service(settings, may_migrate=may_migrate))
 
 
 def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) -> None:
@@ -213,10 +152,12 @@ def _tracer_of(settings: DaemonSettings) -> Tracer | None:
 
 
 def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer | None) -> Guard:
-    from contextfold.serve.http.guard import Limits as EdgeLimits
+    from contextfold.serve.http.exchange import RequestLimits
+    from contextfold.serve.http.guard import Guard
     from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
-    from contextfold.serve.http.mcp_endpoint import Services
-    from contextfold.serve.http.routes import StatingGuard, routes_of
+    from contextfold.serve.http.mcp_endpoint import DaemonServices
+    from contextfold.serve.http.routes import DaemonApplication
+    from contextfold.serve.ops.activity_recorder import ActivityRecorder, StoreConnectionLog
     from contextfold.serve.ops.logs import log
     from contextfold.serve.ops.metrics import Metrics
     from contextfold.serve.ops.tracing import traced
@@ -225,103 +166,29 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     toolsets: dict[str, tuple[Tool, ...]] = {"resolve": RESOLVE_TOOLS, "fold": FOLD_TOOLS}
     tools = [tool for name in settings.server.tools for tool in toolsets[name]]
     metrics = Metrics(tool.name for tool in tools)
-    # Without the fold tools nothing is kept, and no file is needed for it.
     scrubber = scrubber_of(settings.fold)
-    store: Store = open_store(settings.fold, tell=_Told()) if "fold" in settings.server.tools else MemoryStore()
+    # Without the fold tools nothing is stored, and no file is needed.
+    has_fold_tools = "fold" in settings.server.tools
+    store: Store = open_store(settings.fold, tell=StoreConnectionLog()) if has_fold_tools else MemoryStore()
     store = store if tracer is None else traced(store, tracer)
-    fold = FoldService(store, scrubber, policy_of(settings.fold), note=lambda noted: _count(noted, metrics, tracer))
+    fold = FoldService(store, scrubber, policy_of(settings.fold), note=ActivityRecorder(metrics, tracer))
     if settings.proxy.anthropic.goes_direct or settings.proxy.openai.goes_direct:
         log("proxy.variable_ignored", "warning", variable="HTTPS_PROXY")
     buckets = Buckets(RateLimit(settings.rate_per_second, settings.rate_burst))
-    services = Services(fold, Resolvers(settings.server), buckets, metrics, tracer)
-    return StatingGuard(
-        routes_of(tools, services, body_max_bytes=settings.body_max_bytes, proxied=settings.proxy),
-        no_state=fold.no_state,
+    services = DaemonServices(
+        fold, Resolvers(settings.server), buckets, metrics, lambda text: scrubber.scrub(text).text, tracer
+    )
+    return Guard(
+        DaemonApplication(tools, services, settings.proxy),
         hosts=HostRule(settings.host, settings.allow_hosts),
         metrics=metrics,
         buckets=buckets,
         tokens=tokens,
         tracer=tracer,
-        limits=EdgeLimits(
+        state=fold.no_state,
+        limits=RequestLimits(
             in_flight=settings.requests_max,
             body_bytes=settings.body_max_bytes,
             proxied_body_bytes=settings.proxy.body_max_bytes,
         ),
     )
-
-
-def _count(noted: Noted, metrics: Metrics, tracer: Tracer | None) -> None:
-    for rule in noted.rules:
-        metrics.redacted(rule)
-    for _ in range(noted.conflicts):
-        metrics.store_conflict()
-    if noted.store_failed:
-        metrics.store_error()
-    if noted.events:
-        metrics.store_commit()
-    for event in noted.events:
-        _count_event(event, metrics)
-    _count_reports(noted, metrics, tracer)
-
-
-def _count_reports(noted: Noted, metrics: Metrics, tracer: Tracer | None) -> None:
-    for (host, outcome), times in noted.reports.items():
-        if host != PROXY:  # who proxies counts its requests itself
-            metrics.hook_report(host, outcome, times)
-        if outcome == LOST:
-            _tell_lost(host, times, noted.reports_failed)
-    if noted.reports_wait is not None:
-        _tell_waiting(noted.reports_wait)
-    if noted.reports_took_s is not None:
-        metrics.hook_write_took(noted.reports_took_s)
-        if tracer is not None:
-            tracer.reports_written(noted.reports, noted.reports_took_s)
-
-
-class _Told:
-    """Says in the log that the store's connection went and came; why, once for each reason until it comes."""
-
-    def __init__(self) -> None:
-        self._reasons: set[str] = set()
-
-    def __call__(self, text: str) -> None:
-        from contextfold.serve.ops.logs import log
-
-        reason = text.removeprefix("away: ")
-        if text == "connected":
-            log("store.connected")
-            self._reasons.clear()
-        elif reason not in self._reasons and len(self._reasons) < REASONS_MOST:
-            log("store.away", "warning", reason=reason)
-            self._reasons.add(reason)
-
-
-def _tell_waiting(is_away: bool) -> None:
-    from contextfold.serve.ops.logs import log
-
-    log("reports.waiting" if is_away else "reports.tried", "warning" if is_away else "info")
-
-
-def _tell_lost(host: str, times: int, problem: Exception | None) -> None:
-    from contextfold.common.exception_location import place_of
-    from contextfold.serve.ops.logs import log
-
-    why = {"exception": type(problem).__name__, "raised_at": place_of(problem)} if problem else {}
-    log("reports.lost", "error", host=host, count=times, **why)
-
-
-def _count_event(event: Event, metrics: Metrics) -> None:
-    match event:
-        case BranchFolded():
-            metrics.folded(event.tokens_folded, event.tokens_folded - event.summary_tokens)
-            metrics.branch("folded_unfinished" if event.forced else "folded")
-        case OperationCompleted():
-            metrics.operation(event.source, event.tokens, failed=event.failed)
-        case BranchCreated():
-            metrics.branch("created")
-        case BranchDiscarded():
-            metrics.branch("discarded")
-        case SessionStarted():
-            metrics.session("started")
-        case SessionRolledBack():
-            metrics.session("rolled_back")

@@ -115,8 +115,8 @@ Operation = Call | ListTools | About | Request
 class Answered(NamedTuple):
     text: str
     is_error: bool
-    meta: Mapping[str, Any] = {}  # what is ours of it
-    line: str = ""  # beside the answer
+    # Our keys of the result's `_meta`.
+    meta: Mapping[str, Any] = {}
 
 
 class Refused(NamedTuple):
@@ -161,10 +161,9 @@ def outcome(result: Any) -> Outcome:
     match result:
         case {"refused": {"code": code, "message": message, **more}}:
             return Refused(code, message, more.get("data"))
-        case {"content": [{"type": "text", "text": text}, *beside], "isError": is_error, **more} if len(beside) <= 1:
+        case {"content": [{"type": "text", "text": text}], "isError": is_error, **more}:
             meta: Any = more.get("_meta", {})
-            line = beside[0]["text"] if beside else ""
-            return Answered(text, is_error, {key: meta[key] for key in meta if key.startswith(OURS)}, line)
+            return Answered(text, is_error, {key: meta[key] for key in meta if key.startswith(OURS)})
     return Told(result)
 
 
@@ -283,9 +282,6 @@ class EveryClient:
 class EveryLastingClient(EveryClient):
     """Clients that keep a connection, send what they are given, and show JSON-RPC errors with their codes."""
 
-    unknown_tool: str
-    unknown_method: str
-
     @covers(
         "seed-000#determinism-contract",
         "seed-000#transport",
@@ -306,7 +302,7 @@ class EveryLastingClient(EveryClient):
     @covers("stdio.md#tool-calls")
     def test_an_unknown_tool_is_refused(self, client: Client, server: Server, shelf: Path) -> None:
         refused, answer = client(server, Call("context.nothing", {}), Call(RESOLVE, GUIDE))
-        assert_refused(refused, INVALID_PARAMS, self.unknown_tool)
+        assert_refused(refused, INVALID_PARAMS, "Unknown tool: context.nothing")
         assert answer == as_the_command_says(shelf, GUIDE)
 
     @covers("stdio.md#tool-calls")
@@ -322,7 +318,7 @@ class EveryLastingClient(EveryClient):
     @covers("stdio.md#methods")
     def test_an_unknown_method_is_refused(self, client: Client, server: Server) -> None:
         [refused] = client(server, Request("context/unknown"))
-        assert_refused(refused, METHOD_NOT_FOUND, self.unknown_method)
+        assert_refused(refused, METHOD_NOT_FOUND, "Method not found: context/unknown")
 
     @covers("stdio.md#streams", "stdio.md#clients")
     def test_calls_sent_at_once_each_get_their_own_answer(self, client: Client, server: Server) -> None:
@@ -342,9 +338,6 @@ class EveryLastingClient(EveryClient):
 
 class OverStdio:
     """A server of the client's own, and what depends on how it was started."""
-
-    unknown_tool = "Unknown tool: context.nothing"
-    unknown_method = "Method not found: context/unknown"
 
     @pytest.fixture
     def server(self, shelf: Path) -> Server:

@@ -86,8 +86,6 @@ def read(answer: Outcome) -> tuple[Any, Any]:
     assert not answer.is_error
     assert list(answer.meta) == [STATE, COUNTER]
     assert answer.meta[COUNTER] == "v0"
-    active = answer.meta[STATE]["active_branch_id"]
-    assert answer.line.startswith(f"contextfold: branch {active} ") if active else answer.line == ""
     return json.loads(answer.text), answer.meta[STATE]
 
 
@@ -101,9 +99,6 @@ def assert_same_refusal(client: Client, told: Outcome, expected: Refused) -> Non
 
 class OverHttp:
     """The daemon that everybody shares, and what only it can do."""
-
-    unknown_tool = "Unknown tool; tools/list has those there are"
-    unknown_method = "Method not found"
 
     @pytest.fixture
     def server(self, daemon: Endpoint) -> Server:

@@ -115,7 +115,7 @@ class TestTypeScriptClientsOverHttp(LastingOverHttp, EveryLastingClient):
             assert isinstance(refused, Refused)
             assert refused.code == NOT_FOUND
             refused = outcome({"refused": json.loads(refused.data["text"])["error"]})
-        assert_refused(refused, METHOD_NOT_FOUND, self.unknown_method)
+        assert_refused(refused, METHOD_NOT_FOUND, "Method not found: context/unknown")
 
 
 @covers("stdio.md#eras", "stdio.md#clients")

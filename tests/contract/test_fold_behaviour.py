@@ -253,49 +253,17 @@ class TestRecording:
         assert record(transport, project, content="12345678", tokens=5)["tokens"] == 5
 
 
-class TestTheLineBesideAResult:
-    def line(self, transport: Transport) -> str | None:
-        """What stands beside the answer, which itself is as ever."""
-        assert all(block.keys() == {"type", "text"} for block in transport.result["content"])
-        _answer, *lines = (block["text"] for block in transport.result["content"])
-        assert len(lines) <= 1
-        return lines[0] if lines else None
-
-    def test_is_there_as_long_as_a_branch_is_open(self, transport: Transport, project: str) -> None:
-        record(transport, project, tokens=10)
-        assert self.line(transport) is None
-        begun = branch(transport, project, prompt="x" * 80, description="Find\nthe leak")["branch_id"]
-        told = f"contextfold: branch {begun} (Find the leak) is open: {{}} of 16384 tokens. When it is done, call "
-        told += "context_return with all that is needed."
-        assert self.line(transport) == told.format(20)
-        record(transport, project, tokens=7)
-        assert self.line(transport) == told.format(27)
-        for tool in ("context_branch_status", "context_list_branches"):
-            transport.call(tool, project_path=project)
-            assert self.line(transport) == told.format(27)
-        transport.call("context_expand", project_path=project, branch_id=begun)
-        assert self.line(transport) == told.format(27)
-        fold(transport, project)
-        assert self.line(transport) is None
-        transport.call("context_branch_status", project_path=project)
-        assert self.line(transport) is None
-
-    def test_after_a_return_it_is_about_the_branch_above(self, transport: Transport, project: str) -> None:
-        outer = branch(transport, project, description="outer")["branch_id"]
-        branch(transport, project, description="inner")
-        fold(transport, project)
-        assert str(self.line(transport)).startswith(f"contextfold: branch {outer} (outer) is open: ")
-
-    def test_at_the_branchs_limit_it_asks_for_the_return(self, transport: Transport, project: str) -> None:
-        branch(transport, project, prompt="x")
-        record(transport, project, tokens=16383)
-        assert "is at its limit: 16384 of 16384 tokens. Call context_return now" in str(self.line(transport))
-
-    def test_a_rollback_opens_the_branch_again(self, transport: Transport, project: str) -> None:
-        begun = branch(transport, project)["branch_id"]
-        fold(transport, project)
-        transport.call("context_rollback", project_path=project, branch_id=begun)
-        assert str(self.line(transport)).startswith(f"contextfold: branch {begun} ")
+def test_a_result_is_one_text_block_with_one_json_object(transport: Transport, project: str) -> None:
+    begun = branch(transport, project)["branch_id"]
+    for tool, more in (
+        ("context_branch_status", {}),
+        ("context_expand", {"branch_id": begun}),
+        ("context_list_branches", {}),
+    ):
+        transport.call(tool, project_path=project, **more)
+        (block,) = transport.result["content"]
+        assert block.keys() == {"type", "text"}
+        assert isinstance(json.loads(block["text"]), dict)
 
 
 class TestWhatAFoldLoses:

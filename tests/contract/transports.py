@@ -14,7 +14,7 @@ from contextfold.fold.service.fold_service import FoldService, Policy
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, META_OPERATION, META_SESSION, caller_from
 from contextfold.serve.mcp.fold_tools import call as run_fold_tool
-from contextfold.serve.mcp.tools import Refusal
+from contextfold.serve.request_error import RequestError
 from contextfold.stores.memory import MemoryStore
 from tests.support.daemon import Daemon, HttpAgent, Refused
 from tests.support.machine import COMMAND
@@ -41,10 +41,11 @@ class InProcess:
 
     def call(self, tool: str, _meta: Mapping[str, Any] | None = None, **arguments: Any) -> Any:
         caller = caller_from("local", _meta or {})
-        answer = self._runner.run(run_fold_tool(self._tools[tool], self._service, caller, arguments))
-        if isinstance(answer, Refusal):
-            raise Refused({"code": answer.code, "message": answer.message, "data": json.loads(answer.data)})
-        self.result = {"content": [{"type": "text", "text": text} for text in answer.texts], "_meta": answer.meta}
+        try:
+            answer = self._runner.run(run_fold_tool(self._tools[tool], self._service, caller, arguments))
+        except RequestError as error:
+            raise Refused(error.rpc_error()) from error
+        self.result = {"content": [{"type": "text", "text": answer.text}], "_meta": answer.meta}
         return json.loads(answer.text)
 
     def close(self) -> None:

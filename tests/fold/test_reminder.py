@@ -21,7 +21,6 @@ from contextfold.fold.session import EMPTY, Beginning, Limits, State, Work, begi
 from contextfold.fold.tool_arguments import branch_request
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, call
-from contextfold.serve.mcp.tools import Answer
 from contextfold.stores.memory import MemoryStore
 
 AT = "2026-01-01T00:00:00Z"
@@ -150,7 +149,7 @@ def test_a_session_that_has_ended_is_not_spoken_of() -> None:
     assert after == ""
 
 
-def test_a_request_with_the_line_beside_results_is_folded_whatever_the_description_says() -> None:
+def test_a_request_is_folded_whatever_the_description_says() -> None:
     tools = {tool.name: tool for tool in FOLD_TOOLS}
     described = "why {'error': 1}, \"isError\": true and 'branch_id': 'br_1'"
 
@@ -165,10 +164,8 @@ def test_a_request_with_the_line_beside_results_is_folded_whatever_the_descripti
         made: list[dict[str, object]] = [{"role": "user", "content": "Go."}]
         for number, (name, arguments) in enumerate(work):
             answer = await call(tools[name], service, Caller("local"), {"project_path": "/p", **arguments})
-            assert isinstance(answer, Answer)
-            assert len(answer.texts) == 2
             asked = {"type": "tool_use", "id": f"t{number}", "name": name, "input": arguments}
-            texts = [{"type": "text", "text": text} for text in answer.texts]
+            texts = [{"type": "text", "text": answer.text}]
             told = {"type": "tool_result", "tool_use_id": f"t{number}", "content": texts}
             made += [{"role": "assistant", "content": [asked]}, {"role": "user", "content": [told]}]
         await service.close()

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from contextfold import __version__
-from contextfold.serve.mcp.protocol import Session
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
+from contextfold.serve.mcp.tools import ToolResult
+from contextfold.serve.stdio import StdioSession
 from contextfold.settings import settings_from
 from tests.serve.wire import (
     ALIVE,
@@ -38,6 +39,12 @@ from tests.support.clauses import covers
 from tests.support.machine import COMMAND, command_of, interpreters
 
 LIMIT = 1_048_576
+
+
+def broken_call(_call: object) -> ToolResult:
+    raise ValueError("a bug")
+
+
 PYTHONS = interpreters()
 VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
 
@@ -179,9 +186,8 @@ class TestRequests:
         assert after_handshake(root, line) == [{"jsonrpc": "2.0", "id": 1, "result": {}}]
 
     def test_a_bug_of_ours_costs_one_answer(self) -> None:
-        session = Session(RESOLVE_TOOLS)
-        session._initialize = None  # type: ignore[method-assign, assignment]
-        answer = session.receive(INITIALIZE)
+        session = StdioSession(list(RESOLVE_TOOLS), broken_call)
+        answer = session.receive(modern("tools/call", {"name": "context.list_caches"}, 0))
         assert isinstance(answer, bytes)
         assert json.loads(answer) == protocol_error(-32603, "Internal error", request_id=0)
 

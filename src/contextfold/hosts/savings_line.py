@@ -1,1 +1,2 @@
-def savings_line(t): return "x"
+def savings_line(t):
+    return "x"

@@ -29,8 +29,8 @@ from contextfold.fold.tool_arguments import (
     position_of,
     rollback_choice,
 )
-from contextfold.serve.http.guard import OWNER
-from contextfold.serve.http.json_responses import JSON, object_in, refused
+from contextfold.serve.http.exchange import OWNER
+from contextfold.serve.http.json_responses import JSON, failure_response, object_in
 from contextfold.serve.http.mcp_endpoint import caller_of
 from contextfold.serve.mcp.fold_tools import record
 from contextfold.serve.ops.logs import log
@@ -76,7 +76,7 @@ class Api:
             try:
                 return await handler(request)
             except FoldError as problem:
-                return refused(problem, self._fold)
+                return failure_response(problem, self._fold)
 
         answered.__doc__ = handler.__doc__
         return answered
@@ -84,7 +84,7 @@ class Api:
     async def operations(self, request: Request) -> Response:
         """What an agent loop of one's own has done; the body is what `context_record` takes."""
         arguments = object_in(await request.body())
-        return _json((await record(self._fold, caller_of(request), arguments)).answer)
+        return _json((await record(self._fold, caller_of(request.scope), arguments)).answer)
 
     async def sessions(self, request: Request) -> Response:
         """Live sessions, the latest activity first: `limit`, `cursor`."""
@@ -135,7 +135,7 @@ class Api:
             *_session(request),
             choice.branch_id,
             restore_state=choice.restore_state,
-            operation_id=caller_of(request).operation_id,
+            operation_id=caller_of(request.scope).operation_id,
         )
         return _json(answer)
 

@@ -31,15 +31,15 @@ from contextfold.fold.service.inbox import InboxFull
 from contextfold.fold.service.reports import Report
 from contextfold.hosts import claude_code, cursor, vscode
 from contextfold.hosts.hook_event import Done, Observed
-from contextfold.serve.http.guard import HOOKS_PATH, OWNER, Receive, Scope, Send
-from contextfold.serve.http.json_responses import JSON, refused, told_error
+from contextfold.serve.http.exchange import OWNER, Receive, Scope, Send
+from contextfold.serve.http.guard import HOOKS_PATH
+from contextfold.serve.http.json_responses import JSON, error_response, failure_response
 from contextfold.serve.ops.metrics import Metrics
+from contextfold.serve.request_error import busy
 
 CONVERSATIONS_MAX = 10_000  # of an owner's that are remembered
 READ_INLINE_BYTES = 64 << 10
 SEARCHES_MAX = 100  # at a time, for sessions that a result named
-RETRY_AFTER = {"retry-after": "1"}
-UNAVAILABLE = 503
 
 
 class Reader(Record):
@@ -80,7 +80,7 @@ class Hooks:
             target = self._target(owner, observed)
         except FoldError as problem:
             self._metrics.hook_report(host, "refused")
-            return refused(problem, self._fold)
+            return failure_response(problem, self._fold)
         dones = (observed.done, *observed.batch) if observed.done else observed.batch
         if not dones:
             self._metrics.hook_report(host, "tied" if observed.session_id else "ignored")
@@ -89,7 +89,7 @@ class Hooks:
         except InboxFull:
             self._metrics.hook_report(host, "full")
             message = "Too much is waiting to be written; this report was not taken."
-            return told_error(UNAVAILABLE, "busy", message, headers=RETRY_AFTER)
+            return error_response(busy(message))
         # A result of our own tools has the branch's line beside it already.
         line = "" if observed.is_compacting else self._fold.line(target.key, reminds=not observed.is_ours)
         answer = READERS[host].answer(observed.event, line) if line else {}

@@ -1,7 +1,7 @@
-"""The resolve tools for the daemon: a few stdio servers of our own, each asked one thing at a time.
+"""The resolve tools for the daemon: a few stdio servers as child processes, each of which gets one call at a time.
 
-They are the very servers a host would start, so the text is the same on every transport, a stuck call ends by their
-time-out, and a long resolve takes no time from those who fold. Knows lines and processes, not what a tool does.
+They are the servers that a host would start, so the text is the same on every transport, a stuck call ends by their
+timeout, and a long resolve does not delay folding. Knows lines and processes, not what a tool does.
 """
 
 from __future__ import annotations
@@ -13,57 +13,63 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
-from contextfold.error_codes import INVALID_PARAMS
 from contextfold.errors import InternalError
 from contextfold.serve.mcp.jsonrpc import LINE_MAX_BYTES
-from contextfold.serve.mcp.protocol import META_CAPABILITIES, META_VERSION, MODERN_VERSIONS
+from contextfold.serve.mcp.protocol import META_CAPABILITIES, META_VERSION, STATELESS_VERSIONS, invalid_params
 from contextfold.serve.mcp.resolve_tools import failure
-from contextfold.serve.mcp.tools import Answer, Refusal
+from contextfold.serve.mcp.tools import ToolResult
+from contextfold.serve.request_error import BAD_REQUEST_STATUS, RequestError
 from contextfold.settings import CACHE_ROOT, CONFIG, SETTINGS, TOOL_TIMEOUT, Settings
 
-SERVERS = 2
-WAITING_MOST = 128  # for a server: half of what the daemon takes at a time, so that those who fold have the rest
-OVERTIME_S = 5.0  # beyond the server's own time-out, after which it is ended
-ANSWER_MAX_BYTES = 1 << 28
+PROCESSES = 2
+# Half of the requests that the daemon answers at a time, so that folding has the other half.
+WAITING_MAX = 128
+# A process that has not answered this long after its own timeout is killed.
+OVERTIME_S = 5.0
+RESPONSE_MAX_BYTES = 1 << 28
 INVALID_ARGUMENTS = "invalid_argument"
-_SETTLED = frozenset({CONFIG, *(setting.variable for setting in SETTINGS.values())})
-ENVELOPE = {META_VERSION: MODERN_VERSIONS[-1], META_CAPABILITIES: {}}
+_SETTLED_VARIABLES = frozenset({CONFIG, *(setting.variable for setting in SETTINGS.values())})
+ENVELOPE = {META_VERSION: STATELESS_VERSIONS[-1], META_CAPABILITIES: {}}
 
 
 class Resolvers:
-    def __init__(self, settings: Settings, servers: int = SERVERS) -> None:
-        self._idle: asyncio.LifoQueue[_Server] = asyncio.LifoQueue()  # the last one used has most in memory
-        self._servers = [_Server(settings) for _ in range(servers)]
-        for server in reversed(self._servers):
-            self._idle.put_nowait(server)
+    def __init__(self, settings: Settings, processes: int = PROCESSES) -> None:
+        # The last one used has most of its cache in memory.
+        self._idle: asyncio.LifoQueue[ResolverProcess] = asyncio.LifoQueue()
+        self._processes = [ResolverProcess(settings) for _ in range(processes)]
+        for process in reversed(self._processes):
+            self._idle.put_nowait(process)
         self._timeout_s = settings.tool_timeout_s
         self._waiting = 0
 
-    async def call(self, tool: str, arguments: Mapping[str, object]) -> Answer | Refusal:
-        if self._waiting >= WAITING_MOST:
-            return failure(InternalError(f"{WAITING_MOST} calls wait for a server already"))
+    async def call(self, tool: str, arguments: Mapping[str, object]) -> ToolResult:
+        """A tool's result; RequestError if the call is a protocol error."""
+        if self._waiting >= WAITING_MAX:
+            return failure(InternalError(f"{WAITING_MAX} calls wait for a process already"))
         self._waiting += 1
         try:
             async with asyncio.timeout(self._timeout_s):
-                server = await self._idle.get()
+                process = await self._idle.get()
         except TimeoutError:
-            return failure(InternalError("no server was free in time"))
+            return failure(InternalError("no process was free in time"))
         finally:
             self._waiting -= 1
         try:
-            return await server.call(tool, arguments)
+            return await process.call(tool, arguments)
         finally:
-            self._idle.put_nowait(server)
+            self._idle.put_nowait(process)
 
     async def close(self) -> None:
-        for server in self._servers:
-            await server.stop()
+        for process in self._processes:
+            await process.stop()
 
 
-class _Server:
+class ResolverProcess:
+    """A stdio server that is started when it is first needed, and again after it was killed."""
+
     def __init__(self, settings: Settings) -> None:
-        # Our own settings are settled: what a variable or a file says counts for less, and must not count again.
-        inherited = {name: value for name, value in os.environ.items() if name not in _SETTLED}
+        # The daemon has read the variables and the file already; the child must not read them again.
+        inherited = {name: value for name, value in os.environ.items() if name not in _SETTLED_VARIABLES}
         self._environment = inherited | {
             CACHE_ROOT: os.fsdecode(settings.cache_root),
             TOOL_TIMEOUT: str(settings.tool_timeout_s),
@@ -72,17 +78,20 @@ class _Server:
         self._process: asyncio.subprocess.Process | None = None
         self._calls = 0
 
-    async def call(self, tool: str, arguments: Mapping[str, object]) -> Answer | Refusal:
+    async def call(self, tool: str, arguments: Mapping[str, object]) -> ToolResult:
         self._calls += 1
         params = {"name": tool, "arguments": arguments, "_meta": ENVELOPE}
         message = {"jsonrpc": "2.0", "id": self._calls, "method": "tools/call", "params": params}
         request = json.dumps(message).encode() + b"\n"
         if len(request) > LINE_MAX_BYTES:
-            return _refused(INVALID_PARAMS, "Invalid params: the arguments are too long", None)
+            raise invalid_params("Invalid params: the arguments are too long")
         try:
             async with asyncio.timeout(self._timeout_s):
                 return _read(await self._ask(request), self._calls)
-        except Exception as problem:  # whatever it was: the answer that is still to come must not be the next one's
+        except RequestError:
+            raise
+        except Exception as problem:
+            # The response may still come, and must not be taken for the next call's.
             await self.stop()
             return failure(InternalError(type(problem).__name__))
         except asyncio.CancelledError:
@@ -98,14 +107,16 @@ class _Server:
 
     async def _ask(self, request: bytes) -> bytes:
         if self._process is None or self._process.returncode is not None:
+            # Its stderr may quote the request, and the response has the error's code. A session of its own keeps
+            # Ctrl-C on the daemon's terminal away from it.
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "contextfold", "serve", "--stdio"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,  # its lines may quote what was asked; the answer holds the code
+                stderr=asyncio.subprocess.DEVNULL,
                 env=self._environment,
-                limit=ANSWER_MAX_BYTES,
-                start_new_session=True,  # Ctrl-C on the daemon's terminal is the daemon's to handle
+                limit=RESPONSE_MAX_BYTES,
+                start_new_session=True,
             )
         assert self._process.stdin
         assert self._process.stdout
@@ -114,18 +125,21 @@ class _Server:
         return await self._process.stdout.readuntil(b"\n")
 
 
-def _read(line: bytes, request_id: int) -> Answer | Refusal:
+def _read(line: bytes, request_id: int) -> ToolResult:
     message = json.loads(line)
     if message["id"] != request_id:
-        raise ValueError("an answer to something else")
+        raise ValueError("a response to another request")
     if "error" in message:
         error = message["error"]
-        return _refused(error["code"], error["message"], error.get("data"))
+        raise RequestError(
+            BAD_REQUEST_STATUS,
+            INVALID_ARGUMENTS,
+            error["message"],
+            data=error.get("data"),
+            code=error["code"],
+            reason=INVALID_ARGUMENTS,
+        )
     result = message["result"]
     text: str = result["content"][0]["text"]
     kind = json.loads(text)["error"]["code"] if result["isError"] else ""
-    return Answer(text, kind, kind)
-
-
-def _refused(code: int, message: str, data: object) -> Refusal:
-    return Refusal(code, INVALID_ARGUMENTS, message, json.dumps(data), INVALID_ARGUMENTS, "")
+    return ToolResult(text, kind, kind)

@@ -1,8 +1,8 @@
-"""MCP over stdin and stdout: lines in, lines out, one answer for each request, in order. Knows streams, not tools.
+"""MCP over stdin and stdout: lines in, lines out, one response for each request, in order. Knows streams, not tools.
 
-The standard library alone, because starting is most of what a client waits for. Work is done by a worker process, so a
-stuck call costs its time-out and nothing more. Memory is bounded by one line of input and one answer: while a client
-does not read, nothing more is read from it.
+It starts on the standard library alone, because most of what a client waits for is the start. A worker process runs the
+tools, so a stuck call costs its timeout and nothing more. Memory is bounded by one line of input and one response:
+while a client does not read, nothing more is read from it.
 """
 
 from __future__ import annotations
@@ -13,49 +13,66 @@ import signal
 import sys
 
 from contextfold.common.descriptors import READABLE, WRITABLE, wait, write_all
-from contextfold.error_codes import JSON_RPC_CODES
 from contextfold.errors import FoldError, InternalError, StorageFailed
-from contextfold.serve.mcp.jsonrpc import INTEGER_DIGITS, LINE_MAX_BYTES, PARSE_ERROR, RpcError, error_line
-from contextfold.serve.mcp.protocol import Call, Session
+from contextfold.serve.mcp.jsonrpc import (
+    INTEGER_DIGITS,
+    LINE_MAX_BYTES,
+    InvalidMessage,
+    RpcRequest,
+    encode_error,
+    parse,
+)
+from contextfold.serve.mcp.protocol import McpServer, McpToolCall, encode_tool_result, has_envelope, is_initialize
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS, failure
 from contextfold.serve.mcp.resolve_tools import call as run_tool
-from contextfold.serve.mcp.tools import Answer, Refusal, ResolveTool
+from contextfold.serve.mcp.tools import ResolveTool, ToolResult
+from contextfold.serve.request_error import (
+    BAD_REQUEST_STATUS,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    RequestError,
+    internal_error,
+    known_error,
+)
 from contextfold.serve.worker import Worker
 from contextfold.settings import SettingsError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from contextfold.app import FoldDesk
     from contextfold.resolve.root import CacheRoot
     from contextfold.serve.mcp.tools import Tool
+    from contextfold.serve.serial_fold import SerialFold
     from contextfold.settings import Settings
 
 CHUNK_BYTES = 1 << 16
-LOG_LINE_BYTES = 512  # what a pipe takes at once
+# What a pipe takes at once.
+LOG_LINE_BYTES = 512
 HEAD_LENGTH_BYTES = 4
 STDIN, STDOUT, STDERR = 0, 1, 2
 
 
 class TooLong:
-    """Stands for a line that was not kept."""
+    """Stands for a line that was longer than LINE_MAX_BYTES and was discarded."""
 
 
 def serve(settings: Settings) -> None:
-    """Answer until the input ends or nobody reads the answers any more."""
-    answers = _take_stdout()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever starts us may ignore it, and that would be inherited
-    sys.set_int_max_str_digits(INTEGER_DIGITS)  # likewise a variable of the environment
-    session = Session(_tools(settings))
-    worker = Worker(_Desk(settings).respond, close_in_worker=(STDIN, answers))
+    """Answer until the input ends or nobody reads the responses any more."""
+    responses = _take_stdout()
+    # A parent may ignore SIGCHLD or change the digit limit, and both are inherited.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    sys.set_int_max_str_digits(INTEGER_DIGITS)
+    worker = Worker(ToolRunner(settings).respond, close_in_worker=(STDIN, responses))
+    session = StdioSession(_tools(settings), lambda call: _run(call, worker, settings.tool_timeout_s))
     try:
         for line in lines(STDIN):
-            answer = _answer(line, session, worker, settings)
-            if answer is not None:
-                write_all(answers, answer)
+            response = session.receive(line)
+            if response is not None:
+                write_all(responses, response + b"\n")
     except (BrokenPipeError, ConnectionResetError):
-        pass  # the client is gone, and with it whoever an error could be told to
+        # The client is gone, and nobody is left to report an error to.
+        pass
     except OSError as problem:
         raise StorageFailed(
             f"cannot write the answers to stdout: {problem.strerror}; start the server anew"
@@ -73,65 +90,84 @@ def _tools(settings: Settings) -> list[Tool]:
     return tools
 
 
-def _answer(line: bytes | TooLong, session: Session, worker: Worker, settings: Settings) -> bytes | None:
-    if isinstance(line, TooLong):
-        return error_line(RpcError(PARSE_ERROR, "Parse error"))
-    if line in (b"", b"\r"):
-        return None
-    answer = session.receive(line)
-    if isinstance(answer, Call):
-        return session.finish(answer, _run(answer, worker, settings))
-    return answer
+class StdioSession:
+    """One client's conversation: the handshake, and a response for each request."""
+
+    def __init__(self, tools: list[Tool], run: Callable[[McpToolCall], ToolResult]) -> None:
+        self._server, self._run = McpServer(tools), run
+        self._is_initialized = False
+
+    def receive(self, line: bytes | TooLong) -> bytes | None:
+        """The response to a line; None where none is due."""
+        if isinstance(line, TooLong):
+            return encode_error(None, InvalidMessage(PARSE_ERROR, "Parse error"))
+        if line in (b"", b"\r"):
+            return None
+        request_id = None
+        try:
+            request = parse(line)
+            request_id = request.id
+            return None if request.is_notification else self._answer(request)
+        except InvalidMessage as error:
+            return encode_error(error.request_id, error)
+        except RequestError as error:
+            return encode_error(request_id, error)
+        except Exception:
+            # A bug costs one response, not the session.
+            return encode_error(request_id, internal_error())
+
+    def _answer(self, request: RpcRequest) -> bytes:
+        if not (self._is_initialized or is_initialize(request) or has_envelope(request)):
+            raise RequestError(BAD_REQUEST_STATUS, "not_initialized", "Server not initialized", code=INVALID_REQUEST)
+        response = self._server.answer(request)
+        self._is_initialized = self._is_initialized or is_initialize(request)
+        return response if isinstance(response, bytes) else encode_tool_result(response, self._run(response))
 
 
-def _run(call: Call, worker: Worker, settings: Settings) -> Answer | Refusal:
-    answer: Answer | Refusal
+def _run(call: McpToolCall, worker: Worker, timeout_s: float) -> ToolResult:
+    """Run a tool in the worker. A call that fails or takes too long costs that call alone."""
     try:
         request = json.dumps([call.tool.name, call.arguments, call.meta]).encode("ascii")
-        answer = _opened(worker.ask(request, settings.tool_timeout_s))
-    except Exception as problem:  # no answer in time, or a bug of ours: either costs one call
-        answer = _failed(call, InternalError(f"{type(problem).__name__}: {problem}"))
-    if answer.reason:
-        log(f"{call.tool.name}: {answer.reason}")
-    return answer
+        result = _unpack(worker.ask(request, timeout_s))
+    except Exception as problem:
+        error = InternalError(f"{type(problem).__name__}: {problem}")
+        result = failure(error) if isinstance(call.tool, ResolveTool) else internal_error(error.reason)
+    if result.reason:
+        log(f"{call.tool.name}: {result.reason}")
+    if isinstance(result, RequestError):
+        raise result
+    return result
 
 
-def _failed(call: Call, problem: InternalError) -> Answer | Refusal:
-    return failure(problem) if isinstance(call.tool, ResolveTool) else _refused(problem)
-
-
-def _refused(problem: InternalError) -> Refusal:
-    return Refusal(JSON_RPC_CODES[problem.code], problem.code, problem.message, "null", problem.reason, "")
-
-
-class _Desk:
-    """Where the worker does its work: a request in, an answer out, what was opened kept."""
+class ToolRunner:
+    """Runs tools in the worker: a request in, a packed result out. What was opened stays open."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._root: CacheRoot | None = None
-        self._fold: FoldDesk | None = None
+        self._fold: SerialFold | None = None
 
     def respond(self, request: bytes) -> bytes:
         name, arguments, meta = json.loads(request)
         tool = next(tool for tool in _tools(self._settings) if tool.name == name)
-        if isinstance(tool, ResolveTool):
-            return _sealed(run_tool(tool, self._opened_root(), arguments))
         try:
-            return _sealed(self._opened_fold().call(tool, arguments, meta))
-        except FoldError as problem:  # the store cannot be opened; the next call tries again
-            data = json.dumps(dict(problem.data))
-            number = JSON_RPC_CODES[problem.code]
-            return _sealed(Refusal(number, problem.code, problem.message, data, problem.reason, ""))
+            if isinstance(tool, ResolveTool):
+                return _pack(run_tool(tool, self._opened_root(), arguments))
+            return _pack(self._opened_fold().call(tool, arguments, meta))
+        except RequestError as error:
+            return _pack(error)
+        except FoldError as problem:
+            # The store cannot be opened; the next call tries again.
+            return _pack(known_error(problem.code, problem.message, problem.data, reason=problem.reason))
         except SettingsError as problem:
-            return _sealed(_refused(InternalError(str(problem))))
+            return _pack(internal_error(str(problem)))
 
-    def _opened_fold(self) -> FoldDesk:
+    def _opened_fold(self) -> SerialFold:
         if self._fold is None:
-            from contextfold.app import FoldDesk
+            from contextfold.app import serial_fold
 
             assert self._settings.fold is not None
-            self._fold = FoldDesk(self._settings.fold)
+            self._fold = serial_fold(self._settings.fold)
         return self._fold
 
     def _opened_root(self) -> CacheRoot:
@@ -142,21 +178,28 @@ class _Desk:
         return self._root
 
 
-def _sealed(answer: Answer | Refusal) -> bytes:
-    """An answer as bytes: what is small as JSON, then its text as it is."""
-    text, rest = (answer.text, answer[1:]) if isinstance(answer, Answer) else ("", tuple(answer))
-    head = json.dumps([isinstance(answer, Answer), rest]).encode("ascii")
+def _pack(result: ToolResult | RequestError) -> bytes:
+    """A result or an error as bytes: a JSON head, then the text as it is."""
+    if isinstance(result, RequestError):
+        text = ""
+        rest: list[object] = [result.status, result.kind, result.message, result.data, result.code, result.reason]
+    else:
+        text, rest = result.text, list(result[1:])
+    head = json.dumps([isinstance(result, ToolResult), rest]).encode("ascii")
     return len(head).to_bytes(HEAD_LENGTH_BYTES, "little") + head + text.encode()
 
 
-def _opened(sealed: bytes) -> Answer | Refusal:
-    text_at = HEAD_LENGTH_BYTES + int.from_bytes(sealed[:HEAD_LENGTH_BYTES], "little")
-    is_answer, rest = json.loads(sealed[HEAD_LENGTH_BYTES:text_at])
-    return Answer(sealed[text_at:].decode(), *rest) if is_answer else Refusal(*rest)
+def _unpack(packed: bytes) -> ToolResult | RequestError:
+    text_at = HEAD_LENGTH_BYTES + int.from_bytes(packed[:HEAD_LENGTH_BYTES], "little")
+    is_result, rest = json.loads(packed[HEAD_LENGTH_BYTES:text_at])
+    if is_result:
+        return ToolResult(packed[text_at:].decode(), *rest)
+    status, kind, message, data, code, reason = rest
+    return RequestError(status, kind, message, data=data, code=code, reason=reason)
 
 
 def lines(descriptor: int) -> Iterator[bytes | TooLong]:
-    """Each line without its newline. One that is too long is passed over as it comes, never held."""
+    """Each line without its newline. One that is too long is discarded as it arrives."""
     line = bytearray()
     too_long = False
     while chunk := _read(descriptor):
@@ -179,23 +222,26 @@ def _read(descriptor: int) -> bytes:
     while True:
         try:
             return os.read(descriptor, CHUNK_BYTES)
-        except BlockingIOError:  # whoever gave us this stream made it so
+        except BlockingIOError:
+            # The parent may have made the stream non-blocking.
             wait(descriptor, READABLE)
         except OSError:
-            return b""  # closed
+            # A closed stream has ended.
+            return b""
 
 
 def _take_stdout() -> int:
-    """Keep stdout for answers alone: whatever a library prints from now on goes to stderr."""
+    """Keep stdout for responses: what a library prints from now on goes to stderr."""
     for stream, descriptor, flags in ((sys.stdin, STDIN, os.O_RDONLY), (sys.stderr, STDERR, os.O_WRONLY)):
-        if stream is None:  # closed: whatever is opened next would be taken for it
+        if stream is None:
+            # It is closed, and the next file that is opened would get its number.
             _open_as(descriptor, flags)
     try:
-        answers = os.dup(STDOUT)
+        responses = os.dup(STDOUT)
     except OSError:
         raise StorageFailed("cannot write answers: stdout is closed; a host starts this with a pipe there") from None
     os.dup2(STDERR, STDOUT)
-    return answers
+    return responses
 
 
 def _open_as(descriptor: int, flags: int) -> None:
@@ -206,7 +252,7 @@ def _open_as(descriptor: int, flags: int) -> None:
 
 
 def log(text: str) -> None:
-    """One line for the operator, if stderr takes it at once: a log that nobody reads must not stop the server."""
+    """Write one line for the operator, if stderr takes it at once: a log that nobody reads must not stop the server."""
     line = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:LOG_LINE_BYTES])
     whole = line.encode("utf-8", "backslashreplace")[: LOG_LINE_BYTES - 1].decode("utf-8", "ignore")
     try:

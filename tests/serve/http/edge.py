@@ -25,8 +25,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
 from contextfold.serve.http import server as daemon
+from contextfold.serve.http import uvicorn_adapter
 from contextfold.serve.http.bearer_tokens import TokenFile
-from contextfold.serve.http.guard import OWNER, Guard, Limits, Receive, Scope, Send
+from contextfold.serve.http.exchange import OWNER, Receive, RequestLimits, Scope, Send
+from contextfold.serve.http.guard import Guard
 from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
 from contextfold.serve.ops.logs import log, take_over
 from contextfold.serve.ops.metrics import Metrics
@@ -129,15 +131,15 @@ class Application:
             metrics=self.metrics,
             buckets=Buckets(MANY),
             tokens=TokenFile(path, lambda text: log("tokens", "error", problem=text)) if path else None,
-            limits=Limits(**self._settings.get("limits", {})),
+            limits=RequestLimits(**self._settings.get("limits", {})),
         )
 
 
 def serve(settings: dict[str, Any]) -> None:
     take_over()
     for name, value in settings.get("constants", {}).items():
-        assert hasattr(daemon, name)
-        setattr(daemon, name, value)
+        assert hasattr(uvicorn_adapter, name)
+        setattr(uvicorn_adapter, name, value)
     try:
         daemon.run(
             lambda: Application(settings).guarded(), host=settings["host"], port=settings["port"], on_listening=tell

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from contextfold.serve.http.bearer_tokens import LOCAL_OWNER, TokenFile, add
-from contextfold.serve.http.guard import OWNER, Guard, Limits, Message, Receive, Scope, Send
+from contextfold.serve.http.exchange import OWNER, Message, Receive, RequestLimits, Scope, Send
+from contextfold.serve.http.guard import Guard
 from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
 from contextfold.serve.ops.metrics import Metrics
 from tests.support.clauses import covers
@@ -230,13 +231,13 @@ def test_an_owner_who_calls_too_often_is_told_when_to_come_back() -> None:
 def test_a_body_over_the_limit_never_reaches_the_application() -> None:
     async def scenario() -> None:
         seen = Seen()
-        guard = guarded(seen, limits=Limits(body_bytes=10))
+        guard = guarded(seen, limits=RequestLimits(body_bytes=10))
         assert (await Client(b"x" * 10).call(guard)).status == 200
         for chunks, length in (((b"x" * 11,), None), ((b"x" * 6, b"x" * 6), None), ((), "11"), ((), "9" * 5000)):
             headers = host("localhost", *([("content-length", length)] if length else []))
             assert (await Client(*chunks, headers=headers).call(guard)).error == (413, "body_too_large")
         assert len(seen.scopes) == 1
-        assert guard.room.buffered_bytes == 0
+        assert guard.capacity.buffered_bytes == 0
 
     run(scenario())
 
@@ -250,14 +251,14 @@ def test_all_bodies_together_are_bounded() -> None:
             await leave.wait()
             await Seen()(scope, receive, send)
 
-        guard = guarded(app, limits=Limits(buffered_bytes=10))
+        guard = guarded(app, limits=RequestLimits(buffered_bytes=10))
         first = asyncio.create_task(Client(b"x" * 6).call(guard))
         await entered.wait()
         assert (await Client(b"x" * 6).call(guard)).error == (503, "busy")
         leave.set()
         assert (await first).status == 200
         assert (await Client(b"x" * 6).call(guard)).status == 200
-        assert guard.room.buffered_bytes == guard.room.in_flight == 0
+        assert guard.capacity.buffered_bytes == guard.capacity.in_flight == 0
 
     run(scenario())
 
@@ -284,7 +285,7 @@ def test_after_the_body_an_application_hears_of_the_clients_end_and_not_before()
         await call
         assert heard == ["http.request", "http.disconnect"]
         assert client.sent == []
-        assert guard.room.in_flight == 0
+        assert guard.capacity.in_flight == 0
 
     run(scenario())
 
@@ -296,7 +297,7 @@ def test_a_client_that_leaves_before_its_body_is_here_is_forgotten(capfd: pytest
         client.gone.set()
         guard = guarded(seen)
         await client.call(guard)
-        assert (client.sent, seen.scopes, guard.room.in_flight) == ([], [], 0)
+        assert (client.sent, seen.scopes, guard.capacity.in_flight) == ([], [], 0)
 
     run(scenario())
     (line,) = capfd.readouterr().err.splitlines()
@@ -370,7 +371,7 @@ def test_a_stream_that_begins_while_the_daemon_stops_is_ended() -> None:
         client = await Client().call(guard)
         assert client.status == 200
         assert client.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
-        assert guard.room.streams == guard.room.in_flight == 0
+        assert guard.capacity.streams == guard.capacity.in_flight == 0
 
     run(scenario())
 

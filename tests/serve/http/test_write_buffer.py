@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from contextfold.serve.http.write_buffer import GATHERED_MAX_BYTES, Outgoing
+from contextfold.serve.http.write_buffer import BUFFER_MAX_BYTES, BufferedTransport
 
-LARGE = b"x" * (GATHERED_MAX_BYTES + 1)
+LARGE = b"x" * (BUFFER_MAX_BYTES + 1)
 
 
 class Wire(asyncio.Transport):
@@ -39,7 +39,7 @@ def wire() -> Wire:
 
 def test_what_is_written_in_one_turn_leaves_together_at_the_next(wire: Wire) -> None:
     async def write() -> None:
-        outgoing = Outgoing(wire, asyncio.get_running_loop())
+        outgoing = BufferedTransport(wire, asyncio.get_running_loop())
         for part in (b"head ", b"", b"body"):
             outgoing.write(part)
         assert wire.written == []
@@ -54,7 +54,7 @@ def test_what_is_written_in_one_turn_leaves_together_at_the_next(wire: Wire) -> 
 
 def test_it_can_be_told_not_to_wait(wire: Wire) -> None:
     async def write() -> None:
-        outgoing = Outgoing(wire, asyncio.get_running_loop())
+        outgoing = BufferedTransport(wire, asyncio.get_running_loop())
         outgoing.write(b"head ")
         outgoing.write(b"body")
         outgoing.flush()
@@ -69,21 +69,21 @@ def test_what_is_large_leaves_at_once_behind_what_came_before(wire: Wire) -> Non
     """Otherwise the transport could not tell a writer to wait, and memory would have no bound."""
 
     async def write() -> None:
-        outgoing = Outgoing(wire, asyncio.get_running_loop())
+        outgoing = BufferedTransport(wire, asyncio.get_running_loop())
         outgoing.write(b"head")
         outgoing.write(LARGE)
         assert wire.written == [b"head", LARGE]
         for _ in range(1000):
             outgoing.write(LARGE[:1000])
         kept = 1000 * 1000 - sum(map(len, wire.written[2:]))
-        assert 0 <= kept <= GATHERED_MAX_BYTES
+        assert 0 <= kept <= BUFFER_MAX_BYTES
 
     asyncio.run(write())
 
 
 def test_closing_sends_what_is_left_first(wire: Wire) -> None:
     async def write() -> None:
-        outgoing = Outgoing(wire, asyncio.get_running_loop())
+        outgoing = BufferedTransport(wire, asyncio.get_running_loop())
         outgoing.write(b"the end")
         outgoing.close()
         assert (wire.written, wire.closed) == ([b"the end"], True)
@@ -95,7 +95,7 @@ def test_a_transport_that_closes_itself_gets_all_or_nothing_of_the_rest(wire: Wi
     """Which of both is the transport's to say: here nothing is left out between two parts."""
 
     async def write() -> None:
-        outgoing = Outgoing(wire, asyncio.get_running_loop())
+        outgoing = BufferedTransport(wire, asyncio.get_running_loop())
         wire.close()
         for part in (b"small", LARGE, b"small again"):
             outgoing.write(part)
@@ -107,7 +107,7 @@ def test_a_transport_that_closes_itself_gets_all_or_nothing_of_the_rest(wire: Wi
 
 def test_all_else_is_the_transports_own(wire: Wire) -> None:
     async def look() -> None:
-        outgoing = Outgoing(wire, asyncio.get_running_loop())
+        outgoing = BufferedTransport(wire, asyncio.get_running_loop())
         assert outgoing.get_write_buffer_size() == 7  # type: ignore[operator]
         assert outgoing.is_closing() is False  # type: ignore[operator]
 

@@ -14,7 +14,7 @@ import pytest
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.store import SessionKey
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.serve.http.exchange import Limits, Message, Receive, Scope, Send
+from contextfold.serve.http.exchange import Message, Receive, RequestLimits, Scope, Send
 from contextfold.serve.http.guard import Guard
 from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
 from contextfold.serve.ops.metrics import Metrics
@@ -46,7 +46,7 @@ class Place:
             hosts=HostRule("127.0.0.1"),
             metrics=self.metrics,
             buckets=Buckets(RateLimit(1000, 1000)),
-            limits=Limits(**limits),
+            limits=RequestLimits(**limits),
         )
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,7 +83,7 @@ class Client:
     async def call(self, place: Place) -> Client:
         async with asyncio.timeout(WAIT_S):
             await place.guard(self.scope, self.receive, self.send)
-        assert place.guard.room.in_flight == 0
+        assert place.guard.capacity.in_flight == 0
         return self
 
     @property
@@ -112,7 +112,7 @@ def run(scenario: Callable[[], Awaitable[None]], place: Place) -> None:
             await scenario()
         finally:
             await place.proxy.close()
-        assert (place.guard.room.streams, place.guard.room.streams_of) == (0, {})
+        assert (place.guard.capacity.streams, place.guard.capacity.streams_of) == (0, {})
 
     asyncio.run(main())
 
@@ -172,7 +172,7 @@ def test_an_upstream_that_does_not_take_the_request_is_a_gateway_timeout(
         assert client.error == (504, "upstream_timeout")
         over.set()
 
-    place.guard.room.limits = Limits(proxied_body_bytes=1 << 30)
+    place.guard.capacity.limits = RequestLimits(proxied_body_bytes=1 << 30)
     run(scenario, place)
 
 
@@ -294,9 +294,9 @@ def test_the_room_for_looking_is_given_back_however_a_request_ends(
     monkeypatch.setattr(passing, "FOLDED_ALL_MAX_BYTES", len(HELLO))
 
     async def scenario() -> None:
-        place.guard.room.limits = Limits(body_timeout_s=0.05)
+        place.guard.capacity.limits = RequestLimits(body_timeout_s=0.05)
         assert (await Client(HELLO, is_whole=False).call(place)).error == (408, "body_timeout")
-        place.guard.room.limits = Limits()
+        place.guard.capacity.limits = RequestLimits()
         place.upstream.script = lambda _, wire: wire.socket.shutdown(2)
         assert (await Client(HELLO).call(place)).error == (502, "upstream_broken")
         asked = threading.Event()

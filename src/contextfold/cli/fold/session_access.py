@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from contextfold.app import FoldDesk
+from contextfold.app import serial_fold
 from contextfold.cli.output import TURNING, say, tell_on_terminal
 from contextfold.common.canonical import Encodable, encode
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
@@ -18,6 +18,7 @@ from contextfold.fold.service.overview import Overview
 from contextfold.fold.session import State
 from contextfold.fold.store import SessionKey
 from contextfold.serve.http.bearer_tokens import LOCAL_OWNER
+from contextfold.serve.serial_fold import SerialFold
 from contextfold.settings import fold_settings_from
 
 MAIN = "main"  # what the main thread is called where a branch could be named
@@ -48,7 +49,7 @@ class Place:
 class Desk:
     """The store, asked one thing at a time."""
 
-    fold: FoldDesk
+    fold: SerialFold
     overview: Overview
 
     def look(self, place: Place) -> State:
@@ -64,7 +65,7 @@ def at_desk(values: Values) -> Iterator[Desk]:
         raise StoreInvalid(
             f"there is no store yet: {settings.store} is not there; `context serve` makes it, --store names another"
         )
-    fold = FoldDesk(settings, may_migrate=False)
+    fold = serial_fold(settings, may_migrate=False)
     try:
         yield Desk(fold, Overview(fold.service))
     finally:

@@ -1,4 +1,4 @@
-"""The dashboard's files, as they lie in the package: read once, sent with rules that let no other in. Knows HTTP."""
+"""The dashboard's files from the package: read once, sent with a policy that allows no other sources. Knows HTTP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from contextfold.serve.http.guard import PAGE_PATH, WEB_PATH
-from contextfold.serve.http.json_responses import told_error
+from contextfold.serve.http.json_responses import error_response
+from contextfold.serve.request_error import RequestError
 
 PAGE = "index.html"
 TYPES = {
@@ -35,7 +36,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
 _HEADERS = {"content-security-policy": CONTENT_SECURITY_POLICY, "cross-origin-opener-policy": "same-origin"}
 
 
-class Web:
+class DashboardFiles:
     def __init__(self) -> None:
         self._files = {
             file.name: (file.read_bytes(), TYPES[suffix])
@@ -51,15 +52,15 @@ class Web:
 
     async def page(self, _request: Request) -> Response:
         """The dashboard."""
-        return self._sent(PAGE)
+        return self._response(PAGE)
 
     async def file(self, request: Request) -> Response:
         """The dashboard's script and style."""
-        return self._sent(request.path_params["name"])
+        return self._response(request.path_params["name"])
 
-    def _sent(self, name: str) -> Response:
-        found = self._files.get(name)
-        if found is None:
-            return told_error(404, "not_found", "There is no such file; the dashboard is at /.")
-        content, content_type = found
+    def _response(self, name: str) -> Response:
+        file = self._files.get(name)
+        if file is None:
+            return error_response(RequestError(404, "not_found", "There is no such file; the dashboard is at /."))
+        content, content_type = file
         return Response(content, headers={"content-type": content_type, **_HEADERS})

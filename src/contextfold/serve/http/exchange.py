@@ -1,10 +1,11 @@
-"""One request and its answer, as both sides of the daemon's edge see them, and how many there may be at once.
+"""One HTTP request and its response at the daemon's edge, and how many there may be at once.
 
-    own paths      the whole body is here before the application is asked; every answer gets our headers
-    proxied ones   the body comes as it arrives, with a bound on its size and on how slow it may be; an answer that the
-                   application marks AS_IT_CAME passes untouched, and is cut where it does not end by itself
+    own paths       the whole body is here before the application is called; every response gets our headers
+    proxied paths   the body is passed on as it arrives, with a bound on its size and its speed; a response that the
+                    application marks AS_IT_CAME is not changed, and is cut where it does not end by itself
 
-Knows ASGI, nothing of who may come in (`serve.http.guard`) nor of what is served.
+`HttpExchange.send` is the only wrapper around the server's `send`: it sets every header of ours, X-Context-State among
+them. Knows ASGI, nothing of admission (`serve.http.guard`) nor of what is served.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
 
-from contextfold.common.record import Record
-from contextfold.serve.http.refusals import INTERNAL_ERROR, Refusal, busy, error_told, internal_error, too_large
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.ops.tracing import NO_SPAN, Span
+from contextfold.serve.request_error import INTERNAL_ERROR_STATUS, RequestError, busy
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -28,43 +29,54 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-OWNER = "contextfold.owner"  # where the inner application finds the caller
-AS_IT_CAME = "contextfold.as_it_came"  # in the start of an answer that is somebody else's: nothing of it is changed
+# Keys of the scope: the caller's owner, and the exchange itself.
+OWNER = "contextfold.owner"
+EXCHANGE = "contextfold.exchange"
+# In the start of a response that is an upstream's: nothing of it is changed.
+AS_IT_CAME = "contextfold.as_it_came"
+
 MCP_PATH = "/mcp"
 PROXY_PATH = "/proxy/"
-TOKEN_HEADER = b"x-context-token"  # where a proxied request has ours: its `Authorization` is the provider's
+STATE_HEADER = b"x-context-state"
+# The daemon's token of a proxied request, whose `Authorization` is the provider's.
+TOKEN_HEADER = b"x-context-token"
 
 _SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),
 )
-_OURS = frozenset(name for name, _ in _SECURITY_HEADERS) | {b"server", b"date"}
+_OWN_HEADERS = frozenset(name for name, _ in _SECURITY_HEADERS) | {b"server", b"date"}
 _BEARER_WORDS = 2
 _LENGTH_DIGITS = 20
 
 
-class Limits(Record):
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
     """How much at once. A stream counts as a request only until it has begun: clients keep one open for hours."""
 
     in_flight: int = 256
-    streams: int = 1024  # event streams and proxied requests: a model may take minutes to answer
+    # Event streams and proxied requests: a model may take minutes to answer.
+    streams: int = 1024
     streams_of_owner: int = 256
     body_bytes: int = 4 << 20
-    buffered_bytes: int = 64 << 20  # of all bodies together
-    body_timeout_s: float = 30.0  # for all of a body; for the next part of a proxied one
+    # Of all bodies together.
+    buffered_bytes: int = 64 << 20
+    # For all of a body; for the next part of a proxied one.
+    body_timeout_s: float = 30.0
     proxied_body_bytes: int = 512 << 20
-    proxied_body_timeout_s: float = 600.0  # for all of it
+    # For all of a proxied body.
+    proxied_body_timeout_s: float = 600.0
 
 
 class ClientGone(Exception):
     """Nobody is left to answer."""
 
 
-class Room:
-    """How much of it is taken."""
+class RequestCapacity:
+    """How much of the limits is in use."""
 
-    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, limits: RequestLimits, metrics: Metrics) -> None:
         self.limits, self._metrics = limits, metrics
         self.in_flight = 0
         self.streams = 0
@@ -76,110 +88,126 @@ class Room:
         self.in_flight += 1
         self._metrics.in_flight.inc()
 
-    def end(self, stream_of: str | None) -> None:
-        if stream_of is None:
-            self.in_flight -= 1
-            self._metrics.in_flight.dec()
-        else:
-            self.streams -= 1
-            self.streams_of[stream_of] -= 1
-            if not self.streams_of[stream_of]:
-                del self.streams_of[stream_of]
-            self._metrics.streams.dec()
+    def end(self, exchange: HttpExchange) -> None:
+        self.buffered_bytes -= exchange.buffered_bytes
+        if exchange.stream_of is None:
+            self._end_request()
+            return
+        self.streams -= 1
+        self.streams_of[exchange.stream_of] -= 1
+        if not self.streams_of[exchange.stream_of]:
+            del self.streams_of[exchange.stream_of]
+        self._metrics.streams.dec()
 
-    def has_room_for_stream(self, owner: str) -> bool:
+    def allows_stream(self, owner: str) -> bool:
         return self.streams < self.limits.streams and self.streams_of[owner] < self.limits.streams_of_owner
 
     def become_stream(self, owner: str) -> None:
-        self.end(None)
+        self._end_request()
         self.streams += 1
         self.streams_of[owner] += 1
         self._metrics.streams.inc()
 
+    def _end_request(self) -> None:
+        self.in_flight -= 1
+        self._metrics.in_flight.dec()
 
-class Exchange:
-    """One request and its answer."""
 
-    def __init__(self, room: Room, scope: Scope, receive: Receive, send: Send) -> None:
-        self._room, self._receive, self._send = room, receive, send
+class HttpExchange:
+    """One request and its response. `state` is the value of X-Context-State; empty where a path has none."""
+
+    def __init__(
+        self, capacity: RequestCapacity, scope: Scope, receive: Receive, send: Send, *, state: str = ""
+    ) -> None:
+        self._capacity, self._receive, self._send = capacity, receive, send
         self.scope = scope
         task = asyncio.current_task()
         assert task is not None
         self.task = task
-        self.is_proxied: bool = scope["path"].startswith(PROXY_PATH)
-        self.ended = asyncio.Event()  # set when the inner application should think that nobody listens
+        path: str = scope["path"]
+        self.is_proxied = path.startswith(PROXY_PATH)
+        self.is_mcp_post = path == MCP_PATH and scope["method"] == "POST"
+        self.state = state if path.startswith(MCP_PATH) and path[len(MCP_PATH) :][:1] in ("", "/") else ""
+        # Set when the application should see the client as gone.
+        self.ended = asyncio.Event()
         self.is_event_stream = False
-        self.stream_of: str | None = None  # whose stream it counts as, once it does
+        # Whose stream this counts as, once it is one.
+        self.stream_of: str | None = None
         self.is_admitted: Callable[[], bool] = lambda: True
         self.span: Span = NO_SPAN
         self.status = 0
+        # The kind of the error that the edge answered with.
         self.refused = ""
         self.as_it_came = False
         self.buffered_bytes = 0
-        self._sent = _by_name(scope["headers"])
+        self._header_values = _by_name(scope["headers"])
         self._body: bytes | None = b""
-        self._parts: _Parts | None = None
+        self._parts: ProxiedBody | None = None
         self._started = self._complete = self._muted = False
 
-    def sent(self, name: bytes) -> list[str]:
+    def header_values(self, name: bytes) -> list[str]:
         """The values of a header of the request."""
-        return self._sent.get(name, [])
+        return self._header_values.get(name, [])
 
     def token(self) -> str:
-        """What was sent as a token; empty, which nobody's is, if none was."""
+        """The bearer token that was sent; empty, which is nobody's, if there is none."""
         if self.is_proxied:
-            ours = self.sent(TOKEN_HEADER)
-            return ours[0] if len(ours) == 1 else ""
-        given = self.sent(b"authorization")
-        words = given[0].split() if len(given) == 1 else []
+            sent = self.header_values(TOKEN_HEADER)
+            return sent[0] if len(sent) == 1 else ""
+        sent = self.header_values(b"authorization")
+        words = sent[0].split() if len(sent) == 1 else []
         return words[1] if len(words) == _BEARER_WORDS and words[0].lower() == "bearer" else ""
 
     async def read_body(self) -> None:
-        """Have the whole body here, or refuse: by the length it claims, then by the length it has."""
-        most, timeout_s = self._room.limits.body_bytes, self._room.limits.body_timeout_s
-        self._check_claimed(most)
+        """Read the whole body. It is checked by the length it claims, then by the length it has."""
+        limits = self._capacity.limits
+        self._check_claimed_length(limits.body_bytes)
         chunks: list[bytes] = []
         try:
-            async with asyncio.timeout(timeout_s):
-                while await self._read_chunk(chunks, most):
-                    pass
+            async with asyncio.timeout(limits.body_timeout_s):
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    chunks.append(message.get("body", b""))
+                    self._buffer(len(chunks[-1]))
+                    if not message.get("more_body", False):
+                        break
         except TimeoutError:
-            raise _body_is_late(timeout_s) from None
+            raise _body_timeout(limits.body_timeout_s) from None
         self._body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def pass_body(self) -> None:
-        """Leave the body to the inner application, part by part."""
-        limits = self._room.limits
-        self._check_claimed(limits.proxied_body_bytes)
-        self._parts = _Parts(self._receive, limits)
-
-    def _check_claimed(self, most: int) -> None:
-        claimed = self.sent(b"content-length")
-        if claimed and claimed[0].isdecimal() and int(claimed[0][:_LENGTH_DIGITS]) > most:
-            raise too_large(most)
-
-    async def _read_chunk(self, chunks: list[bytes], most: int) -> bool:
-        """Whether there is more to come."""
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        chunk = message.get("body", b"")
-        self.buffered_bytes += len(chunk)
-        self._room.buffered_bytes += len(chunk)
-        if self.buffered_bytes > most:
-            raise too_large(most)
-        if self._room.buffered_bytes > self._room.limits.buffered_bytes:
+    def _buffer(self, size: int) -> None:
+        limits = self._capacity.limits
+        self.buffered_bytes += size
+        self._capacity.buffered_bytes += size
+        if self.buffered_bytes > limits.body_bytes:
+            raise _body_too_large(limits.body_bytes)
+        if self._capacity.buffered_bytes > limits.buffered_bytes:
             raise busy("Too much is being received at once; try again in a second.")
-        chunks.append(chunk)
-        return bool(message.get("more_body", False))
+
+    def pass_body(self) -> None:
+        """Leave the body to the application, part by part."""
+        limits = self._capacity.limits
+        self._check_claimed_length(limits.proxied_body_bytes)
+        self._parts = ProxiedBody(self._receive, limits)
+
+    def _check_claimed_length(self, most: int) -> None:
+        claimed = self.header_values(b"content-length")
+        if claimed and claimed[0].isdecimal() and int(claimed[0][:_LENGTH_DIGITS]) > most:
+            raise _body_too_large(most)
+
+    def take_body(self) -> bytes:
+        """The body that `read_body` read, for an application that needs no stream of messages."""
+        body, self._body = self._body, None
+        return body or b""
 
     async def receive(self) -> Message:
         """The body, once; then nothing until the client is gone, or the daemon stops and this is a stream."""
         if self._parts is not None and not self._parts.are_over:
             return await self._parts.next()
-        if self._body is not None and self._parts is None:  # empty where nobody is asked for one, and none waited for
-            body, self._body = self._body, None
-            return {"type": "http.request", "body": body, "more_body": False}
+        if self._body is not None and self._parts is None:
+            return {"type": "http.request", "body": self.take_body(), "more_body": False}
         waits = [asyncio.ensure_future(self._client_gone()), asyncio.ensure_future(self.ended.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -203,7 +231,7 @@ class Exchange:
             self.as_it_came = bool(message.get(AS_IT_CAME))
             headers = list(message.get("headers", ()))
             self._started, self.status = True, message["status"]
-            message = {**message, "headers": headers if self.as_it_came else _secured(headers)}
+            message = {**message, "headers": headers if self.as_it_came else self._own_headers(headers)}
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self._complete = True
         elif self.stream_of is not None and not self.is_admitted():
@@ -213,64 +241,77 @@ class Exchange:
             return
         await self._send(message)
 
+    async def respond(self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Send a whole JSON response, or one without a body."""
+        self._started, self._complete, self.status = True, True, status
+        sent = [(b"content-type", b"application/json")] if body else []
+        sent += [(b"content-length", str(len(body)).encode()), *headers]
+        await self._send({"type": "http.response.start", "status": status, "headers": self._own_headers(sent)})
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    def _own_headers(self, headers: Headers) -> Headers:
+        """A response's headers with those that every response of ours has."""
+        kept = [header for header in headers if header[0].lower() not in _OWN_HEADERS]
+        kept += [*_SECURITY_HEADERS, _date_header()]
+        if self.state:
+            # It has ids and figures only, so it is ASCII and one line.
+            kept.append((STATE_HEADER, self.state.encode("ascii")))
+        return kept
+
     async def _may_start(self, message: Message) -> bool:
-        """Whether an answer may begin as the inner application has it; if not, another one is given."""
+        """Whether a response may begin as the application has it; if not, an error is sent in its place."""
         content_type = "".join(_by_name(message.get("headers", ())).get(b"content-type", ()))
         if (
-            message["status"] == INTERNAL_ERROR
+            message["status"] == INTERNAL_ERROR_STATUS
             and content_type.startswith("text/plain")
             and not message.get(AS_IT_CAME)
         ):
-            self._muted = True  # a framework's own words, before it raises what happened
-            await self.refuse(internal_error())
+            # A framework sends its own text before it raises the exception.
+            self._muted = True
+            await self.refuse(unexpected_error())
             return False
         if content_type.startswith("text/event-stream"):
             owner: str = self.scope[OWNER]
-            if self.stream_of is None and not self._room.has_room_for_stream(owner):
+            if self.stream_of is None and not self._capacity.allows_stream(owner):
                 self._muted = True
                 self.ended.set()
                 await self.refuse(busy("Too many event streams are open; close one, or try again later."))
                 return False
             self.become_stream(owner)
             self.is_event_stream = True
-            if self._room.stopping:
+            if self._capacity.stopping:
                 self.ended.set()
         return True
 
     def become_stream(self, owner: str) -> None:
-        """Count as a stream from now on. Whether there is room is asked before."""
+        """Count as a stream from now on. The caller checks `allows_stream` first."""
         if self.stream_of is None:
             self.stream_of = owner
-            self._room.become_stream(owner)
+            self._capacity.become_stream(owner)
 
-    async def refuse(self, refusal: Refusal) -> None:
-        """Answer with a refusal. An answer that has begun is left incomplete, and the server cuts the connection."""
+    async def refuse(self, error: RequestError) -> None:
+        """Answer with an error. A response that has begun stays incomplete, and the server cuts the connection."""
         if self._started:
             return
-        self._started, self._complete, self.status = True, True, refusal.status
-        self.refused = refusal.code if refusal.status != INTERNAL_ERROR else ""
-        body = json.dumps(self._told(refusal)).encode() + b"\n"
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        headers += refusal.headers
-        if self.sent(b"expect"):  # whether the body still comes is now anybody's guess
+        self.refused = error.kind if error.status != INTERNAL_ERROR_STATUS else ""
+        body: dict[str, object] = {"error": error.http_error()}
+        if self.is_mcp_post:
+            # An MCP client shows no other error than one of JSON-RPC.
+            body = {"jsonrpc": "2.0", "id": None, **body}
+        headers = list(error.headers)
+        if self.header_values(b"expect"):
+            # Whether the client sends the body now is unknown.
             headers.append((b"connection", b"close"))
-        await self._send({"type": "http.response.start", "status": refusal.status, "headers": _secured(headers)})
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
-
-    def _told(self, refusal: Refusal) -> dict[str, object]:
-        """The error object that every answer of ours has; all of JSON-RPC where an MCP client would show no other."""
-        by_mcp = self.scope["path"] == MCP_PATH and self.scope["method"] == "POST"
-        error = error_told(refusal.status, refusal.code, refusal.message, refusal.data)
-        return {"jsonrpc": "2.0", "id": None, **error} if by_mcp else error
+        await self.respond(error.status, json.dumps(body).encode() + b"\n", headers)
 
     async def finish(self) -> None:
-        """What is due after the inner application has returned."""
+        """Complete the response after the application has returned."""
         if self._muted or self._complete:
             return
         if self.is_event_stream and self.ended.is_set():
             await self._end_stream()
         elif not self._started:
-            raise ClientGone if self.ended.is_set() else RuntimeError("no answer")
+            raise ClientGone if self.ended.is_set() else RuntimeError("no response")
 
     async def give_up(self) -> None:
         if self.is_event_stream and not self._complete:
@@ -279,59 +320,60 @@ class Exchange:
             await self.refuse(busy("The daemon is stopping; try again when it is back.", "stopping"))
 
     async def _end_stream(self) -> None:
-        """A proper end, so that a client takes it for one and comes back later; of a stream of ours only."""
+        """End a stream of ours properly, so that a client comes back later. An upstream's is left as it is."""
         if self.as_it_came:
             return
         self._complete = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class _Parts:
-    """A body as it arrives: not too much of it, not too slowly."""
+class ProxiedBody:
+    """A body as it arrives, with a bound on its size and on how slow it may be."""
 
-    def __init__(self, receive: Receive, limits: Limits) -> None:
+    def __init__(self, receive: Receive, limits: RequestLimits) -> None:
         self._receive, self._limits = receive, limits
-        self._taken_bytes = 0
-        self._over_at_s = asyncio.get_running_loop().time() + limits.proxied_body_timeout_s
+        self._received_bytes = 0
+        self._deadline_s = asyncio.get_running_loop().time() + limits.proxied_body_timeout_s
         self.are_over = False
 
     async def next(self) -> Message:
         idle_s = self._limits.body_timeout_s
         try:
-            async with asyncio.timeout_at(min(asyncio.get_running_loop().time() + idle_s, self._over_at_s)):
+            async with asyncio.timeout_at(min(asyncio.get_running_loop().time() + idle_s, self._deadline_s)):
                 message = await self._receive()
         except TimeoutError:
-            raise _body_is_late(idle_s) from None
-        self._taken_bytes += len(message.get("body", b""))
-        if self._taken_bytes > self._limits.proxied_body_bytes:
-            raise too_large(self._limits.proxied_body_bytes)
+            raise _body_timeout(idle_s) from None
+        self._received_bytes += len(message.get("body", b""))
+        if self._received_bytes > self._limits.proxied_body_bytes:
+            raise _body_too_large(self._limits.proxied_body_bytes)
         self.are_over = message["type"] == "http.disconnect" or not message.get("more_body", False)
         return message
 
 
-def _body_is_late(timeout_s: float) -> Refusal:
-    return Refusal(
-        408,
-        "body_timeout",
-        f"The body did not arrive within {timeout_s:g} s; send it again, whole.",
-        [(b"connection", b"close")],
-    )
+def unexpected_error() -> RequestError:
+    """What a caller sees of a bug."""
+    return RequestError(INTERNAL_ERROR_STATUS, "internal_error", "Internal error; the daemon's log says where.")
+
+
+def _body_timeout(timeout_s: float) -> RequestError:
+    message = f"The body did not arrive within {timeout_s:g} s; send it again, whole."
+    return RequestError(408, "body_timeout", message, [(b"connection", b"close")])
+
+
+def _body_too_large(most: int) -> RequestError:
+    return RequestError(413, "body_too_large", f"The body has more than {most} bytes; send less at once.")
 
 
 def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
-    found: dict[bytes, list[str]] = {}
+    values: dict[bytes, list[str]] = {}
     for name, value in headers:
-        found.setdefault(name.lower(), []).append(value.decode("latin-1").strip())
-    return found
+        values.setdefault(name.lower(), []).append(value.decode("latin-1").strip())
+    return values
 
 
-def _secured(headers: Headers) -> Headers:
-    return [header for header in headers if header[0].lower() not in _OURS] + [*_SECURITY_HEADERS, _dated()]
-
-
-def _dated() -> tuple[bytes, bytes]:
-    """The Date header, which the server leaves to us: an answer that passes as it came has its own."""
-    global _date_s, _date  # one text a second, for every answer
+def _date_header() -> tuple[bytes, bytes]:
+    """The Date header, made once a second. The server leaves it to us, because a proxied response has its own."""
+    global _date_s, _date
     now_s = int(time.time())
     if now_s != _date_s:
         _date_s, _date = now_s, formatdate(now_s, usegmt=True).encode("ascii")

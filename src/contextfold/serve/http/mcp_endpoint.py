@@ -1,246 +1,283 @@
-"""MCP over Streamable HTTP by the official SDK's low-level server: stateless, JSON answers, every protocol version.
+"""MCP over Streamable HTTP: stateless, JSON responses, both eras, answered by the same core as stdio.
 
-Any daemon can answer any call, for nothing of a conversation is kept. What a call learns about its session goes into
-the exchange's `Told`, for the header that every MCP response carries. Knows the SDK; knows tools only by their tables.
+Any daemon can answer any request, because nothing of a conversation is kept: there is no session id and no handshake to
+wait for. This module owns what only HTTP has: media types, the routing headers of the stateless era, the status, the
+rate limit and the session's state for `X-Context-State`. Knows tools only by their tables.
 """
 
 from __future__ import annotations
 
-import json
-import re
+import base64
+import binascii
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel import Server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent
-from mcp_types import Tool as ListedTool
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-
-from contextfold import __version__
-from contextfold.common.canonical import Malformed, decode
-from contextfold.common.record import Record
 from contextfold.error_codes import INVALID_PARAMS
 from contextfold.errors import ArgumentInvalid, FoldError, LimitReached
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.serve.http.guard import OWNER, Message, Receive, Scope, Send
+from contextfold.serve.http.exchange import EXCHANGE, OWNER, HttpExchange, Receive, Scope, Send
+from contextfold.serve.http.guard import CALLS_PER_SECOND
 from contextfold.serve.http.limits import Buckets
-from contextfold.serve.http.refusals import CALLS_PER_SECOND, error_told
 from contextfold.serve.mcp.fold_tools import call as run_fold_tool
-from contextfold.serve.mcp.fold_tools import caller_from, refused
-from contextfold.serve.mcp.protocol import UNSUPPORTED_VERSION
-from contextfold.serve.mcp.tools import Answer, Refusal, ResolveTool, instructions, listing
+from contextfold.serve.mcp.fold_tools import caller_from, request_error
+from contextfold.serve.mcp.jsonrpc import InvalidMessage, RpcRequest, encode_error, parse
+from contextfold.serve.mcp.protocol import (
+    HANDSHAKE_VERSIONS,
+    HEADER_MISMATCH,
+    META_VERSION,
+    STATELESS_VERSIONS,
+    TOOLS_CALL,
+    UNKNOWN_TOOL_KIND,
+    UNSUPPORTED_VERSION,
+    McpServer,
+    McpToolCall,
+    encode_tool_result,
+    has_envelope,
+    invalid_params,
+    is_initialize,
+    unsupported_version,
+)
+from contextfold.serve.mcp.tools import ResolveTool, ToolResult
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import UNKNOWN_TOOL, Metrics
 from contextfold.serve.ops.tracing import Tracer, tool_span
+from contextfold.serve.request_error import (
+    BAD_REQUEST_STATUS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    RequestError,
+)
 from contextfold.serve.resolvers import Resolvers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextfold.serve.mcp.tools import Tool
 
-SESSION_HEADER = "x-context-session"
-BAD_REQUEST = 400
-OPERATION_HEADER = "idempotency-key"
-TOLD = "contextfold.told"  # in the scope: what the header will say
+SESSION_HEADER = b"x-context-session"
+OPERATION_HEADER = b"idempotency-key"
+VERSION_HEADER, METHOD_HEADER, NAME_HEADER = b"mcp-protocol-version", b"mcp-method", b"mcp-name"
 
-_VERSION = re.compile(r"v?[0-9]{1,4}(?:[.-][0-9]{1,4}){0,3}")
-_REPLACED = frozenset({b"content-length", b"content-type"})
+JSON_TYPE = "application/json"
+JSON_RANGES = frozenset({JSON_TYPE, "application/*", "*/*"})
+ACCEPTED = 202
+OK = 200
+# The HTTP status of a JSON-RPC error; other codes use 200.
+STATUSES: Mapping[int, int] = {
+    PARSE_ERROR: BAD_REQUEST_STATUS,
+    INVALID_REQUEST: BAD_REQUEST_STATUS,
+    INVALID_PARAMS: BAD_REQUEST_STATUS,
+    HEADER_MISMATCH: BAD_REQUEST_STATUS,
+    UNSUPPORTED_VERSION: BAD_REQUEST_STATUS,
+    METHOD_NOT_FOUND: 404,
+}
+# The handshake era uses a status for these alone.
+ALWAYS_REFUSED = frozenset({PARSE_ERROR, INVALID_REQUEST, HEADER_MISMATCH, UNSUPPORTED_VERSION})
+# Errors whose message may repeat a method or a tool's name.
+REPEATS_THE_CALLER = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND})
+# A header value that cannot be written in plain ASCII is sent as Base64 between these.
+BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
+
 _NO_META: Mapping[str, object] = {}
 
 
-class Told:
-    """What the response's header says of the session; a call that knows better changes it."""
+@dataclass(frozen=True, slots=True)
+class DaemonServices:
+    """What the routes use."""
 
-    __slots__ = ("by_us", "state")
-
-    def __init__(self, state: str) -> None:
-        self.state = state
-        self.by_us = False  # whether the answer is ours, and not the SDK's own
-
-
-class Services(Record):
     fold: FoldService
     resolvers: Resolvers
     buckets: Buckets
     metrics: Metrics
+    # Redacts secrets in a text that repeats what a caller sent.
+    redact: Callable[[str], str]
     tracer: Tracer | None = None
     clock: Callable[[], float] = time.monotonic
 
 
 class McpEndpoint:
-    """MCP: Streamable HTTP without sessions or streams, JSON answers, every protocol version of the SDK."""
+    """MCP over Streamable HTTP, without sessions and streams; every protocol version."""
 
-    def __init__(self, tools: Sequence[Tool], services: Services, *, body_max_bytes: int) -> None:
-        self._tools = {tool.name: tool for tool in tools}
+    def __init__(self, tools: Sequence[Tool], services: DaemonServices) -> None:
+        self._server = McpServer(tools)
         self._services = services
-        self._listing = ListToolsResult(tools=[ListedTool.model_validate(listing(tool)) for tool in tools])
-        server: Server[Any] = Server(
-            "contextfold",
-            version=__version__,
-            instructions=instructions(tools),
-            on_list_tools=self._list,
-            on_call_tool=self._call,
-            get_tool_input_schema=lambda _name: None,  # no tool of ours takes an argument from a header
-        )
-        server.middleware.clear()  # its spans, which nobody asked for, cost every call, and would hold what errors say
-        self.manager = StreamableHTTPSessionManager(
-            server, json_response=True, stateless=True, max_request_body_size=body_max_bytes
-        )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one exchange, if the owner may make one more call."""
+    async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
+        """Answer one POST. Every message counts for the owner's rate limit, whatever it is."""
+        exchange: HttpExchange = scope[EXCHANGE]
         wait_s = self._services.buckets.take(scope[OWNER], self._services.clock())
-        if wait_s:
-            self._services.metrics.refusal(LimitReached.code)
-            await self._refuse(scope, receive, send)
-        else:
-            await self.manager.handle_request(scope, receive, self._plainly(scope[TOLD], send))
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Too many calls, told to this one in its own terms: its id, and the state of its session."""
-        per_second = int(self._services.buckets.limit.per_second)
-        problem = LimitReached(CALLS_PER_SECOND, per_second, "wait, then call again")
-        request = Request(scope, receive)
-        message = _message(await request.body())
-        arguments = _members(_members(message.get("params")).get("arguments"))
-        refusal = await refused(problem, self._services.fold, _session_of(request), arguments)
-        scope[TOLD].state = refusal.state
-        sent_id = message.get("id")
-        error = {"code": refusal.code, "message": refusal.message, "data": json.loads(refusal.data)}
-        body = {"jsonrpc": "2.0", "id": sent_id if type(sent_id) in (str, int) else None, "error": error}
-        await JSONResponse(body)(scope, receive, send)
-
-    def _plainly(self, told: Told, send: Send) -> Send:
-        """What the SDK itself says of a message it refuses quotes it; so that is told plainly."""
-        begun: Message = {}
-
-        async def send_plainly(message: Message) -> None:
-            nonlocal begun
-            if message["type"] == "http.response.start":
-                begun = message
+        _check_media_types(exchange)
+        request: RpcRequest | None = None
+        request_id = None
+        try:
+            try:
+                request = parse(exchange.take_body())
+                request_id = request.id
+            except InvalidMessage as error:
+                request_id = error.request_id
+                if not wait_s:
+                    raise
+            if request is None or wait_s:
+                raise await self._rate_limited(exchange, request)
+            check_routing_headers(exchange, request)
+            if request.is_notification:
+                await exchange.respond(ACCEPTED, b"")
                 return
-            if begun:
-                if not told.by_us and (begun["status"] >= BAD_REQUEST or b'"error"' in message.get("body", b"")):
-                    message = {**message, "body": self._plain(message["body"], begun["status"])}
-                    length = (b"content-length", str(len(message["body"])).encode())
-                    others = [header for header in begun["headers"] if header[0] not in _REPLACED]
-                    begun = {**begun, "headers": [*others, length, (b"content-type", b"application/json")]}
-                await send(begun)
-                begun = {}
-            await send(message)
+            response = self._server.answer(request)
+            if isinstance(response, McpToolCall):
+                response = encode_tool_result(response, await self._run(exchange, response))
+        except RequestError as error:
+            exchange.state = error.state or exchange.state
+            await exchange.respond(_status(exchange, request, error), self._encode(request_id, error))
+        else:
+            await exchange.respond(OK, response)
 
-        return send_plainly
+    async def _run(self, exchange: HttpExchange, call: McpToolCall) -> ToolResult:
+        """Run a tool; count it, and log why it failed."""
+        services = self._services
+        started_s = services.clock()
+        outcome: ToolResult | RequestError
+        with tool_span(services.tracer) as span:
+            try:
+                outcome = await self._call(exchange, call)
+            except RequestError as error:
+                outcome = error
+            span.called(call.tool.name, outcome.kind or "ok")
+        services.metrics.tool_call(call.tool.name, outcome.kind or "ok", services.clock() - started_s)
+        exchange.state = outcome.state or exchange.state
+        if outcome.reason:
+            log("tool.failed", "warning", tool=call.tool.name, reason=outcome.reason)
+        if isinstance(outcome, RequestError):
+            raise outcome
+        return outcome
 
-    def _plain(self, body: bytes, status: int) -> bytes:
-        """An error of the SDK's without what was sent: it puts the input into its messages, and cut off at that."""
-        try:
-            answer = json.loads(body)
-            error = answer["error"]
-        except (ValueError, KeyError, TypeError):  # a line of plain text, about the request's head
-            told = error_told(status, "bad_request", body.decode("utf-8", "replace").partition(":")[0])
-            return json.dumps({"jsonrpc": "2.0", "id": None, **told}).encode()
-        error["message"] = error["message"].partition(": ")[0]
-        data = error.pop("data", None)
-        if error.get("code") == UNSUPPORTED_VERSION:  # clients need it to agree on another one
-            error["data"] = _versions(data)
-        return json.dumps(answer, separators=(",", ":")).encode()
-
-    async def _list(
-        self, context: ServerRequestContext[Any], _params: PaginatedRequestParams | None
-    ) -> ListToolsResult:
-        _request(context).scope[TOLD].by_us = True
-        return self._listing
-
-    async def _call(self, context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
-        request = _request(context)
-        request.scope[TOLD].by_us = True
-        started_s = self._services.clock()
-        tool = self._tools.get(params.name)
-        if tool is None:
-            self._services.metrics.tool_call(UNKNOWN_TOOL, "unknown_tool", 0.0)
-            with tool_span(self._services.tracer) as span:
-                span.called(UNKNOWN_TOOL, "unknown_tool")
-            raise MCPError(INVALID_PARAMS, "Unknown tool; tools/list has those there are")
-        with tool_span(self._services.tracer) as span:
-            answer = await self._answer(tool, request, params)
-            span.called(tool.name, answer.kind or "ok")
-        self._services.metrics.tool_call(tool.name, answer.kind or "ok", self._services.clock() - started_s)
-        if answer.reason:
-            log("tool.failed", "warning", tool=tool.name, reason=answer.reason)
-        if answer.state:
-            request.scope[TOLD].state = answer.state
-        if isinstance(answer, Refusal):
-            raise MCPError(answer.code, answer.message, json.loads(answer.data))
-        return CallToolResult(
-            content=[TextContent(type="text", text=text) for text in answer.texts],
-            is_error=answer.is_error,
-            _meta=answer.meta or None,
-        )
-
-    async def _answer(self, tool: Tool, request: Request, params: CallToolRequestParams) -> Answer | Refusal:
-        arguments = params.arguments or {}
+    async def _call(self, exchange: HttpExchange, call: McpToolCall) -> ToolResult:
+        tool, fold = call.tool, self._services.fold
         if isinstance(tool, ResolveTool):
-            return await self._services.resolvers.call(tool.name, arguments)
-        fold = self._services.fold
+            return await self._services.resolvers.call(tool.name, call.arguments)
         try:
-            caller = caller_of(request, params.meta or _NO_META)
+            caller = caller_of(exchange.scope, call.meta)
         except FoldError as problem:
-            return await refused(problem, fold, Caller(request.scope[OWNER]), {})
-        return await run_fold_tool(tool, fold, caller, arguments)
+            raise await request_error(problem, fold, Caller(exchange.scope[OWNER]), {}) from problem
+        return await run_fold_tool(tool, fold, caller, call.arguments)
+
+    async def _rate_limited(self, exchange: HttpExchange, request: RpcRequest | None) -> RequestError:
+        """The error of a call beyond the rate limit, with the state of its session."""
+        services = self._services
+        services.metrics.refusal(LimitReached.code)
+        per_second = int(services.buckets.limit.per_second)
+        problem = LimitReached(CALLS_PER_SECOND, per_second, "wait, then call again")
+        params = request.params if request else None
+        arguments = params.get("arguments") if isinstance(params, dict) else None
+        try:
+            caller = replace(caller_of(exchange.scope), operation_id=None)
+        except FoldError:
+            caller = Caller(exchange.scope[OWNER])
+        return await request_error(problem, services.fold, caller, arguments if isinstance(arguments, dict) else {})
+
+    def _encode(self, request_id: str | int | None, error: RequestError) -> bytes:
+        """An error without secrets: it may repeat a method, a tool's name or a version."""
+        services = self._services
+        if error.kind == UNKNOWN_TOOL_KIND:
+            services.metrics.tool_call(UNKNOWN_TOOL, UNKNOWN_TOOL_KIND, 0.0)
+            with tool_span(services.tracer) as span:
+                span.called(UNKNOWN_TOOL, UNKNOWN_TOOL_KIND)
+        if error.code in REPEATS_THE_CALLER:
+            error.message = services.redact(error.message)
+        if error.code == UNSUPPORTED_VERSION and error.data is not None:
+            error.data = {**error.data, "requested": services.redact(str(error.data["requested"]))}
+        return encode_error(request_id, error)
 
 
-def caller_of(request: Request, meta: Mapping[str, object] = _NO_META) -> Caller:
+def caller_of(scope: Scope, meta: Mapping[str, object] = _NO_META) -> Caller:
+    """The caller of a request, by its token, its headers and its `_meta`."""
+    exchange: HttpExchange = scope[EXCHANGE]
     return caller_from(
-        request.scope[OWNER],
+        scope[OWNER],
         meta,
-        session=_header(request, SESSION_HEADER),
-        operation_id=_header(request, OPERATION_HEADER),
+        session=_single_value(exchange, SESSION_HEADER),
+        operation_id=_single_value(exchange, OPERATION_HEADER),
     )
 
 
-def _session_of(request: Request) -> Caller:
-    """Whose session a refused call was for; a name that is no name is nobody's."""
-    try:
-        return replace(caller_of(request), operation_id=None)
-    except FoldError:
-        return Caller(request.scope[OWNER])
-
-
-def _message(body: bytes) -> Mapping[str, object]:
-    try:
-        return _members(decode(body))
-    except Malformed:
-        return {}
-
-
-def _members(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def _header(request: Request, name: str) -> str | None:
-    values = request.headers.getlist(name)
+def _single_value(exchange: HttpExchange, name: bytes) -> str | None:
+    values = exchange.header_values(name)
     if len(values) > 1:
-        raise ArgumentInvalid(name, "must be given once")
+        raise ArgumentInvalid(name.decode(), "must be given once")
     try:
         return values[0].encode("latin-1").decode("utf-8") if values else None
     except UnicodeDecodeError:
-        raise ArgumentInvalid(name, "must be UTF-8") from None
+        raise ArgumentInvalid(name.decode(), "must be UTF-8") from None
 
 
-def _versions(data: Mapping[str, object]) -> dict[str, object]:
-    """What is spoken, and what was asked for if it looks like a version at all, for it is the caller's text."""
-    requested = data.get("requested")
-    looks_like_one = isinstance(requested, str) and _VERSION.fullmatch(requested)
-    return {"supported": data.get("supported"), **({"requested": requested} if looks_like_one else {})}
+def _check_media_types(exchange: HttpExchange) -> None:
+    if _media_types(exchange, b"content-type") != [JSON_TYPE]:
+        raise RequestError(BAD_REQUEST_STATUS, "bad_request", f"Content-Type must be {JSON_TYPE}.")
+    if JSON_RANGES.isdisjoint(_media_types(exchange, b"accept")):
+        raise RequestError(406, "not_acceptable", f"Accept must allow {JSON_TYPE}.")
 
 
-def _request(context: ServerRequestContext[Any]) -> Request:
-    assert isinstance(context.request, Request)
-    return context.request
+def _media_types(exchange: HttpExchange, header: bytes) -> list[str]:
+    """The media types that a header lists, without parameters."""
+    values = ",".join(exchange.header_values(header)).split(",")
+    return [value.partition(";")[0].strip().lower() for value in values]
+
+
+def check_routing_headers(exchange: HttpExchange, request: RpcRequest) -> None:
+    """Check the headers that repeat a part of the body, so that a proxy on the way can trust them.
+
+    `initialize` agrees on a version by its body alone. A notification has no envelope.
+    """
+    if is_initialize(request):
+        return
+    for header in (VERSION_HEADER, METHOD_HEADER, NAME_HEADER):
+        if len(exchange.header_values(header)) > 1:
+            raise _header_mismatch(header, "appears more than once")
+    version = next(iter(exchange.header_values(VERSION_HEADER)), None)
+    if request.is_notification or not has_envelope(request):
+        _check_version(version, request)
+        return
+    if version != request.params["_meta"][META_VERSION]:
+        raise _header_mismatch(VERSION_HEADER, "does not match the version in params._meta")
+    if exchange.header_values(METHOD_HEADER) != [request.method]:
+        raise _header_mismatch(METHOD_HEADER, "does not match the method")
+    name = request.params.get("name") if request.method == TOOLS_CALL else None
+    if name is not None and _decoded(exchange.header_values(NAME_HEADER)) != name:
+        raise _header_mismatch(NAME_HEADER, "does not match the tool's name")
+
+
+def _check_version(version: str | None, request: RpcRequest) -> None:
+    """Check the version of a message without an envelope. A notification needs none."""
+    if version is None or version in HANDSHAKE_VERSIONS:
+        return
+    if version not in STATELESS_VERSIONS:
+        raise unsupported_version(version)
+    if not request.is_notification:
+        raise invalid_params(f"params._meta lacks {META_VERSION}")
+
+
+def _header_mismatch(header: bytes, problem: str) -> RequestError:
+    message = f"The header {header.decode()} {problem}"
+    return RequestError(BAD_REQUEST_STATUS, "header_mismatch", message, code=HEADER_MISMATCH)
+
+
+def _decoded(values: list[str]) -> str | None:
+    """A header's value, which may be Base64; None if there is none, or it cannot be decoded."""
+    value = values[0] if values else None
+    if value is None or not (value.startswith(BASE64_PREFIX) and value.endswith(BASE64_SUFFIX)):
+        return value
+    encoded = value[len(BASE64_PREFIX) : -len(BASE64_SUFFIX)]
+    try:
+        decoded = base64.b64decode(encoded, validate=True)
+        # Only the canonical form counts: other forms leave bits over.
+        return decoded.decode("utf-8") if base64.b64encode(decoded).decode("ascii") == encoded else None
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+def _status(exchange: HttpExchange, request: RpcRequest | None, error: RequestError) -> int:
+    version = next(iter(exchange.header_values(VERSION_HEADER)), None)
+    is_handshake_era = request is not None and not has_envelope(request) and version in (None, *HANDSHAKE_VERSIONS)
+    return OK if is_handshake_era and error.code not in ALWAYS_REFUSED else STATUSES.get(error.code, OK)

@@ -1,15 +1,14 @@
-"""The daemon's routes: MCP, `/v1`, hooks, the dashboard, discovery, health, metrics; and the state header around MCP.
+"""The daemon's routes: MCP, `/v1`, hooks, the proxy, the dashboard, discovery, health, metrics. Knows HTTP.
 
 `serve.http.guard` decides which requests are admitted; `serve.http.mcp_endpoint` and `fold.service` do what a call asks
-for. Knows HTTP.
+for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -21,129 +20,105 @@ from contextfold.common.exception_location import place_of
 from contextfold.errors import FoldError, StoreUnavailable
 from contextfold.serve.api import Api
 from contextfold.serve.hooks import Hooks
-from contextfold.serve.http.dashboard_files import Web
-from contextfold.serve.http.guard import MCP_PATH, PROXY_PATH, App, Guard, Message, Receive, Scope, Send
-from contextfold.serve.http.json_responses import JSON, told_error
-from contextfold.serve.http.mcp_endpoint import TOLD, McpEndpoint, Services, Told
+from contextfold.serve.http.dashboard_files import DashboardFiles
+from contextfold.serve.http.exchange import MCP_PATH, PROXY_PATH, Receive, Scope, Send
+from contextfold.serve.http.json_responses import JSON, error_response
+from contextfold.serve.http.mcp_endpoint import DaemonServices, McpEndpoint
 from contextfold.serve.mcp.tools import FoldTool, listing
 from contextfold.serve.ops.logs import log
 from contextfold.serve.proxy.endpoint import Proxy
+from contextfold.serve.request_error import RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextfold.serve.mcp.tools import Tool
     from contextfold.settings import ProxySettings
 
-STATE_HEADER = b"x-context-state"
-TIDY_EVERY_MOST_S = 60.0
-FORGET_EVERY_S = 3600.0
+MAINTENANCE_EVERY_MAX_S = 60.0
+DELETE_EXPIRED_EVERY_S = 3600.0
 READY_TIMEOUT_S = 2.0
-READY_KEPT_S = 1.0  # anybody may ask, and every answer costs a commit
+# Everybody may ask, and every check costs a commit.
+READY_CACHED_S = 1.0
 
 
-def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int, proxied: ProxySettings) -> Starlette:
-    """The application behind the guard. The store is reached for first, before anybody is answered."""
-    endpoint = McpEndpoint(tools, services, body_max_bytes=body_max_bytes)
-    pages = _Pages(tools, services)
-    folds = any(isinstance(tool, FoldTool) for tool in tools)
-    hooks = Hooks(services.fold, services.metrics)
-    reports = hooks.routes() if folds else []
-    proxy = Proxy(services.fold, services.metrics, proxied)
-    passing = proxy.routes() if folds else []
+class DaemonApplication(Starlette):
+    """The application behind the guard.
 
-    @asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        await _reach_store(services)
-        async with endpoint.manager.run():
-            tidying = asyncio.create_task(_tidy(services))
-            try:
-                yield
-            finally:
-                tidying.cancel()
-                with suppress(asyncio.CancelledError):
-                    await tidying
-                await hooks.close()
-                await proxy.close()
-                try:
-                    await services.fold.close()
-                finally:
-                    await services.resolvers.close()
+    MCP, hooks and the proxy are on the path of every step of an agent, so they are called without Starlette's layers.
+    """
 
-    routes = [
-        Route(MCP_PATH, endpoint=endpoint, methods=["POST"]),
-        *reports,
-        *passing,
-        *([*Api(services.fold).routes(), *Web().routes()] if folds else []),
-        Route(MCP_PATH, endpoint=pages.no_stream, methods=["GET", "DELETE"]),
-        Route(f"{MCP_PATH}/tools/list", endpoint=pages.tools, methods=["GET"]),
-        Route("/healthz", endpoint=pages.healthz, methods=["GET"]),
-        Route("/readyz", endpoint=pages.readyz, methods=["GET"]),
-        Route("/metrics", endpoint=pages.metrics, methods=["GET"]),
-    ]
-    return _Application(
-        routes=routes, lifespan=lifespan, exception_handlers={404: _not_found, 405: _wrong_method}
-    ).with_shortcuts(reports, passing)
-
-
-class _Application(Starlette):
-    """Starlette, past whose layers the paths go that an agent waits for at every step, and what is only passed on."""
-
-    _shortcuts: Mapping[str, Route] = {}
-    _passing: Mapping[str, Route] = {}
-
-    def with_shortcuts(self, routes: Sequence[Route], passing: Sequence[Route]) -> _Application:
-        self._shortcuts = {route.path: route for route in routes}
-        self._passing = {route.path.partition("{")[0]: route for route in passing}
-        return self
+    def __init__(self, tools: Sequence[Tool], services: DaemonServices, proxy_settings: ProxySettings) -> None:
+        self._services = services
+        self._hooks = Hooks(services.fold, services.metrics)
+        self._proxy = Proxy(services.fold, services.metrics, proxy_settings)
+        has_fold_tools = any(isinstance(tool, FoldTool) for tool in tools)
+        mcp = Route(MCP_PATH, endpoint=McpEndpoint(tools, services), methods=["POST"])
+        hooks = self._hooks.routes() if has_fold_tools else []
+        proxied = self._proxy.routes() if has_fold_tools else []
+        self._posts = {route.path: route for route in (mcp, *hooks)}
+        self._proxied = {route.path.partition("{")[0]: route for route in proxied}
+        pages = StatusPages(tools, services)
+        super().__init__(
+            routes=[
+                mcp,
+                *hooks,
+                *proxied,
+                *([*Api(services.fold).routes(), *DashboardFiles().routes()] if has_fold_tools else []),
+                Route(MCP_PATH, endpoint=pages.no_stream, methods=["GET", "DELETE"]),
+                Route(f"{MCP_PATH}/tools/list", endpoint=pages.tools, methods=["GET"]),
+                Route("/healthz", endpoint=pages.healthz, methods=["GET"]),
+                Route("/readyz", endpoint=pages.readyz, methods=["GET"]),
+                Route("/metrics", endpoint=pages.metrics, methods=["GET"]),
+            ],
+            lifespan=self._run,
+            exception_handlers={404: _not_found, 405: _wrong_method},
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = self._shortcut(scope.get("path", ""), scope.get("method", ""))
+        route = self._direct_route(scope.get("path", ""), scope.get("method", ""))
         if route is None:
             await super().__call__(scope, receive, send)
         else:
             scope["route"] = route
             await route.app(scope, receive, send)
 
-    def _shortcut(self, path: str, method: str) -> Route | None:
+    def _direct_route(self, path: str, method: str) -> Route | None:
         if path.startswith(PROXY_PATH):
-            return next((route for prefix, route in self._passing.items() if path.startswith(prefix)), None)
-        return self._shortcuts.get(path) if method == "POST" else None
+            return next((route for prefix, route in self._proxied.items() if path.startswith(prefix)), None)
+        return self._posts.get(path) if method == "POST" else None
+
+    @asynccontextmanager
+    async def _run(self, _app: Starlette) -> AsyncIterator[None]:
+        """Connect to the store before the first request, and close everything after the last."""
+        await _connect_store(self._services)
+        maintenance = asyncio.create_task(_maintain(self._services))
+        try:
+            yield
+        finally:
+            maintenance.cancel()
+            with suppress(asyncio.CancelledError):
+                await maintenance
+            await self._hooks.close()
+            await self._proxy.close()
+            try:
+                await self._services.fold.close()
+            finally:
+                await self._services.resolvers.close()
 
 
-class StatingGuard(Guard):
-    """A guard that puts `X-Context-State` on every response to an MCP path, its own refusals included."""
+class StatusPages:
+    """Discovery, health and metrics."""
 
-    def __init__(self, app: App, *, no_state: str, **given: Any) -> None:  # noqa: ANN401 - what a guard takes
-        super().__init__(app, **given)
-        self._no_state = no_state
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not _is_mcp(scope["path"]):
-            await super().__call__(scope, receive, send)
-            return
-        told = Told(self._no_state)
-
-        async def send_with_state(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                # Ids and figures only, so this is ASCII and one line.
-                header = (STATE_HEADER, told.state.encode("ascii"))
-                message = {**message, "headers": [*message.get("headers", ()), header]}
-            await send(message)
-
-        await super().__call__({**scope, TOLD: told}, receive, send_with_state)
-
-
-class _Pages:
-    def __init__(self, tools: Sequence[Tool], services: Services) -> None:
+    def __init__(self, tools: Sequence[Tool], services: DaemonServices) -> None:
         self._services = services
         self._checking = asyncio.Lock()
-        self._checked_s = -READY_KEPT_S
+        self._checked_s = -READY_CACHED_S
         self._is_ready = False
-        discovered = [{key: told for key, told in listing(tool).items() if key != "annotations"} for tool in tools]
-        self._discovery = encode({"tools": discovered})
+        listed = [{key: value for key, value in listing(tool).items() if key != "annotations"} for tool in tools]
+        self._discovery = encode({"tools": listed})
 
     async def tools(self, _request: Request) -> Response:
-        """The tools and their schemas, for whoever has no MCP client at hand."""
+        """The tools and their schemas, for those who have no MCP client at hand."""
         return Response(self._discovery, media_type=JSON)
 
     async def healthz(self, _request: Request) -> Response:
@@ -153,7 +128,7 @@ class _Pages:
     async def readyz(self, _request: Request) -> Response:
         """Whether the store takes commits, 503 if not; needs no token."""
         async with self._checking:
-            if self._services.clock() - self._checked_s >= READY_KEPT_S:
+            if self._services.clock() - self._checked_s >= READY_CACHED_S:
                 self._is_ready = await self._check()
                 self._checked_s = self._services.clock()
         if self._is_ready and not self._services.fold.reports.is_away:
@@ -179,11 +154,11 @@ class _Pages:
     async def no_stream(self, _request: Request) -> Response:
         """There is no stream and no session to end: 405."""
         message = "This server has no stream and keeps no session: POST to it."
-        return told_error(405, "method_not_allowed", message, headers={"allow": "POST"})
+        return error_response(RequestError(405, "method_not_allowed", message, [(b"allow", b"POST")]))
 
 
-async def _reach_store(services: Services) -> None:
-    """A store that is away may come, and calls fail until it does; one that says no ends the start."""
+async def _connect_store(services: DaemonServices) -> None:
+    """Connect to the store. If it is unavailable, calls fail until it is back; if it refuses us, the start fails."""
     try:
         await services.fold.store.reach()
     except StoreUnavailable:
@@ -193,28 +168,25 @@ async def _reach_store(services: Services) -> None:
         raise
 
 
-async def _tidy(services: Services) -> None:
-    """End idle sessions and forget what is too old, now and then, for as long as the daemon runs."""
-    every_s = min(TIDY_EVERY_MOST_S, services.fold.policy.idle_s / 2)
-    forgot_s = -FORGET_EVERY_S
+async def _maintain(services: DaemonServices) -> None:
+    """End idle sessions and delete expired data, for as long as the daemon runs."""
+    every_s = min(MAINTENANCE_EVERY_MAX_S, services.fold.policy.idle_s / 2)
+    deleted_s = -DELETE_EXPIRED_EVERY_S
     while True:
         try:
             ended = await services.fold.end_idle()
             if ended:
                 log("sessions.ended", count=ended)
                 services.metrics.session("ended", ended)
-            if services.clock() - forgot_s >= FORGET_EVERY_S:
+            if services.clock() - deleted_s >= DELETE_EXPIRED_EVERY_S:
                 await services.fold.forget()
-                forgot_s = services.clock()
+                deleted_s = services.clock()
         except StoreUnavailable:
-            pass  # as whoever calls meanwhile is told
-        except Exception as problem:  # the next turn may do better; the calls that come meanwhile say so themselves
+            # The calls that come meanwhile report it.
+            pass
+        except Exception as problem:
             log("tidy.failed", "error", exception=type(problem).__name__, raised_at=place_of(problem))
         await asyncio.sleep(every_s)
-
-
-def _is_mcp(path: str) -> bool:
-    return path == MCP_PATH or path.startswith(f"{MCP_PATH}/")
 
 
 async def _not_found(_request: Request, _problem: Exception) -> Response:
@@ -222,10 +194,10 @@ async def _not_found(_request: Request, _problem: Exception) -> Response:
         "There is nothing here; the dashboard is at /, MCP at /mcp, models behind /proxy/anthropic and "
         "/proxy/openai/v1, and everything else below /v1."
     )
-    return told_error(404, "not_found", message)
+    return error_response(RequestError(404, "not_found", message))
 
 
 async def _wrong_method(_request: Request, problem: Exception) -> Response:
     allowed = (getattr(problem, "headers", None) or {}).get("Allow", "")
-    headers = {"allow": allowed} if allowed else None
-    return told_error(405, "method_not_allowed", f"Use {allowed or 'another method'} here.", headers=headers)
+    headers = [(b"allow", allowed.encode("ascii"))] if allowed else []
+    return error_response(RequestError(405, "method_not_allowed", f"Use {allowed or 'another method'} here.", headers))

@@ -1,18 +1,19 @@
-"""The way out of a connection: what is written in one turn leaves together, the head of an answer with its body.
+"""A buffer in front of a connection's transport: what is written in one turn of the loop is sent together.
 
-A server that writes a head and then a body wakes its client twice and asks the system twice; most answers are small
-enough for once. Knows bytes and a transport, no HTTP.
+A server that writes a head and then a body wakes its client twice and calls the system twice; most responses are small
+enough for one write. Knows bytes and a transport, no HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-GATHERED_MAX_BYTES = 65_536  # beyond, it leaves at once: so much is never copied, and the transport must know of it
+# Larger writes go to the transport at once: they are not copied, and count for its flow control.
+BUFFER_MAX_BYTES = 65_536
 
 
-class Outgoing:
-    """A transport in every respect but when it writes: at `flush`, or else at the next turn of the loop."""
+class BufferedTransport:
+    """A transport that writes at `flush`, or at the next turn of the loop."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
@@ -25,7 +26,7 @@ class Outgoing:
     def write(self, data: bytes) -> None:
         if not data:
             return
-        if self._size_bytes + len(data) > GATHERED_MAX_BYTES:
+        if self._size_bytes + len(data) > BUFFER_MAX_BYTES:
             self.flush()
             self._transport.write(data)
             return

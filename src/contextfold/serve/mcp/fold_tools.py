@@ -1,15 +1,15 @@
 """The folding tools, defined once for every transport: name, schema, and what a call does.
 
-Names, descriptions and schemas are the seed's where it gives them. Failures are errors of the protocol, with the
-session's state beside them. Importing this module is cheap; a call imports what it needs.
+Names, descriptions and schemas are the seed's where it gives them. Failures are protocol errors that carry the
+session's state. Importing this module is cheap; a call imports what it needs.
 """
 
 from __future__ import annotations
 
 from contextfold.common.exception_location import place_of
-from contextfold.error_codes import JSON_RPC_CODES
-from contextfold.errors import ArgumentInvalid, ContextError, FoldError, InternalError
-from contextfold.serve.mcp.tools import Answer, FoldTool, Refusal, hints
+from contextfold.errors import ArgumentInvalid, ContextError, FoldError
+from contextfold.serve.mcp.tools import FoldTool, ToolResult, hints
+from contextfold.serve.request_error import RequestError, internal_error, known_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
     Arguments = Mapping[str, object]
 
-META_SESSION = "contextfold/session"  # in a request: the name of the session it is for
-META_OPERATION = "contextfold/operation_id"  # in a request: it may be sent again, and has its effect once
+# In a request's `_meta`: the name of the session it is for.
+META_SESSION = "contextfold/session"
+# In a request's `_meta`: a request that is sent again with the same id takes effect once.
+META_OPERATION = "contextfold/operation_id"
 
 REPORTED = "reported"
 
@@ -175,7 +177,7 @@ FOLD_TOOLS = (
 def caller_from(
     owner: str, meta: Mapping[str, object], *, session: str | None = None, operation_id: str | None = None
 ) -> Caller:
-    """Who calls, for which session, and whether this may be a call that was sent before; headers go before `_meta`."""
+    """The caller of a tool: owner, session name and operation id. Headers take precedence over `_meta`."""
     from contextfold.fold.service.callers import Caller
 
     return Caller(
@@ -192,29 +194,24 @@ def _string(meta: Mapping[str, object], key: str) -> str | None:
     return value
 
 
-async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: Arguments) -> Answer | Refusal:
-    """Run a tool; every failure becomes a refusal with a code."""
+async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: Arguments) -> ToolResult:
+    """Run a tool; every failure is a RequestError with the session's state."""
     try:
         outcome = await tool.handler(service, caller, arguments)
     except FoldError as problem:
-        return await refused(problem, service, caller, arguments)
-    except Exception as problem:  # whatever it is, the caller gets a code and the server goes on
-        reason = f"{type(problem).__name__} at {place_of(problem)}"
+        raise await request_error(problem, service, caller, arguments) from problem
+    except Exception as problem:
         state = await _state(service, caller, arguments, problem)
-        return Refusal(
-            JSON_RPC_CODES[InternalError.code], InternalError.code, InternalError.message, "{}", reason, state
-        )
-    line = service.reminder(outcome)
-    return Answer(outcome.answer, state=outcome.state, counter=service.policy.counter, line=line)
+        raise internal_error(f"{type(problem).__name__} at {place_of(problem)}", state=state, data={}) from problem
+    return ToolResult(outcome.answer, state=outcome.state, counter=service.policy.counter)
 
 
-async def refused(problem: FoldError, service: FoldService, caller: Caller, arguments: Arguments) -> Refusal:
-    from contextfold.common.canonical import encode
-
+async def request_error(problem: FoldError, service: FoldService, caller: Caller, arguments: Arguments) -> RequestError:
+    """An expected failure as the caller sees it: without secrets, and with the session's state."""
     message, data = service.told_safely(problem)
     reason = f"{problem.code}: {problem.reason}" if problem.reason != problem.message else problem.code
     state = await _state(service, caller, arguments, problem)
-    return Refusal(JSON_RPC_CODES[problem.code], problem.code, message, encode(data), reason, state)
+    return known_error(problem.code, message, data, reason=reason, state=state)
 
 
 async def _state(service: FoldService, caller: Caller, arguments: Arguments, problem: Exception) -> str:

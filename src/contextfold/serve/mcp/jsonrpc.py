@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 messages: bytes to a request and back. Pure; knows no method and no stream."""
+"""JSON-RPC 2.0 messages: bytes to a request, and results and errors to bytes. Pure; knows no method and no stream."""
 
 from __future__ import annotations
 
@@ -6,40 +6,42 @@ import json
 
 from contextfold.common.json_depth import is_too_deep
 from contextfold.common.record import Record
+from contextfold.serve.request_error import BAD_REQUEST_STATUS, INVALID_REQUEST, PARSE_ERROR, RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-PARSE_ERROR = -32700
-INVALID_REQUEST = -32600
-METHOD_NOT_FOUND = -32601
-
-LINE_MAX_BYTES = 1_048_576  # with its newline
-INTEGER_DIGITS = 4300  # what every interpreter converts by default
+# With its newline.
+LINE_MAX_BYTES = 1_048_576
+# What every interpreter converts by default.
+INTEGER_DIGITS = 4300
 
 
-class Request(Record):
+class RpcRequest(Record):
     method: str
-    params: Any  # as sent; absent is None
+    # As sent; None if absent.
+    params: Any
     id: str | int | None
     is_notification: bool
 
 
-class RpcError(Exception):
-    """A request that gets an error for an answer."""
+class InvalidMessage(RequestError):
+    """Bytes that are no request. `request_id` is the id they carry, if it is a legal one."""
 
-    def __init__(self, code: int, message: str, request_id: str | int | None = None, data: object = None) -> None:
-        super().__init__(message)
-        self.code, self.message, self.id, self.data = code, message, request_id, data
+    def __init__(self, code: int, message: str, request_id: str | int | None = None) -> None:
+        super().__init__(BAD_REQUEST_STATUS, "invalid_request", message, code=code)
+        self.request_id = request_id
 
 
-class _Endless(int):
-    """An integer with more digits than anyone means: out of every range, and no id."""
+class _HugeInteger(int):
+    """Stands for an integer with more digits than INTEGER_DIGITS: out of every range, and not a legal id."""
 
 
 def _integer(digits: str) -> int:
-    return int(digits) if len(digits.lstrip("-")) <= INTEGER_DIGITS else _Endless(-1 if digits[0] == "-" else 1 << 64)
+    if len(digits.lstrip("-")) <= INTEGER_DIGITS:
+        return int(digits)
+    return _HugeInteger(-1 if digits[0] == "-" else 1 << 64)
 
 
 def _reject_constant(name: str) -> object:
@@ -49,40 +51,38 @@ def _reject_constant(name: str) -> object:
 _decoder = json.JSONDecoder(parse_int=_integer, parse_constant=_reject_constant)
 
 
-def parse(line: bytes) -> Request:
-    """The request in a line; RpcError if it is none."""
-    if is_too_deep(line):
-        raise RpcError(PARSE_ERROR, "Parse error")
+def parse(message: bytes) -> RpcRequest:
+    """The request in a message; InvalidMessage if there is none."""
+    if is_too_deep(message):
+        raise InvalidMessage(PARSE_ERROR, "Parse error")
     try:
-        message = _decoder.decode(line.decode("utf-8"))
+        value = _decoder.decode(message.decode("utf-8"))
     except ValueError:
-        raise RpcError(PARSE_ERROR, "Parse error") from None
-    if not isinstance(message, dict):
-        raise RpcError(INVALID_REQUEST, "Invalid Request")
-    is_notification = "id" not in message
-    sent_id = message.get("id")
-    legal = type(sent_id) in (str, int)
-    request_id = sent_id if legal else None
-    method = message.get("method")
-    if message.get("jsonrpc") != "2.0" or not isinstance(method, str) or not (legal or is_notification):
-        raise RpcError(INVALID_REQUEST, "Invalid Request", request_id)
-    return Request(method, message.get("params"), request_id, is_notification)
+        raise InvalidMessage(PARSE_ERROR, "Parse error") from None
+    if not isinstance(value, dict):
+        raise InvalidMessage(INVALID_REQUEST, "Invalid Request")
+    is_notification = "id" not in value
+    sent_id = value.get("id")
+    is_legal = type(sent_id) in (str, int)
+    request_id = sent_id if is_legal else None
+    method = value.get("method")
+    if value.get("jsonrpc") != "2.0" or not isinstance(method, str) or not (is_legal or is_notification):
+        raise InvalidMessage(INVALID_REQUEST, "Invalid Request", request_id)
+    return RpcRequest(method, value.get("params"), request_id, is_notification)
 
 
-def result_line(request_id: str | int | None, result: object) -> bytes:
-    return _line({"jsonrpc": "2.0", "id": request_id, "result": result})
+def encode_result(request_id: str | int | None, result: object) -> bytes:
+    return _encode({"jsonrpc": "2.0", "id": request_id, "result": result})
 
 
-def error_line(error: RpcError) -> bytes:
-    body = {"code": error.code, "message": error.message}
-    if error.data is not None:
-        body["data"] = error.data
-    return _line({"jsonrpc": "2.0", "id": error.id, "error": body})
+def encode_error(request_id: str | int | None, error: RequestError) -> bytes:
+    return _encode({"jsonrpc": "2.0", "id": request_id, "error": error.rpc_error()})
 
 
-def _line(message: object) -> bytes:
+def _encode(message: object) -> bytes:
     text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
     try:
-        return text.encode("utf-8") + b"\n"
-    except UnicodeEncodeError:  # half a surrogate pair, echoed: only an escape can carry it
-        return json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n"
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        # Half a surrogate pair that is echoed can only be written as an escape.
+        return json.dumps(message, separators=(",", ":")).encode("ascii")

@@ -1,116 +1,93 @@
-"""MCP as a server speaks it, in both eras, over any stream of messages. Pure: it reads no stream and runs no tool.
+"""MCP as a server speaks it, in both eras. Pure: it reads no stream, keeps no session and runs no tool.
 
-    handshake era   2024-11-05 … 2025-11-25: `initialize` opens the session, everything else waits for it
-    modern era      2026-07-28: every request carries its version in `params._meta`; no handshake, no ping
+    handshake era   2024-11-05 … 2025-11-25: the client sends `initialize` first
+    stateless era   2026-07-28: every request carries its version in `params._meta`; no handshake, no ping
 
-A line goes in; out comes an answer, nothing (a notification), or a call that somebody must run and bring back.
+A request goes in; a response comes out, or a tool call that the transport runs and passes to `encode_tool_result`. What
+only one transport can check (the handshake on stdio, the headers on HTTP) is that transport's own.
 """
 
 from __future__ import annotations
 
-import json
-
 from contextfold import __version__
 from contextfold.common.record import Record
-from contextfold.error_codes import INVALID_PARAMS, JSON_RPC_CODES
-from contextfold.errors import InternalError
-from contextfold.serve.mcp.jsonrpc import (
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    Request,
-    RpcError,
-    error_line,
-    parse,
-    result_line,
-)
-from contextfold.serve.mcp.tools import Refusal, instructions, listing
+from contextfold.error_codes import INVALID_PARAMS
+from contextfold.serve.mcp.jsonrpc import RpcRequest, encode_result
+from contextfold.serve.mcp.tools import instructions, listing
+from contextfold.serve.request_error import BAD_REQUEST_STATUS, METHOD_NOT_FOUND, RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from contextfold.serve.mcp.tools import Answer, Tool
+    from contextfold.serve.mcp.tools import Tool, ToolResult
 
     Members = dict[str, object]
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-MODERN_VERSIONS = ("2026-07-28",)
+STATELESS_VERSIONS = ("2026-07-28",)
 
 META_VERSION = "io.modelcontextprotocol/protocolVersion"
 META_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 META_SERVER = "io.modelcontextprotocol/serverInfo"
-UNSUPPORTED_VERSION = -32022  # as the modern era defines it
+
+# As the stateless era defines them.
+HEADER_MISMATCH = -32020
+UNSUPPORTED_VERSION = -32022
+
+TOOLS_CALL = "tools/call"
+# How metrics and spans name a call of a tool that does not exist.
+UNKNOWN_TOOL_KIND = "unknown_tool"
 
 SERVER_INFO = {"name": "contextfold", "version": __version__}
 CAPABILITIES: Mapping[str, object] = {"tools": {}}
 NOT_CACHEABLE = {"ttlMs": 0, "cacheScope": "private"}
 
 
-class Call(Record):
-    """A tool to be run for a request."""
+class McpToolCall(Record):
+    """A tool that a request asks to run."""
 
     tool: Tool
     arguments: Mapping[str, object]
     meta: Mapping[str, object]
     request_id: str | int | None
-    modern: bool
+    is_stateless: bool
 
 
-class Session:
-    """One client's conversation with a set of tools."""
+class McpServer:
+    """Answers requests for a set of tools."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._listing = [listing(tool) for tool in tools]
         self._instructions = instructions(tools)
-        self._initialized = False
 
-    def receive(self, line: bytes) -> bytes | Call | None:
-        """The answer to a line, the call it asks for, or None where none is due."""
-        request_id = None
-        try:
-            request = parse(line)
-            request_id = request.id
-            return None if request.is_notification else self._answer(request)
-        except RpcError as error:
-            return error_line(error)
-        except Exception:  # a bug of ours must cost one answer, not the session
-            return error_line(RpcError(JSON_RPC_CODES[InternalError.code], InternalError.message, request_id))
+    def answer(self, request: RpcRequest) -> bytes | McpToolCall:
+        """The response to a request, or the tool call that it asks for; RequestError if it gets an error."""
+        is_stateless = has_envelope(request)
+        if is_stateless:
+            _check_envelope(request.params["_meta"])
+        match request.method:
+            case "tools/call":
+                return self._call(request, _params_of(request), is_stateless=is_stateless)
+            case "tools/list":
+                _params_of(request)
+                result: Members = {"tools": self._listing}
+                return encode_result(request.id, _stateless(result | NOT_CACHEABLE) if is_stateless else result)
+            case "initialize" if not is_stateless:
+                return self._initialize(request)
+            case "ping" if not is_stateless:
+                _params_of(request)
+                return encode_result(request.id, {})
+            case "server/discover" if is_stateless:
+                about: Members = {"supportedVersions": STATELESS_VERSIONS, "capabilities": CAPABILITIES}
+                about |= {"instructions": self._instructions, **NOT_CACHEABLE}
+                return encode_result(request.id, _stateless(about))
+        raise RequestError(404, "method_not_found", f"Method not found: {request.method}", code=METHOD_NOT_FOUND)
 
-    def finish(self, call: Call, answer: Answer | Refusal) -> bytes:
-        """The line that carries a tool's answer back."""
-        if isinstance(answer, Refusal):
-            return error_line(RpcError(answer.code, answer.message, call.request_id, data=json.loads(answer.data)))
-        content = [{"type": "text", "text": text} for text in answer.texts]
-        result: Members = {"content": content, "isError": answer.is_error}
-        if call.modern:
-            result = _modern(result)
-        if answer.meta:
-            result["_meta"] = {**_members(result.get("_meta")), **answer.meta}
-        return result_line(call.request_id, result)
-
-    def _answer(self, request: Request) -> bytes | Call:
-        try:
-            params = {} if request.params is None else request.params
-            if request.method != "initialize" and _is_modern(params):
-                _check_envelope(params["_meta"])
-                return self._dispatch(request, params, modern=True)
-            if request.method == "initialize":
-                return self._initialize(request, params)
-            self._check_initialized()
-            return self._dispatch(request, params, modern=False)
-        except RpcError as error:
-            error.id = request.id
-            raise
-
-    def _check_initialized(self) -> None:
-        if not self._initialized:
-            raise RpcError(INVALID_REQUEST, "Server not initialized")
-
-    def _initialize(self, request: Request, params: object) -> bytes:
-        wanted = _object(params).get("protocolVersion")
-        self._initialized = True
-        return result_line(
+    def _initialize(self, request: RpcRequest) -> bytes:
+        wanted = _params_of(request).get("protocolVersion")
+        return encode_result(
             request.id,
             {
                 "protocolVersion": wanted if wanted in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1],
@@ -120,61 +97,72 @@ class Session:
             },
         )
 
-    def _dispatch(self, request: Request, params: object, *, modern: bool) -> bytes | Call:
-        match request.method:
-            case "tools/call":
-                return self._call(request, _object(params), modern=modern)
-            case "tools/list":
-                _object(params)
-                result: Members = {"tools": self._listing}
-                return result_line(request.id, _modern(result | NOT_CACHEABLE) if modern else result)
-            case "ping" if not modern:
-                _object(params)
-                return result_line(request.id, {})
-            case "server/discover" if modern:
-                about: Members = {"supportedVersions": MODERN_VERSIONS, "capabilities": CAPABILITIES}
-                about |= {"instructions": self._instructions, **NOT_CACHEABLE}
-                return result_line(request.id, _modern(about))
-        raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
-
-    def _call(self, request: Request, params: Mapping[str, object], *, modern: bool) -> Call:
+    def _call(self, request: RpcRequest, params: Mapping[str, object], *, is_stateless: bool) -> McpToolCall:
         name, arguments = params.get("name"), params.get("arguments", {})
         if not isinstance(name, str) or not isinstance(arguments, dict):
-            raise RpcError(INVALID_PARAMS, "Invalid params")
+            raise invalid_params()
         tool = self._tools.get(name)
         if tool is None:
-            raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
+            raise RequestError(BAD_REQUEST_STATUS, UNKNOWN_TOOL_KIND, f"Unknown tool: {name}", code=INVALID_PARAMS)
         if tool.schema.get("additionalProperties") is False and arguments.keys() - _members(tool.schema["properties"]):
-            raise RpcError(INVALID_PARAMS, "Invalid params")
-        return Call(tool, arguments, _members(params.get("_meta")), request.id, modern)
+            raise invalid_params()
+        return McpToolCall(tool, arguments, _members(params.get("_meta")), request.id, is_stateless)
 
 
-def _object(params: object) -> Mapping[str, object]:
-    if not isinstance(params, dict):
-        raise RpcError(INVALID_PARAMS, "Invalid params")
-    return params
+def encode_tool_result(call: McpToolCall, tool_result: ToolResult) -> bytes:
+    """The response that carries a tool's result: its text is the only content block."""
+    content = [{"type": "text", "text": tool_result.text}]
+    result: Members = {"content": content, "isError": tool_result.is_error}
+    if call.is_stateless:
+        result = _stateless(result)
+    if tool_result.meta:
+        result["_meta"] = {**_members(result.get("_meta")), **tool_result.meta}
+    return encode_result(call.request_id, result)
+
+
+def is_initialize(request: RpcRequest) -> bool:
+    """Whether a request opens a session of the handshake era."""
+    return request.method == "initialize" and not has_envelope(request)
+
+
+def has_envelope(request: RpcRequest) -> bool:
+    """Whether a request is of the stateless era. Only the version key says so: the handshake era has `_meta` too."""
+    meta = request.params.get("_meta") if isinstance(request.params, dict) else None
+    return isinstance(meta, dict) and META_VERSION in meta
+
+
+def invalid_params(message: str = "Invalid params") -> RequestError:
+    return RequestError(BAD_REQUEST_STATUS, "invalid_params", message, code=INVALID_PARAMS)
+
+
+def unsupported_version(requested: str) -> RequestError:
+    data = {"supported": STATELESS_VERSIONS, "requested": requested}
+    return RequestError(
+        BAD_REQUEST_STATUS, "unsupported_version", "Unsupported protocol version", data=data, code=UNSUPPORTED_VERSION
+    )
+
+
+def _params_of(request: RpcRequest) -> Mapping[str, object]:
+    if request.params is None:
+        return {}
+    if not isinstance(request.params, dict):
+        raise invalid_params()
+    return request.params
 
 
 def _members(value: object) -> Members:
     return value if isinstance(value, dict) else {}
 
 
-def _is_modern(params: object) -> bool:
-    """Only the version key tells: a bare `_meta` is older than the modern era."""
-    meta = params.get("_meta") if isinstance(params, dict) else None
-    return isinstance(meta, dict) and META_VERSION in meta
-
-
 def _check_envelope(meta: Mapping[str, object]) -> None:
     version = meta[META_VERSION]
     if META_CAPABILITIES not in meta:
-        raise RpcError(INVALID_PARAMS, f"params._meta lacks {META_CAPABILITIES}")
+        raise invalid_params(f"params._meta lacks {META_CAPABILITIES}")
     if not isinstance(version, str):
-        raise RpcError(INVALID_PARAMS, f"{META_VERSION} is not a string")
-    if version not in MODERN_VERSIONS:
-        data = {"supported": MODERN_VERSIONS, "requested": version}
-        raise RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data=data)
+        raise invalid_params(f"{META_VERSION} is not a string")
+    if version not in STATELESS_VERSIONS:
+        raise unsupported_version(version)
 
 
-def _modern(result: Members) -> Members:
+def _stateless(result: Members) -> Members:
     return result | {"resultType": "complete", "_meta": {META_SERVER: SERVER_INFO}}

@@ -1,12 +1,12 @@
 """The resolve tools, defined once for every transport: name, description, schema, and what a call does.
 
-A tool answers with text, the same over every wire. Importing this module is cheap; a call imports what it needs.
+A tool returns a text, the same on every transport. Importing this module is cheap; a call imports what it needs.
 """
 
 from __future__ import annotations
 
 from contextfold.errors import ContextError, InternalError
-from contextfold.serve.mcp.tools import Answer, ResolveTool, hints
+from contextfold.serve.mcp.tools import ResolveTool, ToolResult, hints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _inspect_cache(root: CacheRoot, arguments: Arguments) -> str:
 
 
 def _schema(**properties: Encodable) -> dict[str, Encodable]:
-    """All inputs are required, and no others are taken."""
+    """A schema whose properties are all required, and which allows no others."""
     schema: dict[str, Encodable] = {"type": "object", "properties": properties}
     if properties:
         schema["required"] = list(properties)
@@ -83,19 +83,19 @@ RESOLVE_TOOLS = (
 )
 
 
-def call(tool: ResolveTool, root: CacheRoot, arguments: Arguments) -> Answer:
-    """Run a tool; every failure becomes a typed answer."""
+def call(tool: ResolveTool, root: CacheRoot, arguments: Arguments) -> ToolResult:
+    """Run a tool; every failure becomes a result with a code."""
     try:
-        return Answer(tool.handler(root, arguments))
+        return ToolResult(tool.handler(root, arguments))
     except ContextError as problem:
         return failure(problem)
-    except Exception as problem:  # whatever it is, the caller gets a code and the server goes on
+    except Exception as problem:
         return failure(InternalError(f"{type(problem).__name__}: {problem}"))
 
 
-def failure(problem: ContextError) -> Answer:
+def failure(problem: ContextError) -> ToolResult:
     """The frozen error schema: a code, a message, and nothing else."""
     from contextfold.common.canonical import encode
 
     text = encode({"error": {"code": problem.code, "message": problem.message}}) + "\n"
-    return Answer(text, problem.code, f"{problem.code}: {problem.reason}")
+    return ToolResult(text, problem.code, f"{problem.code}: {problem.reason}")

@@ -1,7 +1,7 @@
-"""What a tool is, and what it may answer: the same records for every transport. Knows neither JSON-RPC nor HTTP.
+"""What a tool and a tool's result are, for every transport. Knows neither JSON-RPC nor HTTP.
 
-Importing this module must stay cheap: a server lists its tools long before it needs an engine. The tools themselves are
-in `resolve_tools` and `fold_tools`.
+Importing this module must stay cheap: a server lists its tools long before it runs one. The tools themselves are in
+`resolve_tools` and `fold_tools`.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ META_STATE = "contextfold/state"
 META_COUNTER = "contextfold/counter"
 
 
-class Answer(Record):
+class ToolResult(Record):
+    """What a tool gives back: one text, and the state of the session beside it."""
+
     text: str
-    kind: str = ""  # the error's code, if it is one
-    reason: str = ""  # for the operator's log, never for the caller
-    state: str = ""  # of the session, as JSON; empty where a tool has none
-    counter: str = ""  # what counted its tokens
-    line: str = ""  # for the model, beside the text
+    # The code of an error of ours; empty if the call succeeded.
+    kind: str = ""
+    # For the operator's log, never for the caller.
+    reason: str = ""
+    # The session's state as JSON; empty where a tool has no session.
+    state: str = ""
+    # The name of the token counter.
+    counter: str = ""
 
     @property
     def is_error(self) -> bool:
         return bool(self.kind)
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """What the model reads: the answer, and a line beside it where there is one."""
-        return (self.text, self.line) if self.line else (self.text,)
-
-    @property
     def meta(self) -> dict[str, object]:
-        """What rides beside the answer, where a model can see it."""
+        """What the result's `_meta` carries."""
         if not self.state:
             return {}
         import json
@@ -51,22 +51,11 @@ class Answer(Record):
         return {META_STATE: json.loads(self.state), META_COUNTER: self.counter}
 
 
-class Refusal(Record):
-    """An answer that is an error of the protocol."""
-
-    code: int
-    kind: str  # the code's name among ours
-    message: str
-    data: str  # as JSON
-    reason: str
-    state: str
-
-
 class ResolveTool(Record):
-    """Gives a text. Failures are texts too, with a code."""
+    """A tool whose failures are results with a code. `purpose` is a clause for the server's instructions."""
 
     name: str
-    purpose: str  # a clause for a server's instructions
+    purpose: str
     description: str
     schema: dict[str, Encodable]
     hints: dict[str, bool]
@@ -74,7 +63,7 @@ class ResolveTool(Record):
 
 
 class FoldTool(Record):
-    """Looks at a session or changes it. Failures are errors of the protocol."""
+    """A tool that reads or changes a session. Its failures are protocol errors."""
 
     name: str
     purpose: str
@@ -89,7 +78,7 @@ if TYPE_CHECKING:
 
 
 def hints(*, reads: bool, destroys: bool = False, repeatable: bool = False) -> dict[str, bool]:
-    """What a host may tell its user about a tool. All of them work on this product's own state alone."""
+    """A tool's annotations for hosts. Every tool works on this product's own state alone."""
     return {
         "readOnlyHint": reads,
         "destructiveHint": destroys,
@@ -99,7 +88,7 @@ def hints(*, reads: bool, destroys: bool = False, repeatable: bool = False) -> d
 
 
 def listing(tool: Tool) -> dict[str, Encodable]:
-    """A tool as `tools/list` shows it."""
+    """A tool as `tools/list` returns it."""
     return {
         "name": tool.name,
         "description": tool.description,
@@ -109,7 +98,7 @@ def listing(tool: Tool) -> dict[str, Encodable]:
 
 
 def instructions(tools: Sequence[Tool]) -> str:
-    """What a server tells a model about itself."""
+    """The `instructions` that a server gives to a model."""
     uses = "; ".join(f"{tool.name}: {tool.purpose}" for tool in tools)
     kinds = {type(tool) for tool in tools}
     about = [text for kind, text in _ABOUT.items() if kind in kinds]

@@ -23,13 +23,13 @@ from contextfold.fold import messages
 from contextfold.fold.messages import Format
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.serve.http.exchange import AS_IT_CAME, ClientGone, Headers, Receive, Scope, Send
-from contextfold.serve.http.refusals import Refusal, busy
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.proxy.forwarding import REASONS, Folding, Held, Passing
 from contextfold.serve.proxy.session_reports import Draft, Receipts
 from contextfold.serve.proxy.upstream import TIMEOUT, Answer, Provider, UpstreamFailed
 from contextfold.serve.proxy.usage import UsageReader
+from contextfold.serve.request_error import RequestError, busy
 from contextfold.settings import ProxySettings
 
 ANTHROPIC_PATH, OPENAI_PATH = "/proxy/anthropic/", "/proxy/openai/v1/"
@@ -70,9 +70,11 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = _path_below(self.prefix, scope["raw_path"])
         if scope["method"] == "CONNECT":
-            raise Refusal(405, "method_not_allowed", "No tunnel is made here; ask for what you want of the upstream.")
+            raise RequestError(
+                405, "method_not_allowed", "No tunnel is made here; ask for what you want of the upstream."
+            )
         if self.provider.leads_back(scope["headers"]):
-            raise Refusal(
+            raise RequestError(
                 508, "proxy_loop", "This upstream leads back to this daemon; give the upstream's setting another URL."
             )
         query = scope["query_string"]
@@ -120,7 +122,7 @@ class _Endpoint:
         finally:
             await answer.close()
 
-    def _refusal(self, failure: UpstreamFailed, *, has_begun: bool) -> Refusal:
+    def _refusal(self, failure: UpstreamFailed, *, has_begun: bool) -> RequestError:
         """What the client is told; where an answer has begun it can be told nothing, and is cut off."""
         kind = "cut" if has_begun else failure.kind
         self._metrics.upstream_error(self.name, kind)
@@ -129,15 +131,17 @@ class _Endpoint:
             case "busy":
                 return busy(f"All connections to the {self.name} upstream are in use; try again in a second.")
             case "timeout":
-                return Refusal(504, "upstream_timeout", f"The {self.name} upstream did not answer in time; try again.")
+                return RequestError(
+                    504, "upstream_timeout", f"The {self.name} upstream did not answer in time; try again."
+                )
             case "unreachable":
-                return Refusal(
+                return RequestError(
                     502,
                     "upstream_unreachable",
                     f"The {self.name} upstream cannot be reached from the daemon; check the network, or its setting "
                     f"{self.name}_upstream.",
                 )
-        return Refusal(
+        return RequestError(
             502,
             "upstream_broken",
             f"The {self.name} upstream gave no answer that can be passed on, or hung up before it; try again.",
@@ -246,7 +250,9 @@ def _path_below(prefix: str, raw_path: bytes) -> bytes:
             if raw_path.startswith(begin):
                 return path
             break
-    raise Refusal(400, "bad_request", "A path must have no `.` or `..` in it, encoded or not, and be spelled plainly.")
+    raise RequestError(
+        400, "bad_request", "A path must have no `.` or `..` in it, encoded or not, and be spelled plainly."
+    )
 
 
 def _steps(path: bytes) -> list[bytes]:

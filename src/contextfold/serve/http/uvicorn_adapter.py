@@ -1,0 +1,249 @@
+"""Everything this product uses of uvicorn beyond its documented interface: one server and one connection class.
+
+`tests/serve/test_uvicorn_adapter.py` fails with the name of what moved when a new uvicorn differs. The end of the
+server, at SIGTERM or SIGINT; a second signal ends the process at once, as if there were no handler:
+
+    no connection is accepted any more, idle ones are closed
+    event streams end, with a proper last chunk                                  (STREAM_GRACE_S, then cancelled)
+    every other request that was accepted is answered                            (GRACE_S, then 503 if not begun)
+    what was written reaches the clients                                         (FLUSH_S, then cut)
+    the application's lifespan ends: hook reports are written, the store closed  (LIFESPAN_GRACE_S)
+
+h11 parses the requests, also where a faster parser is installed: it refuses what is ambiguous (two Host headers, odd
+lengths), and behaves the same on every machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import signal
+import socket
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, cast
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from contextfold.serve.http.exchange import Receive, Scope, Send
+from contextfold.serve.http.guard import Guard
+from contextfold.serve.http.write_buffer import BufferedTransport
+from contextfold.serve.ops.logs import log
+from contextfold.serve.request_error import RequestError, busy
+
+BACKLOG = 1024
+CONNECTIONS_MAX = 2048
+HEAD_MAX_BYTES = 16 << 10
+# For a request's head to be complete, from when it could begin.
+HEAD_TIMEOUT_S = 10.0
+KEEP_ALIVE_S = 30
+# How long a client may leave a response unread.
+STALLED_S = 30.0
+GRACE_S = 10.0
+CANCEL_GRACE_S = 1.0
+FLUSH_S = 1.0
+LIFESPAN_GRACE_S = 15.0
+POLL_S = 0.02
+# Turns of the loop until what the system has accepted is a connection: asyncio takes two.
+ACCEPT_TURNS = 5
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class DaemonServer(uvicorn.Server):
+    """uvicorn's server with the end described above."""
+
+    def __init__(self, guard: Guard, url: str, on_listening: Callable[[str], None]) -> None:
+        self._guard, self._url, self._on_listening = guard, url, on_listening
+        self.failure: Exception | None = None
+        super().__init__(
+            uvicorn.Config(
+                self._app,
+                http=HttpConnection,
+                loop="asyncio",
+                ws="none",
+                interface="asgi3",
+                lifespan="on",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                # The edge sets the date, because a proxied response has its own.
+                date_header=False,
+                # The token says who is calling.
+                proxy_headers=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                h11_max_incomplete_event_size=HEAD_MAX_BYTES,
+            )
+        )
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            await self._guard(scope, receive, send)
+            return
+        try:
+            await self._guard(scope, receive, _without_text(send))
+        except Exception as problem:
+            self.failure = problem
+            raise
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        # What exists now stays until the end, so collecting it again and again only costs pauses.
+        gc.collect()
+        gc.freeze()
+        log("daemon.listening", url=self._url)
+        self._on_listening(self._url)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in STOP_SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.should_exit = True
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        log("daemon.stopping", in_flight=self._guard.capacity.in_flight, streams=self._guard.capacity.streams)
+        for server in self.servers:
+            server.close()
+        # A connection that was accepted just now would stay open, and would be waited for.
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        streams = asyncio.create_task(self._guard.end_streams())
+        await self._finish_requests()
+        await streams
+        await self._flush()
+        try:
+            async with asyncio.timeout(LIFESPAN_GRACE_S):
+                await self.lifespan.shutdown()
+        except TimeoutError:
+            log("daemon.lifespan_cut", "error", after_s=LIFESPAN_GRACE_S)
+
+    async def _finish_requests(self) -> None:
+        if self.server_state.tasks:
+            _, left = await asyncio.wait(self.server_state.tasks, timeout=GRACE_S)
+            for task in left:
+                task.cancel()
+            if left:
+                log("daemon.requests_cut", "warning", requests=len(left), after_s=GRACE_S)
+                await asyncio.wait(left, timeout=CANCEL_GRACE_S)
+
+    async def _flush(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                while self.server_state.connections:
+                    await asyncio.sleep(POLL_S)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
+def _without_text(send: Send) -> Send:
+    """Frameworks report a failed start with its whole trace; `serve.http.server.run` raises what matters of it."""
+
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        await send({name: value for name, value in message.items() if name != "message"})
+
+    return sending
+
+
+class HttpConnection(H11Protocol):
+    """uvicorn's connection with timeouts for idle clients. A small response is written in one piece."""
+
+    _buffered: BufferedTransport
+    _head_timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._buffered = BufferedTransport(transport, self.loop)
+        super().connection_made(cast("asyncio.Transport", self._buffered))
+        if len(self.connections) > CONNECTIONS_MAX:
+            transport.write(_raw_response(busy("Too many connections are open; try again later.")))
+            transport.close()
+        else:
+            self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_answering():
+            self._stop_head_timer()
+        elif self._head_timer is None:
+            self._expect_head()
+
+    def on_response_complete(self) -> None:
+        self._buffered.flush()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        self._stop_stall_timer()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        self._stop_stall_timer()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        # Closing waits until the client has read the last byte, which may be never.
+        self._expect_reading()
+
+    def send_400_response(self, msg: str) -> None:
+        """The one error that comes before the guard."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            error = RequestError(400, "bad_request", "This is not valid HTTP; check the client.")
+            self.transport.write(_raw_response(error))
+        self.transport.close()
+
+    def _expect_head(self) -> None:
+        """Wait for the client to send a head, or the rest of a body that is not needed any more."""
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if not self._is_answering():
+            self.transport.abort()
+
+    def _expect_reading(self) -> None:
+        self._stop_stall_timer()
+        self._stall_timer = self.loop.call_later(STALLED_S, self.transport.abort)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+
+def _raw_response(error: RequestError) -> bytes:
+    body = json.dumps({"error": error.http_error()}).encode() + b"\n"
+    headers = b"".join(name + b": " + value + b"\r\n" for name, value in error.headers)
+    head = (
+        f"HTTP/1.1 {error.status} \r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        "Connection: close\r\nX-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n"
+        "Referrer-Policy: no-referrer\r\n"
+    )
+    return head.encode("ascii") + headers + b"\r\n" + body

@@ -1,0 +1,93 @@
+"""What the fold service and the store report, written to metrics, traces and the log. Knows no transport."""
+
+from __future__ import annotations
+
+from contextfold.common.exception_location import place_of
+from contextfold.fold.events import (
+    BranchCreated,
+    BranchDiscarded,
+    BranchFolded,
+    Event,
+    OperationCompleted,
+    SessionRolledBack,
+    SessionStarted,
+)
+from contextfold.fold.service.activity import Noted
+from contextfold.fold.service.reports import LOST, PROXY
+from contextfold.serve.ops.logs import log
+from contextfold.serve.ops.metrics import Metrics
+from contextfold.serve.ops.tracing import Tracer
+
+# Reasons that are logged while the store stays unavailable.
+REASONS_MAX = 8
+
+
+class ActivityRecorder:
+    """Counts what the fold service does."""
+
+    def __init__(self, metrics: Metrics, tracer: Tracer | None) -> None:
+        self._metrics, self._tracer = metrics, tracer
+
+    def __call__(self, noted: Noted) -> None:
+        for rule in noted.rules:
+            self._metrics.redacted(rule)
+        for _ in range(noted.conflicts):
+            self._metrics.store_conflict()
+        if noted.store_failed:
+            self._metrics.store_error()
+        if noted.events:
+            self._metrics.store_commit()
+        for event in noted.events:
+            self._count_event(event)
+        if noted.reports or noted.reports_wait is not None or noted.reports_took_s is not None:
+            self._count_reports(noted)
+
+    def _count_event(self, event: Event) -> None:
+        metrics = self._metrics
+        match event:
+            case BranchFolded():
+                metrics.folded(event.tokens_folded, event.tokens_folded - event.summary_tokens)
+                metrics.branch("folded_unfinished" if event.forced else "folded")
+            case OperationCompleted():
+                metrics.operation(event.source, event.tokens, failed=event.failed)
+            case BranchCreated():
+                metrics.branch("created")
+            case BranchDiscarded():
+                metrics.branch("discarded")
+            case SessionStarted():
+                metrics.session("started")
+            case SessionRolledBack():
+                metrics.session("rolled_back")
+
+    def _count_reports(self, noted: Noted) -> None:
+        for (host, outcome), times in noted.reports.items():
+            # The proxy counts its requests itself.
+            if host != PROXY:
+                self._metrics.hook_report(host, outcome, times)
+            if outcome == LOST:
+                problem = noted.reports_failed
+                why = {"exception": type(problem).__name__, "raised_at": place_of(problem)} if problem else {}
+                log("reports.lost", "error", host=host, count=times, **why)
+        if noted.reports_wait is not None:
+            waits = noted.reports_wait
+            log("reports.waiting" if waits else "reports.tried", "warning" if waits else "info")
+        if noted.reports_took_s is not None:
+            self._metrics.hook_write_took(noted.reports_took_s)
+            if self._tracer is not None:
+                self._tracer.reports_written(noted.reports, noted.reports_took_s)
+
+
+class StoreConnectionLog:
+    """Logs when the store's connection is lost and when it is back; each reason once until it is back."""
+
+    def __init__(self) -> None:
+        self._reasons: set[str] = set()
+
+    def __call__(self, text: str) -> None:
+        reason = text.removeprefix("away: ")
+        if text == "connected":
+            log("store.connected")
+            self._reasons.clear()
+        elif reason not in self._reasons and len(self._reasons) < REASONS_MAX:
+            log("store.away", "warning", reason=reason)
+            self._reasons.add(reason)

@@ -1,0 +1,65 @@
+"""Folding for a process that does one thing at a time: a stdio server's worker, or a command. Knows no transport."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Mapping
+from contextlib import suppress
+from typing import TypeVar
+
+from contextfold.errors import FoldError
+from contextfold.fold.service.callers import Caller
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.serve.http.bearer_tokens import LOCAL_OWNER
+from contextfold.serve.mcp.fold_tools import call as run_fold_tool
+from contextfold.serve.mcp.fold_tools import caller_from, request_error
+from contextfold.serve.mcp.tools import FoldTool, ToolResult
+
+MAINTENANCE_EVERY_S = 60.0
+Result = TypeVar("Result")
+
+
+class SerialFold:
+    """A fold service with an event loop of its own, which runs only during a call."""
+
+    def __init__(self, service: FoldService) -> None:
+        self.service = service
+        self._runner = asyncio.Runner()
+        self._maintained_s = -MAINTENANCE_EVERY_S
+
+    def call(self, tool: FoldTool, arguments: Mapping[str, object], meta: Mapping[str, object]) -> ToolResult:
+        """Run a tool; RequestError if it fails."""
+        return self.run(self._call(tool, arguments, meta))
+
+    def run(self, work: Awaitable[Result]) -> Result:
+        async def working() -> Result:
+            return await work
+
+        return self._runner.run(working())
+
+    def close(self) -> None:
+        self.run(self.service.store.close())
+        self._runner.close()
+
+    async def _call(self, tool: FoldTool, arguments: Mapping[str, object], meta: Mapping[str, object]) -> ToolResult:
+        try:
+            caller = caller_from(LOCAL_OWNER, meta)
+        except FoldError as problem:
+            raise await request_error(problem, self.service, Caller(LOCAL_OWNER), {}) from problem
+        await self._maintain()
+        try:
+            return await run_fold_tool(tool, self.service, caller, arguments)
+        finally:
+            # Nothing of this process runs between calls.
+            await self.service.store.settle()
+
+    async def _maintain(self) -> None:
+        """End idle sessions and delete expired data: a daemon does so in the background, and there may be none."""
+        now_s = time.monotonic()
+        if now_s - self._maintained_s >= MAINTENANCE_EVERY_S:
+            self._maintained_s = now_s
+            # If the store fails, so does the call itself, which reports it.
+            with suppress(FoldError):
+                await self.service.end_idle()
+                await self.service.forget()
