@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextfold.fold.archive import Entry
-from contextfold.fold.store import Known, StaleRevision, Store
+from contextfold.fold.store import KnownRevision, StaleRevision, Store
 from contextfold.stores.memory import MemoryStore
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore
@@ -86,7 +86,7 @@ async def _do(store: Store, number: int, step: Step) -> object:
             told = await _commit(store, number, step)
         case ("load", key, revision):
             log = await store.load(key)
-            rest = await store.load(key, Known(log.session_id, revision)) if log else None
+            rest = await store.load(key, KnownRevision(log.session_id, revision)) if log else None
             told = log and rest and (log.session_id, list(log.events), list(rest.events))
         case ("receipt", key, operation_id):
             told = await store.receipt(key, operation_id)

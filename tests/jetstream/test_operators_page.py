@@ -19,7 +19,7 @@ import pytest
 from nats.aio.client import Client
 
 from contextfold.cli.parse import parse
-from contextfold.stores.nats.names import Names
+from contextfold.stores.nats.names import SubjectNames
 from daemon import Daemon, Http, HttpAgent, Refused
 from machine import ROOT, context
 from nats_servers import PROGRAM, NatsCluster, NatsServer
@@ -29,7 +29,7 @@ from waiting import until
 PAGE = (ROOT / "docs" / "nats.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 PROJECT = "/work/app"
-STREAMS = tuple(Names("contextfold").subjects)
+STREAMS = tuple(SubjectNames("contextfold").subjects)
 WAIT_S = 60.0
 OF_DAEMON = ("--nats-user", "daemon", "--nats-password-file")
 PASSWORD = "change-this-too"
