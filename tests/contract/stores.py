@@ -25,7 +25,7 @@ Act = Callable[[Store], Awaitable[None]]
 Run = Callable[[Act], None]
 
 
-def place_on(server: NatsServer) -> NatsOptions:
+def options_on(server: NatsServer) -> NatsOptions:
     """Where nobody has been before."""
     return NatsOptions(servers=(server.url,), prefix=random_prefix())
 
@@ -38,7 +38,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
         taken: list[NatsOptions] = []
 
         def place() -> NatsOptions:
-            taken.append(place_on(request.getfixturevalue("nats_server")))
+            taken.append(options_on(request.getfixturevalue("nats_server")))
             return taken[-1]
 
         async def whole() -> None:

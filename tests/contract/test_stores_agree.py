@@ -17,7 +17,7 @@ from contextfold.stores.memory import MemoryStore
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore
 from contract.sessions import commit_of, key_of, summary_of, take, watching
-from contract.stores import place_on
+from contract.stores import options_on
 from machine import times
 from nats_servers import NatsServer, drop
 
@@ -135,9 +135,9 @@ def test_sqlite_and_memory_agree_on_any_history(history: list[Step]) -> None:
 @settings(max_examples=times(15, 500))
 @given(st.lists(steps, max_size=STEPS_MOST))
 def test_nats_and_memory_agree_on_any_history(nats_server: NatsServer, history: list[Step]) -> None:
-    place = place_on(nats_server)
+    options = options_on(nats_server)
     try:
-        kept = asyncio.run(_outcomes(NatsStore(place), history))
+        kept = asyncio.run(_outcomes(NatsStore(options), history))
     finally:
-        asyncio.run(drop(place))
+        asyncio.run(drop(options))
     assert kept == asyncio.run(_outcomes(MemoryStore(), history))

@@ -265,17 +265,21 @@ def test_an_event_of_somebody_elses_hurts_its_own_session_alone(on_nats: OnNats)
     on_nats(act)
 
 
-def test_a_store_that_is_full_says_so_before_a_commit_does(on_nats: OnNats) -> None:
+@pytest.mark.parametrize("limit", ["max_msgs", "max_bytes"])
+def test_a_store_that_is_full_says_so_before_a_commit_does(on_nats: OnNats, limit: str) -> None:
+    """A limit of bytes leaves room for a small message, but not for a commit of ordinary size."""
+
     async def act(place: NatsOptions) -> None:
         store, names = NatsStore(place), SubjectNames(place.prefix)
         await store.commit(commit_of(KEY, at=NOON))
         await store.check()
         config = (await store._wire.api(f"STREAM.INFO.{names.log}"))["config"]
-        await store._wire.api(f"STREAM.UPDATE.{names.log}", {**config, "max_msgs": 1})
+        room = {"max_msgs": 1, "max_bytes": 10_000}[limit]
+        await store._wire.api(f"STREAM.UPDATE.{names.log}", {**config, limit: room})
         with pytest.raises(StoreUnavailable):
             await store.check()
         with pytest.raises(StoreUnavailable):
-            await store.commit(commit_of(KEY, 1))
+            await store.commit(commit_of(KEY, 1, answer="x" * 20_000))
         log = await store.load(KEY)
         assert log is not None
         assert len(log.events) == 1
