@@ -31,7 +31,7 @@ from bench.stdio import median, p99
 from contextfold.fold.archive import Entry
 from contextfold.fold.events import BranchCreated, OperationCompleted, SessionStarted
 from contextfold.fold.store import Commit, Operation, SessionKey
-from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.connection import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 
 SERVER = Path(sys.executable).parent / "nats-server"
@@ -228,7 +228,7 @@ async def _written(js: JetStreamContext, subject: str, data: bytes, headers: dic
 @asynccontextmanager
 async def opened(urls: Sequence[str]) -> AsyncIterator[tuple[NatsStore, Client]]:
     client = await connected(urls)
-    store = NatsStore(Place(tuple(urls), "bench", replicas=len(urls)))
+    store = NatsStore(NatsOptions(tuple(urls), "bench", replicas=len(urls)))
     try:
         await store.reach()
         yield store, client

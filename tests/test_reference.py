@@ -7,7 +7,7 @@ from pathlib import Path
 
 from contextfold.error_codes import EXIT_CODES
 from contextfold.serve.ops.metrics import Metrics
-from contextfold.stores.nats.names import Names
+from contextfold.stores.nats.names import SubjectNames
 from tests.support.machine import ROOT, SOURCE
 from tools import reference
 
@@ -42,7 +42,9 @@ def test_every_event_of_the_log_is_on_the_page_about_it() -> None:
 
 
 def test_every_figure_that_a_page_names_is_there() -> None:
-    figures = {figure.name for figure in Metrics([]).figures} | Names("contextfold").subjects.keys()  # streams' names
+    figures = {figure.name for figure in Metrics([]).figures} | SubjectNames(
+        "contextfold"
+    ).subjects.keys()  # streams' names
     for page in (ROOT / "docs").rglob("*.md"):
         for name in re.findall(r"\bcontextfold_[a-z_]+[a-z]", page.read_text(encoding="utf-8")):
             assert re.sub("_(bucket|sum|count)$", "", name) in figures, (page, name)

@@ -22,12 +22,12 @@ from contextfold.stores.sqlite.store import SqliteStore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from contextfold.fold.moving import MovingTarget
     from contextfold.fold.store import Store
     from contextfold.serve.http.bearer_tokens import TokenFile
     from contextfold.serve.http.guard import Guard
     from contextfold.serve.mcp.tools import Tool
     from contextfold.serve.ops.tracing import Tracer
+    from contextfold.stores.nats.store import NatsStore
 
 
 def policy_of(settings: FoldSettings) -> Policy:
@@ -67,32 +67,19 @@ def fold_service(settings: FoldSettings, *, may_migrate: bool = True) -> FoldSer
 
 
 def open_store(
-    settings: FoldSettings, *, may_migrate: bool = True, tell: Callable[[str], None] = lambda _: None
-) -> Store:
-    """A file is opened here and now; to NATS it is connected when the store is first asked for something.
+    settings: FoldSettings, *, may_migrate: bool = True, on_change: Callable[[str], None] = lambda _: None
+) -> SqliteStore | NatsStore:
+    """Open the store. A file is opened at once; a connection to NATS is made with the first call.
 
-    `tell` hears what becomes of the connection.
+    `on_change` is called when the connection is made or lost.
     """
     if settings.nats is None:
         return SqliteStore.open(settings.store, may_migrate=may_migrate)
     with _nats_extra():
-        from contextfold.stores.nats.connection import Place
+        from contextfold.stores.nats.connection import NatsOptions
         from contextfold.stores.nats.store import NatsStore
-    place = Place(**settings.nats._asdict())
-    return NatsStore(place, idle_s=settings.session_idle_secs, may_make=may_migrate, tell=tell)
-
-
-async def open_for_moving(settings: FoldSettings, *, is_source: bool) -> MovingTarget:
-    """A store whose sessions are moved, all of them: from there, where it must be already, or to there."""
-    if settings.nats is None:
-        from contextfold.stores.sqlite.moving import SqliteMoving
-
-        return (SqliteMoving.open_source if is_source else SqliteMoving.open_target)(settings.store)
-    with _nats_extra():
-        from contextfold.stores.nats.connection import Place
-        from contextfold.stores.nats.moving import NatsMoving
-    place = Place(**settings.nats._asdict())
-    return await NatsMoving.open(place, idle_s=settings.session_idle_secs, is_source=is_source)
+    options = NatsOptions(**settings.nats._asdict())
+    return NatsStore(options, idle_s=settings.session_idle_secs, may_make=may_migrate, on_change=on_change)
 
 
 @contextmanager
@@ -169,7 +156,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     scrubber = scrubber_of(settings.fold)
     # Without the fold tools nothing is stored, and no file is needed.
     has_fold_tools = "fold" in settings.server.tools
-    store: Store = open_store(settings.fold, tell=StoreConnectionLog()) if has_fold_tools else MemoryStore()
+    store: Store = open_store(settings.fold, on_change=StoreConnectionLog()) if has_fold_tools else MemoryStore()
     store = store if tracer is None else traced(store, tracer)
     fold = FoldService(store, scrubber, policy_of(settings.fold), note=ActivityRecorder(metrics, tracer))
     if settings.proxy.anthropic.goes_direct or settings.proxy.openai.goes_direct:

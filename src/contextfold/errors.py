@@ -17,7 +17,12 @@
         ├── LimitReached          limit_reached         depth, branches per session, calls per second
         ├── StoreUnavailable      store_unavailable     the state store does not answer; retrying may help
         ├── StoreInvalid          store_invalid         the state store cannot be used as it is
-        │   └── MoveRefused                             a store holds something else than what is to be moved there
+        │   ├── ExportInvalid                           a file that is not an export
+        │   │   ├── ExportTruncated                     an export that is not complete
+        │   │   ├── ExportAltered                       an export that does not match its checksum
+        │   │   └── ExportNewer                         an export of a newer version
+        │   ├── TargetNotEmpty                          an import into a store that holds something
+        │   └── ImportDiffers                           an import that is not equal to its file
         └── ScrubFailed           scrub_failed          secrets could not be looked for, so nothing was kept
 
 `code` and `message` of those before FoldError are frozen by the error schema v0 and never contain a path; `reason` is
@@ -151,10 +156,34 @@ class StoreInvalid(FoldError):
         super().__init__(StoreUnavailable.told, {"retry": False}, reason=reason)
 
 
-class MoveRefused(StoreInvalid):
+class ExportInvalid(StoreInvalid):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.message = "The sessions cannot be moved"
+        self.message = "The export file cannot be used"
+
+
+class ExportTruncated(ExportInvalid):
+    pass
+
+
+class ExportAltered(ExportInvalid):
+    pass
+
+
+class ExportNewer(ExportInvalid):
+    pass
+
+
+class TargetNotEmpty(StoreInvalid):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.message = "The store is not empty"
+
+
+class ImportDiffers(StoreInvalid):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.message = "The import is not complete"
 
 
 class ScrubFailed(FoldError):

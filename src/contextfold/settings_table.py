@@ -74,6 +74,11 @@ def _words(letters: str, told: str, most: int) -> Callable[[str, str], str]:
     return rule
 
 
+def _nats_prefix(called: str, text: str) -> str:
+    """An empty prefix gives subjects that begin with the owner."""
+    return text and _words(_SMALL, "lowercase letters, digits and dashes", PREFIX_MAX)(called, text)
+
+
 def _switch(called: str, text: str) -> str:
     if text not in ("on", "off"):
         raise SettingsError(f"{called} must be on or off, not {text!r}")
@@ -271,8 +276,8 @@ SETTINGS = {
             "nats-prefix",
             "CONTEXT_NATS_PREFIX",
             "contextfold",
-            _words(_SMALL, "lowercase letters, digits and dashes", PREFIX_MAX),
-            "what streams and subjects on NATS begin with, apart from other installations",
+            _nats_prefix,
+            "the first part of streams and subjects on NATS, which keeps installations apart; may be empty",
         ),
         Setting(
             "nats-domain",

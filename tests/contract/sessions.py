@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextfold.fold.archive import Entry
 from contextfold.fold.events import BranchCreated, Event, OperationCompleted, RequestSent, SessionStarted
 from contextfold.fold.ledger.sent_request import FoldSeen, ThreadSeen
-from contextfold.fold.store import Commit, Operation, Seen, SessionKey, Store, Summary
+from contextfold.fold.store import Commit, Operation, SessionKey, Store, Summary, WatchedEvent
 
 NOON = "2026-01-01T12:00:00Z"
 PATIENCE_S = 60.0
@@ -100,20 +100,20 @@ async def begin(store: Store, *keys: SessionKey, at: str = NOON) -> None:
         await store.commit(commit_of(key, at=at))
 
 
-async def take(watch: AsyncIterator[Seen], count: int) -> list[Seen]:
+async def take(watch: AsyncIterator[WatchedEvent], count: int) -> list[WatchedEvent]:
     """The next events of a watch; the wait is a bound on a hang, not a measure."""
     async with asyncio.timeout(PATIENCE_S):
         return [await anext(watch) for _ in range(count)]
 
 
-async def shut(watch: AsyncIterator[Seen]) -> None:
+async def shut(watch: AsyncIterator[WatchedEvent]) -> None:
     close = getattr(watch, "aclose", None)
     if close is not None:
         await close()
 
 
 @contextlib.asynccontextmanager
-async def watching(store: Store, owner: str, after: str | None) -> AsyncIterator[AsyncIterator[Seen]]:
+async def watching(store: Store, owner: str, after: str | None) -> AsyncIterator[AsyncIterator[WatchedEvent]]:
     watch = store.watch(owner, after)
     try:
         yield watch
@@ -121,9 +121,9 @@ async def watching(store: Store, owner: str, after: str | None) -> AsyncIterator
         await shut(watch)
 
 
-def numbers(seen: Sequence[Seen]) -> list[tuple[str, int]]:
+def numbers(seen: Sequence[WatchedEvent]) -> list[tuple[str, int]]:
     return [(each.session_id, each.event.n) for each in seen]
 
 
-def kinds(seen: Sequence[Seen]) -> list[str]:
+def kinds(seen: Sequence[WatchedEvent]) -> list[str]:
     return [each.event.kind for each in seen]

@@ -10,12 +10,12 @@ import pytest
 
 from contextfold.fold.store import Store
 from contextfold.stores.memory import MemoryStore
-from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.connection import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.nats_servers import NatsServer, drop, random_prefix
 
-Opener = Callable[[Path, Callable[[], Place]], Store]  # a folder to lie in, a place on NATS if it is asked for
+Opener = Callable[[Path, Callable[[], NatsOptions]], Store]  # a folder to lie in, a place on NATS if it is asked for
 STORES: dict[str, Opener] = {
     "memory": lambda _folder, _place: MemoryStore(),
     "sqlite": lambda folder, _place: SqliteStore.open(folder / "state.db"),
@@ -25,9 +25,9 @@ Act = Callable[[Store], Awaitable[None]]
 Run = Callable[[Act], None]
 
 
-def place_on(server: NatsServer) -> Place:
+def options_on(server: NatsServer) -> NatsOptions:
     """Where nobody has been before."""
-    return Place(servers=(server.url,), prefix=random_prefix())
+    return NatsOptions(servers=(server.url,), prefix=random_prefix())
 
 
 @pytest.fixture(params=STORES)
@@ -35,10 +35,10 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Do something with a store that is new, and is closed afterwards."""
 
     def run(act: Act) -> None:
-        taken: list[Place] = []
+        taken: list[NatsOptions] = []
 
-        def place() -> Place:
-            taken.append(place_on(request.getfixturevalue("nats_server")))
+        def place() -> NatsOptions:
+            taken.append(options_on(request.getfixturevalue("nats_server")))
             return taken[-1]
 
         async def whole() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.archive import Entry
-from contextfold.fold.store import Commit, Known, Receipt, StaleRevision, Store
+from contextfold.fold.store import Commit, CommitReceipt, KnownRevision, StaleRevision, Store
 from tests.contract.sessions import (
     NOON,
     begin,
@@ -65,7 +65,11 @@ def test_what_was_committed_is_loaded_in_order(run: Run) -> None:
 def test_whoever_knows_the_beginning_is_sent_the_rest(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, events=5))
-        for known, first in ((Known("sess_1", 3), 4), (Known("sess_1", 5), 6), (Known("sess_of_old", 3), 1)):
+        for known, first in (
+            (KnownRevision("sess_1", 3), 4),
+            (KnownRevision("sess_1", 5), 6),
+            (KnownRevision("sess_of_old", 3), 1),
+        ):
             log = await store.load(KEY, known)
             assert log is not None
             assert [event.n for event in log.events] == list(range(first, 6))
@@ -84,7 +88,7 @@ def test_texts_come_back_as_they_went_in(run: Run) -> None:
         log = await store.load(key)
         assert log is not None
         assert (log.session_id, list(log.events)) == (strange, list(first.events))
-        assert await store.receipt(key, strange * 1000) == Receipt("asked", strange)
+        assert await store.receipt(key, strange * 1000) == CommitReceipt("asked", strange)
 
     run(act)
 
@@ -94,7 +98,7 @@ def test_a_request_is_loaded_and_watched_as_it_was_committed(run: Run) -> None:
         requests = [request_at(2), request_at(3)]
         await store.commit(commit_of(KEY))
         await store.commit(Commit(KEY, "sess_1", 1, requests, None, ""))
-        log = await store.load(KEY, Known("sess_1", 1))
+        log = await store.load(KEY, KnownRevision("sess_1", 1))
         assert log is not None
         assert list(log.events) == requests
         async with watching(store, "local", "0") as watch:
@@ -158,7 +162,7 @@ def test_an_operation_id_has_its_effect_once_and_its_answer_always(run: Run) -> 
     async def act(store: Store) -> None:
         first = commit_of(KEY, operation_id="op", answer="the answer")
         told = await store.commit(first)
-        assert told == Receipt("asked", "the answer")
+        assert told == CommitReceipt("asked", "the answer")
         await store.commit(commit_of(KEY, 1, events=3))
         again = [first, commit_of(KEY, 4, operation_id="op"), commit_of(KEY, 0, session_id="other", operation_id="op")]
         for repeated in again:

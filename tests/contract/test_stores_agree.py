@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextfold.fold.archive import Entry
-from contextfold.fold.store import Known, StaleRevision, Store
+from contextfold.fold.store import KnownRevision, StaleRevision, Store
 from contextfold.stores.memory import MemoryStore
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import commit_of, key_of, summary_of, take, watching
-from tests.contract.stores import place_on
+from tests.contract.stores import options_on
 from tests.support.clauses import covers
 from tests.support.machine import times
 from tests.support.nats_servers import NatsServer, drop
@@ -87,7 +87,7 @@ async def _do(store: Store, number: int, step: Step) -> object:
             told = await _commit(store, number, step)
         case ("load", key, revision):
             log = await store.load(key)
-            rest = await store.load(key, Known(log.session_id, revision)) if log else None
+            rest = await store.load(key, KnownRevision(log.session_id, revision)) if log else None
             told = log and rest and (log.session_id, list(log.events), list(rest.events))
         case ("receipt", key, operation_id):
             told = await store.receipt(key, operation_id)
@@ -138,9 +138,9 @@ def test_sqlite_and_memory_agree_on_any_history(history: list[Step]) -> None:
 @settings(max_examples=times(15, 500))
 @given(st.lists(steps, max_size=STEPS_MOST))
 def test_nats_and_memory_agree_on_any_history(nats_server: NatsServer, history: list[Step]) -> None:
-    place = place_on(nats_server)
+    options = options_on(nats_server)
     try:
-        kept = asyncio.run(_outcomes(NatsStore(place), history))
+        kept = asyncio.run(_outcomes(NatsStore(options), history))
     finally:
-        asyncio.run(drop(place))
+        asyncio.run(drop(options))
     assert kept == asyncio.run(_outcomes(MemoryStore(), history))

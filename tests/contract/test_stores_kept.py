@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from contextfold.fold.archive import Entry
-from contextfold.fold.store import SEARCH_MOST, Commit, Known, StaleRevision, Store
+from contextfold.fold.store import SEARCH_MOST, Commit, KnownRevision, StaleRevision, Store
 from tests.contract.sessions import (
     NOON,
     begin,
@@ -191,7 +191,7 @@ def test_a_session_without_activity_ends_and_the_others_go_on(run: Run) -> None:
         await store.commit(commit_of(busy, 1, at=EVENING))
         assert await store.expire(NOON, NEXT_DAY) == 1
         assert await store.load(idle) is None
-        assert await store.load(idle, Known("sess_1", 1)) is None
+        assert await store.load(idle, KnownRevision("sess_1", 1)) is None
         assert await store.receipt(idle, "sess_1/0") is None
         assert await store.count() == 1
         log = await store.load(busy)
@@ -223,7 +223,7 @@ def test_after_its_end_a_key_has_a_new_session(run: Run) -> None:
         await store.commit(commit_of(KEY, session_id="sess_2", at=NEXT_DAY))
         with pytest.raises(StaleRevision):
             await store.commit(commit_of(KEY, 1, session_id="sess_1", at=NEXT_DAY))
-        log = await store.load(KEY, Known("sess_1", 1))
+        log = await store.load(KEY, KnownRevision("sess_1", 1))
         assert log is not None
         assert (log.session_id, [event.n for event in log.events]) == ("sess_2", [1])
 

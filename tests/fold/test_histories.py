@@ -27,7 +27,7 @@ from contextfold.fold.service.callers import Caller, Target
 from contextfold.fold.service.fold_service import FoldService, Policy
 from contextfold.fold.service.sessions import Outcome
 from contextfold.fold.session import Limits, replay
-from contextfold.fold.store import Commit, Receipt, SessionKey, Store
+from contextfold.fold.store import Commit, CommitReceipt, SessionKey, Store
 from contextfold.fold.tool_arguments import (
     branch_request,
     look_request,
@@ -56,7 +56,7 @@ class Faulty:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def commit(self, commit: Commit) -> Receipt:
+    async def commit(self, commit: Commit) -> CommitReceipt:
         fault, self.fault = self.fault, ""
         if fault == "before":
             raise StoreUnavailable("cut before")

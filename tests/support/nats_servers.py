@@ -25,7 +25,7 @@ import nats
 import nats.errors
 from nats.aio.client import Client
 
-from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.connection import NatsOptions
 from tests.support.left_out import NATS, NATS_SERVER, need
 
 WORKERS_MOST = 8  # that run tests at once and choose ports of their own
@@ -291,7 +291,7 @@ async def _asked(connection: Client, subject: str, sent: dict[str, Any], timeout
     return told
 
 
-async def drop(place: Place) -> None:
+async def drop(place: NatsOptions) -> None:
     """Delete the streams of a prefix, so that a server shared by many tests stays small."""
     connection = await connected(place.servers)
     try:

@@ -70,7 +70,7 @@ _ROOMS = {
     for room, names in {
         "agents": ("hook", "install", "run", "statusline", "uninstall"),
         "caches": ("build", "inspect", "resolve", "verify"),
-        "daemon": ("doctor", "serve", "service", "store_migrate", "token"),
+        "daemon": ("doctor", "serve", "service", "store_export", "store_import", "store_migrate", "token"),
     }.items()
     for name in names
 }
@@ -481,20 +481,46 @@ COMMANDS = (
         ),
     ),
     Command(
+        "store export",
+        "write everything that the store holds to a file",
+        (
+            "Write all sessions of every owner, live and ended, with their receipts, archive, summaries and left-out",
+            "results to one new file: a backup, or the way to another store. Daemons may keep running. The file",
+            "is compressed if its name ends in .gz. docs/export.md describes the format.",
+        ),
+        (
+            "context store export backup.jsonl.gz",
+            "context store export backup.jsonl --store nats://n1:4222,nats://n2:4222",
+        ),
+        (STORE, JSON, CONFIG, *OF_NATS),
+        Option("file", "the file to write; it must not exist", "FILE", required=True),
+    ),
+    Command(
+        "store import",
+        "read an exported file into an empty store",
+        (
+            "Verify an exported file, store everything in it and compare. The store must be empty; a file is",
+            "created if it is missing. Into a file it is all or nothing. An import into NATS that was interrupted",
+            "says what to delete before it is repeated.",
+        ),
+        (
+            "context store import backup.jsonl.gz --store nats://n1:4222",
+            "context store import backup.jsonl.gz --store sqlite:restored.db --json",
+        ),
+        (STORE, JSON, CONFIG, *OF_NATS),
+        Option("file", "the exported file", "FILE", required=True),
+    ),
+    Command(
         "store migrate",
-        "move every session to another store",
+        "replaced by store export and store import",
         (
-            "Copy everything that a store holds to another one: live and ended sessions of every owner, their",
-            "receipts, archive and summaries. Each session is then read from both and compared. The source stays",
-            "as it is. Stop the daemons first; whatever interrupts it, run it again and it goes on.",
+            "Removed. Export the one store with `context store export FILE` and import the file into the other with",
+            "`context store import FILE --store STORE`.",
         ),
+        ("context store export backup.jsonl.gz",),
         (
-            "context store migrate --from ~/.local/state/contextfold/state.db --to nats://localhost:4222",
-            "context store migrate --from nats://n1:4222,nats://n2:4222 --to sqlite:state.db --json",
-        ),
-        (
-            Option("--from", "the store to move from: a file, or nats://HOST:PORT,…", "STORE", required=True),
-            Option("--to", "the store to move to, made if it is not there", "STORE", required=True),
+            Option("--from", "ignored", "STORE"),
+            Option("--to", "ignored", "STORE"),
             JSON,
             CONFIG,
             *OF_NATS,

@@ -1,7 +1,7 @@
-"""What folding needs of a store, and nothing about how one does it. One contract suite runs over every implementation.
+"""The store port: what folding requires of a store. One contract suite runs over every implementation.
 
-A commit is all or nothing, only on the revision it was decided on, and once for each operation id, however often it is
-tried. Whatever an owner asks for is looked for among that owner's things alone.
+A commit is atomic. It is accepted only on the revision it was decided on, and only once for each operation id. Every
+query is limited to one owner's data.
 """
 
 from __future__ import annotations
@@ -13,39 +13,45 @@ from typing import Protocol
 from contextfold.fold.archive import Entry
 from contextfold.fold.events import Event
 
-SEARCH_MOST = 1_000  # summaries that one search gives
+# The most summaries that one search returns.
+SEARCH_MOST = 1_000
 
 
 class StaleRevision(Exception):
-    """Somebody else committed first: load again, decide again."""
+    """Another commit came first: load the session again and decide again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """Where a session lives. Project and name are hashes, so that any path and any name make a safe key."""
+    """Identifies the live session of a project. Project and name are hashes, so any path or name is a safe key.
+
+    `name_hash` is empty for the project's default session.
+    """
 
     owner: str
     project_hash: str
-    name_hash: str  # empty for the project's own session
+    name_hash: str
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What a caller has already: the log up to there need not be sent again."""
+class KnownRevision:
+    """The part of a log that the caller already has and that `load` may leave out."""
 
     session_id: str
     revision: int
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class SessionLog:
+    """The events of a session: those after the known revision if the session is the same, otherwise all."""
+
     session_id: str
-    events: Sequence[Event]  # those after `known`, if it is this session; else all of them
+    events: Sequence[Event]
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A live session among others."""
+class ListedSession:
+    """A live session in a list."""
 
     key: SessionKey
     session_id: str
@@ -53,25 +59,43 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """A call that must not have its effect twice."""
+class EndedSession:
+    """An ended session in a list.
 
-    id: str
-    fingerprint: str  # of what was asked: the same id for something else is a mistake
+    `figures` is its last state as JSON, as `stores.session_document` writes it. It is empty for a session that was
+    ended by a version that did not record it.
+    """
+
+    key: SessionKey
+    session_id: str
+    last_at: str
+    ended_at: str
+    figures: str
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """What a commit was answered with, then and whenever it is asked again."""
+class Operation:
+    """A call that must take effect once. The fingerprint is a hash of its arguments: one id, one set of arguments."""
+
+    id: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReceipt:
+    """The response to a commit, returned again whenever the same operation id is committed again.
+
+    `repeated` says that the receipt is that of an earlier commit.
+    """
 
     fingerprint: str
     answer: str
-    repeated: bool = field(default=False, compare=False)  # whether it is an earlier commit's
+    repeated: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A branch's outcome in the main collection."""
+    """A folded branch in the main collection."""
 
     project_hash: str
     project_path: str
@@ -85,34 +109,40 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
+    """Events to append to a session, with what else must be stored in the same step.
+
+    An expected revision of 0 starts a session. Without an operation no receipt is stored. `retracted` names branches
+    whose summaries are removed, because a rollback undid their folds.
+    """
+
     key: SessionKey
     session_id: str
-    expected_revision: int  # 0 begins a session
+    expected_revision: int
     events: Sequence[Event]
-    operation: Operation | None  # None if nobody can send this again: then no receipt is kept
+    operation: Operation | None
     answer: str
     entries: Sequence[Entry] = ()
     summaries: Sequence[Summary] = ()
-    retracted: Sequence[str] = ()  # branches whose summaries no longer hold, since a rollback undid their folds
+    retracted: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """A log with a gap could never be read again, so no store is asked to keep one."""
+        """Reject a log with a gap, which could never be read again."""
         numbers = [event.n for event in self.events]
         if not numbers or numbers != list(range(self.expected_revision + 1, self.revision + 1)):
             raise ValueError(f"events {numbers} do not follow revision {self.expected_revision}")
-        whose = (self.key.project_hash, self.session_id)
-        if any((summary.project_hash, summary.session_id) != whose for summary in self.summaries):
+        session = (self.key.project_hash, self.session_id)
+        if any((summary.project_hash, summary.session_id) != session for summary in self.summaries):
             raise ValueError("a summary of another session")
 
     @property
     def revision(self) -> int:
-        """The session's, once this is committed."""
+        """The session's revision after this commit."""
         return self.expected_revision + len(self.events)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """An event as a watcher gets it; `cursor` is where to go on after it."""
+class WatchedEvent:
+    """An event as a watcher receives it. A watch after `cursor` continues with the next event."""
 
     cursor: str
     key: SessionKey
@@ -122,44 +152,76 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
+    """Entries of a branch, and the rollbacks of the whole branch as (undone from, at)."""
+
     entries: Sequence[Entry]
-    rollbacks: Sequence[tuple[int, int]]  # (undone from, at) of the whole branch
+    rollbacks: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutDecision:
+    """A tool result that requests of a conversation leave out, and the stub that is sent in its place.
+
+    Call ids may repeat within a conversation, so a decision is identified by call id and hash of the result's text.
+    """
+
+    call_id: str
+    text_hash: str
+    result_id: str
+    stub: str
+    decided_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutResult:
+    """A decision and the scrubbed text that it leaves out."""
+
+    decision: LeftOutDecision
+    text: str
 
 
 class Store(Protocol):
-    async def load(self, key: SessionKey, known: Known | None = None) -> Log | None:
-        """The live session of this key; None if there is none."""
+    async def load(self, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
+        """Return the live session of this key, or None."""
 
-    async def commit(self, commit: Commit) -> Receipt:
-        """Append, or give the receipt of the commit that had this operation id; StaleRevision if it is too late.
+    async def commit(self, commit: Commit) -> CommitReceipt:
+        """Append the commit, or return the receipt of the earlier commit with this operation id.
 
-        A branch has one summary in the main collection: one that is folded again replaces its own.
+        Raises StaleRevision if the expected revision is not the current one. A branch has one summary: a branch that
+        is folded again replaces its summary.
         """
 
-    async def receipt(self, key: SessionKey, operation_id: str) -> Receipt | None:
-        """What an operation of the live session was answered with."""
+    async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
+        """Return the receipt of an operation of the live session."""
 
-    async def sessions(self, owner: str, *, after: tuple[str, str] | None = None, limit: int) -> Sequence[Listed]:
-        """The owner's live sessions, the latest activity first; those after one's `(last_at, session_id)`."""
+    async def sessions(
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+    ) -> Sequence[ListedSession]:
+        """List the owner's live sessions, the most recently active first, after a `(last_at, session_id)`."""
+
+    async def ended_sessions(
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+    ) -> Sequence[EndedSession]:
+        """List the owner's ended sessions in the same order, until their archive and summaries are forgotten."""
 
     async def find(self, owner: str, session_id: str) -> SessionKey | None:
-        """Where the owner's live session of this id is."""
+        """Return the key of the owner's live session with this id."""
 
     async def cursor(self) -> str:
-        """Where the events stand now. Taken before a session is loaded, a watch after it misses nothing."""
+        """Return the current position. A watch after a cursor taken before a load misses nothing."""
 
     async def check_cursor(self, cursor: str) -> None:
-        """ArgumentInvalid for a cursor that this store cannot have given out."""
+        """Raise ArgumentInvalid for a cursor that this store cannot have returned."""
 
-    def watch(self, owner: str, after: str | None = None) -> AsyncIterator[Seen]:
-        """The owner's events in order, those still kept after a cursor first, until the store is closed.
+    def watch(self, owner: str, after: str | None = None) -> AsyncIterator[WatchedEvent]:
+        """Iterate over the owner's events in order until the store is closed.
 
-        Without a cursor it begins where the events stand when the first one is asked for. ArgumentInvalid for a cursor
-        that is none of this store, at once or when the first event is asked for.
+        After a cursor, events that are still stored come first. Without one, iteration starts at the position of the
+        first `anext`. Raises ArgumentInvalid for an unknown cursor, immediately or with the first event.
         """
 
     async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
-        """Summaries that hold every word of the query, the last as a beginning, the best first; SEARCH_MOST at most."""
+        """Return summaries with every word of the query, the last as a prefix, best first; at most SEARCH_MOST."""
 
     async def trajectory(
         self,
@@ -172,37 +234,50 @@ class Store(Protocol):
         limit: int,
         characters: int | None = None,
     ) -> Trajectory | None:
-        """Entries of a branch in order, from the archive; None if it holds nothing of such a branch.
+        """Return entries of a branch in order, or None if the archive has nothing of it.
 
-        Without a branch they are those of the main thread of a session, which is only then asked for.
-        None after the first whose texts have `characters` together: a text may be megabytes, and a page small.
-        They come as they were committed: what a rollback took back is for `archive.mark_undone` to say.
+        Without a branch, return those of the main thread of `session_id`. The page ends with the entry that brings
+        the texts to `characters`. Entries are returned as committed; `archive.mark_undone` applies rollbacks.
         """
 
-    async def expire(self, idle_since: str, at: str) -> int:
-        """End every session without activity after `idle_since`; their number.
+    async def left_out(self, owner: str, conversation: str) -> Sequence[LeftOutDecision]:
+        """Return what requests of the conversation leave out, ordered by call id and text hash."""
 
-        Each gets a `session.expired` event, which watchers can still see until a later call passes it too. Nothing else
-        of its log and its receipts is left; archive and summaries are.
+    async def keep_left_out(self, owner: str, conversation: str, items: Sequence[LeftOutResult]) -> None:
+        """Store decisions and texts. A decision that is already stored stays: the first writer wins.
+
+        After this returns, `left_out` gives the decision that counts, which may be another daemon's.
+        """
+
+    async def left_out_text(self, owner: str, result_id: str) -> str | None:
+        """Return the text that was left out under this id."""
+
+    async def expire(self, idle_since: str, at: str) -> int:
+        """End every session without activity after `idle_since` and return how many were ended.
+
+        Each gets a `session.expired` event, which watchers can see until a later call with `idle_since` after it. The
+        rest of its log and its receipts are deleted. Activity later than `at` comes from a clock that was wrong; it
+        counts as activity at the first call that sees it.
         """
 
     async def retain(self, archive_since: str, summaries_since: str) -> None:
-        """Forget archive entries and summaries of sessions that have ended and were last active before.
+        """Delete archive entries and summaries of ended sessions that were last active before these times.
 
-        A session is forgotten as a whole: half a trajectory would mislead, and a live one may still grow.
+        A session is deleted as a whole. Left-out results of a conversation are deleted with the archive, when the last
+        one was decided before `archive_since`.
         """
 
     async def reach(self) -> None:
-        """Be there before anything is asked: StoreInvalid if it says no, StoreUnavailable if it may still come."""
+        """Connect. Raises StoreInvalid if the store refuses us, StoreUnavailable if it may become available."""
 
     async def settle(self) -> None:
-        """Until nothing is left to do of what was committed: whoever stops for a while must not leave it undone."""
+        """Wait until the background work of every commit made here is done."""
 
     async def count(self, owner: str | None = None) -> int:
-        """How many sessions are live, of an owner or of all."""
+        """Return the number of live sessions, of an owner or of all."""
 
     async def check(self) -> None:
-        """StoreUnavailable if a commit would fail now."""
+        """Raise StoreUnavailable if a commit of ordinary size would fail now."""
 
     async def close(self) -> None:
-        """Finish what was taken, and let go."""
+        """Finish the calls that were accepted and release the store."""

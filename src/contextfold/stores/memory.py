@@ -1,102 +1,130 @@
-"""The store as plain Python values: what every other one is compared with, and what tests use. Nothing survives it.
+"""The store in memory: the reference that the other stores are compared with, and the store of tests.
 
-Owns the meaning of each call, written as simply as it can be; knows no thread, file or socket. A call runs to its end
-without letting another in, which is what makes it all or nothing.
+It defines what each call means, as simply as possible. A call runs without yielding to another, so it is atomic.
 """
 
 from __future__ import annotations
 
 import asyncio
 import unicodedata
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from operator import attrgetter
 
-from contextfold.errors import ArgumentInvalid, StoreUnavailable
+from contextfold.errors import ArgumentInvalid, ImportDiffers, StoreUnavailable, TargetNotEmpty
 from contextfold.fold.archive import Entry, up_to
 from contextfold.fold.events import Event, SessionExpired
 from contextfold.fold.store import (
     SEARCH_MOST,
     Commit,
-    Known,
-    Listed,
-    Log,
-    Receipt,
-    Seen,
+    CommitReceipt,
+    EndedSession,
+    KnownRevision,
+    LeftOutDecision,
+    LeftOutResult,
+    ListedSession,
     SessionKey,
+    SessionLog,
     StaleRevision,
     Summary,
     Trajectory,
+    WatchedEvent,
 )
+from contextfold.fold.store_export import (
+    ExportDigest,
+    ExportedLeftOut,
+    ExportedReceipt,
+    ExportedSession,
+    ExportRecord,
+    entry_order,
+)
+from contextfold.stores.session_document import figures_of
 
 
 @dataclass(slots=True, eq=False)
-class _Session:
+class _MemorySession:
     key: SessionKey
     session_id: str
     last_at: str = ""
     ended_at: str | None = None
+    figures: str = ""
     revision: int = 0
-    receipts: dict[str, Receipt] = field(default_factory=dict)
+    receipts: dict[str, CommitReceipt] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     summaries: dict[str, tuple[int, Summary]] = field(default_factory=dict)
 
 
+_Decisions = dict[tuple[str, str], LeftOutResult]
+
+
 class MemoryStore:
     def __init__(self) -> None:
-        self._sessions: list[_Session] = []  # in order of creation, those that have ended too
-        self._live: dict[SessionKey, _Session] = {}
-        self._events: dict[int, tuple[_Session, Event]] = {}  # by number, in order
+        # In order of creation, ended ones included.
+        self._sessions: list[_MemorySession] = []
+        self._live: dict[SessionKey, _MemorySession] = {}
+        # By number, in order.
+        self._events: dict[int, tuple[_MemorySession, Event]] = {}
         self._last = 0
+        self._left_out: dict[tuple[str, str], _Decisions] = {}
         self._watchers: set[asyncio.Event] = set()
         self._closed = False
 
     # ---- one session
 
-    async def load(self, key: SessionKey, known: Known | None = None) -> Log | None:
+    async def load(self, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
         session = self._find(key)
         if session is None:
             return None
         after = known.revision if known and known.session_id == session.session_id else 0
-        events = [event for owner, event in self._events.values() if owner is session and event.n > after]
-        return Log(session.session_id, events)
+        return SessionLog(session.session_id, [event for event in self._log(session) if event.n > after])
 
-    async def commit(self, commit: Commit) -> Receipt:
+    async def commit(self, commit: Commit) -> CommitReceipt:
         session = self._find(commit.key)
         operation = commit.operation
-        if session is not None and operation is not None and operation.id in session.receipts:
-            return replace(session.receipts[operation.id], repeated=True)
+        digest = _digest(operation.id) if operation else ""
+        if session is not None and digest in session.receipts:
+            return replace(session.receipts[digest], repeated=True)
         live = (session.session_id, session.revision) if session else (commit.session_id, 0)
         if live != (commit.session_id, commit.expected_revision):
             raise StaleRevision
         if session is None:
-            session = self._live[commit.key] = _Session(commit.key, commit.session_id)
+            session = self._live[commit.key] = _MemorySession(commit.key, commit.session_id)
             self._sessions.append(session)
-        receipt = Receipt(operation.fingerprint if operation else "", commit.answer)
+        receipt = CommitReceipt(operation.fingerprint if operation else "", commit.answer)
         if operation is not None:
-            session.receipts[operation.id] = receipt
+            session.receipts[digest] = receipt
         session.last_at = max(session.last_at, *(event.at for event in commit.events))
         session.entries += commit.entries
         for branch_id in commit.retracted:
             session.summaries.pop(branch_id, None)
         for summary in commit.summaries:
-            kept = session.summaries.get(summary.branch_id)
-            session.summaries[summary.branch_id] = (kept[0] if kept else self._last, summary)
+            self._add_summary(session, summary)
         self._append(session, commit.events)
         return receipt
 
-    async def receipt(self, key: SessionKey, operation_id: str) -> Receipt | None:
+    async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
         session = self._find(key)
-        return session.receipts.get(operation_id) if session else None
+        return session.receipts.get(_digest(operation_id)) if session else None
 
-    async def sessions(self, owner: str, *, after: tuple[str, str] | None = None, limit: int) -> Sequence[Listed]:
+    async def sessions(
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+    ) -> Sequence[ListedSession]:
         self._check_open()
-        live = [
-            Listed(session.key, session.session_id, session.last_at)
-            for session in self._live.values()
-            if session.key.owner == owner and (after is None or (session.last_at, session.session_id) < after)
+        return [
+            ListedSession(session.key, session.session_id, session.last_at)
+            for session in _page(self._live.values(), owner, after, limit)
         ]
-        live.sort(key=lambda listed: (listed.last_at, listed.session_id), reverse=True)
-        return live[: max(limit, 0)]
+
+    async def ended_sessions(
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+    ) -> Sequence[EndedSession]:
+        self._check_open()
+        ended = (session for session in self._sessions if session.ended_at is not None)
+        return [
+            EndedSession(session.key, session.session_id, session.last_at, session.ended_at or "", session.figures)
+            for session in _page(ended, owner, after, limit)
+        ]
 
     async def find(self, owner: str, session_id: str) -> SessionKey | None:
         self._check_open()
@@ -104,19 +132,27 @@ class MemoryStore:
             (key for key, session in self._live.items() if (key.owner, session.session_id) == (owner, session_id)), None
         )
 
-    def _find(self, key: SessionKey) -> _Session | None:
+    def _find(self, key: SessionKey) -> _MemorySession | None:
         self._check_open()
         return self._live.get(key)
 
-    def _append(self, session: _Session, events: Sequence[Event]) -> None:
+    def _log(self, session: _MemorySession) -> list[Event]:
+        return [event for owner, event in self._events.values() if owner is session]
+
+    def _add_summary(self, session: _MemorySession, summary: Summary) -> None:
+        """A summary that replaces another takes over its number, which decides between equal matches of a search."""
+        before = session.summaries.get(summary.branch_id)
+        session.summaries[summary.branch_id] = (before[0] if before else self._last, summary)
+
+    def _append(self, session: _MemorySession, events: Sequence[Event]) -> None:
         for event in events:
             self._last += 1
             self._events[self._last] = (session, event)
             session.revision = event.n
-        for bell in self._watchers:
-            bell.set()
+        for watcher in self._watchers:
+            watcher.set()
 
-    # ---- following along
+    # ---- watching
 
     async def cursor(self) -> str:
         self._check_open()
@@ -125,7 +161,7 @@ class MemoryStore:
     async def check_cursor(self, cursor: str) -> None:
         self._position(cursor)
 
-    def watch(self, owner: str, after: str | None = None) -> AsyncIterator[Seen]:
+    def watch(self, owner: str, after: str | None = None) -> AsyncIterator[WatchedEvent]:
         self._check_open()
         return self._follow(owner, None if after is None else self._position(after))
 
@@ -135,34 +171,34 @@ class MemoryStore:
             raise ArgumentInvalid("cursor", "must be one that this store has given out")
         return int(cursor)
 
-    async def _follow(self, owner: str, position: int | None) -> AsyncIterator[Seen]:
+    async def _follow(self, owner: str, position: int | None) -> AsyncIterator[WatchedEvent]:
         reached = self._last if position is None else position
-        bell = asyncio.Event()
-        self._watchers.add(bell)
+        changed = asyncio.Event()
+        self._watchers.add(changed)
         try:
             while not self._closed:
-                bell.clear()
+                changed.clear()
                 top = self._last
                 for number, (session, event) in list(self._events.items()):
                     if reached < number <= top and session.key.owner == owner:
-                        yield Seen(str(number), session.key, session.session_id, event)
+                        yield WatchedEvent(str(number), session.key, session.session_id, event)
                 reached = top
-                await bell.wait()
+                await changed.wait()
         finally:
-            self._watchers.discard(bell)
+            self._watchers.discard(changed)
 
-    # ---- the collections
+    # ---- summaries and archive
 
     async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
         self._check_open()
         phrases = [words for word in query.split() if (words := _words(word))]
-        found = [
-            (_score(phrases, summary), summary.folded_at, made, summary)
+        candidates = [
+            (_score(phrases, summary), summary.folded_at, number, summary)
             for session in self._sessions
             if session.key.owner == owner and project_hash in (None, session.key.project_hash)
-            for made, summary in session.summaries.values()
+            for number, summary in session.summaries.values()
         ]
-        ranked = sorted((item for item in found if item[0] > 0), key=lambda item: item[:3], reverse=True)
+        ranked = sorted((item for item in candidates if item[0] > 0), key=lambda item: item[:3], reverse=True)
         return [summary for *_, summary in ranked[: max(0, min(limit, SEARCH_MOST))]]
 
     async def trajectory(
@@ -185,7 +221,7 @@ class MemoryStore:
                 for entry in session.entries
                 if entry.branch_id == branch_id and (branch_id is not None or session.session_id == session_id)
             ),
-            key=lambda entry: entry.n,
+            key=attrgetter("n"),
         )
         if not entries:
             return None
@@ -193,15 +229,37 @@ class MemoryStore:
         page = [entry for entry in entries if entry.n > after_n][: max(limit, 0)]
         return Trajectory(list(up_to(page, characters)), rollbacks)
 
+    # ---- results that requests leave out
+
+    async def left_out(self, owner: str, conversation: str) -> Sequence[LeftOutDecision]:
+        self._check_open()
+        return [result.decision for _, result in sorted(self._left_out.get((owner, conversation), {}).items())]
+
+    async def keep_left_out(self, owner: str, conversation: str, items: Sequence[LeftOutResult]) -> None:
+        self._check_open()
+        for item in items:
+            decisions = self._left_out.setdefault((owner, conversation), {})
+            decisions.setdefault((item.decision.call_id, item.decision.text_hash), item)
+
+    async def left_out_text(self, owner: str, result_id: str) -> str | None:
+        self._check_open()
+        of_owner = (decisions for (whose, _), decisions in self._left_out.items() if whose == owner)
+        texts = (item.text for each in of_owner for item in each.values() if item.decision.result_id == result_id)
+        return next(texts, None)
+
     # ---- sweeps
 
     async def expire(self, idle_since: str, at: str) -> int:
         self._check_open()
         self._delete_events({session for session in self._sessions if (session.ended_at or "~") <= idle_since})
+        for session in self._live.values():
+            session.last_at = min(session.last_at, at)
         idle = sorted(
-            (session for session in self._live.values() if session.last_at <= idle_since),
-            key=lambda session: session.last_at,
+            (session for session in self._live.values() if session.last_at <= idle_since), key=attrgetter("last_at")
         )
+        for session in idle:
+            log = self._log(session)
+            session.figures = figures_of(lambda log=log: log)  # type: ignore[misc]  # mypy cannot type the default.
         self._delete_events(set(idle))
         for session in idle:
             del self._live[session.key]
@@ -210,24 +268,83 @@ class MemoryStore:
             self._append(session, [SessionExpired(session.revision + 1, at, session.session_id)])
         return len(idle)
 
-    def _delete_events(self, sessions: set[_Session]) -> None:
+    def _delete_events(self, sessions: set[_MemorySession]) -> None:
         self._events = {number: item for number, item in self._events.items() if item[0] not in sessions}
 
     async def retain(self, archive_since: str, summaries_since: str) -> None:
         self._check_open()
-        for session in self._sessions:
-            if session.ended_at is not None and session.last_at < archive_since:
+        for session in [session for session in self._sessions if session.ended_at is not None]:
+            if session.last_at < archive_since:
                 session.entries.clear()
-            if session.ended_at is not None and session.last_at < summaries_since:
+            if session.last_at < summaries_since:
                 session.summaries.clear()
+            if session.last_at < min(archive_since, summaries_since) and not self._log(session):
+                self._sessions.remove(session)
+        for conversation, decisions in list(self._left_out.items()):
+            if max(item.decision.decided_at for item in decisions.values()) < archive_since:
+                del self._left_out[conversation]
 
-    # ---- the store as such
+    # ---- export and import
+
+    async def export(self) -> AsyncGenerator[ExportRecord]:
+        self._check_open()
+        for session in sorted(self._sessions, key=_export_order):
+            others = (session.revision, session.last_at, session.ended_at, session.figures)
+            yield ExportedSession(session.key, session.session_id, *others)
+            if session.ended_at is None:
+                for event in self._log(session):
+                    yield event
+                for operation, receipt in sorted(session.receipts.items(), key=lambda item: item[0]):
+                    yield ExportedReceipt(operation, receipt.fingerprint, receipt.answer)
+            for _, (_, summary) in sorted(session.summaries.items()):
+                yield summary
+            for entry in sorted(session.entries, key=entry_order):
+                yield entry
+        for (owner, conversation), decisions in sorted(self._left_out.items()):
+            for _, item in sorted(decisions.items()):
+                yield ExportedLeftOut(owner, conversation, item)
+
+    async def import_all(self, records: Iterable[ExportRecord]) -> None:
+        self._check_open()
+        if self._sessions or self._left_out:
+            raise TargetNotEmpty("the store has sessions already")
+        given, stored = ExportDigest(), ExportDigest()
+        for record in given.through(records):
+            await self._import(record)
+        async for record in self.export():
+            stored.add(record)
+        if stored != given:
+            raise ImportDiffers("what was imported is not equal to the export")
+
+    async def _import(self, record: ExportRecord) -> None:
+        if isinstance(record, ExportedLeftOut):
+            await self.keep_left_out(record.owner, record.conversation, [record.result])
+            return
+        if isinstance(record, ExportedSession):
+            session = _MemorySession(record.key, record.session_id, record.last_at, record.ended_at, record.figures)
+            session.revision = record.revision
+            self._sessions.append(session)
+            if record.is_live:
+                self._live[record.key] = session
+            return
+        session = self._sessions[-1]
+        match record:
+            case ExportedReceipt():
+                session.receipts[record.operation] = CommitReceipt(record.fingerprint, record.answer)
+            case Summary():
+                self._add_summary(session, record)
+            case Entry():
+                session.entries.append(record)
+            case _:
+                self._append(session, [record])
+
+    # ---- the store itself
 
     async def reach(self) -> None:
         self._check_open()
 
     async def settle(self) -> None:
-        """A commit leaves nothing undone."""
+        """A commit leaves no background work."""
 
     async def count(self, owner: str | None = None) -> int:
         self._check_open()
@@ -238,34 +355,55 @@ class MemoryStore:
 
     async def close(self) -> None:
         self._closed = True
-        for bell in self._watchers:
-            bell.set()
+        for watcher in self._watchers:
+            watcher.set()
 
     def _check_open(self) -> None:
         if self._closed:
             raise StoreUnavailable("the store is closed")
 
 
+def _digest(operation_id: str) -> str:
+    return sha256(operation_id.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _page(
+    sessions: Iterable[_MemorySession], owner: str, after: tuple[str, str] | None, limit: int
+) -> list[_MemorySession]:
+    listed = [
+        session
+        for session in sessions
+        if session.key.owner == owner and (after is None or (session.last_at, session.session_id) < after)
+    ]
+    listed.sort(key=lambda session: (session.last_at, session.session_id), reverse=True)
+    return listed[: max(limit, 0)]
+
+
+def _export_order(session: _MemorySession) -> tuple[str, ...]:
+    key = session.key
+    return key.owner, key.project_hash, key.name_hash, session.session_id
+
+
 def _words(text: str) -> list[str]:
     """Lowercase words without accents, as a search compares them."""
-    plain = "".join(mark for mark in unicodedata.normalize("NFD", text) if not "\u0300" <= mark <= "\u0331")
-    return "".join(mark if mark.isalnum() else " " for mark in plain.lower()).split()
+    base = "".join(mark for mark in unicodedata.normalize("NFD", text) if not "\u0300" <= mark <= "\u0331")
+    return "".join(mark if mark.isalnum() else " " for mark in base.lower()).split()
 
 
 def _score(phrases: Sequence[Sequence[str]], summary: Summary) -> int:
-    """How often the phrases stand in a summary; 0 if one of them does not."""
+    """How often the phrases occur in a summary; 0 if one of them does not."""
     texts = [_words(summary.description), _words(summary.summary)]
     counts = [
-        sum(_count(phrase, text, is_beginning=place == len(phrases)) for text in texts)
-        for place, phrase in enumerate(phrases, 1)
+        sum(_count(phrase, text, is_prefix=number == len(phrases)) for text in texts)
+        for number, phrase in enumerate(phrases, 1)
     ]
     return sum(counts) if all(counts) else 0
 
 
-def _count(phrase: Sequence[str], text: Sequence[str], *, is_beginning: bool) -> int:
+def _count(phrase: Sequence[str], text: Sequence[str], *, is_prefix: bool) -> int:
     *first, last = phrase
     return sum(
         list(text[start : start + len(first)]) == first
-        and (text[start + len(first)].startswith(last) if is_beginning else text[start + len(first)] == last)
+        and (text[start + len(first)].startswith(last) if is_prefix else text[start + len(first)] == last)
         for start in range(len(text) - len(first))
     )

@@ -19,16 +19,16 @@ from contextfold.fold.events import (
     members,
 )
 from contextfold.fold.store import Commit, SessionKey
-from contextfold.stores.nats.connection import Place
-from contextfold.stores.nats.jetstream import Stored, Wire
-from contextfold.stores.nats.names import Names
-from contextfold.stores.nats.stream_reader import Reading, read_to
+from contextfold.stores.nats.connection import NatsOptions
+from contextfold.stores.nats.jetstream import JetStream, StoredMessage
+from contextfold.stores.nats.names import SubjectNames
+from contextfold.stores.nats.stream_reader import StreamQuery, read_to
 from contextfold.stores.nats.streams import prepare
 from tests.contract.sessions import NOON, key_of, summary_of
 from tests.support.nats_servers import NatsServer, drop, random_prefix
 
 KEY = key_of()
-Act = Callable[[Place], Awaitable[None]]
+Act = Callable[[NatsOptions], Awaitable[None]]
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def on_nats(nats_server: NatsServer) -> Callable[[Act], None]:
 
     def run(act: Act) -> None:
         async def whole() -> None:
-            place = Place((nats_server.url,), random_prefix())
+            place = NatsOptions((nats_server.url,), random_prefix())
             try:
                 await act(place)
             finally:
@@ -51,17 +51,17 @@ def on_nats(nats_server: NatsServer) -> Callable[[Act], None]:
 OnNats = Callable[[Act], None]
 
 
-async def everything(place: Place, stream: str, subjects: str) -> list[Stored]:
-    wire = Wire(place, prepare)
+async def everything(place: NatsOptions, stream: str, subjects: str) -> list[StoredMessage]:
+    wire = JetStream(place, prepare)
     try:
         await wire.open()
         last = await wire.last(stream, subjects)
-        return [each async for each in read_to(wire, Reading(stream, subjects), last.seq)] if last else []
+        return [each async for each in read_to(wire, StreamQuery(stream, subjects), last.seq)] if last else []
     finally:
         await wire.close()
 
 
-def told(stored: Stored) -> Any:
+def told(stored: StoredMessage) -> Any:
     return json.loads(stored.data)
 
 
@@ -86,9 +86,9 @@ def branching(key: SessionKey, session_id: str = "sess_1") -> list[Commit]:
     ]
 
 
-async def check_published(place: Place, session_id: str = "sess_1") -> None:
+async def check_published(place: NatsOptions, session_id: str = "sess_1") -> None:
     """Everything of that session, once and in order."""
-    names = Names(place.prefix)
+    names = SubjectNames(place.prefix)
     session = names.session(KEY, session_id)
     seen = [told(each) for each in await everything(place, names.events, f"{session}.events.>")]
     expected = [

@@ -11,7 +11,7 @@ import pytest
 
 from contextfold.errors import StoreUnavailable
 from contextfold.serve.mcp.fold_tools import META_OPERATION
-from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.connection import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import commit_of, key_of
 from tests.serve.reporting import HookedAgent
@@ -121,7 +121,7 @@ def test_a_store_with_much_on_its_way_comes_back_each_time(server: NatsServer, h
     go, come = GOING[how]
 
     async def act() -> None:
-        store = NatsStore(Place(servers=(server.url,), prefix=random_prefix()))
+        store = NatsStore(NatsOptions(servers=(server.url,), prefix=random_prefix()))
         stopping = asyncio.Event()
 
         async def work(worker: int) -> None:

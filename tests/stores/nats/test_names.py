@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextfold.fold.store import SessionKey
-from contextfold.stores.nats.names import Names, escaped, unescaped
+from contextfold.stores.nats.names import SubjectNames, escaped, unescaped
 
-NAMES = Names("contextfold")
+NAMES = SubjectNames("contextfold")
 texts = st.text(st.characters())  # half of a surrogate pair, too: paths may have them
 keys = st.builds(SessionKey, texts, texts, texts)
 
@@ -36,7 +36,7 @@ def test_a_part_never_goes_beyond_its_place(owner: str, branch_id: str) -> None:
 
 
 def test_no_installation_is_anothers_with_something_added() -> None:
-    ours, theirs = Names("fold"), Names("fold-log")
+    ours, theirs = SubjectNames("fold"), SubjectNames("fold-log")
     assert not set(ours.subjects) & set(theirs.subjects)
     first = {subject.split(".")[0] for names in (ours, theirs) for each in names.subjects.values() for subject in each}
     assert first == {"fold", "fold_log", "fold_archive", "fold_state", "fold-log", "fold-log_log"} | {

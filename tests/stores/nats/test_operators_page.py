@@ -19,7 +19,7 @@ import pytest
 from nats.aio.client import Client
 
 from contextfold.cli.parse import parse
-from contextfold.stores.nats.names import Names
+from contextfold.stores.nats.names import SubjectNames
 from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent, Refused
 from tests.support.left_out import NATS_SERVER
@@ -31,7 +31,7 @@ from tests.support.waiting import until
 PAGE = (ROOT / "docs" / "nats.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 PROJECT = "/work/app"
-STREAMS = tuple(Names("contextfold").subjects)
+STREAMS = tuple(SubjectNames("contextfold").subjects)
 WAIT_S = 60.0
 OF_DAEMON = ("--nats-user", "daemon", "--nats-password-file")
 PASSWORD = "change-this-too"
@@ -284,7 +284,7 @@ class TestPermissions:
         assert ann.http.ask("GET", "/readyz").status == 200
         assert "Violation" not in server.log.read_text()
 
-    def test_the_end_of_sessions_watching_and_moving_need_no_more(
+    def test_the_end_of_sessions_watching_and_exporting_need_no_more(
         self, server: NatsServer, tmp_path: Path, password_file: str
     ) -> None:
         argv = (*OF_DAEMON, password_file)
@@ -301,10 +301,10 @@ class TestPermissions:
         finally:
             watching.close()
             assert running.stop() == 0
-        moved = context("store", "migrate", "--from", server.url, "--to", tmp_path / "copy.db", *argv)
-        assert (moved.code, moved.out[:15]) == (0, b"1 session moved"), moved.err
-        back = ("--from", tmp_path / "copy.db", "--to", server.url)
-        assert context("store", "migrate", *back, *argv).code == 0
+        export = tmp_path / "all.jsonl"
+        exported = context("store", "export", export, "--store", server.url, "--json", *argv)
+        assert exported.code == 0, exported.err
+        assert json.loads(exported.out)["exported"]["session"] == 1
         assert "Violation" not in server.log.read_text()
 
     def test_an_owners_user_sees_its_own_and_nothing_else(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from contextfold.fold.project import project_at
-from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.connection import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import branch_commit, commit_of, key_of
 from tests.stores.nats.subjects import subjects_of
@@ -169,7 +169,7 @@ def test_odd_owners_projects_and_names_stay_in_their_own_subjects(nats_server: N
     prefix = random_prefix()
 
     async def act() -> None:
-        store = NatsStore(Place(servers=(nats_server.url,), prefix=prefix))
+        store = NatsStore(NatsOptions(servers=(nats_server.url,), prefix=prefix))
         try:
             for owner in ODD:
                 for place, (project, name) in enumerate(((owner, owner), ("p", owner), (owner, "n"))):

@@ -16,7 +16,7 @@ from contextfold.error_codes import JSON_RPC_CODES
 from contextfold.fold.events import OperationCompleted
 from contextfold.fold.store import StaleRevision
 from contextfold.serve.mcp.fold_tools import META_OPERATION
-from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.connection import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import NOON, branch_commit, commit_of, key_of
 from tests.stores.nats.agents import Book, Session, random_call
@@ -40,7 +40,7 @@ ROOMY = {"CONTEXT_BRANCHES_PER_SESSION": "10000", "CONTEXT_BRANCH_DEPTH": "64"}
 
 def test_of_two_stores_that_expect_the_same_revision_one_wins(nats_server: NatsServer) -> None:
     async def act() -> None:
-        place = Place(servers=(nats_server.url,), prefix=random_prefix())
+        place = NatsOptions(servers=(nats_server.url,), prefix=random_prefix())
         one, two = NatsStore(place), NatsStore(place)
 
         async def commit(store: NatsStore, who: str, project: str, revision: int) -> bool:
@@ -81,7 +81,7 @@ def test_of_two_stores_that_sweep_at_once_one_ends_each_session(nats_server: Nat
     sessions = times(40, 2000)
 
     async def act() -> None:
-        place = Place(servers=(nats_server.url,), prefix=random_prefix())
+        place = NatsOptions(servers=(nats_server.url,), prefix=random_prefix())
         one, two = NatsStore(place), NatsStore(place)
         try:
             for turn in range(3):
@@ -104,7 +104,7 @@ def test_a_published_state_is_never_replaced_by_an_older_one(nats_server: NatsSe
     subject = f"{prefix}.local.p1.sess_1.branches.br_1"
 
     async def act() -> None:
-        store = NatsStore(Place(servers=(nats_server.url,), prefix=prefix))
+        store = NatsStore(NatsOptions(servers=(nats_server.url,), prefix=prefix))
         connection = await connected(nats_server.url)
         try:
             await store.commit(commit_of(key))

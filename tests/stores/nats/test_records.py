@@ -13,9 +13,9 @@ from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import Entry
 from contextfold.fold.events import BranchCreated, BranchFolded, Event, OperationCompleted, SessionStarted
 from contextfold.fold.session import EMPTY, replay
-from contextfold.fold.store import Receipt, Summary
+from contextfold.fold.store import CommitReceipt, Summary
 from contextfold.stores.nats import records
-from contextfold.stores.nats.records import Pieces, Record
+from contextfold.stores.nats.records import ChunkReference, CommitRecord
 from tests.support.clauses import covers
 
 AT = "2026-01-01T12:00:00Z"
@@ -36,7 +36,7 @@ entries = st.builds(
     st.none() | numbers,
 )
 summaries = st.builds(Summary, texts, texts, texts, texts, texts, texts, numbers, texts)
-receipts = st.dictionaries(texts, st.builds(Receipt, texts, texts), max_size=3)
+receipts = st.dictionaries(texts, st.builds(CommitReceipt, texts, texts), max_size=3)
 
 
 def events_after(before: int) -> st.SearchStrategy[list[Event]]:
@@ -50,7 +50,7 @@ def events_after(before: int) -> st.SearchStrategy[list[Event]]:
 
 logged = numbers.flatmap(
     lambda before: st.builds(
-        Record,
+        CommitRecord,
         texts,
         st.just(before),
         events_after(before),
@@ -62,20 +62,20 @@ logged = numbers.flatmap(
 )
 
 
-def _bytes(record: Record) -> bytes:
+def _bytes(record: CommitRecord) -> bytes:
     core = records.core_of(record)
     return records.whole_of(core, records.texts_of(record.entries)) if record.entries else core
 
 
 @given(logged)
-def test_a_commit_comes_back_as_it_was(record: Record) -> None:
+def test_a_commit_comes_back_as_it_was(record: CommitRecord) -> None:
     assert records.record_from(_bytes(record)) == record
 
 
 @given(logged, texts)
-def test_texts_that_lie_elsewhere_are_named_and_not_repeated(record: Record, mark: str) -> None:
-    kept = records.record_from(records.core_of(replace(record, texts=Pieces(mark, 3))))
-    assert kept == replace(record, entries=[], texts=Pieces(mark, 3))
+def test_texts_that_lie_elsewhere_are_named_and_not_repeated(record: CommitRecord, mark: str) -> None:
+    kept = records.record_from(records.core_of(replace(record, texts=ChunkReference(mark, 3))))
+    assert kept == replace(record, entries=[], texts=ChunkReference(mark, 3))
     assert records.entries_in(records.texts_of(record.entries)) == list(record.entries)
 
 
@@ -84,8 +84,8 @@ def test_the_archive_comes_back_as_it_was(made: list[Entry], summary: Summary) -
     assert records.archived_from(records.archived(made)).entries == made
     assert records.summary_from(records.summary_told(summary)) == summary
     assert records.summary_from(records.RETRACTED) is None
-    elsewhere = records.archived_from(records.archived_in(Pieces("m", 2), [1, 0]))
-    assert (elsewhere.pieces, list(elsewhere.places)) == (Pieces("m", 2), [1, 0])
+    elsewhere = records.archived_from(records.archived_in(ChunkReference("m", 2), [1, 0]))
+    assert (elsewhere.pieces, list(elsewhere.places)) == (ChunkReference("m", 2), [1, 0])
 
 
 @given(st.binary(max_size=2000), st.integers(1, 500))

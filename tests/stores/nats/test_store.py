@@ -20,10 +20,10 @@ from contextfold.fold.events import (
 )
 from contextfold.fold.store import Commit, Operation, StaleRevision
 from contextfold.stores.nats import log as nats_log
-from contextfold.stores.nats.connection import Link, Place, Unanswered, check_server
-from contextfold.stores.nats.jetstream import Conflict, Stored, Wire
-from contextfold.stores.nats.names import Names
-from contextfold.stores.nats.records import Record
+from contextfold.stores.nats.connection import NatsConnection, NatsOptions, OutcomeUnknown, check_server
+from contextfold.stores.nats.jetstream import JetStream, SequenceConflict, StoredMessage
+from contextfold.stores.nats.names import SubjectNames
+from contextfold.stores.nats.records import CommitRecord
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import NOON, commit_of, key_of, take, watching
 from tests.stores.nats.on_nats import KEY, OnNats, branching, check_published, everything, on_nats
@@ -39,7 +39,7 @@ __all__ = ["on_nats"]
 
 @covers("store.md#subjects")
 def test_a_commit_is_published_for_those_who_watch(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         store = NatsStore(place)
         for commit in branching(KEY):
             await store.commit(commit)
@@ -53,7 +53,7 @@ def test_a_commit_is_published_for_those_who_watch(on_nats: OnNats) -> None:
 def test_what_one_daemon_left_half_published_another_finishes(on_nats: OnNats) -> None:
     """The log is written and nothing else, as if the writer were killed there."""
 
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         first, *others = branching(KEY)
         writer = NatsStore(place)
         await writer.commit(first)
@@ -73,7 +73,7 @@ def test_what_one_daemon_left_half_published_another_finishes(on_nats: OnNats) -
 
 
 def test_any_number_of_publishers_at_once_publish_each_thing_once(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         chance = random.Random(1)
         stores = [NatsStore(place) for _ in range(4)]
         for turn in range(times(6, 100)):
@@ -94,7 +94,7 @@ def test_any_number_of_publishers_at_once_publish_each_thing_once(on_nats: OnNat
 
 
 def test_a_reader_of_the_archive_waits_for_what_another_daemon_committed(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         writer, reader = NatsStore(place), NatsStore(place)
         for commit in branching(KEY):
             await writer._logs.commit(commit)
@@ -109,8 +109,8 @@ def test_a_reader_of_the_archive_waits_for_what_another_daemon_committed(on_nats
 
 
 def test_what_cannot_be_read_spoils_nothing_else(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
-        names, store = Names(place.prefix), NatsStore(place)
+    async def act(place: NatsOptions) -> None:
+        names, store = SubjectNames(place.prefix), NatsStore(place)
         await store.reach()
         bad = key_of("bad")
         for headers in ({}, {"Cf-Session": "s", "Cf-Revision": "x"}, _headers("sess_9", 1)):
@@ -139,7 +139,7 @@ def _headers(session_id: str, revision: int) -> dict[str, str]:
 
 
 def test_a_commit_decided_on_an_old_state_never_gets_in_whatever_is_remembered(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         one, other = NatsStore(place), NatsStore(place)
         await one.commit(commit_of(KEY))
         await other.load(KEY)
@@ -162,7 +162,7 @@ def test_an_operation_is_known_again_by_a_daemon_that_has_forgotten_the_session(
 ) -> None:
     monkeypatch.setattr(nats_log, "REMEMBERED_MOST", 1)
 
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         store = NatsStore(place)
         for revision in range(5):
             await store.commit(commit_of(KEY, revision, operation_id=f"op {revision}"))
@@ -175,7 +175,7 @@ def test_an_operation_is_known_again_by_a_daemon_that_has_forgotten_the_session(
 
 
 def test_a_commit_larger_than_a_message_is_kept_whole(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         store = NatsStore(place)
         prompt = "α" * 1_500_000
         created = BranchCreated(2, NOON, "br_1", None, "Look", prompt, 4, 0)
@@ -196,19 +196,19 @@ def test_a_commit_larger_than_a_message_is_kept_whole(on_nats: OnNats) -> None:
     on_nats(act)
 
 
-class Behind(Wire):
+class Behind(JetStream):
     """A wire whose server has just come back, and for a while has none of the commits it is asked for."""
 
     looks_missed = 0
 
-    async def at(self, stream: str, seq: int) -> Stored | None:
+    async def at(self, stream: str, seq: int) -> StoredMessage | None:
         self.looks_missed -= stream.endswith("_log")
         return None if self.looks_missed >= 0 else await super().at(stream, seq)
 
 
 @pytest.mark.parametrize("looks_missed", [1, 100])
 def test_an_operation_is_done_once_though_its_commit_cannot_be_read(on_nats: OnNats, looks_missed: int) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         store = NatsStore(place)
         await store.commit(commit_of(KEY))
         again = replace(commit_of(KEY, 1, answer="once"), operation=Operation("op", "same"))
@@ -234,7 +234,7 @@ def test_an_operation_is_done_once_though_its_commit_cannot_be_read(on_nats: OnN
     on_nats(act)
 
 
-class Straggling(Wire):
+class Straggling(JetStream):
     """A wire on which one message is late: it counts as unanswered, and lands right after a look that misses it."""
 
     late: tuple[Any, Any] | None = None
@@ -244,15 +244,15 @@ class Straggling(Wire):
     async def put(self, *given: Any, **options: Any) -> int:
         if self.late is None and options.get("headers", {}).get("Cf-Before") == "1":
             self.late = given, options
-            raise Unanswered("late")
+            raise OutcomeUnknown("late")
         return await super().put(*given, **options)
 
-    async def last(self, stream: str, subject: str) -> Stored | None:
+    async def last(self, stream: str, subject: str) -> StoredMessage | None:
         found = await super().last(stream, subject)
         if self.late and stream.endswith("_log"):
             self.looks_before -= 1
             if self.looks_before == -1:
-                with contextlib.suppress(Conflict):  # sent again meanwhile, and there
+                with contextlib.suppress(SequenceConflict):  # sent again meanwhile, and there
                     await super().put(*self.late[0], **self.late[1])
             if self.looks_before < 0 < self.looks_in_vain:
                 self.looks_in_vain -= 1
@@ -264,7 +264,7 @@ class Straggling(Wire):
 def test_a_commit_that_lands_late_is_known_for_our_own(on_nats: OnNats, looks_before: int, looks_in_vain: int) -> None:
     """Without an operation id, too: told that it is too late, the caller would do it twice."""
 
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         store = NatsStore(place)
         wire = store._wire
         wire.__class__ = Straggling
@@ -289,21 +289,21 @@ def test_a_commit_that_lands_late_is_known_for_our_own(on_nats: OnNats, looks_be
 def test_a_session_whose_ender_was_killed_in_the_middle_stays_ended(on_nats: OnNats) -> None:
     later = ["2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z", "2026-01-04T00:00:00Z"]
 
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         ender, other = NatsStore(place), NatsStore(place)
         for commit in branching(KEY):
             await ender.commit(commit)
         await ender.settle()
-        end = Record("sess_1", 5, [SessionExpired(6, later[0], "sess_1")], {})
+        end = CommitRecord("sess_1", 5, [SessionExpired(6, later[0], "sess_1")], {})
         done = await ender._logs.append(KEY, end)
-        stored = await ender._wire.at(Names(place.prefix).log, done.seq)
+        stored = await ender._wire.at(SubjectNames(place.prefix).log, done.seq)
         assert stored is not None
-        await ender._ends._leave_only_the_archive(KEY, "sess_1", stored)  # and no further
+        await ender._expiry._keep_only_the_archive(KEY, "sess_1", stored)  # and no further
         for now in later:
             assert await other.expire(now, now) == 0
             assert await other.load(KEY) is None
             assert await other.count() == 0
-        assert await everything(place, Names(place.prefix).log, ">") == []
+        assert await everything(place, SubjectNames(place.prefix).log, ">") == []
         await other.commit(branching(KEY, "sess_2")[0])
         for store in (ender, other):
             await store.close()
@@ -312,7 +312,7 @@ def test_a_session_whose_ender_was_killed_in_the_middle_stays_ended(on_nats: OnN
 
 
 def test_what_is_past_its_time_is_found_by_no_daemon(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         stores = [NatsStore(place), NatsStore(place)]
         for commit in branching(KEY):
             await stores[0].commit(commit)
@@ -341,17 +341,17 @@ def test_a_server_that_is_new_enough_is_taken(version: str) -> None:
     check_server(version)
 
 
-async def _made(place: Place, stream: str, **config: object) -> None:
-    async def make(wire: Wire) -> None:
+async def _made(place: NatsOptions, stream: str, **config: object) -> None:
+    async def make(wire: JetStream) -> None:
         await wire.preparing(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{stream}.>"], **config})
 
-    wire = Wire(place, make)
+    wire = JetStream(place, make)
     await wire.open()
     await wire.close()
 
 
 def test_a_stream_of_somebody_elses_is_not_touched(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         await _made(place, f"{place.prefix}_log")
         store = NatsStore(place)
         with pytest.raises(StoreInvalid, match="none of ours"):
@@ -362,7 +362,7 @@ def test_a_stream_of_somebody_elses_is_not_touched(on_nats: OnNats) -> None:
 
 
 def test_sessions_of_a_newer_version_are_refused(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         await _made(place, f"{place.prefix}_log", metadata={"contextfold.format": "2"})
         store = NatsStore(place)
         with pytest.raises(StoreInvalid, match="newer version"):
@@ -373,7 +373,7 @@ def test_sessions_of_a_newer_version_are_refused(on_nats: OnNats) -> None:
 
 
 def test_whoever_only_looks_makes_no_streams(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         for _ in range(2):
             store = NatsStore(place, may_make=False)
             with pytest.raises(StoreInvalid, match="no stream"):
@@ -384,7 +384,7 @@ def test_whoever_only_looks_makes_no_streams(on_nats: OnNats) -> None:
 
 
 def test_more_replicas_than_servers_are_refused(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         store = NatsStore(replace(place, replicas=3))
         with pytest.raises(StoreInvalid, match="replicas"):
             await store.reach()
@@ -396,7 +396,7 @@ def test_more_replicas_than_servers_are_refused(on_nats: OnNats) -> None:
 def test_a_server_without_jetstream_is_refused(tmp_path: Path) -> None:
     async def act() -> None:
         with NatsServer(tmp_path, config="jetstream: disabled") as server:
-            store = NatsStore(Place((server.url,)))
+            store = NatsStore(NatsOptions((server.url,)))
             with pytest.raises(StoreInvalid, match="no JetStream"):
                 await store.reach()
             await store.close()
@@ -409,8 +409,8 @@ def test_tls_that_was_asked_for_is_not_done_without(nats_server: NatsServer) -> 
         pytest.fail("connected")
 
     async def act() -> None:
-        link = Link(Place((nats_server.url.replace("nats://", "tls://"),)), nothing)
-        with pytest.raises(StoreInvalid, match="does not speak TLS"):
+        link = NatsConnection(NatsOptions((nats_server.url.replace("nats://", "tls://"),)), nothing)
+        with pytest.raises(StoreInvalid, match="TLS"):
             await link.open()
         await link.close()
 
@@ -421,7 +421,7 @@ def test_nobody_there_is_told_soon(tmp_path: Path) -> None:
     async def act() -> None:
         with NatsServer(tmp_path) as server:
             url = server.url
-        store = NatsStore(Place((url,)))
+        store = NatsStore(NatsOptions((url,)))
         with pytest.raises(StoreUnavailable):
             await store.load(KEY)
         await store.close()

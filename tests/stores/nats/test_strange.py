@@ -9,7 +9,7 @@ import pytest
 
 from contextfold.errors import StoreInvalid
 from contextfold.fold.store import StaleRevision
-from contextfold.stores.nats.connection import Place
+from contextfold.stores.nats.connection import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import NOON, begin, commit_of, key_of, numbers, summary_of, take, watching
 from tests.support.nats_servers import NatsServer, connected, drop, random_prefix
@@ -36,7 +36,7 @@ def with_a_stranger(request: pytest.FixtureRequest, nats_server: NatsServer) -> 
 
     def run(act: Callable[[NatsStore], Awaitable[None]]) -> None:
         async def whole() -> None:
-            place = Place(servers=(nats_server.url,), prefix=random_prefix())
+            place = NatsOptions(servers=(nats_server.url,), prefix=random_prefix())
             store = NatsStore(place)
             try:
                 await store.reach()

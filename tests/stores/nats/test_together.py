@@ -11,11 +11,11 @@ import pytest
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.archive import Entry
 from contextfold.fold.store import StaleRevision
-from contextfold.stores.nats.connection import Place
-from contextfold.stores.nats.jetstream import Stored, Wire
-from contextfold.stores.nats.names import Names
+from contextfold.stores.nats.connection import NatsOptions
+from contextfold.stores.nats.jetstream import JetStream, StoredMessage
+from contextfold.stores.nats.names import SubjectNames
 from contextfold.stores.nats.store import NatsStore
-from contextfold.stores.nats.stream_reader import Reading, read_to
+from contextfold.stores.nats.stream_reader import StreamQuery, read_to
 from contextfold.stores.nats.streams import prepare
 from tests.contract.sessions import NOON, commit_of, key_of, summary_of
 from tests.stores.nats.on_nats import KEY, OnNats, branching, check_published, everything, on_nats, told
@@ -26,13 +26,13 @@ __all__ = ["on_nats"]
 NEXT_DAY, NEXT_YEAR = "2026-01-02T00:00:00Z", "2027-06-01T00:00:00Z"
 
 
-class Interrupted(Wire):
+class Interrupted(JetStream):
     """A wire on which something happens right after the first look at the last message of certain subjects."""
 
     ends_with = ""
     happens: Callable[[], Awaitable[object]] | None = None
 
-    async def last(self, stream: str, subject: str) -> Stored | None:
+    async def last(self, stream: str, subject: str) -> StoredMessage | None:
         found = await super().last(stream, subject)
         if self.happens and subject.endswith(self.ends_with):
             happens, self.happens = self.happens, None
@@ -56,17 +56,17 @@ def test_commits_of_two_daemons_in_turn_are_published_in_order_and_soon(on_nats:
     """Also where one's commits wait together and another's lies between them."""
     commits = times(200, 2000)
 
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         stores = [NatsStore(place), NatsStore(place)]
         for revision in range(commits):
             await stores[revision % 2].commit(commit_of(KEY, revision))
         for store in stores:
             await store.settle()
         await stores[0]._publisher.catch_up(KEY)
-        session = Names(place.prefix).session(KEY, "sess_1")
-        seen = await everything(place, Names(place.prefix).events, f"{session}.events.>")
+        session = SubjectNames(place.prefix).session(KEY, "sess_1")
+        seen = await everything(place, SubjectNames(place.prefix).events, f"{session}.events.>")
         assert [told(each)["n"] for each in seen] == list(range(1, commits + 1))
-        (state,) = await everything(place, Names(place.prefix).state, f"{session}.meta.>")
+        (state,) = await everything(place, SubjectNames(place.prefix).state, f"{session}.meta.>")
         assert told(state)["revision"] == commits
         await closed(*stores)
 
@@ -74,7 +74,7 @@ def test_commits_of_two_daemons_in_turn_are_published_in_order_and_soon(on_nats:
 
 
 def test_what_another_daemon_did_is_read_once_and_not_again_with_each_commit(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         one, other = NatsStore(place), NatsStore(place)
         read: list[int] = []
         inner = one._logs.records
@@ -95,14 +95,14 @@ def test_what_another_daemon_did_is_read_once_and_not_again_with_each_commit(on_
 
 
 def test_an_end_is_told_once_though_two_daemons_finish_it(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         one, other = NatsStore(place), NatsStore(place)
         for commit in branching(KEY):
             await one.commit(commit)
         await one.settle()
         interrupt(one, ".ended", lambda: other.expire(NEXT_DAY, NEXT_DAY))
         assert await one.expire(NEXT_DAY, NEXT_DAY) == 1
-        names = Names(place.prefix)
+        names = SubjectNames(place.prefix)
         session = names.session(KEY, "sess_1")
         seen = await everything(place, names.events, f"{session}.>")
         assert [told(each)["event"] for each in seen] == ["session.expired"]
@@ -113,13 +113,13 @@ def test_an_end_is_told_once_though_two_daemons_finish_it(on_nats: OnNats) -> No
 
 
 def test_nothing_comes_back_of_a_session_that_ends_while_it_is_published(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         one, other = NatsStore(place), NatsStore(place)
         for commit in branching(KEY):
             await one._logs.commit(commit)
         interrupt(one, ".meta.session_state", lambda: other.expire(NEXT_DAY, NEXT_DAY))
         await asyncio.gather(one._publisher.catch_up(KEY), return_exceptions=True)
-        names = Names(place.prefix)
+        names = SubjectNames(place.prefix)
         assert await everything(place, names.state, f"{names.session(KEY, 'sess_1')}.>") == []
         seen = await everything(place, names.events, f"{names.session(KEY, 'sess_1')}.>")
         assert {told(each)["event"] for each in seen} == {"session.expired"}
@@ -130,13 +130,13 @@ def test_nothing_comes_back_of_a_session_that_ends_while_it_is_published(on_nats
 
 
 def test_a_commit_that_meets_the_end_of_its_session_is_too_late(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         one, other = NatsStore(place), NatsStore(place)
         for revision in range(3):
             await one.commit(commit_of(KEY, revision))
         await one.settle()
         await other.count()
-        log = Names(place.prefix).log_of(KEY)
+        log = SubjectNames(place.prefix).log_of(KEY)
         interrupt(other, log, lambda: one.expire(NEXT_DAY, NEXT_DAY))
         with pytest.raises(StaleRevision):
             await other.commit(commit_of(KEY, 3))
@@ -150,7 +150,7 @@ def test_a_commit_that_is_too_late_takes_nothing_with_it(on_nats: OnNats) -> Non
     """The texts that it wrote before it are deleted again, and no others."""
     long = "x" * 100_000
 
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         one, other = NatsStore(place), NatsStore(place)
         await one.commit(commit_of(KEY, entries=[Entry("br_1", 1, NOON, "operation", long)]))
         await other.load(KEY)
@@ -167,7 +167,7 @@ def test_a_commit_that_is_too_late_takes_nothing_with_it(on_nats: OnNats) -> Non
     on_nats(act)
 
 
-class Forgetful(Wire):
+class Forgetful(JetStream):
     """A wire whose server, once something was published, for a moment knows nothing of the log."""
 
     has_forgotten = False
@@ -177,13 +177,13 @@ class Forgetful(Wire):
         self.has_forgotten = subject.endswith(".meta.session_state")
         return seq
 
-    async def last(self, stream: str, subject: str) -> Stored | None:
+    async def last(self, stream: str, subject: str) -> StoredMessage | None:
         has_forgotten, self.has_forgotten = self.has_forgotten, False
         return None if has_forgotten and stream.endswith("_log") else await super().last(stream, subject)
 
 
 def test_one_answer_that_knows_of_no_session_ends_none(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         store = NatsStore(place)
         for commit in branching(KEY):
             await store._logs.commit(commit)
@@ -196,7 +196,7 @@ def test_one_answer_that_knows_of_no_session_ends_none(on_nats: OnNats) -> None:
 
 
 def test_a_search_that_is_given_up_does_not_spoil_the_next(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         store = NatsStore(place)
         made = [summary_of(KEY, f"br_{number}", "the same words") for number in range(300)]
         await store.commit(commit_of(KEY, summaries=made))
@@ -212,7 +212,7 @@ def test_a_search_that_is_given_up_does_not_spoil_the_next(on_nats: OnNats) -> N
 
 
 def test_two_daemons_may_forget_the_same_at_once(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
+    async def act(place: NatsOptions) -> None:
         one, other = NatsStore(place), NatsStore(place)
         for number in range(3):
             key, session_id = key_of(f"p{number}"), f"sess_{number}"
@@ -221,22 +221,22 @@ def test_two_daemons_may_forget_the_same_at_once(on_nats: OnNats) -> None:
         await one.expire(NEXT_DAY, NEXT_DAY)
         interrupt(other, ".ended", lambda: one.retain(NEXT_YEAR, NEXT_YEAR))
         await other.retain(NEXT_YEAR, NEXT_YEAR)
-        assert await everything(place, Names(place.prefix).archive, ">") == []
+        assert await everything(place, SubjectNames(place.prefix).archive, ">") == []
         await closed(one, other)
 
     on_nats(act)
 
 
 def test_a_read_ends_where_the_last_message_was_deleted(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
-        store, names = NatsStore(place), Names(place.prefix)
+    async def act(place: NatsOptions) -> None:
+        store, names = NatsStore(place), SubjectNames(place.prefix)
         for number in range(3):
             await store.commit(commit_of(key_of(f"p{number}"), session_id=f"sess_{number}"))
-        wire = Wire(place, prepare)
+        wire = JetStream(place, prepare)
         last = await wire.last(names.log, ">")
         assert last is not None
         await wire.delete(names.log, last.seq)
-        read = [each.seq async for each in read_to(wire, Reading(names.log, names.every_log), last.seq)]
+        read = [each.seq async for each in read_to(wire, StreamQuery(names.log, names.every_log), last.seq)]
         assert len(read) == 2
         await wire.close()
         await closed(store)
@@ -245,8 +245,8 @@ def test_a_read_ends_where_the_last_message_was_deleted(on_nats: OnNats) -> None
 
 
 def test_an_event_of_somebody_elses_hurts_its_own_session_alone(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
-        store, names = NatsStore(place, idle_s=1_000_000_000), Names(place.prefix)
+    async def act(place: NatsOptions) -> None:
+        store, names = NatsStore(place, idle_s=1_000_000_000), SubjectNames(place.prefix)
         await store.reach()
         bad = key_of("bad")
         await store.commit(commit_of(bad, session_id="sess_bad"))
@@ -265,17 +265,21 @@ def test_an_event_of_somebody_elses_hurts_its_own_session_alone(on_nats: OnNats)
     on_nats(act)
 
 
-def test_a_store_that_is_full_says_so_before_a_commit_does(on_nats: OnNats) -> None:
-    async def act(place: Place) -> None:
-        store, names = NatsStore(place), Names(place.prefix)
+@pytest.mark.parametrize("limit", ["max_msgs", "max_bytes"])
+def test_a_store_that_is_full_says_so_before_a_commit_does(on_nats: OnNats, limit: str) -> None:
+    """A limit of bytes leaves room for a small message, but not for a commit of ordinary size."""
+
+    async def act(place: NatsOptions) -> None:
+        store, names = NatsStore(place), SubjectNames(place.prefix)
         await store.commit(commit_of(KEY, at=NOON))
         await store.check()
         config = (await store._wire.api(f"STREAM.INFO.{names.log}"))["config"]
-        await store._wire.api(f"STREAM.UPDATE.{names.log}", {**config, "max_msgs": 1})
+        room = {"max_msgs": 1, "max_bytes": 10_000}[limit]
+        await store._wire.api(f"STREAM.UPDATE.{names.log}", {**config, limit: room})
         with pytest.raises(StoreUnavailable):
             await store.check()
         with pytest.raises(StoreUnavailable):
-            await store.commit(commit_of(KEY, 1))
+            await store.commit(commit_of(KEY, 1, answer="x" * 20_000))
         log = await store.load(KEY)
         assert log is not None
         assert len(log.events) == 1

@@ -35,7 +35,7 @@ from contextfold.fold.events import (
     SessionStarted,
     members,
 )
-from contextfold.fold.store import Seen
+from contextfold.fold.store import WatchedEvent
 
 START = "0"  # the cursor before every event
 ID_SHOWN = len("br_") + 4
@@ -47,7 +47,7 @@ KIND_WIDTH = len("operation.completed")
 WORD_WIDTH = len("discarded")
 TOKENS_WIDTH = 8
 
-Wanted = Callable[[Seen], bool]
+Wanted = Callable[[WatchedEvent], bool]
 
 
 def run(values: Values) -> int:
@@ -92,14 +92,14 @@ class _Tail:
             if self._is_wanted(seen) and not tell(await self._line(seen)):
                 return
 
-    def _is_wanted(self, seen: Seen) -> bool:
+    def _is_wanted(self, seen: WatchedEvent) -> bool:
         """Without a name: every session of the project, since people rarely know the names."""
         if self._place is None:
             return True
         key = self._place.key
         return key == seen.key if self._by_name else key.project_hash == seen.key.project_hash
 
-    async def _line(self, seen: Seen) -> str:
+    async def _line(self, seen: WatchedEvent) -> str:
         if self._is_json:
             return drawn_as_json(encode({"session_id": seen.session_id, **members(seen.event)})) + "\n"
         project: Line = [] if self._place else [(await self._project(seen), "magenta"), "  "]
@@ -107,7 +107,7 @@ class _Tail:
         # A narrow screen has no room for a line of columns: there it goes on below.
         return self._shown.lines([when, "  ", *project, *told(self._shown, seen.event)], wraps=self._shown.is_narrow)
 
-    async def _project(self, seen: Seen) -> str:
+    async def _project(self, seen: WatchedEvent) -> str:
         """What the session works on, by the last part of its path, all lines of one width."""
         if seen.session_id not in self._projects:
             state = await self._service.look(seen.key)

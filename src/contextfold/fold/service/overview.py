@@ -33,7 +33,7 @@ from contextfold.fold.service.session_views import (
 )
 from contextfold.fold.service.sessions import TURN_EVENTS
 from contextfold.fold.session import EMPTY, State, replay, states
-from contextfold.fold.store import Known, Listed, SessionKey
+from contextfold.fold.store import KnownRevision, ListedSession, SessionKey
 
 TIMELINES_MAX = 64  # kept, of the sessions that were looked at last, and ledgers as well
 POINTS_KEPT = 4 * POINTS_MOST  # of each: more than are told, so that thinning them again and again loses no height
@@ -117,7 +117,7 @@ class Overview:
 
     async def _points(self, key: SessionKey, session_id: str) -> Sequence[Point]:
         kept = self._timelines.get(session_id) or _Timeline()
-        known = Known(session_id, kept.state.revision) if kept.state.revision else None
+        known = KnownRevision(session_id, kept.state.revision) if kept.state.revision else None
         log = await self._store.load(key, known)
         state, points = kept.state, list(kept.points)
         events = log.events if log and log.session_id == session_id else ()
@@ -140,7 +140,7 @@ class Overview:
 
     async def _ledger(self, key: SessionKey, session_id: str) -> Ledger:
         kept = self._books.pop(session_id, None) or _Kept(Book(self._service.policy.prices))
-        log = await self._store.load(key, Known(session_id, kept.revision) if kept.revision else None)
+        log = await self._store.load(key, KnownRevision(session_id, kept.revision) if kept.revision else None)
         events = log.events if log and log.session_id == session_id else ()
         for count, event in enumerate(events, 1):
             kept.book.take(event)
@@ -230,7 +230,7 @@ class Overview:
         return session_told(state, self._service.policy.limits, self._service.policy.thresholds)
 
 
-def _cursor(listed: Listed) -> str:
+def _cursor(listed: ListedSession) -> str:
     return f"{listed.last_at}/{listed.session_id}"
 
 

@@ -20,7 +20,16 @@ from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUn
 from contextfold.fold.archive import entries_of
 from contextfold.fold.events import BranchFolded, Event, EventUnknown, SessionRolledBack
 from contextfold.fold.session import EMPTY, Beginning, Limits, LogBroken, State, apply, begin, replay
-from contextfold.fold.store import Commit, Known, Operation, Receipt, SessionKey, StaleRevision, Store, Summary
+from contextfold.fold.store import (
+    Commit,
+    CommitReceipt,
+    KnownRevision,
+    Operation,
+    SessionKey,
+    StaleRevision,
+    Store,
+    Summary,
+)
 from contextfold.fold.tool_results import Shape, state_told
 
 TRIES_MAX = 200  # each lost race means that somebody else got on
@@ -153,7 +162,7 @@ class Sessions:
     def told(self, state: State) -> str:
         return encode(state_told(state, self._limits))
 
-    def _again(self, done: Receipt, operation: Operation, state: State) -> Outcome:
+    def _again(self, done: CommitReceipt, operation: Operation, state: State) -> Outcome:
         """What a call was answered with when it was first made; the state is that of now."""
         if done.fingerprint != operation.fingerprint:
             raise ArgumentInvalid("operation_id", "was used for another call already; use a new one for each call")
@@ -180,7 +189,7 @@ class Sessions:
     async def _refresh(self, key: SessionKey, kept: _Kept) -> State:
         """Bring what is kept up to what the store has."""
         state = kept.state
-        known = Known(state.session_id, state.revision) if state.session_id else None
+        known = KnownRevision(state.session_id, state.revision) if state.session_id else None
         try:
             log = await self._store.load(key, known)
             before = state if log and log.session_id == state.session_id else EMPTY

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span as OtelSpan
     from opentelemetry.trace import SpanKind
 
-    from contextfold.fold.store import Commit, Receipt, Store
+    from contextfold.fold.store import Commit, CommitReceipt, Store
 
 TRACES_PATH = "/v1/traces"
 QUEUE_SPANS = 2048  # that wait to be exported; what comes then takes the place of the oldest
@@ -214,7 +214,7 @@ class TracedStore:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    async def commit(self, commit: Commit) -> Receipt:
+    async def commit(self, commit: Commit) -> CommitReceipt:
         with self._tracer.child("store commit") as span:
             try:
                 receipt = await self._store.commit(commit)

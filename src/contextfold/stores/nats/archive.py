@@ -17,10 +17,10 @@ from contextfold.fold.archive import Entry, up_to
 from contextfold.fold.store import SEARCH_MOST, Summary, Trajectory
 from contextfold.stores.nats import records
 from contextfold.stores.nats.chunks import read_pieces
-from contextfold.stores.nats.jetstream import Stored, Wire
-from contextfold.stores.nats.names import NOTHING, Names, escaped
-from contextfold.stores.nats.stream_reader import Reading, read_to
-from contextfold.stores.sqlite.statements import Excerpt, phrases
+from contextfold.stores.nats.jetstream import JetStream, StoredMessage
+from contextfold.stores.nats.names import NOTHING, SubjectNames, escaped
+from contextfold.stores.nats.stream_reader import StreamQuery, read_to
+from contextfold.stores.sqlite.statements import TrajectoryQuery, phrases
 
 AT_ONCE: Final = 32  # messages asked for together
 OWNERS_MOST: Final = 64  # whose summaries are held in memory
@@ -28,7 +28,7 @@ ADD_MOST: Final = 500  # summaries put into an index in one go
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ArchiveSubject:
     """An archive message, as its subject tells."""
 
     subject: str
@@ -41,15 +41,15 @@ class _Place:
         return self.subject.rsplit(".", 5)[0]
 
 
-class Archive:
-    def __init__(self, wire: Wire, names: Names) -> None:
+class ArchiveReader:
+    def __init__(self, wire: JetStream, names: SubjectNames) -> None:
         self._wire = wire
         self._names = names
-        self._indexes: OrderedDict[str, _Index] = OrderedDict()
+        self._indexes: OrderedDict[str, _SummaryIndex] = OrderedDict()
 
     # ---- trajectories
 
-    async def trajectory(self, asked: Excerpt) -> Trajectory | None:
+    async def trajectory(self, asked: TrajectoryQuery) -> Trajectory | None:
         names = self._names
         if asked.branch_id is None:
             session = (
@@ -69,7 +69,7 @@ class Archive:
         ]
         return Trajectory(list(up_to(await self._page(places, asked), asked.characters)), sorted(rollbacks))
 
-    async def _page(self, places: Sequence[_Place], asked: Excerpt) -> list[Entry]:
+    async def _page(self, places: Sequence[_ArchiveSubject], asked: TrajectoryQuery) -> list[Entry]:
         """The entries after `after_n`; messages are read until those left cannot hold an earlier one."""
         left = _from(places, asked.after_n)
         found: list[Entry] = []
@@ -86,20 +86,21 @@ class Archive:
                 return sure[:limit]
         return found[:limit]
 
-    async def _read(self, places: Sequence[_Place]) -> list[list[Entry]]:
+    async def _read(self, places: Sequence[_ArchiveSubject]) -> list[list[Entry]]:
         found: list[list[Entry]] = []
         for start in range(0, len(places), AT_ONCE):
-            found += await asyncio.gather(*(self._entries(place) for place in places[start : start + AT_ONCE]))
+            found += await asyncio.gather(*(self.entries(place.subject) for place in places[start : start + AT_ONCE]))
         return found
 
-    async def _entries(self, place: _Place) -> list[Entry]:
-        stored = await self._wire.last(self._names.archive, place.subject)
-        if stored is None:  # its time was over just now
+    async def entries(self, subject: str) -> list[Entry]:
+        """The entries of one message; none if it has just been deleted."""
+        stored = await self._wire.last(self._names.archive, subject)
+        if stored is None:
             return []
         told = records.archived_from(stored.data)
         if told.pieces is None:
             return list(told.entries)
-        archived = ".".join(place.subject.split(".")[:4])
+        archived = ".".join(subject.split(".")[:4])
         whole = records.entries_in(await read_pieces(self._wire, self._names.archive, archived, told.pieces))
         return [whole[number] for number in told.places]
 
@@ -109,7 +110,7 @@ class Archive:
         words = phrases(query)
         if not words or limit < 1:
             return []
-        index = self._indexes.setdefault(owner, _Index())
+        index = self._indexes.setdefault(owner, _SummaryIndex())
         self._indexes.move_to_end(owner)
         while len(self._indexes) > OWNERS_MOST:
             self._indexes.popitem(last=False)
@@ -126,13 +127,13 @@ class Archive:
         """Summaries may have been deleted: what is held in memory is made anew when it is asked for."""
         self._indexes.clear()
 
-    async def _bring_up_to_date(self, owner: str, index: _Index) -> None:
+    async def _bring_up_to_date(self, owner: str, index: _SummaryIndex) -> None:
         subjects = self._names.archived_of(owner, None, "summaries.>")
         last = await self._wire.last(self._names.archive, subjects)
         if last is None:
             return
-        some: list[Stored] = []
-        async for stored in read_to(self._wire, Reading(self._names.archive, subjects, index.reached), last.seq):
+        some: list[StoredMessage] = []
+        async for stored in read_to(self._wire, StreamQuery(self._names.archive, subjects, index.reached), last.seq):
             some.append(stored)
             if len(some) >= ADD_MOST:
                 await asyncio.to_thread(index.add, some)
@@ -140,30 +141,30 @@ class Archive:
         await asyncio.to_thread(index.add, some)
 
 
-def _place(subject: str) -> _Place:
+def _place(subject: str) -> _ArchiveSubject:
     first, kind, revision = subject.split(".")[-3:]
-    return _Place(subject, int(first), kind == "r", int(revision))
+    return _ArchiveSubject(subject, int(first), kind == "r", int(revision))
 
 
-def _order(place: _Place) -> tuple[int, int, str]:
+def _order(place: _ArchiveSubject) -> tuple[int, int, str]:
     return place.first, place.revision, place.subject
 
 
-def _from(places: Sequence[_Place], after_n: int) -> list[_Place]:
+def _from(places: Sequence[_ArchiveSubject], after_n: int) -> list[_ArchiveSubject]:
     """Those that may hold an entry after `after_n`: of what begins before it, only the last of each session."""
     latest = {place.session: place for place in places if place.first <= after_n}
     return [place for place in places if place.first > after_n or latest[place.session] is place]
 
 
 @dataclass(slots=True)
-class _Index:
+class _SummaryIndex:
     """One owner's summaries. Threads take turns at it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     reached: int = 0
     connection: sqlite3.Connection = field(default_factory=lambda: _new_index())  # noqa: PLW0108 - defined below
 
-    def add(self, some: Sequence[Stored]) -> None:
+    def add(self, some: Sequence[StoredMessage]) -> None:
         for stored in some:
             *_, session, _, branch, revision = stored.subject.split(".")
             key = f"{session}.{branch}"

@@ -10,49 +10,49 @@ import asyncio
 from typing import Final
 
 from contextfold.errors import StoreInvalid
-from contextfold.stores.nats.connection import Unanswered
-from contextfold.stores.nats.jetstream import Wire, new_mark
-from contextfold.stores.nats.records import Pieces, cut
-from contextfold.stores.nats.stream_reader import Reading, read_to
+from contextfold.stores.nats.connection import OutcomeUnknown
+from contextfold.stores.nats.jetstream import JetStream, new_mark
+from contextfold.stores.nats.records import ChunkReference, cut
+from contextfold.stores.nats.stream_reader import StreamQuery, read_to
 
 PIECE_BYTES: Final = 512 << 10
 AT_ONCE: Final = 8  # pieces on their way
 TRIES: Final = 3
 
 
-def most_in_one(wire: Wire) -> int:
+def most_in_one(wire: JetStream) -> int:
     """Bytes of a message, well within what the server takes."""
     return min(PIECE_BYTES, wire.payload_most // 2 or PIECE_BYTES)
 
 
-async def write_pieces(wire: Wire, archived: str, data: bytes) -> Pieces:
+async def write_pieces(wire: JetStream, archived: str, data: bytes) -> ChunkReference:
     """Below the archive subject of a session."""
     pieces = list(cut(data, most_in_one(wire)))
-    written = Pieces(new_mark(), len(pieces))
+    written = ChunkReference(new_mark(), len(pieces))
     for start in range(0, len(pieces), AT_ONCE):
         some = enumerate(pieces[start : start + AT_ONCE], start)
         await asyncio.gather(*(_write(wire, f"{archived}.pieces.{written.mark}.{place}", each) for place, each in some))
     return written
 
 
-async def _write(wire: Wire, subject: str, piece: bytes) -> None:
+async def _write(wire: JetStream, subject: str, piece: bytes) -> None:
     """One that was written twice is the same one: the stream keeps the last of each subject."""
     for left in reversed(range(TRIES)):
         try:
             await wire.put(subject, piece)
-        except Unanswered:
+        except OutcomeUnknown:
             if not left:
                 raise
         else:
             return
 
 
-async def read_pieces(wire: Wire, stream: str, archived: str, pieces: Pieces) -> bytes:
+async def read_pieces(wire: JetStream, stream: str, archived: str, pieces: ChunkReference) -> bytes:
     subjects = f"{archived}.pieces.{pieces.mark}.*"
     last = await wire.last(stream, subjects)
     found: dict[int, bytes] = {}
     if last is not None:
-        async for stored in read_to(wire, Reading(stream, subjects), last.seq):
+        async for stored in read_to(wire, StreamQuery(stream, subjects), last.seq):
             found[int(stored.subject.rpartition(".")[2])] = stored.data
     if len(found) != pieces.count:
         raise StoreInvalid(f"NATS has {len(found)} of the {pieces.count} pieces of a text")

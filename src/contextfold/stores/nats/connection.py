@@ -1,8 +1,8 @@
-"""A connection to NATS that comes back by itself. Knows questions and answers, nothing of streams.
+"""A connection to NATS that is restored after a loss. Knows requests and responses, nothing of streams.
 
-The client library is told not to reconnect: here a connection lives once, whoever waits for an answer on it hears at
-once when it breaks, and the next one is made by us, every step of it within a time. A question that was never sent and
-one whose answer never came are told apart, for the second may have had its effect.
+The client library does not reconnect here. Each of its connections is used once; when it breaks, every waiting request
+fails at once and this module makes the next connection, each step within a timeout. A request that was not sent and one
+whose response did not arrive are different errors, because the second may have taken effect.
 """
 
 from __future__ import annotations
@@ -21,32 +21,42 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.stores.nats.client import NatsClient
 
-SERVER_LEAST: Final = (2, 12)  # older ones ignore what we rely on, and do not say so
+# Older servers ignore features that the store relies on, without an error.
+SERVER_LEAST: Final = (2, 12)
 CONNECT_TIMEOUT_S: Final = 3.0
-CONNECT_PAUSE_S: Final = 0.1  # before another try, doubled each time
+# The pause before another attempt to connect, doubled each time.
+CONNECT_PAUSE_S: Final = 0.05
 CONNECT_PAUSE_MOST_S: Final = 2.0
-GRACE_S: Final = 1.0  # that a call waits for a connection that is just being made
+# How long a call waits for the first connection, and for a lost one to be restored.
+GRACE_S: Final = 1.0
+LOST_GRACE_S: Final = 0.15
 ANSWER_TIMEOUT_S: Final = 2.0
 PING_EVERY_S: Final = 2
 PINGS_UNANSWERED: Final = 2
-USELESS_S: Final = 5.0  # without one good answer, and another server is tried: this one may be cut off from the others
-CLOSE_TIMEOUT_S: Final = 1.0  # for the library to let go; a failed TLS handshake it waits out in vain
+# After this time without a useful response another server is tried: this one may be cut off from the others.
+USELESS_S: Final = 5.0
+# The library waits in vain for the end of a failed TLS handshake.
+CLOSE_TIMEOUT_S: Final = 1.0
 FLUSH_TIMEOUT_S: Final = 1
 
 
-class Unanswered(StoreUnavailable):
-    """Sent, perhaps: it may have had its effect, and it may still have it."""
+class OutcomeUnknown(StoreUnavailable):
+    """No response: the request may have taken effect, or may still do so."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where NATS is and how to get in. What lets one in is not shown."""
+class NatsOptions:
+    """The servers and how to authenticate. Secrets are not part of the representation.
+
+    With 0 replicas new streams get one, and existing streams stay as they are.
+    """
 
     servers: tuple[str, ...] = field(repr=False)
     prefix: str = "contextfold"
     domain: str = ""
-    replicas: int = 0  # 0: one for new streams, and the others as they are
+    replicas: int = 0
     creds: str = ""
     nkey: str = ""
     user: str = field(default="", repr=False)
@@ -56,51 +66,34 @@ class Place:
     tls_key: str = ""
 
 
-Tell = Callable[[str], None]  # what became of the connection: "connected", "away: …"
+# Called with "connected" or "away: …".
+OnConnectionChange = Callable[[str], None]
 
 
-class _Client(Client):
-    """The library's, but that its end is told in any case, and at once: it first sends what is left, to nobody perhaps.
-
-    It also begins TLS only if the server says so: what `tls://` asks for must not depend on that.
-    """
-
-    def __init__(self, on_end: Callable[[Client], None]) -> None:
-        super().__init__()
-        self._on_end = on_end
-
-    async def _close(self, status: int, do_cbs: bool = True) -> None:
-        self._on_end(self)
-        self._pending = []
-        self._pending_data_size = 0
-        writer = getattr(self._transport, "_io_writer", None)
-        if writer is not None:
-            writer.transport.abort()
-        await super()._close(status, do_cbs)
-
-    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        server = self._current_server
-        if initial_connection and server and server.uri.scheme == "tls" and not info.get("tls_required"):
-            raise StoreInvalid("NATS: the server does not speak TLS; write nats:// in place of tls:// if that is meant")
-        await super()._process_info(info, initial_connection)
-
-
-class Link:
-    def __init__(self, place: Place, prepare: Callable[[], Awaitable[None]], tell: Tell = lambda _: None) -> None:
-        """`prepare` is done once, on the first connection, before anybody else may use it."""
-        self.place = place
+class NatsConnection:
+    def __init__(
+        self,
+        options: NatsOptions,
+        prepare: Callable[[], Awaitable[None]],
+        on_change: OnConnectionChange = lambda _: None,
+    ) -> None:
+        """`prepare` runs once, on the first connection, before any other request."""
+        self.options = options
         self._prepare = prepare
         self._is_prepared = False
-        self._tell = tell
-        self._said = ""
-        self._client: Client | None = None
+        self._on_change = on_change
+        self._last_report = ""
+        self._client: NatsClient | None = None
         self._ready = asyncio.Event()
-        self._is_clear = asyncio.Event()  # connected, or refused by every server
-        self._refusals = 0  # in a row
+        # Set when there is a connection, or when every server has refused us.
+        self._is_clear = asyncio.Event()
+        self._is_down = False
+        self._refusals = 0
         self._lost = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._problem: StoreInvalid | StoreUnavailable = StoreUnavailable("NATS: not connected yet")
-        self._answers: dict[str, tuple[str, asyncio.Future[Msg]]] = {}  # what was asked, by number
+        # The subject and the response of each request, by number.
+        self._answers: dict[str, tuple[str, asyncio.Future[Msg]]] = {}
         self._inbox = ""
         self._numbers = itertools.count()
         self._useless_since_s: float | None = None
@@ -116,24 +109,23 @@ class Link:
 
     @property
     def has_jetstream(self) -> bool:
-        """Whether the server says so; one that does not may still lead to others that have it."""
-        return bool(self._client and self._client._server_info.get("jetstream"))
+        return bool(self._client and self._client.has_jetstream)
 
     # ---- the connection
 
-    async def open(self, patience_s: float = CONNECT_TIMEOUT_S + GRACE_S) -> None:
-        """StoreInvalid if NATS says no; StoreUnavailable if there is none to be had for now: it is tried further."""
-        self._begin()
+    async def open(self, timeout_s: float = CONNECT_TIMEOUT_S + GRACE_S) -> None:
+        """Connect. Raises StoreInvalid if NATS refuses us, or StoreUnavailable; attempts continue in the background."""
+        self._start()
         with suppress(TimeoutError):
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 await self._is_clear.wait()
         self._check_open()
         if not self.is_ready:
             raise self._problem
 
     async def connected(self) -> None:
-        """Wait for a connection however long it takes, unless this is closed."""
-        self._begin()
+        """Wait for a connection without a timeout. Raises StoreUnavailable when this is closed."""
+        self._start()
         await self._ready.wait()
         self._check_open()
 
@@ -142,14 +134,15 @@ class Link:
             return
         self._closed = True
         await end_tasks(self._keeper)
-        self._ready.set()  # whoever waits for a connection hears that there will be none
+        # Wake the calls that wait for a connection.
+        self._ready.set()
         self._is_clear.set()
         if self._client is not None:
             with suppress(NatsError, OSError, TimeoutError):
                 await self._client.flush(FLUSH_TIMEOUT_S)
-        await self._let_go()
+        await self._drop_client()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._check_open()
         if self._keeper is None:
             self._keeper = asyncio.create_task(self._keep_connected(), name="contextfold-nats")
@@ -160,22 +153,25 @@ class Link:
 
     async def _keep_connected(self) -> None:
         pause_s = CONNECT_PAUSE_S
-        servers = random.sample(self.place.servers, len(self.place.servers))  # not everybody to the same one
+        # Shuffled, so that daemons spread over the servers.
+        servers = random.sample(self.options.servers, len(self.options.servers))
         for server in itertools.cycle(servers):
             try:
                 await self._connect(server)
-            except Exception as problem:  # of any kind: the library has many, and the next try may do better
+            # The library raises many kinds of exceptions, and after any of them the next attempt may succeed.
+            except Exception as problem:
                 self._failed(problem)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, CONNECT_PAUSE_MOST_S)
                 continue
             begun_s = asyncio.get_running_loop().time()
             await self._lost.wait()
+            self._is_down = True
             self._ready.clear()
             self._is_clear.clear()
             self._problem = StoreUnavailable("NATS: the connection was lost")
-            self._say("away: the connection was lost")
-            await self._let_go()
+            self._report_change("away: the connection was lost")
+            await self._drop_client()
             has_lived = asyncio.get_running_loop().time() - begun_s >= CONNECT_PAUSE_MOST_S
             pause_s = CONNECT_PAUSE_S if has_lived else min(pause_s * 2, CONNECT_PAUSE_MOST_S)
             await asyncio.sleep(pause_s)
@@ -185,18 +181,19 @@ class Link:
         try:
             await self._connect_once(server)
         except BaseException:
-            await self._let_go()
+            await self._drop_client()
             raise
         if not self._lost.is_set():
             self._useless_since_s = None
             self._refusals = 0
+            self._is_down = False
             self._ready.set()
             self._is_clear.set()
-            self._say("connected")
+            self._report_change("connected")
 
     async def _connect_once(self, server: str) -> None:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            self._client = _Client(self._ended)
+            self._client = NatsClient(self._ended)
             await self._client.connect(server, **self._options())
             self._inbox = f"{self._client.new_inbox()}."
             await self._client.subscribe(f"{self._inbox}*", cb=self._answered)
@@ -206,12 +203,12 @@ class Link:
             self._is_prepared = True
 
     def _options(self) -> dict[str, Any]:
-        place = self.place
+        options = self.options
 
-        async def hear(problem: Exception) -> None:
-            """What fails is told to whoever asked; the library would write it to a log of its own."""
+        async def on_error(problem: Exception) -> None:
+            """Failures are raised in the request they belong to; the library would log them."""
             if "permissions violation" in str(problem).lower():
-                self._forbidden(str(problem).lower())
+                self._on_forbidden(str(problem).lower())
 
         given: dict[str, Any] = {
             "name": "contextfold",
@@ -219,74 +216,78 @@ class Link:
             "connect_timeout": CONNECT_TIMEOUT_S,
             "ping_interval": PING_EVERY_S,
             "max_outstanding_pings": PINGS_UNANSWERED,
-            "error_cb": hear,
+            "error_cb": on_error,
         }
-        optional = {"user_credentials": place.creds, "nkeys_seed": place.nkey, "user": place.user}
+        optional = {"user_credentials": options.creds, "nkeys_seed": options.nkey, "user": options.user}
         given |= {name: value for name, value in optional.items() if value}
-        if place.user:
-            given["password"] = place.password
-        if place.tls_ca or place.tls_cert:
-            context = ssl.create_default_context(cafile=place.tls_ca or None)
-            if place.tls_cert:
-                context.load_cert_chain(place.tls_cert, place.tls_key or None)
+        if options.user:
+            given["password"] = options.password
+        if options.tls_ca or options.tls_cert:
+            context = ssl.create_default_context(cafile=options.tls_ca or None)
+            if options.tls_cert:
+                context.load_cert_chain(options.tls_cert, options.tls_key or None)
             given["tls"] = context
         return given
 
     def _failed(self, problem: Exception) -> None:
+        self._is_down = True
         if isinstance(problem, StoreInvalid):
             self._problem = problem
         elif _is_refusal(problem):
             self._problem = StoreInvalid(
-                f"NATS refuses us: {plain(problem)}; check user, password, nkey or credentials"
+                f"NATS refuses us: {first_line(problem)}; check user, password, nkey or credentials"
             )
         elif _is_setting(problem):
-            self._problem = StoreInvalid(f"NATS: {plain(problem)}; check the files that the settings for NATS name")
+            self._problem = StoreInvalid(
+                f"NATS: {first_line(problem)}; check the files that the settings for NATS name"
+            )
         else:
-            self._problem = StoreUnavailable(f"NATS: {plain(problem)}")
+            self._problem = StoreUnavailable(f"NATS: {first_line(problem)}")
         self._refusals = self._refusals + 1 if isinstance(self._problem, StoreInvalid) else 0
-        if self._refusals >= len(self.place.servers):
+        if self._refusals >= len(self.options.servers):
             self._is_clear.set()
         else:
             self._is_clear.clear()
-        self._say(f"away: {self._problem.reason}")
+        self._report_change(f"away: {self._problem.reason}")
 
-    def _say(self, text: str) -> None:
-        """Once: what fails every second is told when it begins."""
-        if text != self._said:
-            self._said = text
-            self._tell(text)
+    def _report_change(self, text: str) -> None:
+        """Report a change once, not every attempt."""
+        if text != self._last_report:
+            self._last_report = text
+            self._on_change(text)
 
     def _ended(self, client: Client) -> None:
         if client is self._client:
             self._lost.set()
-            self._break_off()
+            self._fail_requests()
 
-    def _break_off(self) -> None:
+    def _fail_requests(self) -> None:
         waiting, self._answers = self._answers, {}
         for _, future in waiting.values():
-            _fail(future, Unanswered("NATS: the connection was lost before the answer"))
+            _fail(future, OutcomeUnknown("NATS: the connection was lost before the answer"))
 
-    def _forbidden(self, told: str) -> None:
-        """The server answers nothing to what we may not ask; it says so beside, in a text with the subject in it."""
+    def _on_forbidden(self, text: str) -> None:
+        """The server does not respond to a forbidden request. It sends an error text that contains the subject."""
         for subject, future in list(self._answers.values()):
-            if f'"{subject.lower()}"' in told:
+            if f'"{subject.lower()}"' in text:
                 reason = f"NATS does not let us ask {subject}: give this user the rights that docs/nats.md lists"
                 _fail(future, StoreInvalid(reason))
 
-    async def _let_go(self) -> None:
+    async def _drop_client(self) -> None:
         client, self._client = self._client, None
-        self._break_off()
+        self._fail_requests()
         if client is not None:
-            with suppress(Exception):  # it is given up, however it takes that
+            # The connection is abandoned, whatever the library raises.
+            with suppress(Exception):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await client.close()
 
     # ---- questions
 
     async def client(self) -> Client:
-        """The connection; StoreUnavailable if there is none, after a moment at most."""
+        """Return the connection. Raises StoreUnavailable soon if it is known to be down."""
         if self._closed or not (self._ready.is_set() and self._client):
-            await self.open(GRACE_S)
+            await self.open(LOST_GRACE_S if self._is_down else GRACE_S)
         assert self._client is not None
         return self._client
 
@@ -304,13 +305,14 @@ class Link:
                 answer = await future
         except TimeoutError:
             self._useless()
-            raise Unanswered(f"NATS did not answer within {ANSWER_TIMEOUT_S:g} s") from None
-        except asyncio.CancelledError:  # whoever asked has less patience than we have
+            raise OutcomeUnknown(f"NATS did not answer within {ANSWER_TIMEOUT_S:g} s") from None
+        # The caller's timeout may be shorter than ours.
+        except asyncio.CancelledError:
             if asyncio.get_running_loop().time() - asked_s >= ANSWER_TIMEOUT_S / 2:
                 self._useless()
             raise
         except (NatsError, OSError) as problem:
-            raise Unanswered(f"NATS: {plain(problem)}") from problem
+            raise OutcomeUnknown(f"NATS: {first_line(problem)}") from problem
         finally:
             self._answers.pop(number, None)
         if answer.headers and answer.headers.get("Status") == "503":
@@ -322,11 +324,11 @@ class Link:
         self._useless_since_s = None
 
     def _useless(self) -> None:
-        """A server that answers pings but leads nowhere is left after a while, if there are others."""
+        """Leave a server that answers pings but gives no useful response, if there are others."""
         now_s = asyncio.get_running_loop().time()
         if self._useless_since_s is None:
             self._useless_since_s = now_s
-        elif now_s - self._useless_since_s >= USELESS_S and len(self.place.servers) > 1:
+        elif now_s - self._useless_since_s >= USELESS_S and len(self.options.servers) > 1:
             self._lost.set()
 
     async def _answered(self, message: Msg) -> None:
@@ -336,7 +338,7 @@ class Link:
 
 
 async def end_tasks(*tasks: asyncio.Task[None] | None) -> None:
-    """However each of them takes it."""
+    """Cancel the tasks and wait for them, ignoring their exceptions."""
     running = [task for task in tasks if task is not None]
     for task in running:
         task.cancel()
@@ -346,14 +348,15 @@ async def end_tasks(*tasks: asyncio.Task[None] | None) -> None:
 def _fail(future: asyncio.Future[Msg], problem: Exception) -> None:
     if not future.done():
         future.set_exception(problem)
-        future.exception()  # somebody may have given up waiting for it
+        # Mark the exception as retrieved: the caller may have given up.
+        future.exception()
 
 
 def check_server(version: str) -> None:
-    """StoreInvalid for one that is too old; what is told is `<nats server v2.15.1>` or the bare number."""
+    """Raise StoreInvalid for a server that is too old. The version is `<nats server v2.15.1>` or a bare number."""
     digits = "".join(mark if mark.isdigit() or mark == "." else " " for mark in version).split()
-    found = tuple(int(part) for part in digits[0].split(".")[:2] if part) if digits else ()
-    if found < SERVER_LEAST:
+    parsed = tuple(int(part) for part in digits[0].split(".")[:2] if part) if digits else ()
+    if parsed < SERVER_LEAST:
         least = ".".join(map(str, SERVER_LEAST))
         raise StoreInvalid(
             f"the NATS server is {digits[0] if digits else 'of no known version'}; {least} or later is needed"
@@ -366,11 +369,11 @@ def _is_refusal(problem: Exception) -> bool:
 
 
 def _is_setting(problem: Exception) -> bool:
-    """A file that is missing or makes no sense: no other try will do better."""
+    """Whether a file is missing or malformed, so that another attempt cannot succeed."""
     is_key = type(problem).__module__.partition(".")[0] == "nkeys"
     return is_key or isinstance(problem, ssl.SSLError | FileNotFoundError | PermissionError | ValueError | IndexError)
 
 
-def plain(problem: Exception) -> str:
-    """One line; of a time that ran out there is nothing but its kind."""
+def first_line(problem: Exception) -> str:
+    """The first line of the message, or the type of an exception that has none, as a timeout."""
     return (str(problem).removeprefix("nats: ").splitlines() or [type(problem).__name__])[0]

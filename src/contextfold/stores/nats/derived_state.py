@@ -21,10 +21,10 @@ from contextfold.fold.session import EMPTY, State, replay
 from contextfold.fold.store import SessionKey
 from contextfold.stores.nats import records
 from contextfold.stores.nats.chunks import most_in_one, read_pieces, write_pieces
-from contextfold.stores.nats.connection import Unanswered
-from contextfold.stores.nats.jetstream import TTL, Conflict, Stored, Wire
-from contextfold.stores.nats.names import NOTHING, Names, escaped, unescaped
-from contextfold.stores.nats.records import Record
+from contextfold.stores.nats.connection import OutcomeUnknown
+from contextfold.stores.nats.jetstream import TTL, JetStream, SequenceConflict, StoredMessage
+from contextfold.stores.nats.names import NOTHING, SubjectNames, escaped, unescaped
+from contextfold.stores.nats.records import CommitRecord
 
 N: Final = "Cf-N"
 NO_STATE: Final = (0, -1)
@@ -35,7 +35,7 @@ SHOWN_LEAST: Final = 2_000  # characters that a session counts for in memory, an
 
 
 @dataclass(slots=True)
-class Shown:
+class PublishedSession:
     """A session as far as it is published."""
 
     session_id: str
@@ -48,7 +48,7 @@ class Shown:
     states: dict[str, tuple[int, int]] = field(default_factory=dict)  # sequence and revision, by subject
     weight: int = SHOWN_LEAST
 
-    def take(self, seq: int, record: Record) -> None:
+    def take(self, seq: int, record: CommitRecord) -> None:
         self.state = replay(record.events, self.state)
         self.seq = seq
         for event in record.events:
@@ -60,16 +60,16 @@ class Shown:
                 self.weight += len(self.summaries[event.branch_id])
 
 
-Committed = tuple[int, Record]  # a commit, and where it is in the log
+Committed = tuple[int, CommitRecord]  # a commit, and where it is in the log
 
 
-class View:
-    def __init__(self, wire: Wire, names: Names, *, idle_s: int) -> None:
+class DerivedState:
+    def __init__(self, wire: JetStream, names: SubjectNames, *, idle_s: int) -> None:
         self._wire = wire
         self._names = names
         self._ttl = f"{max(1, idle_s)}s"
 
-    async def publish(self, key: SessionKey, shown: Shown, commits: Sequence[Committed]) -> None:
+    async def publish(self, key: SessionKey, shown: PublishedSession, commits: Sequence[Committed]) -> None:
         """What these commits add to what is shown; Conflict if somebody else has got further meanwhile."""
         before = shown.state, shown.seq, shown.weight
         try:
@@ -80,7 +80,7 @@ class View:
             shown.state, shown.seq, shown.weight = before
             raise
 
-    async def published(self, key: SessionKey, shown: Shown) -> int:
+    async def published(self, key: SessionKey, shown: PublishedSession) -> int:
         """Up to which revision all is there, -1 for nothing; and what is the last of each is noted."""
         session = self._names.session(key, shown.session_id)
         place = self._names.session_state(session)
@@ -109,18 +109,20 @@ class View:
                 return
             try:
                 await self._put_event(session, event, last.seq if last else 0, {TTL: self._ttl})
-            except Conflict:
+            except SequenceConflict:
                 continue
             return
         raise StoreUnavailable("NATS: others publish a session that is over")
 
-    async def archive(self, key: SessionKey, *commits: Record) -> None:
+    async def archive(self, key: SessionKey, *commits: CommitRecord) -> None:
         """What commits leave in the archive."""
         await _all(*self._archive(key, commits))
 
     # ---- one thing at a time
 
-    async def _put(self, key: SessionKey, shown: Shown, before: State, commits: Sequence[Record]) -> None:
+    async def _put(
+        self, key: SessionKey, shown: PublishedSession, before: State, commits: Sequence[CommitRecord]
+    ) -> None:
         session = self._names.session(key, shown.session_id)
         events = [event for record in commits for event in record.events if event.n > shown.event_n]
         changed = [branch for branch in shown.state.branches.values() if before.branches.get(branch.id) is not branch]
@@ -141,7 +143,7 @@ class View:
         told = records.session_told(shown.state)
         await self._put_state(shown, self._names.session_state(session), told, {TTL: self._ttl})
 
-    async def _put_events(self, session: str, shown: Shown, events: Iterable[Event]) -> None:
+    async def _put_events(self, session: str, shown: PublishedSession, events: Iterable[Event]) -> None:
         """Each only if the one before is the last, so that a watcher has them in order and once."""
         for event in events:
             shown.event_seq = await self._put_event(session, event, shown.event_seq)
@@ -159,7 +161,7 @@ class View:
         )
 
     async def _put_state(
-        self, shown: Shown, subject: str, data: bytes, headers: Mapping[str, str] | None = None
+        self, shown: PublishedSession, subject: str, data: bytes, headers: Mapping[str, str] | None = None
     ) -> None:
         """Unless a later one is there."""
         revision = shown.state.revision
@@ -170,7 +172,7 @@ class View:
                 return
             try:
                 seq = await self._wire.put(subject, data, expected=expected, headers=told)
-            except Conflict:
+            except SequenceConflict:
                 found = await self._wire.last(self._names.state, subject)
                 shown.states[subject] = (found.seq, records.revision_in(found.headers)) if found else NO_STATE
                 if found is None and expected:  # the session was ended meanwhile
@@ -178,9 +180,9 @@ class View:
             else:
                 shown.states[subject] = (seq, revision)
                 return
-        raise Conflict(subject)
+        raise SequenceConflict(subject)
 
-    def _archive(self, key: SessionKey, commits: Sequence[Record]) -> Iterator[Awaitable[None]]:
+    def _archive(self, key: SessionKey, commits: Sequence[CommitRecord]) -> Iterator[Awaitable[None]]:
         for record in commits:
             archived = self._names.archived(key, record.session_id)
             if record.entries or record.texts:
@@ -192,7 +194,7 @@ class View:
                 subject = f"{archived}.summaries.{escaped(branch_id)}.{record.revision}"
                 yield self._put_once(subject, records.RETRACTED)
 
-    async def _put_entries(self, archived: str, record: Record) -> None:
+    async def _put_entries(self, archived: str, record: CommitRecord) -> None:
         """One message for each thread: a branch's trajectory is read without the others'."""
         pieces, entries = record.texts, record.entries
         if pieces and not entries:
@@ -212,16 +214,16 @@ class View:
         for left in reversed(range(TRIES)):
             try:
                 await self._wire.put(subject, data, expected=0)
-            except Conflict:  # it is there
+            except SequenceConflict:  # it is there
                 return
-            except Unanswered:
+            except OutcomeUnknown:
                 if not left:
                     raise
             else:
                 return
 
 
-def _number(event: Stored) -> int:
+def _number(event: StoredMessage) -> int:
     told = event.headers.get(N, "")
     if not (told.isascii() and told.isdigit()):
         raise StoreInvalid("NATS holds an event that something else has written")

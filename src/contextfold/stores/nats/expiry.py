@@ -1,66 +1,101 @@
-"""The end of sessions on NATS, and of what outlives them. Any daemon may do any of it, several at once too.
+"""The end of sessions on NATS, and of what outlives them. Any daemon may do any of it, also several at once.
 
-    session.expired is committed                  the session is over; nothing can be committed on it any more
-    states and events are purged, and session.expired told to those who watch
-    the archive is told that it has ended         from here its retention counts
-    its log is purged but for session.expired
-    a sweep later that message is deleted too
+    1. session.expired is committed: nothing can be committed to the session any more.
+    2. Its states and events are purged, except session.expired, which is published.
+    3. An `ended` message is put into the archive: from here on its retention counts.
+    4. Its log is purged, except session.expired.
+    5. A later sweep deletes that message too.
 
-Each step can be done again. One that was cut short is gone on with by the next sweep, or before the key's next session
-begins.
+Each step can be repeated. A sequence that was interrupted is continued by the next sweep, or before the next session of
+the same key begins.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
 from typing import Final, TypeVar
 
 from contextfold.errors import StoreInvalid
 from contextfold.fold.events import SessionExpired
 from contextfold.fold.store import SessionKey, StaleRevision
+from contextfold.fold.store_export import ExportedSession
 from contextfold.stores.nats import records
-from contextfold.stores.nats.derived_state import Shown, View
-from contextfold.stores.nats.jetstream import Stored, Wire
-from contextfold.stores.nats.log import Logs, session_of
-from contextfold.stores.nats.names import Names
+from contextfold.stores.nats.derived_state import DerivedState, PublishedSession
+from contextfold.stores.nats.jetstream import TTL, JetStream, StoredMessage
+from contextfold.stores.nats.log import SessionLogs, session_of
+from contextfold.stores.nats.names import SubjectNames
 from contextfold.stores.nats.publisher import Publisher
-from contextfold.stores.nats.records import Record
-from contextfold.stores.nats.session_table import Row, Table
-from contextfold.stores.nats.stream_reader import Reading, read_to
+from contextfold.stores.nats.records import CommitRecord
+from contextfold.stores.nats.session_table import SessionRow, SessionTable
+from contextfold.stores.nats.stream_reader import StreamQuery, read_to
+from contextfold.stores.session_document import figures_of
 
-AT_ONCE: Final = 16  # sessions
-KEPT: Final = "Cf-Kept"  # of an ended session: what is still there of it
+# Sessions that are worked on at once.
+AT_ONCE: Final = 16
+# A header of an `ended` message: what is left of the session.
+KEPT: Final = "Cf-Kept"
 WITHOUT_ARCHIVE: Final = "summaries"
+# A header of the note on a session whose last activity is in the future: the commit that it is about.
+NOTED_SEQ: Final = "Cf-Seq"
+NOTE_TTL: Final = "604800s"
 
 Item = TypeVar("Item")
 
 
-class Ends:
-    def __init__(self, wire: Wire, names: Names, logs: Logs, *, view: View, publisher: Publisher, table: Table) -> None:
+class SessionExpiry:
+    def __init__(
+        self,
+        wire: JetStream,
+        names: SubjectNames,
+        logs: SessionLogs,
+        *,
+        derived: DerivedState,
+        publisher: Publisher,
+        table: SessionTable,
+    ) -> None:
         self._wire = wire
         self._names = names
         self._logs = logs
-        self._view = view
+        self._derived = derived
         self._publisher = publisher
         self._table = table
-        self._finished: set[int] = set()  # ends after which nothing is left to do, until they are buried
+        # Sequences of ends after which nothing is left to do until they are deleted.
+        self._finished: set[int] = set()
 
     # ---- sessions
 
     async def expire(self, idle_since: str, at: str) -> int:
         await self._table.reach()
-        ended: list[Row] = self._table.ended()
-        await _each(ended, lambda row: self._bury(row, idle_since))
-        idle = sorted((row for row in self._table.live() if row.last_at <= idle_since), key=lambda row: row.last_at)
+        await _each(self._table.ended(), lambda row: self._bury(row, idle_since))
+        live = list(self._table.live())
+        idle = [row for row in live if row.last_at <= idle_since]
+        for row in [row for row in live if row.last_at > at]:
+            if await self._noted_at(row, at) <= idle_since:
+                idle.append(row)
+        idle.sort(key=lambda row: row.last_at)
         return sum(await _each(idle, lambda row: self.end(row, at)))
 
-    async def end(self, row: Row, at: str) -> bool:
-        """False if it was active after all, or somebody else has ended it."""
+    async def _noted_at(self, row: SessionRow, at: str) -> str:
+        """When a sweep first saw a commit whose time is in the future, because a clock was wrong.
+
+        The time in the commit cannot be changed, so it is noted beside the log.
+        """
+        log = self._names.log_of(row.key)
+        subject = self._names.alive(f"future-{sha256(log.encode()).hexdigest()[:32]}")
+        note = await self._wire.last(self._names.state, subject)
+        if note is not None and note.headers.get(NOTED_SEQ) == str(row.seq):
+            return note.headers[records.LAST_AT]
+        await self._wire.put(subject, b"", headers={records.LAST_AT: at, NOTED_SEQ: str(row.seq), TTL: NOTE_TTL})
+        return at
+
+    async def end(self, row: SessionRow, at: str) -> bool:
+        """End a session. False if it was active after all, or if another daemon has ended it."""
         await self._publisher.catch_up(row.key)
         expired = SessionExpired(row.revision + 1, at, row.session_id)
         try:
-            done = await self._logs.append(row.key, Record(row.session_id, row.revision, [expired], {}))
+            done = await self._logs.append(row.key, CommitRecord(row.session_id, row.revision, [expired], {}))
         except StaleRevision:
             return False
         end = await self._wire.at(self._names.log, done.seq)
@@ -69,32 +104,41 @@ class Ends:
             await self.finish(row.key, end)
         return True
 
-    async def finish(self, key: SessionKey, end: Stored) -> None:
-        """Whatever is left to do after the commit that ended a session."""
+    async def finish(self, key: SessionKey, end: StoredMessage) -> None:
+        """Do what is left to do after the commit that ended a session."""
         session_id = session_of(end)
         if await self._wire.last(self._names.archive, f"{self._names.archived(key, session_id)}.ended") is None:
-            await self._leave_only_the_archive(key, session_id, end)
+            await self._keep_only_the_archive(key, session_id, end)
         await self._wire.purge(self._names.log, self._names.log_of(key), below=end.seq)
 
-    async def _leave_only_the_archive(self, key: SessionKey, session_id: str, end: Stored) -> None:
-        if await self._view.published(key, Shown(session_id)) < int(end.headers[records.BEFORE]):
-            log = [record for _, record in await self._logs.records(key)]
-            await self._view.archive(key, *(record for record in log if not record.is_end))
+    async def _keep_only_the_archive(self, key: SessionKey, session_id: str, end: StoredMessage) -> None:
+        log = [record for _, record in await self._logs.records(key) if not record.is_end]
+        if await self._derived.published(key, PublishedSession(session_id)) < int(end.headers[records.BEFORE]):
+            await self._derived.archive(key, *log)
         self._publisher.forget(key)
         event = (await self._logs.record(key, end)).events[-1]
         assert isinstance(event, SessionExpired)
-        await self._view.tell_end(key, event)
-        await self._view.clear(key, session_id)
-        await self._put_ended(key, end)
+        await self._derived.tell_end(key, event)
+        await self._derived.clear(key, session_id)
+        ended_at = end.headers[records.ENDED]
+        await self.put_ended(
+            ExportedSession(
+                key,
+                session_id,
+                int(end.headers[records.REVISION]),
+                # Activity after the end was recorded by a clock that was wrong.
+                min(end.headers[records.LAST_AT], ended_at),
+                ended_at,
+                figures_of(lambda: [event for record in log for event in record.events]),
+            )
+        )
 
-    async def _put_ended(self, key: SessionKey, end: Stored) -> None:
-        headers = {name: end.headers[name] for name in (records.LAST_AT, records.ENDED)}
-        whose = (session_of(end), key.owner, key.project_hash, key.name_hash)
-        told = records.Ended(*whose, int(end.headers[records.REVISION]), *headers.values())
-        subject = f"{self._names.archived(key, session_of(end))}.ended"
-        await self._wire.put(subject, records.ended_told(told), headers=headers)
+    async def put_ended(self, session: ExportedSession) -> None:
+        headers = {records.LAST_AT: session.last_at, records.ENDED: session.ended_at or session.last_at}
+        subject = f"{self._names.archived(session.key, session.session_id)}.ended"
+        await self._wire.put(subject, records.ended_told(session), headers=headers)
 
-    async def _bury(self, row: Row, idle_since: str) -> None:
+    async def _bury(self, row: SessionRow, idle_since: str) -> None:
         if row.seq not in self._finished:
             end = await self._wire.at(self._names.log, row.seq)
             if end is not None:
@@ -105,44 +149,63 @@ class Ends:
             self._table.forget(row)
             self._finished.discard(row.seq)
 
-    # ---- what outlives them
+    # ---- lists
+
+    async def live(self) -> list[SessionRow]:
+        """The live sessions of every owner, after interrupted ends are finished."""
+        await self._table.reach()
+        for row in self._table.ended():
+            end = await self._wire.at(self._names.log, row.seq)
+            if end is not None:
+                await self.finish(row.key, end)
+        return list(self._table.live())
+
+    async def ended(self, subjects: str) -> list[ExportedSession]:
+        """The sessions whose `ended` messages match these subjects."""
+        last = await self._wire.last(self._names.archive, subjects)
+        if last is None:
+            return []
+        query = StreamQuery(self._names.archive, subjects)
+        return [records.ended_from(stored.data) async for stored in read_to(self._wire, query, last.seq)]
+
+    # ---- retention
 
     async def retain(self, archive_since: str, summaries_since: str) -> None:
         last = await self._wire.last(self._names.archive, self._names.every_end)
         if last is None:
             return
-        reading = Reading(self._names.archive, self._names.every_end, headers_only=True)
+        query = StreamQuery(self._names.archive, self._names.every_end, headers_only=True)
         due = [
             stored
-            async for stored in read_to(self._wire, reading, last.seq)
+            async for stored in read_to(self._wire, query, last.seq)
             if stored.headers.get(records.LAST_AT, "~") < max(archive_since, summaries_since)
         ]
         await _each(due, lambda stored: self._forget(stored, archive_since, summaries_since))
 
-    async def _forget(self, stored: Stored, archive_since: str, summaries_since: str) -> None:
+    async def _forget(self, stored: StoredMessage, archive_since: str, summaries_since: str) -> None:
         archived = stored.subject.removesuffix(".ended")
         last_at = stored.headers.get(records.LAST_AT, "~")
-        is_kept = KEPT not in stored.headers
-        if last_at < archive_since and is_kept:
+        has_archive = KEPT not in stored.headers
+        if last_at < archive_since and has_archive:
             await self._wire.purge(self._names.archive, f"{archived}.entries.>")
             await self._wire.purge(self._names.archive, f"{archived}.pieces.>")
-            is_kept = False
+            has_archive = False
         if last_at < summaries_since:
             await self._wire.purge(self._names.archive, f"{archived}.summaries.>")
-        if last_at < summaries_since and not is_kept:
+        if last_at < summaries_since and not has_archive:
             await self._wire.purge(self._names.archive, stored.subject)
-        elif not is_kept and KEPT not in stored.headers:
+        elif not has_archive and KEPT not in stored.headers:
             whole = await self._wire.last(self._names.archive, stored.subject)
             headers = {name: stored.headers[name] for name in (records.LAST_AT, records.ENDED)}
             if whole is not None:
                 await self._wire.put(stored.subject, whole.data, headers={**headers, KEPT: WITHOUT_ARCHIVE})
 
 
-async def _each(items: Sequence[Item], do: Callable[[Item], Awaitable[bool | None]]) -> list[bool]:
-    """Some at a time; the first that fails is told, once none is on its way any more. What cannot be read is left."""
+async def _each(items: Sequence[Item], work: Callable[[Item], Awaitable[bool | None]]) -> list[bool]:
+    """Work on some items at a time. A failure is raised when none is in progress; unreadable items are skipped."""
     done: list[bool] = []
     for start in range(0, len(items), AT_ONCE):
-        outcomes = await asyncio.gather(*map(do, items[start : start + AT_ONCE]), return_exceptions=True)
+        outcomes = await asyncio.gather(*map(work, items[start : start + AT_ONCE]), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException) and not isinstance(outcome, StoreInvalid):
                 raise outcome

@@ -17,7 +17,13 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from contextfold.errors import StoreUnavailable
-from contextfold.stores.nats.connection import Link, Place, Tell, Unanswered, plain
+from contextfold.stores.nats.connection import (
+    NatsConnection,
+    NatsOptions,
+    OnConnectionChange,
+    OutcomeUnknown,
+    first_line,
+)
 
 AGAIN_S: Final = 0.1
 PATIENCE_S: Final = 3.0  # for a leader to be found
@@ -34,11 +40,11 @@ PASSING: Final = frozenset({10005, 10008, 10009, 10118})  # too few servers, no 
 CONFLICTS: Final = frozenset({10071, 10164})
 
 
-class Conflict(Exception):
+class SequenceConflict(Exception):
     """The last message was not the one that was expected."""
 
 
-class Refused(Exception):
+class JetStreamError(Exception):
     """JetStream's own no."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -47,7 +53,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredMessage:
     """A message in a stream."""
 
     subject: str
@@ -56,39 +62,46 @@ class Stored:
     data: bytes = field(repr=False)
 
 
-Answer = dict[str, Any]  # of JetStream's own, as JSON
+ApiResponse = dict[str, Any]
 
 
-class Wire(Link):
-    def __init__(self, place: Place, prepare: Callable[[Wire], Awaitable[None]], tell: Tell = lambda _: None) -> None:
-        super().__init__(place, lambda: prepare(self), tell)
-        self._api = f"$JS.{place.domain}.API" if place.domain else "$JS.API"
+class JetStream(NatsConnection):
+    def __init__(
+        self,
+        options: NatsOptions,
+        prepare: Callable[[JetStream], Awaitable[None]],
+        on_change: OnConnectionChange = lambda _: None,
+    ) -> None:
+        super().__init__(options, lambda: prepare(self), on_change)
+        self._api = f"$JS.{options.domain}.API" if options.domain else "$JS.API"
 
-    async def api(self, what: str, body: Mapping[str, Any] | None = None) -> Answer:
+    async def api(self, what: str, body: Mapping[str, Any] | None = None) -> ApiResponse:
         """Something that may be asked twice. It is, for a while, if nobody leads or the connection breaks."""
         until = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
             try:
                 return await self._asked(what, body, await self.client())
             except StoreUnavailable as problem:
-                is_worth_it = self.is_ready or isinstance(problem, Unanswered)  # for a new connection it waits itself
+                is_worth_it = self.is_ready or isinstance(
+                    problem, OutcomeUnknown
+                )  # for a new connection it waits itself
                 if not is_worth_it or asyncio.get_running_loop().time() >= until:
                     raise
             await asyncio.sleep(AGAIN_S)
 
-    async def preparing(self, what: str, body: Mapping[str, Any] | None = None) -> Answer:
+    async def preparing(self, what: str, body: Mapping[str, Any] | None = None) -> ApiResponse:
         """Once, while the connection is not yet anybody's."""
         assert self._client is not None
         return await self._asked(what, body, self._client)
 
-    async def _asked(self, what: str, body: Mapping[str, Any] | None, client: Client) -> Answer:
+    async def _asked(self, what: str, body: Mapping[str, Any] | None, client: Client) -> ApiResponse:
         return self._judged(json.loads((await self.ask(f"{self._api}.{what}", _json(body), client=client)).data))
 
-    def _judged(self, answer: Answer) -> Answer:
+    def _judged(self, answer: ApiResponse) -> ApiResponse:
         """What was answered, unless it is a no."""
         problem = _refused(answer["error"]) if "error" in answer else None
         is_led = bool(answer.get("cluster", {"leader": True}).get("leader"))  # else somebody answers who may be behind
-        if not is_led or (isinstance(problem, Refused) and problem.code in PASSING):
+        if not is_led or (isinstance(problem, JetStreamError) and problem.code in PASSING):
             self._useless()
             raise StoreUnavailable(f"NATS: {problem or 'the stream has no leader now'}")
         self._useful()
@@ -102,7 +115,7 @@ class Wire(Link):
         try:
             await client.publish(f"{self._api}.{what}", _json(body), reply=reply)
         except (NatsError, OSError) as problem:
-            raise StoreUnavailable(f"NATS: {plain(problem)}") from problem
+            raise StoreUnavailable(f"NATS: {first_line(problem)}") from problem
 
     # ---- messages in streams
 
@@ -123,26 +136,26 @@ class Wire(Link):
             told[EXPECTED_OF] = expected_of
         try:
             seq: int = self._judged(json.loads((await self.ask(subject, data, told)).data))["seq"]
-        except Refused as problem:
+        except JetStreamError as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
         return seq
 
-    async def last(self, stream: str, subject: str) -> Stored | None:
+    async def last(self, stream: str, subject: str) -> StoredMessage | None:
         """The last message of a subject, which may have wildcards, as the stream's leader has it."""
         return await self._get(stream, {"last_by_subj": subject})
 
-    async def at(self, stream: str, seq: int) -> Stored | None:
+    async def at(self, stream: str, seq: int) -> StoredMessage | None:
         return await self._get(stream, {"seq": seq})
 
-    async def _get(self, stream: str, which: Mapping[str, Any]) -> Stored | None:
+    async def _get(self, stream: str, which: Mapping[str, Any]) -> StoredMessage | None:
         try:
             found = (await self.api(f"STREAM.MSG.GET.{stream}", which))["message"]
-        except Refused as problem:
+        except JetStreamError as problem:
             if problem.code == NO_MESSAGE:
                 return None
             raise StoreUnavailable(f"NATS: {problem}") from problem
         headers = _headers(base64.b64decode(found.get("hdrs", "")))
-        return Stored(found["subject"], found["seq"], headers, base64.b64decode(found.get("data", "")))
+        return StoredMessage(found["subject"], found["seq"], headers, base64.b64decode(found.get("data", "")))
 
     async def counts(self, stream: str, subjects: str) -> dict[str, int]:
         """How many messages each subject has of those that a filter names."""
@@ -159,35 +172,39 @@ class Wire(Link):
         seq: int = (await self._info(stream, {}))["state"]["last_seq"]
         return seq
 
-    async def check_room(self, stream: str) -> None:
-        """StoreUnavailable if a limit that somebody has set is reached, or most of the servers are gone."""
+    async def check_room(self, stream: str, size: int) -> None:
+        """Raise StoreUnavailable if a message of this size exceeds a limit, or if most of the servers are gone."""
         told = await self._info(stream, {})
         config, state = told["config"], told["state"]
-        for limit, used in (("max_msgs", "messages"), ("max_bytes", "bytes")):
-            if 0 < config.get(limit, -1) <= state[used]:
+        # A stream that discards old messages is never full.
+        limits = (("max_msgs", "messages", 1), ("max_bytes", "bytes", size)) if config["discard"] == "new" else ()
+        for limit, used, more in limits:
+            if 0 < config.get(limit, -1) < state[used] + more:
                 raise StoreUnavailable(f"NATS: {stream} is full: it may have {config[limit]} {used}")
+        if 0 < config.get("max_msg_size", -1) < size:
+            raise StoreUnavailable(f"NATS: {stream} accepts messages of {config['max_msg_size']} bytes only")
         others = told.get("cluster", {}).get("replicas") or []
         there = 1 + sum(not other.get("offline") and other.get("active", 0) < HEARD_NS for other in others)
         if 2 * there <= 1 + len(others):
             raise StoreUnavailable(f"NATS: {there} of {1 + len(others)} servers of {stream} are there")
 
-    async def _info(self, stream: str, asked: Mapping[str, Any]) -> Answer:
+    async def _info(self, stream: str, asked: Mapping[str, Any]) -> ApiResponse:
         try:
             return await self.api(f"STREAM.INFO.{stream}", asked)
-        except Refused as problem:
+        except JetStreamError as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
 
     async def purge(self, stream: str, subjects: str, *, below: int = 0) -> None:
         """Delete what a filter names, or what of it comes before a sequence."""
         try:
             await self.api(f"STREAM.PURGE.{stream}", {"filter": subjects} | ({"seq": below} if below else {}))
-        except Refused as problem:
+        except JetStreamError as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
 
     async def delete(self, stream: str, seq: int) -> None:
         try:
             await self.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
-        except Refused as problem:
+        except JetStreamError as problem:
             if problem.code not in GONE:
                 raise StoreUnavailable(f"NATS: {problem}") from problem
 
@@ -201,9 +218,9 @@ def _json(body: Mapping[str, Any] | None) -> bytes:
     return json.dumps(body).encode() if body else b""
 
 
-def _refused(error: Mapping[str, Any]) -> Conflict | Refused:
+def _refused(error: Mapping[str, Any]) -> SequenceConflict | JetStreamError:
     code, text = int(error.get("err_code", 0)), str(error.get("description", "no reason given"))
-    return Conflict(text) if code in CONFLICTS else Refused(code, text)
+    return SequenceConflict(text) if code in CONFLICTS else JetStreamError(code, text)
 
 
 def _headers(block: bytes) -> dict[str, str]:

@@ -16,14 +16,14 @@ from typing import Final
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
-from contextfold.fold.store import Commit, Known, Log, Receipt, SessionKey, StaleRevision
+from contextfold.fold.store import Commit, CommitReceipt, KnownRevision, SessionKey, SessionLog, StaleRevision
 from contextfold.stores.nats import records
 from contextfold.stores.nats.chunks import most_in_one, read_pieces, write_pieces
-from contextfold.stores.nats.connection import Unanswered
-from contextfold.stores.nats.jetstream import Conflict, Refused, Stored, Wire, new_mark
-from contextfold.stores.nats.names import Names, escaped
-from contextfold.stores.nats.records import Record
-from contextfold.stores.nats.stream_reader import Reading, read_to
+from contextfold.stores.nats.connection import OutcomeUnknown
+from contextfold.stores.nats.jetstream import JetStream, JetStreamError, SequenceConflict, StoredMessage, new_mark
+from contextfold.stores.nats.names import SubjectNames, escaped
+from contextfold.stores.nats.records import CommitRecord
+from contextfold.stores.nats.stream_reader import StreamQuery, read_to
 
 TEXTS_INLINE_BYTES: Final = 8 << 10  # of a commit; longer ones are kept apart, and a session is loaded without those
 COMMIT_PATIENCE_S: Final = 4.0  # for an answer, tries included
@@ -33,7 +33,7 @@ REMEMBERED_MOST: Final = 200_000  # commits
 
 
 @dataclass(slots=True)
-class Line:
+class LogIndex:
     """What is known of the log of a key's session."""
 
     session_id: str = ""  # none if there is no live one
@@ -48,7 +48,7 @@ class Line:
     def revision(self) -> int:
         return self.revisions[-1] if self.revisions else 0
 
-    def add(self, stored: Stored, record: Record) -> None:
+    def add(self, stored: StoredMessage, record: CommitRecord) -> None:
         if stored.seq <= self.seq:  # somebody else has noted it meanwhile
             return
         self.session_id, self.seq = record.session_id, stored.seq
@@ -66,41 +66,44 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendResult:
     """A commit that is there: as it was sent, or an earlier one with the same operation."""
 
-    receipt: Receipt
-    record: Record | None = None  # of this commit
+    receipt: CommitReceipt
+    record: CommitRecord | None = None  # of this commit
     seq: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class Logs:
+class SessionLogs:
     def __init__(
-        self, wire: Wire, names: Names, before_another: Callable[[SessionKey, Stored], Awaitable[None]]
+        self,
+        wire: JetStream,
+        names: SubjectNames,
+        before_another: Callable[[SessionKey, StoredMessage], Awaitable[None]],
     ) -> None:
         """`before_another` finishes what the end of a session left to do, before the next one of its key begins."""
         self._wire = wire
         self._names = names
         self._before_another = before_another
-        self._lines: OrderedDict[SessionKey, Line] = OrderedDict()
+        self._lines: OrderedDict[SessionKey, LogIndex] = OrderedDict()
         self._weights: dict[SessionKey, int] = {}  # of the lines, as they are counted in
         self._remembered = 0
 
     # ---- reading
 
-    async def last(self, key: SessionKey) -> Stored | None:
+    async def last(self, key: SessionKey) -> StoredMessage | None:
         """The last message of a key that has a live session."""
         last = await self.newest(key)
         return None if last is None or is_end(last) else last
 
-    async def newest(self, key: SessionKey) -> Stored | None:
+    async def newest(self, key: SessionKey) -> StoredMessage | None:
         last = await self._wire.last(self._names.log, self._names.log_of(key))
         if last is not None and not records.is_ours(last.headers):
             raise StoreInvalid("NATS holds a log that something else has written into")
         return last
 
-    async def load(self, key: SessionKey, known: Known | None) -> Log | None:
+    async def load(self, key: SessionKey, known: KnownRevision | None) -> SessionLog | None:
         for _ in range(LOADS_TRIED):
             last = await self.last(key)
             if last is None:
@@ -109,10 +112,10 @@ class Logs:
             after = known.revision if known and known.session_id == session_id else 0
             events = await self._events_after(key, last, after)
             if len(events) == max(0, int(last.headers[records.REVISION]) - after):
-                return Log(session_id, events)
+                return SessionLog(session_id, events)
         raise StoreInvalid("NATS holds a log with a gap")  # once, it may have been ended while it was read
 
-    async def _events_after(self, key: SessionKey, last: Stored, after: int) -> list[Event]:
+    async def _events_after(self, key: SessionKey, last: StoredMessage, after: int) -> list[Event]:
         if int(last.headers[records.REVISION]) <= after:
             return []
         if int(last.headers[records.BEFORE]) <= after:
@@ -124,29 +127,29 @@ class Logs:
             found = [record async for _, record in self._since(key, last, after)]
         return [event for record in found for event in record.events if event.n > after]
 
-    async def records(self, key: SessionKey, after: int = 0) -> list[tuple[int, Record]]:
+    async def records(self, key: SessionKey, after: int = 0) -> list[tuple[int, CommitRecord]]:
         """The last session's behind a sequence, the end included if it has one."""
         last = await self.newest(key)
         if last is None:
             return []
         return [each async for each in self._read(key, last, after)]
 
-    async def record(self, key: SessionKey, stored: Stored) -> Record:
+    async def record(self, key: SessionKey, stored: StoredMessage) -> CommitRecord:
         pieces = records.core_pieces(stored.data) if b'"core"' in stored.data[:64] else None
         if pieces is None:
             return records.record_from(stored.data)
         archived = self._names.archived(key, session_of(stored))
         return records.record_from(await read_pieces(self._wire, self._names.archive, archived, pieces))
 
-    def _since(self, key: SessionKey, last: Stored, revision: int) -> AsyncIterator[tuple[int, Record]]:
+    def _since(self, key: SessionKey, last: StoredMessage, revision: int) -> AsyncIterator[tuple[int, CommitRecord]]:
         line = self._lines.get(key)
         start = line.seq_at(revision) if line and line.session_id == session_of(last) else None
         return self._read(key, last, start or 0)
 
-    async def _read(self, key: SessionKey, last: Stored, after: int) -> AsyncIterator[tuple[int, Record]]:
+    async def _read(self, key: SessionKey, last: StoredMessage, after: int) -> AsyncIterator[tuple[int, CommitRecord]]:
         """The commits of the last message's session behind a sequence."""
-        reading = Reading(self._names.log, self._names.log_of(key), after)
-        line = Line(is_whole=True) if not after else None
+        reading = StreamQuery(self._names.log, self._names.log_of(key), after)
+        line = LogIndex(is_whole=True) if not after else None
         async for stored in read_to(self._wire, reading, last.seq):
             if session_of(stored) != session_of(last):
                 continue
@@ -157,11 +160,11 @@ class Logs:
         if line is not None and not is_end(last):
             self._remember(key, line)
 
-    async def receipt(self, key: SessionKey, operation_id: str) -> Receipt | None:
+    async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
         line = await self._refreshed(key, whole=True)
         return await self._receipt(key, line, records.digest_of(operation_id))
 
-    async def _receipt(self, key: SessionKey, line: Line, digest: str) -> Receipt | None:
+    async def _receipt(self, key: SessionKey, line: LogIndex, digest: str) -> CommitReceipt | None:
         """None only if the log does not have this operation: one that is there and cannot be read has been done too."""
         seq = line.operations.get(digest)
         if seq is None:
@@ -176,13 +179,13 @@ class Logs:
 
     # ---- what is remembered
 
-    async def _refreshed(self, key: SessionKey, *, whole: bool) -> Line:
+    async def _refreshed(self, key: SessionKey, *, whole: bool) -> LogIndex:
         """The line as it is now."""
         for _ in range(LOADS_TRIED):
             last = await self.newest(key)
             if last is None or is_end(last):
                 self._forget(key)
-                return Line(seq=last.seq if last else 0)
+                return LogIndex(seq=last.seq if last else 0)
             line = await self._extended(key, last, whole=whole)
             if line.revision >= int(last.headers[records.REVISION]):
                 self._remember(key, line)
@@ -190,22 +193,22 @@ class Logs:
             self._forget(key)  # it may have been ended while it was read
         raise StoreInvalid("NATS holds a log with a gap")
 
-    async def _extended(self, key: SessionKey, last: Stored, *, whole: bool) -> Line:
+    async def _extended(self, key: SessionKey, last: StoredMessage, *, whole: bool) -> LogIndex:
         """What is remembered, up to the last message; all of it if the line is to be whole."""
         line = self._lines.get(key)
         if line is None or line.session_id != session_of(last) or (whole and not line.is_whole):
-            line = Line(is_whole=whole)
+            line = LogIndex(is_whole=whole)
         if not whole and not line.seqs:
             line.add(last, await self.record(key, last))
         elif line.seq < last.seq:
-            reading = Reading(self._names.log, self._names.log_of(key), line.seq)
+            reading = StreamQuery(self._names.log, self._names.log_of(key), line.seq)
             async for stored in read_to(self._wire, reading, last.seq):
                 record = await self.record(key, stored)
                 if record.session_id == session_of(last) and record.before == line.revision:
                     line.add(stored, record)
         return line
 
-    def _remember(self, key: SessionKey, line: Line) -> None:
+    def _remember(self, key: SessionKey, line: LogIndex) -> None:
         self._lines[key] = line
         self._lines.move_to_end(key)
         self._remembered += len(line.seqs) - self._weights.get(key, 0)
@@ -219,7 +222,7 @@ class Logs:
 
     # ---- committing
 
-    async def commit(self, commit: Commit) -> Appended:
+    async def commit(self, commit: Commit) -> AppendResult:
         key, operation = commit.key, commit.operation
         digest = records.digest_of(operation.id) if operation else ""
         line = self._lines.get(key)
@@ -231,20 +234,20 @@ class Logs:
             line = await self._refreshed(key, whole=bool(digest))
         return await self._append(key, records.record_of(commit), line, digest, commit.answer)
 
-    async def append(self, key: SessionKey, record: Record, *, last_at: str = "") -> Appended:
-        """A record as it is, on the revision it names; StaleRevision if that is not the last.
+    async def append(self, key: SessionKey, record: CommitRecord, *, last_at: str = "") -> AppendResult:
+        """Append a record that has no operation id. Raises StaleRevision if it does not follow the last one.
 
-        `last_at` is for a session that comes from elsewhere in parts: it is not idle because its first part is old.
+        `last_at` is the time of the last activity of a session that is imported in parts.
         """
         line = await self._refreshed(key, whole=False)
-        return await self._append(key, record, line, "", "", least_at=last_at)
+        return await self._append(key, record, line, "", "", exact_at=last_at)
 
     async def _append(
-        self, key: SessionKey, record: Record, line: Line, digest: str, answer: str, *, least_at: str = ""
-    ) -> Appended:
+        self, key: SessionKey, record: CommitRecord, line: LogIndex, digest: str, answer: str, *, exact_at: str = ""
+    ) -> AppendResult:
         """Try until it is known what came of it. Trying again is harmless: once it is there, the same is stale."""
         mark = new_mark()
-        receipt = record.receipts.get(digest) or Receipt("", answer)
+        receipt = record.receipts.get(digest) or CommitReceipt("", answer)
         data = b""
         is_unsure = False  # whether a try may be there, or come, though nobody said so
         loop = asyncio.get_running_loop()
@@ -252,13 +255,13 @@ class Logs:
         while True:
             done = await self._receipt(key, line, digest)
             if done is not None:
-                return Appended(replace(done, repeated=True))
+                return AppendResult(replace(done, repeated=True))
             live = (line.session_id, line.revision) if line.session_id else (record.session_id, 0)
             if live != (record.session_id, record.before):
                 await self._drop_pieces(key, record, data)
                 raise StaleRevision
             base = line.seq  # of just this revision: what is awaited below, others may move the line on
-            last_at = max([least_at, line.last_at, *(event.at for event in record.events if not record.is_end)])
+            last_at = exact_at or max([line.last_at, *(event.at for event in record.events if not record.is_end)])
             if not line.session_id and base:
                 await self._finish_before(key, base)
             if not data:
@@ -266,8 +269,8 @@ class Logs:
             headers = _headers(record, mark, last_at)
             try:
                 seq = await self._wire.put(self._names.log_of(key), data, expected=base, headers=headers)
-            except (Conflict, StoreUnavailable) as problem:
-                is_unsure = is_unsure or not isinstance(problem, Conflict)
+            except (SequenceConflict, StoreUnavailable) as problem:
+                is_unsure = is_unsure or not isinstance(problem, SequenceConflict)
                 await self._after_failure(problem, until)
                 line = await self._refreshed(key, whole=bool(digest))
                 while (
@@ -276,13 +279,13 @@ class Logs:
                     await self._after_failure(StoreUnavailable("NATS: a log is shorter than it was"), until)
                     line = await self._refreshed(key, whole=bool(digest))
                 if is_unsure and (seq := await self._found(key, base, line.seq, mark)):
-                    return Appended(receipt, record, seq, headers)
+                    return AppendResult(receipt, record, seq, headers)
                 continue
-            line.add(Stored("", seq, headers, b""), record)
+            line.add(StoredMessage("", seq, headers, b""), record)
             self._remember(key, line)
-            return Appended(receipt, record, seq, headers)
+            return AppendResult(receipt, record, seq, headers)
 
-    async def _drop_pieces(self, key: SessionKey, record: Record, data: bytes) -> None:
+    async def _drop_pieces(self, key: SessionKey, record: CommitRecord, data: bytes) -> None:
         """Those of a commit that was too late: if its session never begins, nobody else will ever delete them."""
         archived = self._names.archived(key, record.session_id)
         for pieces in (record.texts, records.core_pieces(data) if data else None):
@@ -298,12 +301,12 @@ class Logs:
     async def _after_failure(self, problem: Exception, until: float) -> None:
         """Wait a moment before another try; or the problem, if no more can be done about it."""
         is_late = asyncio.get_running_loop().time() >= until
-        if isinstance(problem, Conflict):
+        if isinstance(problem, SequenceConflict):
             if is_late:
                 raise StoreUnavailable(f"NATS: {problem}") from problem
             return
-        is_refused = isinstance(problem.__cause__, Refused)
-        may_be_there = self._wire.is_ready or isinstance(problem, Unanswered)
+        is_refused = isinstance(problem.__cause__, JetStreamError)
+        may_be_there = self._wire.is_ready or isinstance(problem, OutcomeUnknown)
         if is_late or is_refused or not may_be_there:
             raise problem
         await asyncio.sleep(RETRY_S)
@@ -313,14 +316,14 @@ class Logs:
 
         Looked for up to what the log was seen to have by then: once that is beyond its base, it can come no more.
         """
-        reading = Reading(self._names.log, self._names.log_of(key), base, headers_only=True)
+        reading = StreamQuery(self._names.log, self._names.log_of(key), base, headers_only=True)
         async with aclosing(read_to(self._wire, reading, last)) as commits:
             async for stored in commits:
                 if stored.headers.get(records.MARK) == mark:
                     return stored.seq
         return 0
 
-    async def _laid_out(self, key: SessionKey, record: Record) -> tuple[Record, bytes]:
+    async def _laid_out(self, key: SessionKey, record: CommitRecord) -> tuple[CommitRecord, bytes]:
         """The record and its bytes, what is too long for one message written in pieces first."""
         archived = self._names.archived(key, record.session_id)
         texts = records.texts_of(record.entries) if record.entries else b""
@@ -334,15 +337,15 @@ class Logs:
         return record, records.in_pieces(await write_pieces(self._wire, archived, data))
 
 
-def is_end(stored: Stored) -> bool:
+def is_end(stored: StoredMessage) -> bool:
     return records.ENDED in stored.headers
 
 
-def session_of(stored: Stored) -> str:
+def session_of(stored: StoredMessage) -> str:
     return records.session_in(stored.headers)
 
 
-def _headers(record: Record, mark: str, last_at: str) -> dict[str, str]:
+def _headers(record: CommitRecord, mark: str, last_at: str) -> dict[str, str]:
     told = {
         records.SESSION: escaped(record.session_id),
         records.BEFORE: str(record.before),

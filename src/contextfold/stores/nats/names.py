@@ -1,8 +1,8 @@
-"""Streams and subjects of an installation, and keys as parts of them. Knows no connection and no payload.
+"""Names of the streams and subjects of an installation. Knows no connection and no payload.
 
-A subject is split at dots, and `*` and `>` stand for any part. So every part that comes from outside is written with
-letters, digits, `_` and `-` alone, each other byte as `=XX`, and an empty one as `=`: no owner, path or name can reach
-beyond its own place, and each comes back as it was.
+A subject is split at dots, and `*` and `>` are wildcards. Every part that comes from outside is therefore written with
+letters, digits, `_` and `-` only; any other byte is written as `=XX` and an empty part as `=`. No owner, path or name
+can address another owner's subjects, and each can be read back.
 """
 
 from __future__ import annotations
@@ -13,54 +13,75 @@ from typing import Final
 
 from contextfold.fold.store import SessionKey
 
-NOTHING: Final = "="  # an empty part; and the main thread, where a branch could stand
+# An empty part; the main thread, where a branch could be named; the project of what belongs to no project.
+NOTHING: Final = "="
+# Stands in for the prefix of an installation that has none. No prefix can have an underscore.
+NO_PREFIX: Final = "_root"
 _UNSAFE: Final = re.compile(rb"[^A-Za-z0-9_-]")
 _ESCAPED: Final = re.compile(rb"=([0-9A-F]{2})")
 
 
 def escaped(text: str) -> str:
     raw = text.encode("utf-8", "surrogatepass")
-    return _UNSAFE.sub(lambda found: b"=%02X" % found[0][0], raw).decode("ascii") or NOTHING
+    return _UNSAFE.sub(lambda match: b"=%02X" % match[0][0], raw).decode("ascii") or NOTHING
 
 
 def unescaped(part: str) -> str:
     if part == NOTHING:
         return ""
-    raw = _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), part.encode("ascii"))
+    raw = _ESCAPED.sub(lambda match: bytes.fromhex(match[1].decode()), part.encode("ascii"))
     return raw.decode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """What an installation calls its things. A prefix has no underscore, so no other's is ours with something added."""
+class SubjectNames:
+    """The names of an installation. A prefix has no underscore, so no installation's streams begin with another's."""
 
     prefix: str
 
     @property
+    def base(self) -> str:
+        return self.prefix or NO_PREFIX
+
+    @property
     def log(self) -> str:
-        return f"{self.prefix}_log"
+        return f"{self.base}_log"
 
     @property
     def events(self) -> str:
-        return f"{self.prefix}_events"
+        return f"{self.base}_events"
 
     @property
     def state(self) -> str:
-        return f"{self.prefix}_state"
+        return f"{self.base}_state"
 
     @property
     def archive(self) -> str:
-        return f"{self.prefix}_archive"
+        return f"{self.base}_archive"
 
     @property
     def subjects(self) -> dict[str, list[str]]:
-        """Of each stream."""
-        session = f"{self.prefix}.*.*.*"
+        """The subjects of each stream."""
+        session = f"{self.base}.*.*.*"
         return {
             self.log: [f"{self.log}.*.*.*"],
             self.events: [f"{session}.events.>"],
             self.state: [f"{session}.branches.*", f"{session}.meta.*", f"{self.state}.alive.*"],
             self.archive: [f"{self.archive}.*.*.*.>"],
+        }
+
+    @property
+    def republished(self) -> dict[str, dict[str, str]]:
+        """Where the server publishes messages a second time, if there is no prefix.
+
+        A stream cannot have a subject whose first part is a wildcard, because that would include the server's own
+        subjects. So messages are stored below NO_PREFIX, and subscribers get them on the subject without it.
+        """
+        if self.prefix:
+            return {}
+        return {
+            self.events: {"src": f"{self.base}.*.*.*.events.>", "dest": "$1.$2.$3.events.>"},
+            self.state: {"src": f"{self.base}.*.*.*.*.*", "dest": "$1.$2.$3.$4.$5"},
         }
 
     # ---- the log
@@ -78,10 +99,10 @@ class Names:
     def key_of(self, log_subject: str) -> SessionKey:
         return SessionKey(*map(unescaped, log_subject.split(".")[1:]))
 
-    # ---- what others watch
+    # ---- what other programs watch
 
     def session(self, key: SessionKey, session_id: str) -> str:
-        return f"{self.prefix}.{escaped(key.owner)}.{escaped(key.project_hash)}.{escaped(session_id)}"
+        return f"{self.base}.{escaped(key.owner)}.{escaped(key.project_hash)}.{escaped(session_id)}"
 
     def branch(self, session: str, branch_id: str) -> str:
         return f"{session}.branches.{escaped(branch_id)}"
@@ -91,10 +112,11 @@ class Names:
 
     @property
     def every_session_state(self) -> str:
-        return f"{self.prefix}.*.*.*.meta.session_state"
+        return f"{self.base}.*.*.*.meta.session_state"
 
-    def alive(self, who: str) -> str:
-        return f"{self.state}.alive.{who}"
+    def alive(self, name: str) -> str:
+        """A message of a daemon about itself or about its work."""
+        return f"{self.state}.alive.{name}"
 
     # ---- the archive
 
@@ -108,3 +130,10 @@ class Names:
     @property
     def every_end(self) -> str:
         return f"{self.archive}.*.*.*.ended"
+
+    def conversation(self, owner: str, conversation: str) -> str:
+        return f"{self.archive}.{escaped(owner)}.{NOTHING}.{escaped(conversation)}"
+
+    @property
+    def every_left_out(self) -> str:
+        return f"{self.archive}.*.{NOTHING}.*.left_out.>"

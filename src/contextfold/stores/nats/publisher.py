@@ -16,10 +16,10 @@ from contextfold.fold.session import LogBroken
 from contextfold.fold.store import SessionKey
 from contextfold.stores.nats import records
 from contextfold.stores.nats.connection import end_tasks
-from contextfold.stores.nats.derived_state import Committed, Shown, View
-from contextfold.stores.nats.jetstream import Conflict
-from contextfold.stores.nats.log import Logs, is_end, session_of
-from contextfold.stores.nats.records import Record
+from contextfold.stores.nats.derived_state import Committed, DerivedState, PublishedSession
+from contextfold.stores.nats.jetstream import SequenceConflict
+from contextfold.stores.nats.log import SessionLogs, is_end, session_of
+from contextfold.stores.nats.records import CommitRecord
 
 TRIES: Final = 8  # of one publication that others get in the way of
 RETRY_S: Final = 0.05
@@ -28,7 +28,7 @@ SHOWN_MOST: Final = 64 << 20  # characters of sessions that are kept between com
 
 
 @dataclass(slots=True)
-class _Work:
+class _Publication:
     task: asyncio.Task[None] | None = None
     waiting: list[Committed] = field(default_factory=list)
     is_lost: bool = False  # what waits is not all there is: the log has it
@@ -36,17 +36,17 @@ class _Work:
 
 
 class Publisher:
-    def __init__(self, logs: Logs, view: View) -> None:
+    def __init__(self, logs: SessionLogs, view: DerivedState) -> None:
         self._logs = logs
         self._view = view
-        self._works: dict[SessionKey, _Work] = {}
-        self._shown: OrderedDict[SessionKey, Shown] = OrderedDict()
+        self._works: dict[SessionKey, _Publication] = {}
+        self._shown: OrderedDict[SessionKey, PublishedSession] = OrderedDict()
         self._weights: dict[SessionKey, int] = {}  # as they are counted in
         self._weight = 0
 
-    def offer(self, key: SessionKey, seq: int, record: Record) -> None:
+    def offer(self, key: SessionKey, seq: int, record: CommitRecord) -> None:
         """Publish what was committed, soon."""
-        work = self._works.setdefault(key, _Work())
+        work = self._works.setdefault(key, _Publication())
         if len(work.waiting) < WAITING_MOST:
             work.waiting.append((seq, record))
         else:
@@ -57,7 +57,7 @@ class Publisher:
     async def catch_up(self, key: SessionKey) -> None:
         """Until everything is published that was committed before this was asked for."""
         for _ in range(TRIES):
-            work = self._works.setdefault(key, _Work())
+            work = self._works.setdefault(key, _Publication())
             if work.task is None:
                 work.is_lost = True
                 self._start(key, work)
@@ -73,7 +73,7 @@ class Publisher:
         last = await self._logs.last(key)
         if last is None:
             return False
-        published = await self._view.published(key, Shown(session_of(last)))
+        published = await self._view.published(key, PublishedSession(session_of(last)))
         return published < int(last.headers[records.REVISION])
 
     def is_busy(self, key: SessionKey) -> bool:
@@ -94,11 +94,11 @@ class Publisher:
 
     # ---- one session
 
-    def _start(self, key: SessionKey, work: _Work) -> None:
+    def _start(self, key: SessionKey, work: _Publication) -> None:
         if work.task is None:
             work.task = asyncio.create_task(self._work(key, work), name="contextfold-publish")
 
-    async def _work(self, key: SessionKey, work: _Work) -> None:
+    async def _work(self, key: SessionKey, work: _Publication) -> None:
         """One after the other. What cannot be done now is done by whoever looks next."""
         try:
             while work.waiting or work.is_lost:
@@ -122,12 +122,12 @@ class Publisher:
         shown = self._shown.get(key)
         first = waiting[0][1]
         if first.before == 0:
-            shown = Shown(first.session_id)
+            shown = PublishedSession(first.session_id)
         if shown is None or not _follow(shown, [record for _, record in waiting]):
             return False
         try:
             await self._view.publish(key, shown, waiting)
-        except Conflict:
+        except SequenceConflict:
             return False
         self._keep(key, shown)
         return True
@@ -146,24 +146,24 @@ class Publisher:
                 return
             try:
                 await self._view.publish(key, shown, missing)
-            except Conflict:
+            except SequenceConflict:
                 continue
             self._keep(key, shown)
             await self._take_back_if_over(key, shown)
             return
         raise StoreUnavailable("NATS: others publish the same session again and again")
 
-    async def _missing(self, key: SessionKey) -> tuple[Shown | None, list[Committed]]:
+    async def _missing(self, key: SessionKey) -> tuple[PublishedSession | None, list[Committed]]:
         """What is published of a session, and the commits that are not. Of what is known already, nothing is read."""
         last = await self._logs.last(key)
         if last is None:
             return None, []
         shown = self._shown.get(key)
         if shown is None or shown.session_id != session_of(last):
-            shown = Shown(session_of(last))
+            shown = PublishedSession(session_of(last))
         published = await self._view.published(key, shown)
         if published < shown.state.revision:  # its time to live was over, or somebody has deleted it
-            shown = Shown(shown.session_id)
+            shown = PublishedSession(shown.session_id)
             await self._view.published(key, shown)
         missing = []
         for seq, record in await self._logs.records(key, after=shown.seq):
@@ -175,13 +175,13 @@ class Publisher:
                 missing.append((seq, record))
         return shown, missing
 
-    async def _take_back_if_over(self, key: SessionKey, shown: Shown) -> None:
+    async def _take_back_if_over(self, key: SessionKey, shown: PublishedSession) -> None:
         """A session that was ended while it was published has been cleared before we were done."""
         last = await self._logs.newest(key)
         if last is not None and last.seq > shown.seq and (is_end(last) or session_of(last) != shown.session_id):
             await self._view.clear(key, shown.session_id)
 
-    def _keep(self, key: SessionKey, shown: Shown) -> None:
+    def _keep(self, key: SessionKey, shown: PublishedSession) -> None:
         self._shown[key] = shown
         self._shown.move_to_end(key)
         self._weight += shown.weight - self._weights.get(key, 0)
@@ -190,7 +190,7 @@ class Publisher:
             self.forget(next(iter(self._shown)))
 
 
-def _follow(shown: Shown, commits: list[Record]) -> bool:
+def _follow(shown: PublishedSession, commits: list[CommitRecord]) -> bool:
     """Whether each goes on where the one before it stopped, the first where the session is shown up to."""
     revision = shown.state.revision
     for record in commits:

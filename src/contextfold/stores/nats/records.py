@@ -13,12 +13,13 @@ from typing import Any, Final
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
 from contextfold.errors import StoreInvalid
-from contextfold.fold.accounting import folded_tokens, total_tokens
 from contextfold.fold.archive import Entry
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_members, members
 from contextfold.fold.session import Branch, State
-from contextfold.fold.store import Commit, Receipt, Summary
+from contextfold.fold.store import Commit, CommitReceipt, LeftOutDecision, SessionKey, Summary
+from contextfold.fold.store_export import ExportedSession
 from contextfold.stores.nats.names import NOTHING, unescaped
+from contextfold.stores.session_document import session_document
 
 FORMAT: Final = 1
 TOLD_MOST: Final = 64_000  # characters of a text that others watch; the whole is in the archive
@@ -33,10 +34,11 @@ ENDED: Final = "Cf-Ended"
 
 _ENTRY: Final = tuple(field.name for field in fields(Entry) if field.name != "undone")
 _SUMMARY: Final = tuple(field.name for field in fields(Summary))
+_ENDED: Final = ("session_id", "revision", "last_at", "ended_at")
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class ChunkReference:
     """A long content, cut up."""
 
     mark: str
@@ -44,17 +46,17 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class CommitRecord:
     """A commit as the log has it."""
 
     session_id: str
     before: int
     events: Sequence[Event]
-    receipts: Mapping[str, Receipt]  # by the digest of their operation
+    receipts: Mapping[str, CommitReceipt]  # by the digest of their operation
     summaries: Sequence[Summary] = ()
     retracted: Sequence[str] = ()
     entries: Sequence[Entry] = ()
-    texts: Pieces | None = None  # where the entries are, if they are too long to stand here
+    texts: ChunkReference | None = None  # where the entries are, if they are too long to stand here
 
     @property
     def revision(self) -> int:
@@ -86,10 +88,10 @@ def digest_of(operation_id: str) -> str:
     return hashlib.sha256(operation_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def record_of(commit: Commit) -> Record:
+def record_of(commit: Commit) -> CommitRecord:
     operation = commit.operation
-    receipts = {digest_of(operation.id): Receipt(operation.fingerprint, commit.answer)} if operation else {}
-    return Record(
+    receipts = {digest_of(operation.id): CommitReceipt(operation.fingerprint, commit.answer)} if operation else {}
+    return CommitRecord(
         commit.session_id,
         commit.expected_revision,
         commit.events,
@@ -103,7 +105,7 @@ def record_of(commit: Commit) -> Record:
 # ---- the log
 
 
-def core_of(record: Record) -> bytes:
+def core_of(record: CommitRecord) -> bytes:
     """Without the texts, unless those are in pieces: then it says where."""
     told: dict[str, Encodable] = {
         "format": FORMAT,
@@ -131,28 +133,28 @@ def whole_of(core: bytes, texts: bytes) -> bytes:
     return core[:-1] + b',"entries":' + texts + b"}"
 
 
-def in_pieces(pieces: Pieces) -> bytes:
+def in_pieces(pieces: ChunkReference) -> bytes:
     """What stands for a core that is too long itself."""
     return _raw({"format": FORMAT, "core": [pieces.mark, pieces.count]})
 
 
-def core_pieces(data: bytes) -> Pieces | None:
+def core_pieces(data: bytes) -> ChunkReference | None:
     told = _object(data)
-    return Pieces(*told["core"]) if "core" in told else None
+    return ChunkReference(*told["core"]) if "core" in told else None
 
 
-def record_from(data: bytes) -> Record:
+def record_from(data: bytes) -> CommitRecord:
     told = _object(data)
     try:
-        return Record(
+        return CommitRecord(
             told["session"],
             told["before"],
             [from_members(each) for each in told["events"]],
-            {digest: Receipt(fingerprint, answer) for digest, fingerprint, answer in told.get("receipts", ())},
+            {digest: CommitReceipt(fingerprint, answer) for digest, fingerprint, answer in told.get("receipts", ())},
             [Summary(*each) for each in told.get("summaries", ())],
             list(told.get("retracted", ())),
             entries_from(told.get("entries", ())),
-            Pieces(*told["texts"]) if "texts" in told else None,
+            ChunkReference(*told["texts"]) if "texts" in told else None,
         )
     except (KeyError, TypeError, ValueError, EventUnknown) as problem:
         raise _unreadable(problem) from problem
@@ -183,24 +185,24 @@ def archived(entries: Sequence[Entry]) -> bytes:
     return b'{"format":%d,"entries":%s}' % (FORMAT, texts_of(entries))
 
 
-def archived_in(pieces: Pieces, places: Sequence[int]) -> bytes:
+def archived_in(pieces: ChunkReference, places: Sequence[int]) -> bytes:
     """Those of a thread among the entries that are in pieces already."""
     return _raw({"format": FORMAT, "texts": [pieces.mark, pieces.count], "places": list(places)})
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class ArchivedEntries:
     entries: Sequence[Entry]
-    pieces: Pieces | None = None  # where they are instead
+    pieces: ChunkReference | None = None  # where they are instead
     places: Sequence[int] = ()
 
 
-def archived_from(data: bytes) -> Archived:
+def archived_from(data: bytes) -> ArchivedEntries:
     told = _object(data)
     try:
         if "texts" in told:
-            return Archived((), Pieces(*told["texts"]), told["places"])
-        return Archived(entries_from(told["entries"]))
+            return ArchivedEntries((), ChunkReference(*told["texts"]), told["places"])
+        return ArchivedEntries(entries_from(told["entries"]))
     except (KeyError, TypeError) as problem:
         raise _unreadable(problem) from problem
 
@@ -221,28 +223,42 @@ def summary_from(data: bytes) -> Summary | None:
         raise _unreadable(problem) from problem
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """What is known of a session that is over."""
-
-    session_id: str
-    owner: str
-    project_hash: str
-    name_hash: str
-    revision: int  # its end included
-    last_at: str
-    ended_at: str
+def ended_told(session: ExportedSession) -> bytes:
+    others = {name: getattr(session, name) for name in (*_ENDED, "figures")}
+    return _raw({"format": FORMAT, **{name: getattr(session.key, name) for name in SessionKey.__slots__}, **others})
 
 
-def ended_told(ended: Ended) -> bytes:
-    return _raw({"format": FORMAT, **{name: getattr(ended, name) for name in Ended.__slots__}})
-
-
-def ended_from(data: bytes) -> Ended:
+def ended_from(data: bytes) -> ExportedSession:
     told = _object(data)
     try:
-        return Ended(*(told[name] for name in Ended.__slots__))
-    except KeyError as problem:
+        key = SessionKey(*(told[name] for name in SessionKey.__slots__))
+        # Earlier versions did not record the figures.
+        return ExportedSession(key, **{name: told[name] for name in _ENDED}, figures=told.get("figures", ""))
+    except (KeyError, TypeError) as problem:
+        raise _unreadable(problem) from problem
+
+
+# ---- results that requests leave out
+
+
+def left_out_key(decision: LeftOutDecision) -> bytes:
+    return _raw([decision.call_id, decision.text_hash])
+
+
+def left_out_told(text: str) -> bytes:
+    return _raw({"format": FORMAT, "text": text})
+
+
+def left_out_in(pieces: ChunkReference) -> bytes:
+    return _raw({"format": FORMAT, "texts": [pieces.mark, pieces.count]})
+
+
+def left_out_from(data: bytes) -> tuple[str, ChunkReference | None]:
+    """The text, or where it is."""
+    told = _object(data)
+    try:
+        return ("", ChunkReference(*told["texts"])) if "texts" in told else (told["text"], None)
+    except (KeyError, TypeError) as problem:
         raise _unreadable(problem) from problem
 
 
@@ -276,24 +292,7 @@ def branch_told(branch: Branch, prompt: str, summary: str, revision: int) -> byt
 
 
 def session_told(state: State) -> bytes:
-    active = state.active
-    return _raw(
-        {
-            "session_id": state.session_id,
-            "project_path": state.project_path,
-            "name": state.name,
-            "active_branch_id": active.id if active else None,
-            "branch_depth": state.depth,
-            "branch_path": ["main", *state.path],
-            "total_tokens": total_tokens(state),
-            "main_thread_tokens": state.main.tokens,
-            "current_branch_tokens": active.tokens if active else 0,
-            "folded_tokens": folded_tokens(state),
-            "started_at": state.started_at,
-            "last_at": state.last_at,
-            "revision": state.revision,
-        }
-    )
+    return _raw(session_document(state))
 
 
 def _shortened(told: Mapping[str, Encodable]) -> dict[str, Encodable]:

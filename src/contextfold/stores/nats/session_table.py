@@ -17,16 +17,16 @@ from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.store import SessionKey
 from contextfold.stores.nats import records
 from contextfold.stores.nats.connection import end_tasks
-from contextfold.stores.nats.jetstream import Stored, Wire
-from contextfold.stores.nats.names import Names
-from contextfold.stores.nats.stream_reader import Reading, follow
+from contextfold.stores.nats.jetstream import JetStream, StoredMessage
+from contextfold.stores.nats.names import SubjectNames
+from contextfold.stores.nats.stream_reader import StreamQuery, follow
 
 REACH_TIMEOUT_S: Final = 5.0
 LOOK_AGAIN_S: Final = 0.5  # what was last may have been deleted before it was seen
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SessionRow:
     """The last commit of a key."""
 
     key: SessionKey
@@ -38,14 +38,14 @@ class Row:
     ended_at: str = ""  # of one that is over; then the commit is its end
 
 
-class Table:
-    def __init__(self, wire: Wire, names: Names) -> None:
+class SessionTable:
+    def __init__(self, wire: JetStream, names: SubjectNames) -> None:
         self._wire = wire
         self._names = names
-        self._rows: dict[SessionKey, Row] = {}
-        self._of_owner: dict[str, dict[SessionKey, Row]] = defaultdict(dict)  # live ones
+        self._rows: dict[SessionKey, SessionRow] = {}
+        self._of_owner: dict[str, dict[SessionKey, SessionRow]] = defaultdict(dict)  # live ones
         self._published: dict[str, int] = {}  # revision, by the subject of the session
-        self._behind: dict[str, Row] = {}  # live ones of which not everything is published, by the same
+        self._behind: dict[str, SessionRow] = {}  # live ones of which not everything is published, by the same
         self._reached = 0
         self._changed = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
@@ -63,7 +63,7 @@ class Table:
         await end_tasks(*self._tasks)
 
     async def _follow_logs(self) -> None:
-        reading = Reading(self._names.log, self._names.every_log, headers_only=True, last_of_each=True)
+        reading = StreamQuery(self._names.log, self._names.every_log, headers_only=True, last_of_each=True)
         async for stored in follow(self._wire, reading):
             with suppress(ValueError):  # a subject that we would never write
                 self.note(self._names.key_of(stored.subject), stored)
@@ -72,7 +72,7 @@ class Table:
                 self._changed.notify_all()
 
     async def _follow_states(self) -> None:
-        reading = Reading(self._names.state, self._names.every_session_state, headers_only=True, last_of_each=True)
+        reading = StreamQuery(self._names.state, self._names.every_session_state, headers_only=True, last_of_each=True)
         async for stored in follow(self._wire, reading):
             session = stored.subject.removesuffix(".meta.session_state")
             revision = records.revision_in(stored.headers)  # none on the server's mark that its time is over
@@ -82,13 +82,13 @@ class Table:
             async with self._changed:
                 self._changed.notify_all()
 
-    def note(self, key: SessionKey, stored: Stored) -> None:
+    def note(self, key: SessionKey, stored: StoredMessage) -> None:
         """A commit, seen or made."""
         before = self._rows.get(key)
         if (before is not None and before.seq >= stored.seq) or not records.is_ours(stored.headers):
             return
         headers = stored.headers
-        row = Row(
+        row = SessionRow(
             key,
             records.session_in(headers),
             int(headers[records.REVISION]),
@@ -110,7 +110,7 @@ class Table:
         else:
             self._of_owner[key.owner][key] = row
 
-    def forget(self, row: Row) -> None:
+    def forget(self, row: SessionRow) -> None:
         """One that is over, and whose end nobody needs to see any more."""
         if self._rows.get(row.key) == row:
             del self._rows[row.key]
@@ -135,7 +135,7 @@ class Table:
 
     # ---- what is known
 
-    def live(self, owner: str | None = None) -> Iterator[Row]:
+    def live(self, owner: str | None = None) -> Iterator[SessionRow]:
         owners = [self._of_owner.get(owner, {})] if owner is not None else list(self._of_owner.values())
         return (row for rows in owners for row in list(rows.values()))
 
@@ -144,22 +144,22 @@ class Table:
             return len(self._of_owner.get(owner, {}))
         return sum(map(len, self._of_owner.values()))
 
-    def find(self, owner: str, session_id: str) -> Row | None:
+    def find(self, owner: str, session_id: str) -> SessionRow | None:
         return next((row for row in self.live(owner) if row.session_id == session_id), None)
 
-    def ended(self) -> list[Row]:
+    def ended(self) -> list[SessionRow]:
         return [row for row in self._rows.values() if row.ended_at]
 
-    def behind(self) -> list[Row]:
+    def behind(self) -> list[SessionRow]:
         """Live sessions of which not everything is published, as far as is known here."""
         return list(self._behind.values())
 
-    def is_published(self, row: Row) -> bool:
+    def is_published(self, row: SessionRow) -> bool:
         return self._published.get(row.place, -1) >= row.revision
 
 
 async def settled(
-    table: Table, rows: list[Row], catch_up: Callable[[SessionKey], Awaitable[None]], patience_s: float
+    table: SessionTable, rows: list[SessionRow], catch_up: Callable[[SessionKey], Awaitable[None]], patience_s: float
 ) -> None:
     """Until everything of these sessions is published: mostly it is on its way already, and else we do it."""
     late = [row for row in rows if not table.is_published(row)]

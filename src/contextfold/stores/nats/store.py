@@ -1,50 +1,75 @@
-"""The store for many daemons on many machines: NATS JetStream, one message a commit, everything else derived from it.
+"""The store for several daemons on several machines: NATS JetStream, one message for each commit.
 
-Owns the order of things; `docs/decisions/0011` has the reasons. The logs are in `nats_log`, what is derived from them
-in `nats_view`, who lives in `nats_table`, the end in `nats_ends`, the archive's readers in `nats_archive`.
+Combines the parts: the logs (`log`), what is derived from them (`derived_state`, `publisher`), the list of live
+sessions (`session_table`), the end of sessions (`expiry`), the archive (`archive`, `left_out`) and `export`. The
+reasons for this layout are in docs/decisions/0011.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
-from contextfold.fold.store import Commit, Known, Listed, Log, Receipt, Seen, SessionKey, Summary, Trajectory
+from contextfold.fold.store import (
+    Commit,
+    CommitReceipt,
+    EndedSession,
+    KnownRevision,
+    LeftOutDecision,
+    LeftOutResult,
+    ListedSession,
+    SessionKey,
+    SessionLog,
+    Summary,
+    Trajectory,
+    WatchedEvent,
+)
+from contextfold.fold.store_export import ExportRecord
 from contextfold.stores.nats import records
-from contextfold.stores.nats.archive import Archive
-from contextfold.stores.nats.connection import Place, Tell, end_tasks
-from contextfold.stores.nats.derived_state import View
-from contextfold.stores.nats.expiry import Ends
-from contextfold.stores.nats.jetstream import TTL, Stored, Wire, new_mark
-from contextfold.stores.nats.log import Logs
-from contextfold.stores.nats.names import Names
+from contextfold.stores.nats.archive import ArchiveReader
+from contextfold.stores.nats.chunks import most_in_one
+from contextfold.stores.nats.connection import NatsOptions, OnConnectionChange, end_tasks
+from contextfold.stores.nats.derived_state import DerivedState
+from contextfold.stores.nats.expiry import SessionExpiry
+from contextfold.stores.nats.export import NatsExport
+from contextfold.stores.nats.jetstream import TTL, JetStream, StoredMessage, new_mark
+from contextfold.stores.nats.left_out import LeftOutResults
+from contextfold.stores.nats.log import SessionLogs
+from contextfold.stores.nats.names import SubjectNames
 from contextfold.stores.nats.publisher import Publisher
-from contextfold.stores.nats.session_table import Table, settled
-from contextfold.stores.nats.stream_reader import Reading, follow
+from contextfold.stores.nats.session_table import SessionTable, settled
+from contextfold.stores.nats.stream_reader import StreamQuery, follow
 from contextfold.stores.nats.streams import expect, prepare
-from contextfold.stores.sqlite.statements import Excerpt
+from contextfold.stores.sqlite.statements import TrajectoryQuery
 
 CLOSE_TIMEOUT_S: Final = 4.0
 MEND_EVERY_S: Final = 1.0
 MEND_AFTER: Final = 2  # looks in a row that found a session behind: one may be on its way
 PUBLISH_PATIENCE_S: Final = 0.5  # for what is on its way to be published
 ALIVE: Final = "3600s"  # that a daemon's own message stays when it is killed
+# What the readiness check writes: as much as a commit with a long tool result.
+CHECK_BYTES: Final = 64 << 10
 LOOK_AGAIN_S: Final = 0.02
 CURSOR_DIGITS: Final = 18  # of a 64-bit number, with room
 
 
 class NatsStore:
     def __init__(
-        self, place: Place, *, idle_s: int = 24 * 3600, may_make: bool = True, tell: Tell = lambda _: None
+        self,
+        options: NatsOptions,
+        *,
+        idle_s: int = 24 * 3600,
+        may_make: bool = True,
+        on_change: OnConnectionChange = lambda _: None,
     ) -> None:
         """Nothing is connected yet: the first call does that, or `reach`. Streams must be there if none may be made."""
-        self._names = Names(place.prefix)
+        self._names = SubjectNames(options.prefix)
         self._idle_s = idle_s
         self._closed = False
         self._me = new_mark()
@@ -53,13 +78,25 @@ class NatsStore:
         self._is_still.set()
         self._watches: set[asyncio.Event] = set()
         self._mending: asyncio.Task[None] | None = None
-        self._wire = Wire(place, prepare if may_make else expect, tell)
-        self._logs = Logs(self._wire, self._names, self._finish)
-        view = View(self._wire, self._names, idle_s=idle_s)
-        self._publisher = Publisher(self._logs, view)
-        self._table = Table(self._wire, self._names)
-        self._ends = Ends(self._wire, self._names, self._logs, view=view, publisher=self._publisher, table=self._table)
-        self._archive = Archive(self._wire, self._names)
+        self._wire = JetStream(options, prepare if may_make else expect, on_change)
+        self._logs = SessionLogs(self._wire, self._names, self._finish)
+        derived = DerivedState(self._wire, self._names, idle_s=idle_s)
+        self._publisher = Publisher(self._logs, derived)
+        self._table = SessionTable(self._wire, self._names)
+        self._expiry = SessionExpiry(
+            self._wire, self._names, self._logs, derived=derived, publisher=self._publisher, table=self._table
+        )
+        self._left_out = LeftOutResults(self._wire, self._names)
+        self._export = NatsExport(
+            self._wire,
+            self._names,
+            self._logs,
+            derived=derived,
+            publisher=self._publisher,
+            expiry=self._expiry,
+            left_out=self._left_out,
+        )
+        self._archive = ArchiveReader(self._wire, self._names)
 
     async def reach(self) -> None:
         """Connect, and from now on help where another daemon stopped in the middle of publishing.
@@ -72,11 +109,11 @@ class NatsStore:
 
     # ---- one session
 
-    async def load(self, key: SessionKey, known: Known | None = None) -> Log | None:
+    async def load(self, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
         self._check_open()
         return await self._logs.load(key, known)
 
-    async def commit(self, commit: Commit) -> Receipt:
+    async def commit(self, commit: Commit) -> CommitReceipt:
         self._check_open()
         self._commits += 1
         self._is_still.clear()
@@ -84,23 +121,37 @@ class NatsStore:
             done = await self._logs.commit(commit)
             if done.record is not None:
                 self._publisher.offer(commit.key, done.seq, done.record)
-                self._table.note(commit.key, Stored("", done.seq, done.headers, b""))
+                self._table.note(commit.key, StoredMessage("", done.seq, done.headers, b""))
         finally:
             self._commits -= 1
             if not self._commits:
                 self._is_still.set()
         return done.receipt
 
-    async def receipt(self, key: SessionKey, operation_id: str) -> Receipt | None:
+    async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
         self._check_open()
         return await self._logs.receipt(key, operation_id)
 
-    async def sessions(self, owner: str, *, after: tuple[str, str] | None = None, limit: int) -> Sequence[Listed]:
+    async def sessions(
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+    ) -> Sequence[ListedSession]:
         self._check_open()
         await self._table.reach()
         found = [row for row in self._table.live(owner) if after is None or (row.last_at, row.session_id) < after]
         found.sort(key=lambda row: (row.last_at, row.session_id), reverse=True)
-        return [Listed(row.key, row.session_id, row.last_at) for row in found[: max(limit, 0)]]
+        return [ListedSession(row.key, row.session_id, row.last_at) for row in found[: max(limit, 0)]]
+
+    async def ended_sessions(
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+    ) -> Sequence[EndedSession]:
+        self._check_open()
+        ended = await self._expiry.ended(self._names.archived_of(owner, None, "ended"))
+        listed = [session for session in ended if after is None or (session.last_at, session.session_id) < after]
+        listed.sort(key=lambda session: (session.last_at, session.session_id), reverse=True)
+        return [
+            EndedSession(session.key, session.session_id, session.last_at, session.ended_at or "", session.figures)
+            for session in listed[: max(limit, 0)]
+        ]
 
     async def find(self, owner: str, session_id: str) -> SessionKey | None:
         self._check_open()
@@ -118,18 +169,18 @@ class NatsStore:
         self._check_open()
         await self._begin_at(_position(cursor))
 
-    def watch(self, owner: str, after: str | None = None) -> AsyncIterator[Seen]:
+    def watch(self, owner: str, after: str | None = None) -> AsyncIterator[WatchedEvent]:
         self._check_open()
         return self._follow(owner, None if after is None else _position(after))
 
-    async def _follow(self, owner: str, position: tuple[int, int] | None) -> AsyncIterator[Seen]:
+    async def _follow(self, owner: str, position: tuple[int, int] | None) -> AsyncIterator[WatchedEvent]:
         """A cursor is a commit, and within it an event."""
         seq, place = await self._begin_at(position)
         begun = seq - 1 if place else seq  # of a commit that was seen in part, the rest
         closing = asyncio.Event()
         self._watches.add(closing)
         try:
-            reading = Reading(self._names.log, self._names.log_of_owner(owner), max(begun, 0))
+            reading = StreamQuery(self._names.log, self._names.log_of_owner(owner), max(begun, 0))
             async with aclosing(follow(self._wire, reading)) as commits:
                 while (stored := await _next_or_end(commits, closing)) is not None:
                     key = self._names.key_of(stored.subject)
@@ -138,7 +189,7 @@ class NatsStore:
                         if stored.seq == seq and number <= place:
                             continue
                         cursor = str(stored.seq) if number == len(events) else f"{stored.seq}-{number}"
-                        yield Seen(cursor, key, records.session_in(stored.headers), event)
+                        yield WatchedEvent(cursor, key, records.session_in(stored.headers), event)
         except StoreUnavailable:
             if not self._closed:
                 raise
@@ -155,7 +206,7 @@ class NatsStore:
                 raise _no_cursor()
         return position
 
-    async def _events(self, key: SessionKey, stored: Stored) -> Sequence[Event]:
+    async def _events(self, key: SessionKey, stored: StoredMessage) -> Sequence[Event]:
         """None of a commit that cannot be read: whoever loads that session is told, and the others go on."""
         try:
             return (await self._logs.record(key, stored)).events
@@ -183,7 +234,7 @@ class NatsStore:
         self._check_open()
         await self._settle(owner, project_hash)
         return await self._archive.trajectory(
-            Excerpt(owner, project_hash, branch_id, session_id, after_n, limit, characters)
+            TrajectoryQuery(owner, project_hash, branch_id, session_id, after_n, limit, characters)
         )
 
     async def _settle(self, owner: str, project_hash: str | None) -> None:
@@ -192,19 +243,45 @@ class NatsStore:
         rows = [row for row in self._table.live(owner) if project_hash in (None, row.key.project_hash)]
         await settled(self._table, rows, self._publisher.catch_up, PUBLISH_PATIENCE_S)
 
+    # ---- results that requests leave out
+
+    async def left_out(self, owner: str, conversation: str) -> Sequence[LeftOutDecision]:
+        self._check_open()
+        return await self._left_out.decisions(owner, conversation)
+
+    async def keep_left_out(self, owner: str, conversation: str, items: Sequence[LeftOutResult]) -> None:
+        self._check_open()
+        await self._left_out.keep(owner, conversation, items)
+
+    async def left_out_text(self, owner: str, result_id: str) -> str | None:
+        self._check_open()
+        return await self._left_out.text(owner, result_id)
+
+    # ---- export and import
+
+    def export(self) -> AsyncGenerator[ExportRecord]:
+        self._check_open()
+        return self._export.export()
+
+    async def import_all(self, records: Iterable[ExportRecord]) -> None:
+        self._check_open()
+        await self._export.import_all(records)
+
     # ---- sweeps
 
     async def expire(self, idle_since: str, at: str) -> int:
         self._check_open()
-        return await self._ends.expire(idle_since, at)
+        return await self._expiry.expire(idle_since, at)
 
     async def retain(self, archive_since: str, summaries_since: str) -> None:
         self._check_open()
-        await self._ends.retain(archive_since, summaries_since)
-        self._archive.forget()  # others may have been first, and nobody is told of what is deleted
+        await self._expiry.retain(archive_since, summaries_since)
+        await self._left_out.retain(archive_since)
+        # Another daemon may have deleted summaries, and deletions are not announced.
+        self._archive.forget()
 
-    async def _finish(self, key: SessionKey, end: Stored) -> None:
-        await self._ends.finish(key, end)
+    async def _finish(self, key: SessionKey, end: StoredMessage) -> None:
+        await self._expiry.finish(key, end)
 
     async def _mend(self) -> None:
         """Publish what the daemon that committed it did not, because it is gone."""
@@ -236,10 +313,12 @@ class NatsStore:
         return self._table.count(owner)
 
     async def check(self) -> None:
-        """A real write, beside the logs because a message among them would move cursors, and how the logs stand."""
+        """Write a message of ordinary size beside the logs, because one among them would move cursors."""
         self._check_open()
-        write = self._wire.put(self._names.alive(self._me), b"", headers={TTL: ALIVE})
-        await asyncio.gather(write, self._wire.check_room(self._names.log))
+        size = min(CHECK_BYTES, most_in_one(self._wire)) if self._wire.is_ready else 0
+        write = self._wire.put(self._names.alive(self._me), bytes(size), headers={TTL: ALIVE})
+        rooms = (self._wire.check_room(stream, CHECK_BYTES) for stream in self._names.subjects)
+        await asyncio.gather(write, *rooms)
 
     async def close(self) -> None:
         if self._closed:
@@ -263,7 +342,7 @@ class NatsStore:
             raise StoreUnavailable("the store is closed")
 
 
-async def _next_or_end(commits: AsyncIterator[Stored], closing: asyncio.Event) -> Stored | None:
+async def _next_or_end(commits: AsyncIterator[StoredMessage], closing: asyncio.Event) -> StoredMessage | None:
     """The next commit; None once the store is being closed."""
     if closing.is_set():
         return None

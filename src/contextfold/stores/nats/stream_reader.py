@@ -19,7 +19,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.stores.nats.jetstream import Refused, Stored, Wire
+from contextfold.stores.nats.jetstream import JetStream, JetStreamError, StoredMessage
 
 BATCH: Final = 256
 BATCH_BYTES: Final = 4 << 20
@@ -35,7 +35,7 @@ _PLAIN_REPLY: Final = 9  # parts of the reply subject, without a domain
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StreamQuery:
     stream: str
     subjects: str
     after: int = 0  # what comes behind this sequence
@@ -43,7 +43,7 @@ class Reading:
     last_of_each: bool = False  # begin with the last message of each subject
 
 
-async def read_to(wire: Wire, reading: Reading, last: int) -> AsyncGenerator[Stored]:
+async def read_to(wire: JetStream, reading: StreamQuery, last: int) -> AsyncGenerator[StoredMessage]:
     """Up to a message that was there just now, or to where it was if it is deleted meanwhile."""
     if reading.after >= last:
         return
@@ -55,18 +55,18 @@ async def read_to(wire: Wire, reading: Reading, last: int) -> AsyncGenerator[Sto
                 return
 
 
-def follow(wire: Wire, reading: Reading) -> AsyncGenerator[Stored]:
+def follow(wire: JetStream, reading: StreamQuery) -> AsyncGenerator[StoredMessage]:
     """Without an end. While NATS is away it waits."""
     return _follow(wire, reading, None)
 
 
-async def _follow(wire: Wire, reading: Reading, last: int | None) -> AsyncGenerator[Stored]:
+async def _follow(wire: JetStream, reading: StreamQuery, last: int | None) -> AsyncGenerator[StoredMessage]:
     """Up to a message, within some tries; without one, for ever."""
     reached = tried = 0
     while True:
         tried += 1
         try:
-            consumer = await _Consumer.make(wire, reading, max(reached, reading.after), is_first=not reached)
+            consumer = await _PullConsumer.make(wire, reading, max(reached, reading.after), is_first=not reached)
             try:
                 async with aclosing(consumer.messages(last)) as messages:
                     async for message in messages:
@@ -86,8 +86,8 @@ async def _follow(wire: Wire, reading: Reading, last: int | None) -> AsyncGenera
         await asyncio.sleep(RETRY_S)
 
 
-class _Consumer:
-    def __init__(self, wire: Wire, stream: str, name: str, subscription: Subscription) -> None:
+class _PullConsumer:
+    def __init__(self, wire: JetStream, stream: str, name: str, subscription: Subscription) -> None:
         self._wire = wire
         self._stream = stream
         self._path = f"{stream}.{name}"
@@ -98,7 +98,7 @@ class _Consumer:
         self.is_done = False  # what was to come will not: it is deleted
 
     @classmethod
-    async def make(cls, wire: Wire, reading: Reading, after: int, *, is_first: bool) -> _Consumer:
+    async def make(cls, wire: JetStream, reading: StreamQuery, after: int, *, is_first: bool) -> _PullConsumer:
         config: dict[str, Any] = {
             "name": secrets.token_hex(8),
             "ack_policy": "none",
@@ -118,10 +118,10 @@ class _Consumer:
                 f"CONSUMER.CREATE.{reading.stream}.{config['name']}.{reading.subjects}",
                 {"stream_name": reading.stream, "config": config},
             )
-        except Refused as problem:
+        except JetStreamError as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
         client = await wire.client()
-        arrived: list[_Consumer] = []
+        arrived: list[_PullConsumer] = []
 
         async def arrive(message: Msg) -> None:
             arrived[0]._arrived.put_nowait(message)
@@ -135,7 +135,7 @@ class _Consumer:
         arrived.append(made)
         return made
 
-    async def messages(self, last: int | None) -> AsyncGenerator[Stored]:
+    async def messages(self, last: int | None) -> AsyncGenerator[StoredMessage]:
         """In order, until something is not as it should be, or the last one has been deleted."""
         wanted = 0
         while True:
@@ -198,10 +198,10 @@ class _Consumer:
                 await self._wire.tell(f"CONSUMER.DELETE.{self._path}")
 
 
-def _stored(message: Msg) -> tuple[Stored, int, int]:
+def _stored(message: Msg) -> tuple[StoredMessage, int, int]:
     """The message, which of its consumer's it is, and how many are left; where one would acknowledge to says so."""
     parts = message.reply.split(".")
     place = 5 if len(parts) == _PLAIN_REPLY else 7
     headers = message.headers or {}
-    stored = Stored(message.subject, int(parts[place]), headers, message.data)
+    stored = StoredMessage(message.subject, int(parts[place]), headers, message.data)
     return stored, int(parts[place + 1]), int(parts[place + 3])

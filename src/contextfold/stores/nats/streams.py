@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.stores.nats.jetstream import NO_STREAM, STREAM_THERE, Refused, Wire
-from contextfold.stores.nats.names import Names
+from contextfold.stores.nats.jetstream import NO_STREAM, STREAM_THERE, JetStream, JetStreamError
+from contextfold.stores.nats.names import SubjectNames
 
 FORMAT: Final = "1"
 FORMAT_KEY: Final = "contextfold.format"  # in a stream's metadata
 _SECOND: Final = 1_000_000_000
 
 
-def wanted(names: Names, replicas: int) -> dict[str, dict[str, Any]]:
+def wanted(names: SubjectNames, replicas: int) -> dict[str, dict[str, Any]]:
     """The configuration of each stream."""
     every: dict[str, Any] = {
         "storage": "file",
@@ -32,25 +32,26 @@ def wanted(names: Names, replicas: int) -> dict[str, dict[str, Any]]:
         names.state: {**last_alone, **expires},
         names.archive: last_alone,
     }
+    republished = {stream: {"republish": rule} for stream, rule in names.republished.items()}
     return {
-        stream: {"name": stream, "subjects": subjects, **every, **special[stream]}
+        stream: {"name": stream, "subjects": subjects, **every, **special[stream], **republished.get(stream, {})}
         for stream, subjects in names.subjects.items()
     }
 
 
-async def prepare(wire: Wire) -> None:
+async def prepare(wire: JetStream) -> None:
     """Every stream, before anybody uses the connection."""
     await _prepare(wire, may_make=True)
 
 
-async def expect(wire: Wire) -> None:
+async def expect(wire: JetStream) -> None:
     """The same where nothing may be made or changed: StoreInvalid if a stream is missing."""
     await _prepare(wire, may_make=False)
 
 
-async def _prepare(wire: Wire, *, may_make: bool) -> None:
-    replicas = wire.place.replicas if may_make else 0
-    for stream, config in wanted(Names(wire.place.prefix), replicas).items():
+async def _prepare(wire: JetStream, *, may_make: bool) -> None:
+    replicas = wire.options.replicas if may_make else 0
+    for stream, config in wanted(SubjectNames(wire.options.prefix), replicas).items():
         try:
             found = await _found(wire, stream)
             if found is None and not may_make:
@@ -59,7 +60,7 @@ async def _prepare(wire: Wire, *, may_make: bool) -> None:
                 await _make(wire, stream, config)
             else:
                 await _check(wire, stream, found, replicas)
-        except Refused as problem:
+        except JetStreamError as problem:
             raise StoreInvalid(f"NATS: stream {stream}: {problem}") from problem
         except StoreUnavailable as problem:
             if not wire.has_jetstream:
@@ -69,25 +70,25 @@ async def _prepare(wire: Wire, *, may_make: bool) -> None:
             raise
 
 
-async def _found(wire: Wire, stream: str) -> dict[str, Any] | None:
+async def _found(wire: JetStream, stream: str) -> dict[str, Any] | None:
     try:
         config: dict[str, Any] = (await wire.preparing(f"STREAM.INFO.{stream}"))["config"]
-    except Refused as problem:
+    except JetStreamError as problem:
         if problem.code == NO_STREAM:
             return None
         raise
     return config
 
 
-async def _make(wire: Wire, stream: str, config: dict[str, Any]) -> None:
+async def _make(wire: JetStream, stream: str, config: dict[str, Any]) -> None:
     try:
         await wire.preparing(f"STREAM.CREATE.{stream}", config)
-    except Refused as problem:
+    except JetStreamError as problem:
         if problem.code != STREAM_THERE:  # another daemon was first, and makes the same
             raise
 
 
-async def _check(wire: Wire, stream: str, found: dict[str, Any], replicas: int) -> None:
+async def _check(wire: JetStream, stream: str, found: dict[str, Any], replicas: int) -> None:
     told = (found.get("metadata") or {}).get(FORMAT_KEY)
     if told is None:
         raise StoreInvalid(f"NATS has a stream {stream} that is none of ours: give another --nats-prefix")

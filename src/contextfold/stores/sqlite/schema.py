@@ -118,6 +118,26 @@ MIGRATIONS: Final[Sequence[Migration]] = (
         "CREATE INDEX session_by_id ON sessions (session_id)",
         "CREATE INDEX archive_of_main ON archive (session, n, kind) WHERE branch_id IS NULL",
     ),
+    (
+        "ALTER TABLE sessions ADD COLUMN figures TEXT NOT NULL DEFAULT ''",
+        "CREATE INDEX session_ended ON sessions (owner, last_at, session_id) WHERE stage > 0",
+        """CREATE TABLE left_out (
+            id INTEGER PRIMARY KEY,
+            owner TEXT NOT NULL,
+            conversation TEXT NOT NULL,
+            call_id TEXT NOT NULL,
+            text_hash TEXT NOT NULL,
+            result_id TEXT NOT NULL,
+            decided_at TEXT NOT NULL,
+            stub TEXT NOT NULL,
+            text TEXT NOT NULL
+        )""",
+        "CREATE UNIQUE INDEX left_out_decision ON left_out (owner, conversation, call_id, text_hash)",
+        "CREATE INDEX left_out_age ON left_out (owner, conversation, decided_at)",
+        "CREATE INDEX left_out_result ON left_out (owner, result_id)",
+        # One row that the readiness check replaces: a commit of ordinary size that changes no session.
+        "CREATE TABLE write_check (id INTEGER PRIMARY KEY, filler BLOB NOT NULL)",
+    ),
 )
 
 
@@ -129,7 +149,7 @@ def open_for_writing(
     _look(path, len(migrations), busy_timeout_s)
     connection: sqlite3.Connection | None = None
     try:
-        connection = _connect(path, busy_timeout_s)
+        connection = connect(path, busy_timeout_s)
         _migrate(connection, path, migrations)
         _begin_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
@@ -147,7 +167,7 @@ def refuse_older(path: Path, newest: int, busy_timeout_s: float) -> None:
     """For who only looks: a daemon of the older version may have the file open, and could not go on with a newer."""
     _look(path, newest, busy_timeout_s)
     try:
-        connection = _connect(path, busy_timeout_s, read_only=True)
+        connection = connect(path, busy_timeout_s, read_only=True)
         try:
             version = version_of(connection)
         finally:
@@ -162,7 +182,7 @@ def refuse_older(path: Path, newest: int, busy_timeout_s: float) -> None:
 
 def open_for_reading(path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
     """A connection beside the writer's: in WAL mode it neither waits for a commit nor holds one up."""
-    connection = _connect(path, busy_timeout_s)
+    connection = connect(path, busy_timeout_s)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
@@ -172,7 +192,7 @@ def version_of(connection: sqlite3.Connection) -> int:
     return version
 
 
-def _connect(path: Path, busy_timeout_s: float, *, read_only: bool = False) -> sqlite3.Connection:
+def connect(path: Path, busy_timeout_s: float, *, read_only: bool = False) -> sqlite3.Connection:
     address = f"file:{quote(os.fsencode(path))}?mode={'ro' if read_only else 'rw'}"
     return sqlite3.connect(
         address,
@@ -218,7 +238,7 @@ def _look(path: Path, newest: int, busy_timeout_s: float) -> None:
     if _is_unfinished(path):
         return
     try:
-        connection = _connect(path, busy_timeout_s, read_only=True)
+        connection = connect(path, busy_timeout_s, read_only=True)
         try:
             _refuse_newer(path, version_of(connection), newest)  # the header may still lie in the -wal
             _refuse_damaged(connection, path)

@@ -19,16 +19,20 @@ from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_js
 from contextfold.fold.store import (
     SEARCH_MOST,
     Commit,
-    Known,
-    Listed,
-    Log,
-    Receipt,
-    Seen,
+    CommitReceipt,
+    EndedSession,
+    KnownRevision,
+    LeftOutDecision,
+    LeftOutResult,
+    ListedSession,
     SessionKey,
+    SessionLog,
     StaleRevision,
     Summary,
     Trajectory,
+    WatchedEvent,
 )
+from contextfold.stores.session_document import figures_of
 
 EVENTS_MOST: Final = 256  # that a watcher is given at once
 QUERY_WORDS: Final = 32
@@ -40,16 +44,16 @@ LATER_THAN_ALL: Final = "~"  # sorts behind every moment
 # ---- one session
 
 
-def committing(commit: Commit) -> Callable[[sqlite3.Connection], Receipt]:
+def committing(commit: Commit) -> Callable[[sqlite3.Connection], CommitReceipt]:
     """The commit as work. Its rows are made here, so that the file is held no longer than writing takes."""
-    receipt = Receipt(commit.operation.fingerprint if commit.operation else "", commit.answer)
+    receipt = CommitReceipt(commit.operation.fingerprint if commit.operation else "", commit.answer)
     last_at = max(event.at for event in commit.events)
     events = [(event.n, to_json(event)) for event in commit.events]
     entries = [entry_row(entry) for entry in commit.entries]
     summaries = [summary_row(summary) for summary in commit.summaries]
     operation = _digest(commit.operation.id) if commit.operation else None
 
-    def work(connection: sqlite3.Connection) -> Receipt:
+    def work(connection: sqlite3.Connection) -> CommitReceipt:
         found = _find(connection, commit.key, operation)
         if found is not None and found.receipt is not None:
             return found.receipt
@@ -77,14 +81,14 @@ def committing(commit: Commit) -> Callable[[sqlite3.Connection], Receipt]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _LiveSession:
     session: int
     session_id: str
     revision: int
-    receipt: Receipt | None
+    receipt: CommitReceipt | None
 
 
-def _find(connection: sqlite3.Connection, key: SessionKey, operation: bytes | None) -> _Found | None:
+def _find(connection: sqlite3.Connection, key: SessionKey, operation: bytes | None) -> _LiveSession | None:
     row = connection.execute(
         "SELECT s.id, s.session_id, s.revision, o.fingerprint, o.answer FROM sessions s"
         " LEFT JOIN operations o ON o.session = s.id AND o.operation = ?"
@@ -94,11 +98,11 @@ def _find(connection: sqlite3.Connection, key: SessionKey, operation: bytes | No
     if row is None:
         return None
     session, session_id, revision, fingerprint, answer = row
-    receipt = None if fingerprint is None else Receipt(fingerprint, answer, repeated=True)
-    return _Found(session, session_id, revision, receipt)
+    receipt = None if fingerprint is None else CommitReceipt(fingerprint, answer, repeated=True)
+    return _LiveSession(session, session_id, revision, receipt)
 
 
-def _advance(connection: sqlite3.Connection, found: _Found | None, commit: Commit, last_at: str) -> int:
+def _advance(connection: sqlite3.Connection, found: _LiveSession | None, commit: Commit, last_at: str) -> int:
     if found is not None:
         connection.execute(
             "UPDATE sessions SET revision = ?, last_at = max(last_at, ?) WHERE id = ?",
@@ -115,8 +119,8 @@ def _advance(connection: sqlite3.Connection, found: _Found | None, commit: Commi
     return made.lastrowid
 
 
-def load(connection: sqlite3.Connection, key: SessionKey, known: Known | None) -> Log | None:
-    known = known or Known("", 0)
+def load(connection: sqlite3.Connection, key: SessionKey, known: KnownRevision | None) -> SessionLog | None:
+    known = known or KnownRevision("", 0)
     rows = connection.execute(
         "SELECT s.session_id, e.body FROM sessions s LEFT JOIN events e"
         " ON e.session = s.id AND e.n > CASE s.session_id WHEN ? THEN ? ELSE 0 END"
@@ -125,10 +129,10 @@ def load(connection: sqlite3.Connection, key: SessionKey, known: Known | None) -
     ).fetchall()
     if not rows:
         return None
-    return Log(rows[0][0], [event_of(body) for _, body in rows if body is not None])
+    return SessionLog(rows[0][0], [event_of(body) for _, body in rows if body is not None])
 
 
-def receipt(connection: sqlite3.Connection, key: SessionKey, operation_id: str) -> Receipt | None:
+def receipt(connection: sqlite3.Connection, key: SessionKey, operation_id: str) -> CommitReceipt | None:
     found = _find(connection, key, _digest(operation_id))
     return found.receipt if found else None
 
@@ -140,13 +144,15 @@ def count(connection: sqlite3.Connection, owner: str | None) -> int:
     return live
 
 
-def sessions(connection: sqlite3.Connection, owner: str, after: tuple[str, str] | None, limit: int) -> list[Listed]:
+def sessions(
+    connection: sqlite3.Connection, owner: str, after: tuple[str, str] | None, limit: int
+) -> list[ListedSession]:
     rows = connection.execute(
         "SELECT project_hash, name_hash, session_id, last_at FROM sessions WHERE owner = ? AND stage = 0"
         " AND (last_at, session_id) < (?, ?) ORDER BY last_at DESC, session_id DESC LIMIT ?",
         (owner, *(after or (LATER_THAN_ALL, "")), max(limit, 0)),
     )
-    return [Listed(SessionKey(owner, *row[:2]), *row[2:]) for row in rows]
+    return [ListedSession(SessionKey(owner, *row[:2]), *row[2:]) for row in rows]
 
 
 def find(connection: sqlite3.Connection, owner: str, session_id: str) -> SessionKey | None:
@@ -178,15 +184,15 @@ def last_seq(connection: sqlite3.Connection) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class EventPage:
     """Events after a position, and the position to go on from: beyond them, if others' events follow."""
 
-    events: Sequence[Seen]
+    events: Sequence[WatchedEvent]
     position: int
     is_last: bool
 
 
-def events_after(connection: sqlite3.Connection, owner: str, position: int) -> Page:
+def events_after(connection: sqlite3.Connection, owner: str, position: int) -> EventPage:
     # Asked first: whatever is up to there is visible to the second statement. The join is CROSS to walk the events in
     # order, not the owner's sessions.
     reached = last_seq(connection)
@@ -196,12 +202,12 @@ def events_after(connection: sqlite3.Connection, owner: str, position: int) -> P
         (position, owner, EVENTS_MOST),
     ).fetchall()
     events = [
-        Seen(str(seq), SessionKey(owner, project_hash, name_hash), session_id, event_of(body))
+        WatchedEvent(str(seq), SessionKey(owner, project_hash, name_hash), session_id, event_of(body))
         for seq, project_hash, name_hash, session_id, body in rows
     ]
     last = rows[-1][0] if rows else position
     is_last = len(rows) < EVENTS_MOST
-    return Page(events, max(last, reached) if is_last else last, is_last)
+    return EventPage(events, max(last, reached) if is_last else last, is_last)
 
 
 # ---- summaries and archive
@@ -272,7 +278,7 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
+class TrajectoryQuery:
     """Which part of which branch."""
 
     owner: str
@@ -284,7 +290,7 @@ class Excerpt:
     characters: int | None
 
 
-def trajectory(connection: sqlite3.Connection, asked: Excerpt) -> Trajectory | None:
+def trajectory(connection: sqlite3.Connection, asked: TrajectoryQuery) -> Trajectory | None:
     archived, thread = (_OF_MAIN, asked.session_id) if asked.branch_id is None else (_OF_BRANCH, asked.branch_id)
     whose = (asked.owner, asked.project_hash, thread)
     connection.execute("BEGIN")  # so that all statements see the same commits
@@ -305,24 +311,107 @@ def trajectory(connection: sqlite3.Connection, asked: Excerpt) -> Trajectory | N
         connection.execute("COMMIT")
 
 
-# ---- sweeps, step by step
+# ---- results that requests leave out
 
 
-def end_idle(connection: sqlite3.Connection, idle_since: str, at: str) -> int:
-    """End some of the sessions without activity since then; fewer than a step: there are no more."""
+def left_out(connection: sqlite3.Connection, owner: str, conversation: str) -> list[LeftOutDecision]:
+    rows = connection.execute(
+        "SELECT call_id, text_hash, result_id, stub, decided_at FROM left_out WHERE owner = ? AND conversation = ?"
+        " ORDER BY call_id, text_hash",
+        (owner, conversation),
+    )
+    return [LeftOutDecision(*row) for row in rows]
+
+
+def keep_left_out(
+    connection: sqlite3.Connection, owner: str, conversation: str, items: Sequence[LeftOutResult]
+) -> None:
+    connection.executemany(
+        "INSERT INTO left_out (owner, conversation, call_id, text_hash, result_id, stub, decided_at, text)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, conversation, call_id, text_hash) DO NOTHING",
+        [(owner, conversation, *_decision_row(item.decision), item.text) for item in items],
+    )
+
+
+def _decision_row(decision: LeftOutDecision) -> tuple[str, ...]:
+    return decision.call_id, decision.text_hash, decision.result_id, decision.stub, decision.decided_at
+
+
+def left_out_text(connection: sqlite3.Connection, owner: str, result_id: str) -> str | None:
+    row = connection.execute(
+        "SELECT text FROM left_out WHERE owner = ? AND result_id = ? ORDER BY id LIMIT 1", (owner, result_id)
+    ).fetchone()
+    return row[0] if row else None
+
+
+def forget_left_out(connection: sqlite3.Connection, since: str) -> bool:
+    """Delete some rows of conversations whose last decision was before; False if there are none left."""
+    deleted = connection.execute(
+        "DELETE FROM left_out WHERE id IN (SELECT id FROM left_out WHERE (owner, conversation) IN (SELECT owner,"
+        " conversation FROM left_out GROUP BY owner, conversation HAVING max(decided_at) < ?) LIMIT ?)",
+        (since, STEP_ROWS),
+    ).rowcount
+    return deleted > 0
+
+
+# ---- sweeps, in steps
+
+
+@dataclass(frozen=True, slots=True)
+class IdleSession:
+    """A session to be ended if it still has this revision."""
+
+    row: int
+    session_id: str
+    revision: int
+    figures: str
+
+
+def correct_future(connection: sqlite3.Connection, at: str) -> None:
+    """Activity in the future was recorded by a clock that was wrong: it counts as activity now."""
+    connection.execute("UPDATE sessions SET last_at = ? WHERE stage = 0 AND last_at > ?", (at, at))
+
+
+def idle_sessions(connection: sqlite3.Connection, idle_since: str) -> list[IdleSession]:
+    """Some of the sessions without activity since then. Their figures are computed outside of the transaction."""
     rows = connection.execute(
         "SELECT id, session_id, revision FROM sessions WHERE stage = 0 AND last_at <= ? ORDER BY last_at, id LIMIT ?",
         (idle_since, STEP_SESSIONS),
     ).fetchall()
-    for session, session_id, revision in rows:
-        expired = SessionExpired(revision + 1, at, session_id)
-        connection.execute(
-            "INSERT INTO events (session, n, body) VALUES (?, ?, ?)", (session, expired.n, to_json(expired))
-        )
-        connection.execute(
-            "UPDATE sessions SET stage = 1, ended_at = ?, revision = ? WHERE id = ?", (at, expired.n, session)
-        )
-    return len(rows)
+    return [IdleSession(row, session_id, revision, _figures(connection, row)) for row, session_id, revision in rows]
+
+
+def _figures(connection: sqlite3.Connection, session: int) -> str:
+    bodies = connection.execute("SELECT body FROM events WHERE session = ? ORDER BY n", (session,))
+    return figures_of(lambda: [from_json(body) for (body,) in bodies])
+
+
+def end_idle(connection: sqlite3.Connection, idle: Sequence[IdleSession], idle_since: str, at: str) -> int:
+    ended = 0
+    for session in idle:
+        expired = SessionExpired(session.revision + 1, at, session.session_id)
+        changed = connection.execute(
+            "UPDATE sessions SET stage = 1, ended_at = ?, revision = ?, figures = ?"
+            " WHERE id = ? AND revision = ? AND stage = 0 AND last_at <= ?",
+            (at, expired.n, session.figures, session.row, session.revision, idle_since),
+        ).rowcount
+        if changed:
+            connection.execute(
+                "INSERT INTO events (session, n, body) VALUES (?, ?, ?)", (session.row, expired.n, to_json(expired))
+            )
+            ended += 1
+    return ended
+
+
+def ended_sessions(
+    connection: sqlite3.Connection, owner: str, after: tuple[str, str] | None, limit: int
+) -> list[EndedSession]:
+    rows = connection.execute(
+        "SELECT project_hash, name_hash, session_id, last_at, ended_at, figures FROM sessions WHERE owner = ?"
+        " AND stage > 0 AND (last_at, session_id) < (?, ?) ORDER BY last_at DESC, session_id DESC LIMIT ?",
+        (owner, *(after or (LATER_THAN_ALL, "")), max(limit, 0)),
+    )
+    return [EndedSession(SessionKey(owner, *row[:2]), *row[2:]) for row in rows]
 
 
 def clear_ended(connection: sqlite3.Connection) -> bool:
@@ -374,11 +463,11 @@ def forget(connection: sqlite3.Connection, table: str, sessions: Sequence[int]) 
     return deleted > 0
 
 
-def forget_rows(connection: sqlite3.Connection, sessions: Sequence[int]) -> None:
-    """Delete the sessions on which nothing hangs any more."""
+def forget_rows(connection: sqlite3.Connection, sessions: Sequence[int], since: str) -> None:
+    """Delete the sessions that have no archive and no summaries any more and were last active before."""
     connection.executemany(
-        "DELETE FROM sessions WHERE id = ? AND stage = 3"
+        "DELETE FROM sessions WHERE id = ? AND stage = 3 AND last_at < ?"
         " AND NOT EXISTS (SELECT 1 FROM archive WHERE session = sessions.id)"
         " AND NOT EXISTS (SELECT 1 FROM summaries WHERE session = sessions.id)",
-        [(session,) for session in sessions],
+        [(session, since) for session in sessions],
     )

@@ -12,20 +12,39 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
-from contextfold.fold.store import Commit, Known, Listed, Log, Receipt, Seen, SessionKey, Summary, Trajectory
+from contextfold.fold.store import (
+    Commit,
+    CommitReceipt,
+    EndedSession,
+    KnownRevision,
+    LeftOutDecision,
+    LeftOutResult,
+    ListedSession,
+    SessionKey,
+    SessionLog,
+    Summary,
+    Trajectory,
+    WatchedEvent,
+)
+from contextfold.fold.store_export import ExportRecord
+from contextfold.stores.sqlite import export as sqlite_export
 from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite import statements as sqlite_rows
-from contextfold.stores.sqlite.threads import Readers, Work, Writer
+from contextfold.stores.sqlite.threads import Readers, Work, Writer, unavailable
 
 POLL_S: Final = 0.4  # how soon a watcher hears of another process; of this one it hears at once
 CLOSE_TIMEOUT_S: Final = 4.0  # for readers, and again for the writer
 SWEEP_STEPS: Final = 10_000  # of each kind in one sweep: more than half a million sessions
+EXPORT_AT_ONCE: Final = 64
+# What the readiness check writes: as much as a commit with a long tool result.
+CHECK_BYTES: Final = 64 << 10
 CURSOR_DIGITS: Final = 18  # of a 64-bit number, with room
 
 T = TypeVar("T")
@@ -72,19 +91,26 @@ class SqliteStore:
 
     # ---- one session
 
-    async def load(self, key: SessionKey, known: Known | None = None) -> Log | None:
+    async def load(self, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
         return await self._readers.read(lambda connection: sqlite_rows.load(connection, key, known))
 
-    async def commit(self, commit: Commit) -> Receipt:
+    async def commit(self, commit: Commit) -> CommitReceipt:
         receipt = await self._write(sqlite_rows.committing(commit))
         self._wake(commit.key.owner)
         return receipt
 
-    async def receipt(self, key: SessionKey, operation_id: str) -> Receipt | None:
+    async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
         return await self._readers.read(lambda connection: sqlite_rows.receipt(connection, key, operation_id))
 
-    async def sessions(self, owner: str, *, after: tuple[str, str] | None = None, limit: int) -> Sequence[Listed]:
+    async def sessions(
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+    ) -> Sequence[ListedSession]:
         return await self._readers.read(lambda connection: sqlite_rows.sessions(connection, owner, after, limit))
+
+    async def ended_sessions(
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+    ) -> Sequence[EndedSession]:
+        return await self._readers.read(lambda connection: sqlite_rows.ended_sessions(connection, owner, after, limit))
 
     async def find(self, owner: str, session_id: str) -> SessionKey | None:
         return await self._readers.read(lambda connection: sqlite_rows.find(connection, owner, session_id))
@@ -97,12 +123,12 @@ class SqliteStore:
     async def check_cursor(self, cursor: str) -> None:
         await self._begin_at(_position(cursor))
 
-    def watch(self, owner: str, after: str | None = None) -> AsyncIterator[Seen]:
+    def watch(self, owner: str, after: str | None = None) -> AsyncIterator[WatchedEvent]:
         if self._closed:
             raise StoreUnavailable("the store is closed")
         return self._follow(owner, None if after is None else _position(after))
 
-    async def _follow(self, owner: str, position: int | None) -> AsyncIterator[Seen]:
+    async def _follow(self, owner: str, position: int | None) -> AsyncIterator[WatchedEvent]:
         loop = asyncio.get_running_loop()
         watcher = _Watcher(loop, owner, asyncio.Event())
         with self._watchers_lock:
@@ -147,7 +173,7 @@ class SqliteStore:
             raise _no_cursor()
         return reached if position is None else position
 
-    async def _events_after(self, owner: str, position: int) -> sqlite_rows.Page | None:
+    async def _events_after(self, owner: str, position: int) -> sqlite_rows.EventPage | None:
         """None if the store was closed meanwhile, which ends a watch and is no failure."""
         try:
             return await self._readers.read(lambda connection: sqlite_rows.events_after(connection, owner, position))
@@ -183,18 +209,59 @@ class SqliteStore:
         limit: int,
         characters: int | None = None,
     ) -> Trajectory | None:
-        asked = sqlite_rows.Excerpt(owner, project_hash, branch_id, session_id, after_n, limit, characters)
+        asked = sqlite_rows.TrajectoryQuery(owner, project_hash, branch_id, session_id, after_n, limit, characters)
         return await self._readers.read(lambda connection: sqlite_rows.trajectory(connection, asked))
+
+    # ---- results that requests leave out
+
+    async def left_out(self, owner: str, conversation: str) -> Sequence[LeftOutDecision]:
+        return await self._readers.read(lambda connection: sqlite_rows.left_out(connection, owner, conversation))
+
+    async def keep_left_out(self, owner: str, conversation: str, items: Sequence[LeftOutResult]) -> None:
+        await self._write(lambda connection: sqlite_rows.keep_left_out(connection, owner, conversation, items))
+
+    async def left_out_text(self, owner: str, result_id: str) -> str | None:
+        return await self._readers.read(lambda connection: sqlite_rows.left_out_text(connection, owner, result_id))
+
+    # ---- export and import
+
+    async def export(self) -> AsyncGenerator[ExportRecord]:
+        """A snapshot: commits made while it is read are not in it, and are not held up."""
+        connection = schema.open_for_reading(self._path)
+        try:
+            records = sqlite_export.export_records(connection)
+            while some := await asyncio.to_thread(lambda: list(islice(records, EXPORT_AT_ONCE))):
+                for record in some:
+                    yield record
+        except sqlite3.Error as problem:
+            raise unavailable(problem) from problem
+        finally:
+            connection.close()
+
+    async def import_all(self, records: Iterable[ExportRecord]) -> None:
+        """One transaction, the comparison included. It has its own connection, since the writer's has a timeout."""
+
+        def run() -> None:
+            connection = schema.connect(self._path, schema.BUSY_TIMEOUT_S)
+            try:
+                sqlite_export.import_records(connection, records)
+            except sqlite3.Error as problem:
+                raise unavailable(problem) from problem
+            finally:
+                connection.close()
+
+        await asyncio.to_thread(run)
 
     # ---- sweeps: many short transactions, so that commits go between them
 
     async def expire(self, idle_since: str, at: str) -> int:
         await self._repeat(lambda connection: sqlite_rows.bury_ended(connection, idle_since))
+        await self._write(lambda connection: sqlite_rows.correct_future(connection, at))
         ended = 0
         for _ in range(SWEEP_STEPS):
-            step = await self._write(lambda connection: sqlite_rows.end_idle(connection, idle_since, at))
-            ended += step
-            if step < sqlite_rows.STEP_SESSIONS:
+            idle = await self._readers.read(lambda connection: sqlite_rows.idle_sessions(connection, idle_since))
+            ended += await self._write(_ending(idle, idle_since, at))
+            if len(idle) < sqlite_rows.STEP_SESSIONS:
                 break
         await self._repeat(sqlite_rows.clear_ended)
         if ended:
@@ -210,7 +277,8 @@ class SqliteStore:
                     break
                 last = sessions[-1]
                 await self._repeat(_forgetting(table, sessions))
-                await self._write(_forgetting_rows(sessions))
+                await self._write(_forgetting_rows(sessions, min(archive_since, summaries_since)))
+        await self._repeat(lambda connection: sqlite_rows.forget_left_out(connection, archive_since))
 
     async def _ended_before(self, since: str, after_id: int) -> list[int]:
         return await self._readers.read(lambda connection: sqlite_rows.ended_before(connection, since, after_id))
@@ -233,10 +301,10 @@ class SqliteStore:
         return await self._readers.read(lambda connection: sqlite_rows.count(connection, owner))
 
     async def check(self) -> None:
-        """A real write, of the version it has already: only that notices a full disk."""
+        """A real write of ordinary size: only that notices a disk on which a commit does not fit."""
 
         def write(connection: sqlite3.Connection) -> None:
-            connection.execute(f"PRAGMA user_version = {self._version}")
+            connection.execute("INSERT OR REPLACE INTO write_check VALUES (1, randomblob(?))", (CHECK_BYTES,))
 
         await self._write(write)
 
@@ -286,9 +354,13 @@ def _no_cursor() -> ArgumentInvalid:
     return ArgumentInvalid("cursor", "must be one that this store has given out")
 
 
+def _ending(idle: Sequence[sqlite_rows.IdleSession], idle_since: str, at: str) -> Work[int]:
+    return lambda connection: sqlite_rows.end_idle(connection, idle, idle_since, at)
+
+
 def _forgetting(table: str, sessions: Sequence[int]) -> Work[bool]:
     return lambda connection: sqlite_rows.forget(connection, table, sessions)
 
 
-def _forgetting_rows(sessions: Sequence[int]) -> Work[None]:
-    return lambda connection: sqlite_rows.forget_rows(connection, sessions)
+def _forgetting_rows(sessions: Sequence[int], since: str) -> Work[None]:
+    return lambda connection: sqlite_rows.forget_rows(connection, sessions, since)

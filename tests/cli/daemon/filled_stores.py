@@ -1,4 +1,4 @@
-"""Stores with all kinds of sessions in them, and all that such a store tells: what the tests of moving share."""
+"""Stores with all kinds of sessions in them, and everything that such a store returns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAGE_MOST = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NamedStore:
     """A store as the command line names it."""
 
     named: str
@@ -53,8 +53,8 @@ class Place:
         return asyncio.run(whole())
 
 
-def file_at(path: Path) -> Place:
-    return Place(f"sqlite:{path}", {})
+def file_at(path: Path) -> NamedStore:
+    return NamedStore(f"sqlite:{path}", {})
 
 
 class Worker:
@@ -158,7 +158,7 @@ WORDS = ("ancient", "old", "inner", "outer", "odd", "part", "done")
 OPERATIONS = ("first", "outer", "inner done", STRANGE, *(f"op {n}" for n in range(0, MANY, 3)), "of one that ended")
 
 
-def all_of(place: Place) -> Any:
+def all_of(place: NamedStore) -> Any:
     """Everything that a store filled so can be asked for."""
     return place.do(_all_of)
 
@@ -186,5 +186,5 @@ async def _trajectory(store: Store, owner: str, project: str, branch_id: str | N
     return found and (list(found.entries), sorted(map(tuple, found.rollbacks)))
 
 
-def flags_of(*places: Place) -> Sequence[str]:
+def flags_of(*places: NamedStore) -> Sequence[str]:
     return [word for place in places for name, value in place.flags.items() for word in (f"--{name}", value)]

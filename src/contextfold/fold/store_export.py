@@ -1,0 +1,227 @@
+"""The export format: everything that a store holds, as lines of JSON. Opens no file; docs/export.md describes it.
+
+The order of lines is the same for every store, so two stores are equal if and only if their exports are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Protocol, cast
+
+from contextfold.common.canonical import Encodable, Malformed, decode, encode
+from contextfold.errors import ExportAltered, ExportInvalid, ExportNewer, ExportTruncated
+from contextfold.fold.archive import Entry
+from contextfold.fold.events import Event, EventUnknown, from_members, members
+from contextfold.fold.store import LeftOutDecision, LeftOutResult, SessionKey, Summary
+
+FORMAT: Final = "contextfold-export"
+VERSION: Final = 1
+KINDS: Final = ("session", "event", "receipt", "summary", "entry", "left_out")
+
+_KEY: Final = tuple(field.name for field in fields(SessionKey))
+_ENTRY: Final = tuple(field.name for field in fields(Entry) if field.name != "undone")
+# A summary's session is the one it follows.
+_SUMMARY: Final = tuple(name for name in Summary.__slots__ if name not in ("project_hash", "session_id"))
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedSession:
+    """A session. Its events, receipts, summaries and entries follow; only a live one has events and receipts."""
+
+    key: SessionKey
+    session_id: str
+    revision: int
+    last_at: str
+    ended_at: str | None
+    figures: str
+
+    @property
+    def is_live(self) -> bool:
+        return self.ended_at is None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedReceipt:
+    """The receipt of an operation. `operation` is the SHA-256 of the operation id in hex."""
+
+    operation: str
+    fingerprint: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedLeftOut:
+    """A left-out result of a conversation."""
+
+    owner: str
+    conversation: str
+    result: LeftOutResult
+
+
+ExportRecord = ExportedSession | Event | ExportedReceipt | Summary | Entry | ExportedLeftOut
+
+
+class PortableStore(Protocol):
+    """A store that can be exported, and imported into while it is empty."""
+
+    def export(self) -> AsyncGenerator[ExportRecord]:
+        """Iterate over everything, in the order of the format. Each session is consistent in itself."""
+
+    async def import_all(self, records: Iterable[ExportRecord]) -> None:
+        """Store these records and compare. Raises TargetNotEmpty, or ImportDiffers if the comparison fails."""
+
+
+def entry_order(entry: Entry) -> tuple[int, bool, str]:
+    """The order of a session's entries: by event, the main thread first, then by branch."""
+    return entry.n, entry.branch_id is not None, entry.branch_id or ""
+
+
+def kind_of(record: ExportRecord) -> str:
+    match record:
+        case ExportedSession():
+            return "session"
+        case ExportedReceipt():
+            return "receipt"
+        case Summary():
+            return "summary"
+        case Entry():
+            return "entry"
+        case ExportedLeftOut():
+            return "left_out"
+    return "event"
+
+
+def encode_record(record: ExportRecord) -> bytes:
+    value: Mapping[str, Encodable]
+    match record:
+        case ExportedSession():
+            others = {name: getattr(record, name) for name in ExportedSession.__slots__ if name != "key"}
+            value = {**asdict(record.key), **others}
+        case ExportedReceipt():
+            value = asdict(record)
+        case Summary():
+            value = {name: getattr(record, name) for name in _SUMMARY}
+        case Entry():
+            value = {name: getattr(record, name) for name in _ENTRY}
+        case ExportedLeftOut():
+            value = {"owner": record.owner, "conversation": record.conversation}
+            value |= {**asdict(record.result.decision), "text": record.result.text}
+        case _:
+            value = members(record)
+    return _line({kind_of(record): value})
+
+
+def encode_header(counts: Mapping[str, int], made_at: str) -> bytes:
+    return _line(
+        {"format": FORMAT, "version": VERSION, "made_at": made_at, "counts": {kind: counts[kind] for kind in KINDS}}
+    )
+
+
+def encode_trailer(digest: str) -> bytes:
+    return _line({"sha256": digest})
+
+
+class ExportDigest:
+    """The SHA-256 over records as lines, which two stores are compared by."""
+
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256()
+
+    def add(self, record: ExportRecord) -> None:
+        self._sha256.update(encode_record(record))
+
+    def through(self, records: Iterable[ExportRecord]) -> Iterator[ExportRecord]:
+        """Pass the records on and add each."""
+        for record in records:
+            self.add(record)
+            yield record
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ExportDigest) and self._sha256.digest() == other._sha256.digest()
+
+    __hash__ = None  # type: ignore[assignment]  # It changes.
+
+
+def read_header(line: bytes) -> Mapping[str, int]:
+    """The counts that the header announces."""
+    try:
+        header = decode(line)
+    except Malformed:
+        header = None
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise ExportInvalid("the file is not an export of contextfold")
+    version, counts = header.get("version"), header.get("counts")
+    if type(version) is int and version > VERSION:
+        raise ExportNewer(f"the file has export format {version}; this version of contextfold reads {VERSION}")
+    if version != VERSION or not isinstance(counts, dict) or set(counts) != set(KINDS):
+        raise ExportAltered("the header of the export file is damaged")
+    return cast("Mapping[str, int]", counts)
+
+
+def read_export(lines: Iterable[bytes]) -> Iterator[ExportRecord]:
+    """The records of a complete, unaltered export. The last check is made after the last record."""
+    counts: Counter[str] = Counter()
+    session: ExportedSession | None = None
+    expected: Mapping[str, int] | None = None
+    digest = hashlib.sha256()
+    trailer: str | None = None
+    for number, line in enumerate(lines, 1):
+        if trailer is not None:
+            raise ExportAltered("the export file has lines after its end")
+        if not line.endswith(b"\n"):
+            raise ExportTruncated("the export file ends in the middle of a line")
+        if expected is None:
+            expected = read_header(line)
+            digest.update(line)
+            continue
+        kind, value = _decode_line(number, line)
+        if kind == "sha256":
+            trailer = str(value)
+            continue
+        digest.update(line)
+        counts[kind] += 1
+        record = _record(number, kind, value, session)
+        if isinstance(record, ExportedSession):
+            session = record
+        yield record
+    if trailer is None or expected is None:
+        raise ExportTruncated("the export file ends before its last line")
+    if trailer != digest.hexdigest() or any(counts[kind] != expected[kind] for kind in KINDS):
+        raise ExportAltered("the export file was altered: its content does not match its checksum")
+
+
+def _decode_line(number: int, line: bytes) -> tuple[str, Any]:
+    try:
+        value = decode(line)
+    except Malformed as problem:
+        raise ExportAltered(f"line {number} of the export file is not JSON: {problem}") from problem
+    if not isinstance(value, dict) or len(value) != 1 or not set(value) <= {*KINDS, "sha256"}:
+        raise ExportAltered(f"line {number} of the export file is of no known kind")
+    return next(iter(value.items()))
+
+
+def _record(number: int, kind: str, value: dict[str, Any], session: ExportedSession | None) -> ExportRecord:
+    try:
+        if kind == "session":
+            return ExportedSession(SessionKey(*(value.pop(name) for name in _KEY)), **value)
+        if kind == "left_out":
+            owner, conversation, text = (value.pop(name) for name in ("owner", "conversation", "text"))
+            return ExportedLeftOut(owner, conversation, LeftOutResult(LeftOutDecision(**value), text))
+        if session is None:
+            raise ExportAltered(f"line {number} of the export file belongs to no session")
+        if kind == "receipt":
+            return ExportedReceipt(**value)
+        if kind == "summary":
+            return Summary(project_hash=session.key.project_hash, session_id=session.session_id, **value)
+        if kind == "entry":
+            return Entry(**value)
+        return from_members(value)
+    except (KeyError, TypeError, AttributeError, EventUnknown) as problem:
+        raise ExportAltered(f"line {number} of the export file cannot be read: {problem}") from problem
+
+
+def _line(value: Encodable) -> bytes:
+    return encode(value).encode() + b"\n"

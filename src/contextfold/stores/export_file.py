@@ -1,0 +1,124 @@
+"""Export files: written under a temporary name and renamed, compressed if the name ends in .gz, verified on reading."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import shutil
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Final, cast
+
+from contextfold.errors import ExportAltered, ExportInvalid, ExportTruncated, StorageFailed
+from contextfold.fold.store_export import (
+    ExportRecord,
+    encode_header,
+    encode_record,
+    encode_trailer,
+    kind_of,
+    read_export,
+    read_header,
+)
+
+# The most bytes of one line: a record with one text.
+LINE_MOST: Final = 1 << 28
+COMPRESSION_LEVEL: Final = 6
+SUFFIX: Final = ".gz"
+
+OnRecords = Callable[[Mapping[str, int]], None]
+
+
+async def write_export(
+    path: Path, records: AsyncIterator[ExportRecord], made_at: str, on_records: OnRecords = lambda _: None
+) -> Mapping[str, int]:
+    """Write a new file and return how many records of each kind it has.
+
+    The header has the counts, so the records are first written to a temporary file without a name.
+    """
+    if path.exists():
+        raise ExportInvalid(f"{path} exists: name a new file, or delete it first")
+    counts: Counter[str] = Counter()
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as body:
+            async for record in records:
+                body.write(encode_record(record))
+                counts[kind_of(record)] += 1
+                on_records(counts)
+            body.seek(0)
+            _write_file(path, encode_header(counts, made_at), body)
+    except OSError as problem:
+        raise StorageFailed(f"cannot write {path}: {problem.strerror}") from problem
+    return counts
+
+
+def _write_file(path: Path, header: bytes, body: IO[bytes]) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as raw:
+            file = _compressor(raw) if path.suffix == SUFFIX else raw
+            hashing = _HashingWriter(file)
+            hashing.write(header)
+            shutil.copyfileobj(body, hashing)
+            file.write(encode_trailer(hashing.digest()))
+            if file is not raw:
+                file.close()
+            raw.flush()
+            os.fsync(raw.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+class _HashingWriter:
+    """Passes bytes on to a file and hashes them."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._sha256 = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self._sha256.update(data)
+        return self._file.write(data)
+
+    def digest(self) -> str:
+        return self._sha256.hexdigest()
+
+
+def _compressor(raw: IO[bytes]) -> IO[bytes]:
+    """Without a name and a time in its header, so that equal exports are equal files."""
+    return cast("IO[bytes]", gzip.GzipFile("", "wb", COMPRESSION_LEVEL, raw, mtime=0))
+
+
+def read_records(path: Path) -> Iterator[ExportRecord]:
+    return read_export(_lines(path))
+
+
+def read_counts(path: Path) -> Mapping[str, int]:
+    return read_header(next(_lines(path), b""))
+
+
+def verify(path: Path) -> Mapping[str, int]:
+    """Read the whole file, raise if it is not complete and unaltered, and return its counts."""
+    for _ in read_records(path):
+        pass
+    return read_counts(path)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with gzip.open(path, "rb") if path.suffix == SUFFIX else path.open("rb") as file:
+            while line := file.readline(LINE_MOST):
+                yield line
+    except EOFError as problem:
+        raise ExportTruncated("the export file is not complete") from problem
+    except (gzip.BadGzipFile, zlib.error) as problem:
+        raise ExportAltered(f"the export file cannot be decompressed: {problem}") from problem
+    except OSError as problem:
+        raise StorageFailed(f"cannot read {path}: {problem.strerror}") from problem

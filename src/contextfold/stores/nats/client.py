@@ -1,0 +1,64 @@
+"""The adapter of nats-py: the only module that uses private names of the library.
+
+The library sends what is left in its buffer before it reports that a connection has ended, which can take long if the
+server is gone. It also starts TLS only if the server announces it. Neither can be changed through its public interface.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
+
+from contextfold.errors import StoreInvalid
+
+# What this module uses: methods of the class with their parameters, and attributes that an instance has.
+PRIVATE_METHODS: Final = {"_close": ("status", "do_cbs"), "_process_info": ("info", "initial_connection")}
+PRIVATE_ATTRIBUTES: Final = ("_pending", "_pending_data_size", "_transport", "_current_server", "_server_info")
+PRIVATE_WRITER: Final = "_io_writer"
+
+
+class NatsClient(Client):
+    """A connection that reports its end at once and insists on TLS where the address asks for it."""
+
+    def __init__(self, on_end: Callable[[Client], None]) -> None:
+        super().__init__()
+        self._on_end = on_end
+
+    @property
+    def has_jetstream(self) -> bool:
+        """Whether the server announces JetStream. One that does not may still lead to others that have it."""
+        return bool(self._server_info.get("jetstream"))
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        self._on_end(self)
+        self._pending = []
+        self._pending_data_size = 0
+        writer = getattr(self._transport, PRIVATE_WRITER, None)
+        if writer is not None:
+            writer.transport.abort()
+        await super()._close(status, do_cbs)
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        server = self._current_server
+        if initial_connection and server and server.uri.scheme == "tls" and not info.get("tls_required"):
+            raise StoreInvalid("NATS: the server does not use TLS; write nats:// instead of tls:// if that is intended")
+        await super()._process_info(info, initial_connection)
+
+
+def moved_names() -> list[str]:
+    """The private names that the installed library no longer has, each with what was expected."""
+    moved = []
+    for name, parameters in PRIVATE_METHODS.items():
+        method = getattr(Client, name, None)
+        if method is None or tuple(inspect.signature(method).parameters)[1:] != parameters:
+            moved.append(f"Client.{name}({', '.join(parameters)})")
+    client = Client()
+    moved += [f"Client().{name}" for name in PRIVATE_ATTRIBUTES if not hasattr(client, name)]
+    transport = TcpTransport()  # type: ignore[no-untyped-call]
+    if not hasattr(transport, PRIVATE_WRITER):
+        moved.append(f"TcpTransport().{PRIVATE_WRITER}")
+    return moved

@@ -1,0 +1,274 @@
+"""Export of a store on NATS as records, and import of records into an empty one.
+
+A live session is exported from its log alone, so it is consistent while daemons work on it. An ended one has no log and
+is exported from the archive. An import appends each live session to the log in a few commits; everything else is
+derived as usual. It cannot be one transaction, so it compares at the end and says what to do after a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Final
+
+from contextfold.errors import ImportDiffers, StoreUnavailable, TargetNotEmpty
+from contextfold.fold.archive import Entry
+from contextfold.fold.events import Event
+from contextfold.fold.store import CommitReceipt, SessionKey, Summary
+from contextfold.fold.store_export import (
+    ExportDigest,
+    ExportedLeftOut,
+    ExportedReceipt,
+    ExportedSession,
+    ExportRecord,
+    entry_order,
+)
+from contextfold.stores.nats import records
+from contextfold.stores.nats.archive import ArchiveReader
+from contextfold.stores.nats.chunks import read_pieces
+from contextfold.stores.nats.derived_state import DerivedState
+from contextfold.stores.nats.expiry import SessionExpiry
+from contextfold.stores.nats.jetstream import JetStream
+from contextfold.stores.nats.left_out import LeftOutResults
+from contextfold.stores.nats.log import SessionLogs, session_of
+from contextfold.stores.nats.names import SubjectNames
+from contextfold.stores.nats.publisher import Publisher
+from contextfold.stores.nats.records import CommitRecord
+from contextfold.stores.nats.stream_reader import StreamQuery, read_to
+
+AT_ONCE: Final = 16
+# How often a session is read again that ends while it is read.
+TRIES: Final = 3
+# The size of an imported commit.
+PART_EVENTS: Final = 256
+PART_CHARACTERS: Final = 4 << 20
+
+
+class NatsExport:
+    def __init__(
+        self,
+        wire: JetStream,
+        names: SubjectNames,
+        logs: SessionLogs,
+        *,
+        derived: DerivedState,
+        publisher: Publisher,
+        expiry: SessionExpiry,
+        left_out: LeftOutResults,
+    ) -> None:
+        self._wire = wire
+        self._names = names
+        self._logs = logs
+        self._derived = derived
+        self._publisher = publisher
+        self._expiry = expiry
+        self._left_out = left_out
+        self._archive = ArchiveReader(wire, names)
+
+    # ---- export
+
+    async def export(self) -> AsyncGenerator[ExportRecord]:
+        for key, session_id in await self._sessions():
+            for _ in range(TRIES):
+                log = await self._log(key, session_id)
+                if log is not None:
+                    async for record in self._live(*log):
+                        yield record
+                    break
+                end = await self._wire.last(self._names.archive, f"{self._names.archived(key, session_id)}.ended")
+                if end is not None:
+                    async for record in self._ended(records.ended_from(end.data)):
+                        yield record
+                    break
+                # It is being ended at this moment, or was forgotten.
+                await asyncio.sleep(0)
+        async for left_out in self._left_out.export():
+            yield left_out
+
+    async def _sessions(self) -> list[tuple[SessionKey, str]]:
+        listed = {(row.key, row.session_id) for row in await self._expiry.live()}
+        listed |= {(session.key, session.session_id) for session in await self._expiry.ended(self._names.every_end)}
+        return sorted(listed, key=lambda each: (each[0].owner, each[0].project_hash, each[0].name_hash, each[1]))
+
+    async def _log(self, key: SessionKey, session_id: str) -> tuple[ExportedSession, list[CommitRecord]] | None:
+        """The session as of its last commit; None if it is not live."""
+        last = await self._logs.last(key)
+        if last is None or session_of(last) != session_id:
+            return None
+        revision = int(last.headers[records.REVISION])
+        log = [record for seq, record in await self._logs.records(key) if seq <= last.seq]
+        if not log or (log[-1].session_id, log[-1].revision) != (session_id, revision):
+            return None
+        return ExportedSession(key, session_id, revision, last.headers[records.LAST_AT], None, ""), log
+
+    async def _live(self, session: ExportedSession, log: list[CommitRecord]) -> AsyncGenerator[ExportRecord]:
+        yield session
+        receipts: dict[str, CommitReceipt] = {}
+        summaries: dict[str, Summary] = {}
+        for commit in log:
+            for event in commit.events:
+                yield event
+            receipts |= commit.receipts
+            for branch_id in commit.retracted:
+                summaries.pop(branch_id, None)
+            summaries |= {summary.branch_id: summary for summary in commit.summaries}
+        for operation, receipt in sorted(receipts.items(), key=lambda item: item[0]):
+            yield ExportedReceipt(operation, receipt.fingerprint, receipt.answer)
+        for _, summary in sorted(summaries.items()):
+            yield summary
+        archived = self._names.archived(session.key, session.session_id)
+        for commit in log:
+            entries = commit.entries
+            if commit.texts:
+                data = await read_pieces(self._wire, self._names.archive, archived, commit.texts)
+                entries = records.entries_in(data)
+            for entry in sorted(entries, key=entry_order):
+                yield entry
+
+    async def _ended(self, session: ExportedSession) -> AsyncGenerator[ExportRecord]:
+        yield session
+        archived = self._names.archived(session.key, session.session_id)
+        for summary in await self._summaries(f"{archived}.summaries.>"):
+            yield summary
+        commits: dict[int, list[str]] = defaultdict(list)
+        for subject in await self._wire.counts(self._names.archive, f"{archived}.entries.>"):
+            commits[int(subject.rpartition(".")[2])].append(subject)
+        for _, subjects in sorted(commits.items()):
+            threads = await asyncio.gather(*map(self._archive.entries, subjects))
+            for entry in sorted((entry for thread in threads for entry in thread), key=entry_order):
+                yield entry
+
+    async def _summaries(self, subjects: str) -> list[Summary]:
+        """The newest of each branch, unless it was retracted."""
+        last = await self._wire.last(self._names.archive, subjects)
+        newest: dict[str, tuple[int, Summary | None]] = {}
+        if last is not None:
+            async for stored in read_to(self._wire, StreamQuery(self._names.archive, subjects), last.seq):
+                branch, revision = stored.subject.split(".")[-2:]
+                if newest.get(branch, (-1, None))[0] < int(revision):
+                    newest[branch] = int(revision), records.summary_from(stored.data)
+        summaries = [summary for _, summary in newest.values() if summary is not None]
+        return sorted(summaries, key=lambda summary: summary.branch_id)
+
+    # ---- import
+
+    async def import_all(self, items: Iterable[ExportRecord]) -> None:
+        for stream in (self._names.log, self._names.archive):
+            if await self._wire.last(stream, f"{stream}.>") is not None:
+                raise TargetNotEmpty(f"the store has sessions already, or an import was interrupted: {self._advice}")
+        given, stored = ExportDigest(), ExportDigest()
+        try:
+            await self._import(given.through(items))
+            async with aclosing(self.export()) as exported:
+                async for record in exported:
+                    stored.add(record)
+        except StoreUnavailable as problem:
+            raise StoreUnavailable(f"{problem.reason}. The import is not complete: {self._advice}") from problem
+        if stored != given:
+            raise ImportDiffers(f"what was imported is not equal to the file: {self._advice}")
+
+    @property
+    def _advice(self) -> str:
+        streams = ", ".join(self._names.subjects)
+        return f"delete the streams {streams}, or use another --nats-prefix, and import again"
+
+    async def _import(self, items: Iterable[ExportRecord]) -> None:
+        session: _SessionImport | None = None
+        for item in items:
+            match item:
+                case ExportedSession() | ExportedLeftOut():
+                    if session is not None:
+                        await self._store(session, is_last=True)
+                    session = _SessionImport(item) if isinstance(item, ExportedSession) else None
+                    if isinstance(item, ExportedLeftOut):
+                        await self._left_out.keep(item.owner, item.conversation, [item.result])
+                case _:
+                    assert session is not None, "the reader checks that a session comes first"
+                    if isinstance(item, Entry) and session.is_full_before(item):
+                        await self._store(session, is_last=False)
+                    session.add(item)
+        if session is not None:
+            await self._store(session, is_last=True)
+
+    async def _store(self, part: _SessionImport, *, is_last: bool) -> None:
+        """Store what is buffered: all of it, or the events and entries up to the last buffered entry."""
+        session = part.session
+        to = session.revision if is_last else part.entries[-1].n
+        if not session.is_live:
+            await self._derived.archive(
+                session.key,
+                CommitRecord(session.session_id, to, (), {}, entries=part.take_entries()),
+                CommitRecord(session.session_id, session.revision, (), {}, part.take_summaries()),
+            )
+            if is_last:
+                await self._expiry.put_ended(session)
+            return
+        while part.reached < to:
+            before, after = part.reached, min(part.reached + PART_EVENTS, to)
+            is_end = is_last and after == to
+            record = CommitRecord(
+                session.session_id,
+                before,
+                part.events[before:after],
+                part.take_receipts(after),
+                part.take_summaries() if is_end else (),
+                (),
+                part.take_entries(None if is_end else after),
+            )
+            done = await self._logs.append(session.key, record, last_at=session.last_at)
+            assert done.record is not None, "it has no operation id, so it is no repetition"
+            self._publisher.offer(session.key, done.seq, done.record)
+            await self._publisher.settle()
+            part.reached = after
+        if is_last:
+            await self._publisher.catch_up(session.key)
+
+
+@dataclass(slots=True)
+class _SessionImport:
+    """A session that is being imported: what is not stored yet."""
+
+    session: ExportedSession
+    events: list[Event] = field(default_factory=list)
+    receipts: list[ExportedReceipt] = field(default_factory=list)
+    summaries: list[Summary] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    characters: int = 0
+    reached: int = 0
+
+    def add(self, item: Event | ExportedReceipt | Summary | Entry) -> None:
+        match item:
+            case ExportedReceipt():
+                self.receipts.append(item)
+            case Summary():
+                self.summaries.append(item)
+            case Entry():
+                self.entries.append(item)
+                self.characters += len(item.text)
+            case _:
+                self.events.append(item)
+
+    def is_full_before(self, entry: Entry) -> bool:
+        """Whether to store the buffered entries first. Entries of one event stay together."""
+        return self.characters >= PART_CHARACTERS and entry.n != self.entries[-1].n
+
+    def take_receipts(self, to: int) -> dict[str, CommitReceipt]:
+        """A share of the receipts, in proportion to the events, so that commits are of similar size."""
+        events_left = self.session.revision - self.reached
+        share = -(-len(self.receipts) * (to - self.reached) // events_left)
+        taken, self.receipts = self.receipts[:share], self.receipts[share:]
+        return {receipt.operation: CommitReceipt(receipt.fingerprint, receipt.answer) for receipt in taken}
+
+    def take_summaries(self) -> list[Summary]:
+        taken, self.summaries = self.summaries, []
+        return taken
+
+    def take_entries(self, to: int | None = None) -> list[Entry]:
+        """The entries up to an event, or all."""
+        taken = [entry for entry in self.entries if to is None or entry.n <= to]
+        self.entries = self.entries[len(taken) :]
+        self.characters = sum(len(entry.text) for entry in self.entries)
+        return taken

@@ -1,0 +1,37 @@
+"""A session's state as the JSON document that is published on NATS and stored with an ended session. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from contextfold.common.canonical import Encodable, Malformed, encode
+from contextfold.fold.accounting import folded_tokens, total_tokens
+from contextfold.fold.events import Event, EventUnknown
+from contextfold.fold.session import LogBroken, State, replay
+
+
+def session_document(state: State) -> dict[str, Encodable]:
+    active = state.active
+    return {
+        "session_id": state.session_id,
+        "project_path": state.project_path,
+        "name": state.name,
+        "active_branch_id": active.id if active else None,
+        "branch_depth": state.depth,
+        "branch_path": ["main", *state.path],
+        "total_tokens": total_tokens(state),
+        "main_thread_tokens": state.main.tokens,
+        "current_branch_tokens": active.tokens if active else 0,
+        "folded_tokens": folded_tokens(state),
+        "started_at": state.started_at,
+        "last_at": state.last_at,
+        "revision": state.revision,
+    }
+
+
+def figures_of(events: Callable[[], Sequence[Event]]) -> str:
+    """The document as JSON; empty if the events cannot be read, since the session must end anyway."""
+    try:
+        return encode(session_document(replay(events())))
+    except (EventUnknown, Malformed, LogBroken):
+        return ""

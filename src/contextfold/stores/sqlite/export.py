@@ -1,0 +1,123 @@
+"""Export of a SQLite store as records, and import of records into an empty one. Each is one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from contextfold.errors import ImportDiffers, TargetNotEmpty
+from contextfold.fold.archive import Entry
+from contextfold.fold.events import to_json
+from contextfold.fold.store import LeftOutDecision, LeftOutResult, SessionKey, Summary
+from contextfold.fold.store_export import ExportDigest, ExportedLeftOut, ExportedReceipt, ExportedSession, ExportRecord
+from contextfold.stores.sqlite import statements
+
+# The stage of an imported session that has ended: its log is gone, and so is its last event.
+_ENDED: Final = 3
+
+
+def export_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
+    """Everything, as of one moment."""
+    connection.execute("BEGIN")
+    yield from _all_records(connection)
+    connection.execute("COMMIT")
+
+
+def _all_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
+    sessions = connection.execute(
+        "SELECT id, owner, project_hash, name_hash, session_id, revision, last_at,"
+        " CASE stage WHEN 0 THEN NULL ELSE ended_at END, figures FROM sessions"
+        " ORDER BY owner, project_hash, name_hash, session_id, id"
+    ).fetchall()
+    for row, owner, project_hash, name_hash, *others in sessions:
+        session = ExportedSession(SessionKey(owner, project_hash, name_hash), *others)
+        yield session
+        yield from _of_session(connection, row, session)
+    yield from _left_out(connection)
+
+
+def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSession) -> Iterator[ExportRecord]:
+    if session.is_live:
+        for (body,) in connection.execute("SELECT body FROM events WHERE session = ? ORDER BY n", (row,)):
+            yield statements.event_of(body)
+        receipts = connection.execute(
+            "SELECT lower(hex(operation)), fingerprint, answer FROM operations WHERE session = ? ORDER BY operation",
+            (row,),
+        )
+        for receipt in receipts:
+            yield ExportedReceipt(*receipt)
+    summaries = connection.execute(
+        "SELECT project_path, branch_id, description, summary, tokens_folded, folded_at FROM summaries"
+        " WHERE session = ? ORDER BY branch_id",
+        (row,),
+    )
+    for project_path, *others in summaries:
+        yield Summary(session.key.project_hash, project_path, session.session_id, *others)
+    # The ids are sorted first, so that no text is part of a sort.
+    entries = connection.execute(
+        "SELECT id FROM archive WHERE session = ? ORDER BY n, branch_id, id", (row,)
+    ).fetchall()
+    for entry in entries:
+        columns = connection.execute(f"SELECT {statements.ENTRY_COLUMNS} FROM archive WHERE id = ?", entry)  # noqa: S608 - only our own names
+        yield statements.entry_of(columns.fetchone())
+
+
+def _left_out(connection: sqlite3.Connection) -> Iterator[ExportedLeftOut]:
+    rows = connection.execute(
+        "SELECT id, owner, conversation, call_id, text_hash, result_id, stub, decided_at FROM left_out"
+        " ORDER BY owner, conversation, call_id, text_hash"
+    ).fetchall()
+    for row, owner, conversation, *decision in rows:
+        (text,) = connection.execute("SELECT text FROM left_out WHERE id = ?", (row,)).fetchone()
+        yield ExportedLeftOut(owner, conversation, LeftOutResult(LeftOutDecision(*decision), text))
+
+
+def import_records(connection: sqlite3.Connection, records: Iterable[ExportRecord]) -> None:
+    """Import into an empty store and compare. A failure leaves the store empty."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for table in ("sessions", "left_out"):
+            if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():  # noqa: S608 - only our own names
+                raise TargetNotEmpty("the store has sessions already: import into a new file")
+        given, stored = ExportDigest(), ExportDigest()
+        _insert(connection, given.through(records))
+        for record in _all_records(connection):
+            stored.add(record)
+        if stored != given:
+            raise ImportDiffers("what was imported is not equal to the file; nothing was stored")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _insert(connection: sqlite3.Connection, records: Iterable[ExportRecord]) -> None:
+    row: int | None = None
+    for record in records:
+        match record:
+            case ExportedSession(key=key):
+                columns: Sequence[object] = (
+                    *(key.owner, key.project_hash, key.name_hash, record.session_id, record.revision, record.last_at),
+                    *(0 if record.is_live else _ENDED, record.ended_at, record.figures),
+                )
+                row = connection.execute(
+                    "INSERT INTO sessions (owner, project_hash, name_hash, session_id, revision, last_at, stage,"
+                    " ended_at, figures) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    columns,
+                ).lastrowid
+            case ExportedReceipt():
+                connection.execute(
+                    "INSERT INTO operations (session, operation, fingerprint, answer) VALUES (?, ?, ?, ?)",
+                    (row, bytes.fromhex(record.operation), record.fingerprint, record.answer),
+                )
+            case Summary():
+                connection.execute(statements.INSERT_SUMMARY, (row, *statements.summary_row(record)))
+            case Entry():
+                connection.execute(statements.INSERT_ENTRY, (row, *statements.entry_row(record)))
+            case ExportedLeftOut():
+                statements.keep_left_out(connection, record.owner, record.conversation, [record.result])
+            case _:
+                connection.execute(
+                    "INSERT INTO events (session, n, body) VALUES (?, ?, ?)", (row, record.n, to_json(record))
+                )

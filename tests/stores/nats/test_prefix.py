@@ -1,0 +1,71 @@
+"""Subjects with and without a prefix, as any program with NATS can follow them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import nats
+import pytest
+from nats.aio.msg import Msg
+
+from contextfold.stores.nats.connection import NatsOptions
+from contextfold.stores.nats.store import NatsStore
+from tests.stores.nats.on_nats import KEY, branching
+from tests.support.nats_servers import NatsServer
+from tests.support.waiting import PATIENCE_S
+
+KINDS = ["session.started", "branch.created", "operation.completed", "branch.folded", "operation.completed"]
+
+
+@pytest.mark.parametrize("prefix", ["", "contextfold"])
+def test_a_subscriber_follows_the_seeds_hierarchy(tmp_path: Path, prefix: str) -> None:
+    async def act(url: str) -> None:
+        connection = await nats.connect(url)
+        received: list[Msg] = []
+        complete = asyncio.Event()
+        session = f"{prefix}.local.p1.sess_1".removeprefix(".")
+
+        async def receive(message: Msg) -> None:
+            received.append(message)
+            state = json.loads(message.data) if message.subject == f"{session}.meta.session_state" else {}
+            if state.get("revision") == 5:
+                complete.set()
+
+        await connection.subscribe(f"{prefix}.local.>".removeprefix("."), cb=receive)
+        await connection.flush()
+        store = NatsStore(NatsOptions((url,), prefix))
+        try:
+            for commit in branching(KEY):
+                await store.commit(commit)
+            async with asyncio.timeout(PATIENCE_S):
+                await complete.wait()
+        finally:
+            await store.close()
+            await connection.close()
+        events = [each for each in received if ".events." in each.subject]
+        assert [each.subject for each in events] == [f"{session}.events.{kind}" for kind in KINDS]
+        assert [json.loads(each.data)["n"] for each in events] == [1, 2, 3, 4, 5]
+        branches = [each for each in received if ".branches." in each.subject]
+        assert {each.subject for each in branches} == {f"{session}.branches.br_1"}
+        assert json.loads(branches[-1].data)["status"] == "folded"
+        assert {each.subject.removeprefix(session).split(".")[1] for each in received} == {"events", "branches", "meta"}
+
+    with NatsServer(tmp_path / "nats") as server:
+        asyncio.run(act(server.url))
+
+
+def test_installations_with_and_without_a_prefix_share_a_server(tmp_path: Path) -> None:
+    async def act(url: str) -> None:
+        stores = [NatsStore(NatsOptions((url,), prefix)) for prefix in ("", "contextfold", "local")]
+        try:
+            for store in stores[:2]:
+                await store.commit(branching(KEY)[0])
+            assert [await store.count() for store in stores] == [1, 1, 0]
+        finally:
+            for store in stores:
+                await store.close()
+
+    with NatsServer(tmp_path / "nats") as server:
+        asyncio.run(act(server.url))
