@@ -20,16 +20,17 @@ SPECIAL = re.compile(rb"[*?\[\\]")
 DOUBLE_STAR_AT_START = re.compile(rb"\*\*+(?=/|\\/|\Z)")
 NEVER = re.compile(rb"(?!)")
 
+DELETE = 0x7F
 _CLASSES: dict[bytes, Callable[[int], bool]] = {
     b"alnum": lambda byte: chr(byte).isalnum(),
     b"alpha": lambda byte: chr(byte).isalpha(),
     b"blank": lambda byte: byte in b" \t",
-    b"cntrl": lambda byte: byte < ord(" ") or byte == 0x7F,
+    b"cntrl": lambda byte: byte < ord(" ") or byte == DELETE,
     b"digit": lambda byte: chr(byte).isdigit(),
-    b"graph": lambda byte: ord(" ") < byte < 0x7F,
+    b"graph": lambda byte: ord(" ") < byte < DELETE,
     b"lower": lambda byte: chr(byte).islower(),
-    b"print": lambda byte: ord(" ") <= byte < 0x7F,
-    b"punct": lambda byte: ord(" ") < byte < 0x7F and not chr(byte).isalnum(),
+    b"print": lambda byte: ord(" ") <= byte < DELETE,
+    b"punct": lambda byte: ord(" ") < byte < DELETE and not chr(byte).isalnum(),
     b"space": lambda byte: byte in b" \t\n\v\f\r",
     b"upper": lambda byte: chr(byte).isupper(),
     b"xdigit": lambda byte: byte in b"0123456789abcdefABCDEF",
@@ -150,7 +151,7 @@ def _alternatives(text: bytes) -> Iterator[bytes]:
         rest = after.removeprefix(b"\\").removeprefix(SLASH)
         # An escaped slash behind the stars has no such exception.
         if after.startswith(SLASH):
-            yield before + rest if rest else b""
+            yield before + rest
         yield before + b"*/**/" + rest
     else:
         yield before + b"*"
@@ -274,38 +275,26 @@ def _runs(text: bytes) -> Iterator[list[bytes]]:
 
 def _bracket(text: bytes, start: int) -> tuple[bytes, int]:
     """A set of bytes in brackets as a regular expression, and where the text goes on."""
-    at = start + 1
-    negated = text[at : at + 1] in (b"!", b"^")
-    at += negated
+    negated = text[start + 1 : start + 2] in (b"!", b"^")
+    first = at = start + 1 + negated
     chosen: set[int] = set()
-    first = at
-    low = -1
+    low = -1  # what a range would begin with
     while True:
-        if at >= len(text):
-            raise _Unmatchable
-        byte = text[at]
+        byte = _byte(text, at)
         if byte == ord("]") and at > first:
             break
         if byte == ord("-") and low >= 0 and at + 1 < len(text) and text[at + 1] != ord("]"):
-            at += 1
-            if text[at] == ord("\\"):
-                at += 1
-                if at >= len(text):
-                    raise _Unmatchable
-            chosen.update(range(low, text[at] + 1))
+            at += 1 + (text[at + 1] == ord("\\"))
+            chosen.update(range(low, _byte(text, at) + 1))
             low = -1
         elif text.startswith(b"[:", at) and (named := _named_class(text, at)):
             members, at = named
             chosen |= members
             low = -1
         else:
-            if byte == ord("\\"):
-                at += 1
-                if at >= len(text):
-                    raise _Unmatchable
-                byte = text[at]
-            chosen.add(byte)
-            low = byte
+            at += byte == ord("\\")
+            low = _byte(text, at)
+            chosen.add(low)
         at += 1
     if negated:
         chosen = set(range(1, 0x100)) - chosen
@@ -313,6 +302,12 @@ def _bracket(text: bytes, start: int) -> tuple[bytes, int]:
     if not chosen:
         raise _Unmatchable
     return b"[" + b"".join(b"\\x%02x" % byte for byte in sorted(chosen)) + b"]", at + 1
+
+
+def _byte(text: bytes, at: int) -> int:
+    if at >= len(text):
+        raise _Unmatchable
+    return text[at]
 
 
 def _named_class(text: bytes, at: int) -> tuple[set[int], int] | None:
