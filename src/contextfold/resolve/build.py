@@ -12,6 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from contextfold import signals
 from contextfold.canonical import HASH_PREFIX, Encodable, Malformed, version_of
 from contextfold.errors import NoDocuments, SourceInvalid, StorageFailed
 from contextfold.record import Record
@@ -39,7 +40,7 @@ from contextfold.resolve.manifest import (
     Manifest,
     make_manifest,
 )
-from contextfold.resolve.rebuild.previous import CONVERSIONS_FILE, PreviousCache, conversions_json, previous_cache
+from contextfold.resolve.rebuild.previous import SOURCES_FILE, PreviousCache, SourceRecords, previous_cache
 from contextfold.resolve.replace import Staging
 from contextfold.resolve.sources import DEFAULT_CACHE_NAME, Source, check_unchanged, read_source, survey
 from contextfold.text import count_words
@@ -52,6 +53,9 @@ TIMESTAMPS_TELL = os.name == "posix"  # elsewhere ctime is the time of creation,
 # Of a cache inside the folder that it is made of: keeps git from listing it. It is no part of the cache.
 HIDING_FILE = ".gitignore"
 HIDING_TEXT = b"*\n"
+
+_TABLE = os.path.basename(packs.TABLE_FILE)
+_NEW_TABLE = _TABLE + ".new"
 
 Progress = Callable[[int, int], None]
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -182,13 +186,10 @@ def run_build(request: BuildRequest, progress: Progress) -> BuildReport:
             raise _no_documents(sources, reading.left_out)
         is_new = not work.is_what_was_there()
         manifest = work.write_manifest(request.created_at)
-        if is_new:
-            work.write_conversions(reading.raw_versions)
-            work.write_pack(manifest)
-            work.make_durable()
         check_unchanged(before, survey(sources, rules, cache=cache))
         if is_new:
-            staging.commit()
+            work.write_source_records(reading.raw_versions)
+            work.put_in_place(manifest, staging)
         return BuildReport(
             cache=shown(cache),
             cache_version=manifest.cache_version,
@@ -217,9 +218,8 @@ def build_from(
         work.write_documents(documents, total, progress)
         manifest = work.write_manifest(created_at)
         check(manifest)
-        work.write_pack(manifest)
-        work.make_durable()
-        staging.commit()
+        work.write_source_records({})
+        work.put_in_place(manifest, staging)
         return BuildReport(
             shown(os.fsencode(cache)), manifest.cache_version, manifest.document_count, work.content_bytes
         )
@@ -296,8 +296,10 @@ class _Build:
         self._prefix = folder + b"/"
         self._previous = previous
         self._build_options = build_options
-        self._files = [HIDING_FILE] if hidden else []
+        self._files = [HIDING_FILE] if hidden else []  # that were written so far
         self.entries: list[Entry] = []
+        self._renamed: dict[str, str] = {}  # id -> path, where they differ
+        self._to_link: dict[str, Entry] = {}  # by file: documents that the cache before has in a file of this name
         self._postings = packs.PostingsBuilder()
         self._tokens: array[int] = array("Q")
         self._total_words: array[int] = array("Q")
@@ -325,8 +327,13 @@ class _Build:
                     if document is None:
                         continue
                     entry = Entry(document.id, document.version, names.next_for(document.version))
-                    write_new(self._path(entry.file), document.to_json())
                     self.entries.append(entry)
+                    if document.source != document.id:
+                        self._renamed[document.id] = document.source
+                    if self._previous is not None and self._previous.has_file(entry, document.source):
+                        self._to_link[entry.file] = entry
+                    else:
+                        self._write_document(entry.file, document)
                     self.content_bytes += len(document.content)
                     if self._previous is None:
                         postings.writelines(self._note(entry, document.content))
@@ -336,6 +343,10 @@ class _Build:
         except OSError as problem:
             raise storage_failed("cannot write", postings_path, problem) from problem
         progress(total, total)
+
+    def _write_document(self, file: str, document: Document) -> None:
+        write_new(self._path(file), document.to_json())
+        self._files.append(file)
 
     def is_what_was_there(self) -> bool:
         """Whether the cache before has the same documents and options, and is complete and untouched."""
@@ -385,15 +396,24 @@ class _Build:
         return blocks
 
     def content_of(self, number: int) -> bytes:
-        """The content of a document that was written, read back and checked."""
-        path = self._path(self.entries[number].file)
+        """The content of a document that was written or is to be linked, read back and checked."""
+        entry = self.entries[number]
+        if entry.file in self._to_link:
+            return self._document_before(entry).content
         try:
-            document = decode_document(read_regular(path))
+            document = decode_document(read_regular(self._path(entry.file)))
         except (FileAbsent, NotRegular, Malformed):
-            raise StorageFailed(f"{shown(path)} changed while the cache was built; run the build again") from None
-        if document.version != self.entries[number].version:
-            raise StorageFailed(f"{shown(path)} changed while the cache was built; run the build again")
+            raise _changed_meanwhile(self._path(entry.file)) from None
+        if document.version != entry.version:
+            raise _changed_meanwhile(self._path(entry.file))
         return document.content
+
+    def _document_before(self, entry: Entry) -> Document:
+        assert self._previous is not None
+        document = self._previous.document(entry)
+        if document is None:
+            raise _changed_meanwhile(self._previous.path)
+        return document
 
     def write_manifest(self, created_at: str) -> Manifest:
         manifest = make_manifest(self.entries, created_at, self._build_options)
@@ -401,14 +421,60 @@ class _Build:
         write_new(self._path(INDEX_FILE), manifest.index_json())
         return manifest
 
-    def write_conversions(self, raw_versions: dict[str, str]) -> None:
-        """Which bytes the documents were made of that are stored as another text; so that this is done once."""
-        if raw_versions:
-            write_new(self._path(CONVERSIONS_FILE), conversions_json(raw_versions))
-            self._files.append(CONVERSIONS_FILE)
+    def write_source_records(self, raw_versions: dict[str, str]) -> None:
+        """What the next build needs to know of the files, and the documents do not say."""
+        if raw_versions or self._renamed:
+            write_new(self._path(SOURCES_FILE), SourceRecords(self._renamed, raw_versions).to_bytes())
+            self._files.append(SOURCES_FILE)
 
-    def write_pack(self, manifest: Manifest) -> None:
-        """Last, because it records what all other files look like when they are done."""
+    def put_in_place(self, manifest: Manifest, staging: Staging) -> None:
+        """Finish the cache, and have it replace the one before.
+
+        Unchanged documents get a second name here, as late as possible, because that changes the ctime of their files:
+        until the build is done, the cache before could not vouch for them. When the cache before is removed it changes
+        once more, and so the table is written again at the end. Killed before that, the new cache is complete and
+        correct, but slow to read until the next build.
+        """
+        self._link_documents()
+        write_new(self._path(packs.TABLE_FILE), self._table(manifest))
+        self._make_durable()
+        pack_folder = os.open(self._path(packs.PACK_FOLDER), os.O_RDONLY) if self._to_link else None
+        try:
+            with signals.held_back():
+                staging.commit()
+                if pack_folder is not None:
+                    self._prefix = os.path.join(staging.target, b"")
+                    self._record_files_again(manifest, pack_folder)
+        finally:
+            if pack_folder is not None:
+                os.close(pack_folder)
+
+    def _link_documents(self) -> None:
+        """Take over the files of unchanged documents; where that is not possible, write them."""
+        for file, entry in list(self._to_link.items()):
+            assert self._previous is not None
+            if not self._previous.link(file, self._path(file)):
+                self._write_document(file, self._document_before(entry))
+                del self._to_link[file]
+
+    def _record_files_again(self, manifest: Manifest, pack_folder: int) -> None:
+        """Replace the table. Through a descriptor, because another build may have replaced the whole cache already."""
+        try:
+            table = self._table(manifest)
+            made = os.open(_NEW_TABLE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=pack_folder)
+            try:
+                rest = memoryview(table)
+                while rest:
+                    rest = rest[os.write(made, rest) :]
+                os.fsync(made)
+            finally:
+                os.close(made)
+            os.rename(_NEW_TABLE, _TABLE, src_dir_fd=pack_folder, dst_dir_fd=pack_folder)
+        except (OSError, StorageFailed):
+            pass  # the cache is complete without it
+
+    def _table(self, manifest: Manifest) -> bytes:
+        """The table of the packed index. It records what all other files look like, so they must be written."""
         files = [entry.file.encode() for entry in manifest.entries]
         recorded_at_ns = self._clock_after(fingerprints(self._prefix, [*packs.FRAME, *files]))
         settled = packs.older_than(recorded_at_ns, fingerprints(self._prefix, [*packs.FRAME, *files]))
@@ -425,11 +491,10 @@ class _Build:
             blocks=self._postings.blocks,
             first_terms=self._postings.first_terms,
         )
-        write_new(self._path(packs.TABLE_FILE), pack.to_bytes())
+        return pack.to_bytes()
 
-    def make_durable(self) -> None:
-        files = [entry.file for entry in self.entries]
-        files += [*self._files, packs.POSTINGS_FILE, packs.TABLE_FILE, MANIFEST_FILE, INDEX_FILE]
+    def _make_durable(self) -> None:
+        files = [*self._files, packs.POSTINGS_FILE, packs.TABLE_FILE, MANIFEST_FILE, INDEX_FILE]
         make_durable(self._prefix, [*files, packs.PACK_FOLDER, DOCUMENTS_FOLDER])
 
     def _clock_after(self, seen: array[int]) -> int:
@@ -460,6 +525,10 @@ def _ctime_stays(probe: bytes) -> bool:
     before_ns = os.lstat(probe).st_ctime_ns
     os.utime(probe, ns=(0, 0))
     return os.lstat(probe).st_ctime_ns >= before_ns
+
+
+def _changed_meanwhile(path: bytes) -> StorageFailed:
+    return StorageFailed(f"{shown(path)} changed while the cache was built; run the build again")
 
 
 def _digest(entry: Entry) -> bytes:
