@@ -3,10 +3,13 @@
     ContextError
     ├── CacheMissing     cache_missing    no folder at that path
     ├── CacheInvalid     cache_invalid    the folder breaks the cache's rules; retrying will not help
-    │   └── SourceInvalid                 a source document cannot become part of a cache
+    │   ├── SourceInvalid                 a source document cannot become part of a cache
+    │   │   └── NoDocuments               a folder in which no file is a document
+    │   └── BundleInvalid                 a packed cache that is damaged, or no packed cache
     ├── QueryInvalid     invalid_query    the query is not text
     ├── BudgetInvalid    invalid_budget   the budget is not a whole number in range
     ├── StorageFailed    io_error         the system could not read or write; retrying may help
+    │   └── CacheExists                   a build would replace something that is already there
     ├── InternalError    internal_error   a bug of ours
     └── FoldError                         folding; each carries its own message, and data for programs
         ├── ArgumentInvalid       invalid_argument      a field of the call breaks its rule
@@ -64,6 +67,14 @@ class SourceInvalid(CacheInvalid):
     message = "A source cannot be built into a cache"
 
 
+class NoDocuments(SourceInvalid):
+    message = "There are no documents to build a cache of"
+
+
+class BundleInvalid(CacheInvalid):
+    message = "The packed cache cannot be read"
+
+
 class QueryInvalid(ContextError):
     code = "invalid_query"
     message = "Query is invalid"
@@ -77,6 +88,10 @@ class BudgetInvalid(ContextError):
 class StorageFailed(ContextError):
     code = "io_error"
     message = "I/O error occurred"
+
+
+class CacheExists(StorageFailed):
+    message = "There is already something at the path of the cache"
 
 
 class InternalError(ContextError):

@@ -1,20 +1,38 @@
-"""Compiling a folder of documents into a cache, all or nothing. Orders the pure parts and the disk; knows no format."""
+"""Compiling documents into a cache, all or nothing. Orders the pure parts and the disk; knows no format.
+
+The documents come from a folder or from a packed cache. Where a cache is being replaced, finished work is taken over
+from it: a segment of the packed index whose documents did not change, and the text of a page that did not.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from contextfold.common.canonical import HASH_PREFIX
+from contextfold.common import signals
+from contextfold.common.canonical import HASH_PREFIX, Encodable, Malformed, version_of
 from contextfold.common.record import Record
 from contextfold.common.text import count_words
 from contextfold.common.token_counter import tokens_of
-from contextfold.errors import StorageFailed
+from contextfold.errors import NoDocuments, SourceInvalid, StorageFailed
 from contextfold.resolve import pack as packs
-from contextfold.resolve.document import Document
-from contextfold.resolve.files import fingerprints, make_durable, shown, storage_failed, write_new
+from contextfold.resolve.document import Document, decode_document
+from contextfold.resolve.documents import kinds
+from contextfold.resolve.documents.conversion import NotText, is_converted, text_of
+from contextfold.resolve.documents.rules import ALL_TEXT, DocumentRules, make_rules
+from contextfold.resolve.files import (
+    FileAbsent,
+    NotRegular,
+    fingerprints,
+    make_durable,
+    read_regular,
+    shown,
+    storage_failed,
+    write_new,
+)
 from contextfold.resolve.manifest import (
     DOCUMENTS_FOLDER,
     INDEX_FILE,
@@ -24,15 +42,27 @@ from contextfold.resolve.manifest import (
     Manifest,
     make_manifest,
 )
+from contextfold.resolve.rebuild.previous import SOURCES_FILE, PreviousCache, SourceRecords, previous_cache
 from contextfold.resolve.replace import Staging
-from contextfold.resolve.sources import Source, check_unchanged, read_source, survey
+from contextfold.resolve.sources import DEFAULT_CACHE_NAME, Source, check_unchanged, read_source, survey
 
 CLOCK_TICK_S = 0.002
 CLOCK_TICKS = 1500  # three seconds: the coarsest file systems count in two
-NEVER_NS = -(2**63)  # older than this is nothing
+NEVER_NS = -(2**63)  # older than any timestamp
 TIMESTAMPS_TELL = os.name == "posix"  # elsewhere ctime is the time of creation, which no change moves
+# Of a cache inside the folder that it is made of: keeps git from listing it. It is no part of the cache.
+HIDING_FILE = ".gitignore"
+HIDING_TEXT = b"*\n"
+
+_TABLE = os.path.basename(packs.TABLE_FILE)
+_NEW_TABLE = _TABLE + ".new"
 
 Progress = Callable[[int, int], None]
+Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+
+def silent(_done: int, _total: int) -> None:
+    """Progress that nobody watches."""
 
 
 class BuildReport(Record):
@@ -40,26 +70,159 @@ class BuildReport(Record):
     cache_version: str
     document_count: int
     content_bytes: int
+    left_out: Mapping[str, int] = {}  # how many files, by the reason
+    is_changed: bool = True  # False: the cache was up to date and is still the one that it was
+    reused: int = 0  # documents whose index entries come from the cache before
 
 
-def build(sources: bytes, cache: bytes, *, force: bool, created_at: str, progress: Progress) -> BuildReport:
-    """Compile `sources` into `cache`; on any failure what was at `cache` is still there, and nothing else is."""
+class BuildRequest(Record):
+    """What to build, where, and by which rules."""
+
+    sources: bytes
+    cache: bytes
+    rules: DocumentRules | None  # None: the rules that the cache at the path remembers, or the default of the kinds
+    kinds: str
+    force: bool
+    created_at: str
+
+    def chosen_rules(self, previous: PreviousCache | None) -> DocumentRules:
+        if self.rules is not None:
+            return self.rules
+        remembered = previous.rules if previous else None
+        return remembered if remembered and remembered.kinds == self.kinds else make_rules(self.kinds)
+
+    def may_replace(self, previous: PreviousCache | None) -> bool:
+        """Whether what is at the path may go: always by --force, and a cache of all text that is built again."""
+        if self.force or self.kinds != ALL_TEXT:
+            return self.force
+        is_its_own = previous is not None and previous.rules is not None and previous.rules.kinds == ALL_TEXT
+        return is_its_own or self.is_inside
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the cache is the default one, inside the folder that it is made of."""
+        return self.kinds == ALL_TEXT and os.path.abspath(self.cache) == os.path.abspath(default_cache(self.sources))
+
+
+def default_cache(sources: bytes) -> bytes:
+    return os.path.join(sources, DEFAULT_CACHE_NAME)
+
+
+def build(
+    sources: Path,
+    cache: Path | None = None,
+    *,
+    kinds: str = ALL_TEXT,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+    gitignore: bool | None = None,
+    defaults: bool = False,
+    force: bool = False,
+    created_at: str | None = None,
+    progress: Progress = silent,
+) -> BuildReport:
+    """Compile the documents below `sources` into the folder `cache`, `sources`/.context-cache if not given.
+
+    `kinds` is "text" for every kind of text that is known, or "markdown" for `.md` files alone, read strictly.
+    `include` and `exclude` are patterns as in a .gitignore file; `gitignore` says whether such files are followed.
+    Without any of these three, a cache that is built again keeps those it was built with, unless `defaults` is true.
+    On any failure what was at `cache` is still there, and nothing else is.
+    """
+    request = make_request(
+        sources,
+        cache,
+        kinds=kinds,
+        include=include,
+        exclude=exclude,
+        gitignore=gitignore,
+        defaults=defaults,
+        force=force,
+        created_at=created_at,
+    )
+    return run_build(request, progress)
+
+
+def make_request(
+    sources: Path,
+    cache: Path | None,
+    *,
+    kinds: str,
+    include: Sequence[str] | None,
+    exclude: Sequence[str] | None,
+    gitignore: bool | None,
+    defaults: bool,
+    force: bool,
+    created_at: str | None = None,
+) -> BuildRequest:
+    options = (include, exclude, gitignore)
+    rules = make_rules(kinds, include=include or (), exclude=exclude or (), gitignore=gitignore)
+    folder = os.fsencode(sources)
+    return BuildRequest(
+        folder,
+        default_cache(folder) if cache is None else os.fsencode(cache),
+        None if options == (None, None, None) and not defaults else rules,
+        kinds,
+        force,
+        created_at or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
+
+
+def run_build(request: BuildRequest, progress: Progress) -> BuildReport:
+    sources, cache = request.sources, request.cache
     if not os.path.isdir(sources):
-        raise StorageFailed(f"{shown(sources)} is not a folder; --sources takes the folder that holds your .md files")
+        raise StorageFailed(f"{shown(sources)} is not a folder; give the folder that holds your documents")
     if _is_inside(sources, cache):
         raise StorageFailed(
             f"{shown(cache)} holds the sources {shown(sources)}, which replacing it would delete; choose another path"
         )
-    with Staging(cache, force=force) as staging:
-        found = survey(sources)
-        work = _Build(staging.path)
-        work.write_documents(found, progress)
+    with Staging(cache, force=request.may_replace(previous_cache(cache))) as staging:
+        previous = previous_cache(staging.target)  # again: from here on nobody else replaces it
+        rules = request.chosen_rules(previous)
+        before = survey(sources, rules, cache=cache)
+        work = _Build(staging.path, previous, rules.to_options(), always_new=request.force, hidden=request.is_inside)
+        reading = _Reading(rules, previous, before.left_out)
+        work.write_documents(reading.documents(before.sources), len(before.sources), progress)
+        if not work.entries and rules.is_lenient:
+            raise _no_documents(sources, reading.left_out)
+        is_new = not work.is_what_was_there()
+        manifest = work.write_manifest(request.created_at)
+        check_unchanged(before, survey(sources, rules, cache=cache))
+        if is_new:
+            work.write_source_records(reading.raw_versions)
+            work.put_in_place(manifest, staging)
+        return BuildReport(
+            cache=shown(cache),
+            cache_version=manifest.cache_version,
+            document_count=manifest.document_count,
+            content_bytes=work.content_bytes,
+            left_out=dict(reading.left_out),
+            is_changed=is_new,
+            reused=work.reused,
+        )
+
+
+def build_from(
+    documents: Iterable[Document],
+    total: int,
+    cache: Path,
+    *,
+    build_options: Mapping[str, Encodable] | None,
+    check: Callable[[Manifest], None],
+    force: bool,
+    created_at: str,
+    progress: Progress = silent,
+) -> BuildReport:
+    """Make a cache of documents that come in the order of their ids; `check` may refuse it at the end."""
+    with Staging(os.fsencode(cache), force=force) as staging:
+        work = _Build(staging.path, None, build_options)
+        work.write_documents(documents, total, progress)
         manifest = work.write_manifest(created_at)
-        work.write_pack(manifest)
-        work.make_durable()
-        check_unchanged(sources, found)
-        staging.commit()
-        return BuildReport(shown(cache), manifest.cache_version, manifest.document_count, work.content_bytes)
+        check(manifest)
+        work.write_source_records({})
+        work.put_in_place(manifest, staging)
+        return BuildReport(
+            shown(os.fsencode(cache)), manifest.cache_version, manifest.document_count, work.content_bytes
+        )
 
 
 def _is_inside(path: bytes, folder: bytes) -> bool:
@@ -67,16 +230,83 @@ def _is_inside(path: bytes, folder: bytes) -> bool:
     return os.path.commonpath([real_path, real_folder]) == real_folder
 
 
+def _no_documents(sources: bytes, left_out: Counter[str]) -> NoDocuments:
+    others = f" ({counted(left_out)} left out)" if left_out else ""
+    return NoDocuments(
+        f"{shown(sources)} has no file that is read as text{others}; name another folder, "
+        "or choose files with --include GLOB"
+    )
+
+
+def counted(left_out: Mapping[str, int]) -> str:
+    """How many files were left out, and why, in the order of how many."""
+    ordered = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count:,} {why}" for why, count in ordered)
+
+
+class _Reading:
+    """Turns the files of a survey into documents; counts those that are left out."""
+
+    def __init__(self, rules: DocumentRules, previous: PreviousCache | None, left_out: Counter[str]) -> None:
+        self._rules = rules
+        self._previous = previous
+        self.left_out = Counter(left_out)
+        self.raw_versions: dict[str, str] = {}  # of the files that are stored as another text, by id
+
+    def documents(self, sources: Iterable[Source]) -> Iterator[Document | None]:
+        """A document for each source, None for one that is left out."""
+        for source in sources:
+            raw = read_source(source)
+            try:
+                yield Document.from_source(source.source, self._text(source, raw))
+            except NotText as problem:
+                if not self._rules.is_lenient:
+                    raise SourceInvalid(f"{shown(source.path)}: {problem}") from None
+                self.left_out[problem.why] += 1
+                yield None
+
+    def _text(self, source: Source, raw: bytes) -> bytes:
+        name = os.path.basename(source.path)
+        if self._rules.is_lenient:
+            why = kinds.fault_of(name, raw)
+            if why and not (why == kinds.GENERATED and source.is_included):
+                raise NotText(why, why)
+        if not is_converted(name):
+            return text_of(name, raw)
+        raw_version = version_of(raw)
+        known = self._previous.converted(source.id, raw_version) if self._previous else None
+        text = text_of(name, raw) if known is None else known
+        self.raw_versions[source.id] = raw_version
+        return text
+
+
 class _Build:
     """The new cache while it grows in the staging folder."""
 
-    def __init__(self, folder: bytes) -> None:
+    def __init__(
+        self,
+        folder: bytes,
+        previous: PreviousCache | None = None,
+        build_options: Mapping[str, Encodable] | None = None,
+        *,
+        always_new: bool = True,
+        hidden: bool = False,
+    ) -> None:
+        self._always_new = always_new
         self._prefix = folder + b"/"
-        self._entries: list[Entry] = []
+        self._previous = previous
+        self._build_options = build_options
+        self._files = [HIDING_FILE] if hidden else []  # that were written so far
+        self.entries: list[Entry] = []
+        self._renamed: dict[str, str] = {}  # id -> path, where they differ
+        self._to_link: dict[str, Entry] = {}  # by file: documents that the cache before has in a file of this name
         self._postings = packs.PostingsBuilder()
         self._tokens: array[int] = array("Q")
         self._total_words: array[int] = array("Q")
         self.content_bytes = 0
+        self.reused = 0
+        if hidden:
+            write_new(self._path(HIDING_FILE), HIDING_TEXT)
         for name in (DOCUMENTS_FOLDER, packs.PACK_FOLDER):
             try:
                 os.mkdir(self._path(name))
@@ -86,39 +316,165 @@ class _Build:
     def _path(self, file: str) -> bytes:
         return self._prefix + file.encode()
 
-    def write_documents(self, found: list[Source], progress: Progress) -> None:
-        postings_path = self._path(packs.POSTINGS_FILE)
+    def write_documents(self, documents: Iterable[Document | None], total: int, progress: Progress) -> None:
+        """Write every document, and the postings of all of them unless the cache before has some to take over."""
         names = FileNames()
+        postings_path = self._path(packs.POSTINGS_FILE)
         try:
             with open(postings_path, "xb") as postings:
-                for number, source in enumerate(found):
-                    progress(number, len(found))
-                    document = Document.from_source(source.source, read_source(source))
+                for number, document in enumerate(documents):
+                    progress(number, total)
+                    if document is None:
+                        continue
                     entry = Entry(document.id, document.version, names.next_for(document.version))
-                    write_new(self._path(entry.file), document.to_json())
-                    postings.writelines(self._note(entry, document.content))
+                    self.entries.append(entry)
+                    if document.source != document.id:
+                        self._renamed[document.id] = document.source
+                    if self._previous is not None and self._previous.has_file(entry, document.source):
+                        self._to_link[entry.file] = entry
+                    else:
+                        self._write_document(entry.file, document)
+                    self.content_bytes += len(document.content)
+                    if self._previous is None:
+                        postings.writelines(self._note(entry, document.content))
+                if self._previous is not None and not self.is_what_was_there():
+                    postings.writelines(self._noted_with(self._previous))
                 postings.writelines(self._postings.finish())
         except OSError as problem:
             raise storage_failed("cannot write", postings_path, problem) from problem
-        progress(len(found), len(found))
+        progress(total, total)
+
+    def _write_document(self, file: str, document: Document) -> None:
+        write_new(self._path(file), document.to_json())
+        self._files.append(file)
+
+    def is_what_was_there(self) -> bool:
+        """Whether the cache before has the same documents and options, and is complete and untouched."""
+        previous = self._previous
+        return (
+            previous is not None
+            and not self._always_new
+            and tuple(self.entries) == previous.manifest.entries
+            and self._build_options == previous.manifest.build_options
+            and previous.is_untouched()
+        )
 
     def _note(self, entry: Entry, content: bytes) -> Iterator[bytes]:
         """Keep what the pack will say of a document; gives the postings that are ready to be written."""
         counts = count_words(content)
-        self._entries.append(entry)
         self._tokens.append(tokens_of(len(content)))
         self._total_words.append(sum(counts.values()))
-        self.content_bytes += len(content)
-        return self._postings.add(counts)
+        return self._postings.add(_digest(entry), counts)
+
+    def _noted_with(self, previous: PreviousCache) -> Iterator[bytes]:
+        """The postings of all documents: whole segments of the cache before, and whatever else is to be counted."""
+        ids = [entry.id.encode() for entry in self.entries]
+        versions = b"".join(map(_digest, self.entries))
+        number = 0
+        while number < len(ids):
+            segment = previous.segment_at(number, ids, versions) if self._postings.is_between_segments else None
+            taken = self._take_over(previous, segment) if segment is not None else None
+            if taken is None:
+                yield from self._note(self.entries[number], self.content_of(number))
+                number += 1
+            else:
+                yield from taken
+                number = len(self._tokens)
+
+    def _take_over(self, previous: PreviousCache, segment: int) -> list[bytes] | None:
+        """The blocks of a segment of the cache before; None if they are damaged."""
+        pack = previous.pack
+        assert pack is not None
+        try:
+            blocks = self._postings.adopt(pack, segment, previous.read_postings)
+        except Malformed:
+            return None
+        first, length = pack.segments[segment].first_document, pack.segment_length(segment)
+        self._tokens.extend(pack.tokens[first : first + length])
+        self._total_words.extend(pack.total_words[first : first + length])
+        self.reused += length
+        return blocks
+
+    def content_of(self, number: int) -> bytes:
+        """The content of a document that was written or is to be linked, read back and checked."""
+        entry = self.entries[number]
+        if entry.file in self._to_link:
+            return self._document_before(entry).content
+        try:
+            document = decode_document(read_regular(self._path(entry.file)))
+        except (FileAbsent, NotRegular, Malformed):
+            raise _changed_meanwhile(self._path(entry.file)) from None
+        if document.version != entry.version:
+            raise _changed_meanwhile(self._path(entry.file))
+        return document.content
+
+    def _document_before(self, entry: Entry) -> Document:
+        assert self._previous is not None
+        document = self._previous.document(entry)
+        if document is None:
+            raise _changed_meanwhile(self._previous.path)
+        return document
 
     def write_manifest(self, created_at: str) -> Manifest:
-        manifest = make_manifest(self._entries, created_at)
+        manifest = make_manifest(self.entries, created_at, self._build_options)
         write_new(self._path(MANIFEST_FILE), manifest.to_json())
         write_new(self._path(INDEX_FILE), manifest.index_json())
         return manifest
 
-    def write_pack(self, manifest: Manifest) -> None:
-        """Last, because it records what all other files look like when they are done."""
+    def write_source_records(self, raw_versions: dict[str, str]) -> None:
+        """What the next build needs to know of the files, and the documents do not say."""
+        if raw_versions or self._renamed:
+            write_new(self._path(SOURCES_FILE), SourceRecords(self._renamed, raw_versions).to_bytes())
+            self._files.append(SOURCES_FILE)
+
+    def put_in_place(self, manifest: Manifest, staging: Staging) -> None:
+        """Finish the cache, and have it replace the one before.
+
+        Unchanged documents get a second name here, as late as possible, because that changes the ctime of their files:
+        until the build is done, the cache before could not vouch for them. When the cache before is removed it changes
+        once more, and so the table is written again at the end. Killed before that, the new cache is complete and
+        correct, but slow to read until the next build.
+        """
+        self._link_documents()
+        write_new(self._path(packs.TABLE_FILE), self._table(manifest))
+        self._make_durable()
+        pack_folder = os.open(self._path(packs.PACK_FOLDER), os.O_RDONLY) if self._to_link else None
+        try:
+            with signals.held_back():
+                staging.commit()
+                if pack_folder is not None:
+                    self._prefix = os.path.join(staging.target, b"")
+                    self._record_files_again(manifest, pack_folder)
+        finally:
+            if pack_folder is not None:
+                os.close(pack_folder)
+
+    def _link_documents(self) -> None:
+        """Take over the files of unchanged documents; where that is not possible, write them."""
+        for file, entry in list(self._to_link.items()):
+            assert self._previous is not None
+            if not self._previous.link(file, self._path(file)):
+                self._write_document(file, self._document_before(entry))
+                del self._to_link[file]
+
+    def _record_files_again(self, manifest: Manifest, pack_folder: int) -> None:
+        """Replace the table. Through a descriptor, because another build may have replaced the whole cache already."""
+        try:
+            table = self._table(manifest)
+            made = os.open(_NEW_TABLE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=pack_folder)
+            try:
+                rest = memoryview(table)
+                while rest:
+                    rest = rest[os.write(made, rest) :]
+                os.fsync(made)
+            finally:
+                os.close(made)
+            os.rename(_NEW_TABLE, _TABLE, src_dir_fd=pack_folder, dst_dir_fd=pack_folder)
+        except (OSError, StorageFailed):
+            pass  # the cache is complete without it
+
+    def _table(self, manifest: Manifest) -> bytes:
+        """The table of the packed index. It records what all other files look like, so they must be written."""
         files = [entry.file.encode() for entry in manifest.entries]
         recorded_at_ns = self._clock_after(fingerprints(self._prefix, [*packs.FRAME, *files]))
         settled = packs.older_than(recorded_at_ns, fingerprints(self._prefix, [*packs.FRAME, *files]))
@@ -130,16 +486,15 @@ class _Build:
             total_words=self._total_words,
             files=files,
             ids=[entry.id.encode() for entry in manifest.entries],
-            versions=b"".join(bytes.fromhex(entry.version.removeprefix(HASH_PREFIX)) for entry in manifest.entries),
+            versions=b"".join(map(_digest, manifest.entries)),
             segments=self._postings.segments,
             blocks=self._postings.blocks,
             first_terms=self._postings.first_terms,
         )
-        write_new(self._path(packs.TABLE_FILE), pack.to_bytes())
+        return pack.to_bytes()
 
-    def make_durable(self) -> None:
-        files = [entry.file for entry in self._entries]
-        files += [packs.POSTINGS_FILE, packs.TABLE_FILE, MANIFEST_FILE, INDEX_FILE]
+    def _make_durable(self) -> None:
+        files = [*self._files, packs.POSTINGS_FILE, packs.TABLE_FILE, MANIFEST_FILE, INDEX_FILE]
         make_durable(self._prefix, [*files, packs.PACK_FOLDER, DOCUMENTS_FOLDER])
 
     def _clock_after(self, seen: array[int]) -> int:
@@ -170,3 +525,11 @@ def _ctime_stays(probe: bytes) -> bool:
     before_ns = os.lstat(probe).st_ctime_ns
     os.utime(probe, ns=(0, 0))
     return os.lstat(probe).st_ctime_ns >= before_ns
+
+
+def _changed_meanwhile(path: bytes) -> StorageFailed:
+    return StorageFailed(f"{shown(path)} changed while the cache was built; run the build again")
+
+
+def _digest(entry: Entry) -> bytes:
+    return bytes.fromhex(entry.version.removeprefix(HASH_PREFIX))

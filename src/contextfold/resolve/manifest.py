@@ -41,6 +41,8 @@ class Manifest(Record):
     created_at: str
     document_count: int
     entries: tuple[Entry, ...]  # by id
+    # The options that chose the documents, where they are not the first version's. Nothing is checked against it.
+    build_options: Mapping[str, Encodable] | None = None
 
     def to_json(self) -> bytes:
         members: dict[str, Encodable] = {
@@ -50,6 +52,8 @@ class Manifest(Record):
             "document_count": self.document_count,
             "documents": [entry._asdict() for entry in self.entries],
         }
+        if self.build_options is not None:
+            members["build_options"] = self.build_options
         return encode(members, pretty=True).encode()
 
     def index_json(self) -> bytes:
@@ -68,9 +72,11 @@ class Manifest(Record):
                 yield f"lists the id {name} {count} times"
 
 
-def make_manifest(entries: Iterable[Entry], created_at: str) -> Manifest:
+def make_manifest(
+    entries: Iterable[Entry], created_at: str, build_options: Mapping[str, Encodable] | None = None
+) -> Manifest:
     by_id = tuple(entries)
-    return Manifest(cache_version_of(by_id), BUILD_CONFIG, created_at, len(by_id), by_id)
+    return Manifest(cache_version_of(by_id), BUILD_CONFIG, created_at, len(by_id), by_id, build_options)
 
 
 def cache_version_of(entries: Iterable[Entry]) -> str:
@@ -95,7 +101,15 @@ def decode_manifest(raw: bytes) -> Manifest:
     entries = [Entry(**_strings(fields(item, _ENTRY_FIELDS, "a manifest entry"))) for item in documents]
     entries.sort(key=lambda entry: entry.sort_key)
     known_config = {name: config[name] for name in BUILD_CONFIG}
-    return Manifest(str(members["cache_version"]), known_config, created_at, count, tuple(entries))
+    options = members.get("build_options")
+    return Manifest(
+        str(members["cache_version"]),
+        known_config,
+        created_at,
+        count,
+        tuple(entries),
+        options if isinstance(options, dict) else None,
+    )
 
 
 def decode_index(raw: bytes) -> dict[str, str]:

@@ -7,6 +7,9 @@ doubt about them costs time, never a different answer. Pure; turns values into b
     table     magic, SHA-256 of the rest, length of a JSON head, the head, sections of fixed order
     postings  blocks of some 16 KB, each holding whole terms of one segment, in byte order
     segment   a run of at most 65,536 documents indexed together, so that build's memory stays bounded
+
+A segment ends after a document whose version says so, so a changed document changes the segment that it is in and no
+other. A build over an existing cache copies the blocks of the others.
 """
 
 from __future__ import annotations
@@ -42,6 +45,9 @@ COUNT_BITS = 16  # a posting is the document's ordinal in its segment, and in th
 POSTING_COUNT_MAX = (1 << COUNT_BITS) - 1
 SEGMENT_MAX_DOCUMENTS = 1 << 16
 SEGMENT_MAX_POSTINGS = 2_000_000  # bounds what build holds in memory
+SEGMENT_MIN_DOCUMENTS = 256
+SEGMENT_ENDS_IN = 1024  # documents behind the least, on average
+SEGMENTATION = 2  # the version of these rules; a pack made by others is read, but nothing is copied from it
 SEPARATOR = b"\0"  # in no path, hence in no id and no file
 TERM_SEPARATOR = b"\n"  # in no word
 
@@ -81,7 +87,12 @@ class PostingsBuilder:
         self._postings: defaultdict[bytes, array[int]] = defaultdict(lambda: array("I"))
         self._posting_count = 0
 
-    def add(self, counts: Mapping[bytes, int]) -> Iterator[bytes]:
+    @property
+    def is_between_segments(self) -> bool:
+        return self._documents == self._first_document
+
+    def add(self, version: bytes, counts: Mapping[bytes, int]) -> Iterator[bytes]:
+        """Take the words of the next document, whose version is the SHA-256 of its content."""
         ordinal = self._documents - self._first_document
         if max(counts.values(), default=0) > POSTING_COUNT_MAX:
             counts = self._without_overflow(ordinal, counts)
@@ -90,8 +101,30 @@ class PostingsBuilder:
         deque(map(array.append, map(self._postings.__getitem__, counts), made), maxlen=0)
         self._documents += 1
         self._posting_count += len(counts)
-        if ordinal + 1 == SEGMENT_MAX_DOCUMENTS or self._posting_count >= SEGMENT_MAX_POSTINGS:
+        if (
+            (ordinal + 1 >= SEGMENT_MIN_DOCUMENTS and ends_a_segment(version))
+            or ordinal + 1 == SEGMENT_MAX_DOCUMENTS
+            or self._posting_count >= SEGMENT_MAX_POSTINGS
+        ):
             yield from self.finish()
+
+    def adopt(self, pack: Pack, number: int, read_block: Callable[[int, int], bytes]) -> list[bytes]:
+        """Take a whole segment of another pack; Malformed, and nothing is taken, if one of its blocks is damaged."""
+        assert self.is_between_segments
+        segment = pack.segments[number]
+        of_segment = range(segment.first_block, segment.end_block)
+        blocks = [read_block(pack.blocks[at].offset, pack.blocks[at].length) for at in of_segment]
+        if [_block_digest(block) for block in blocks] != [pack.blocks[at].digest for at in of_segment]:
+            raise Malformed("a block of the packed index is damaged")
+        first_block = len(self.blocks)
+        for at, block in zip(of_segment, blocks, strict=True):
+            self.first_terms.append(pack.first_terms[at])
+            self.blocks.append(pack.blocks[at]._replace(offset=self.byte_count))
+            self.byte_count += len(block)
+        self._documents += pack.segment_length(number)
+        self.segments.append(Segment(self._first_document, first_block, len(self.blocks)))
+        self._first_document = self._documents
+        return blocks
 
     def _without_overflow(self, ordinal: int, counts: Mapping[bytes, int]) -> dict[bytes, int]:
         """Spread what one posting cannot hold over several; whoever counts adds them up."""
@@ -133,6 +166,10 @@ class PostingsBuilder:
         return block
 
 
+def ends_a_segment(version: bytes) -> bool:
+    return int.from_bytes(version[:4], "little") % SEGMENT_ENDS_IN == 0
+
+
 def _block_digest(block: bytes) -> bytes:
     return hashlib.sha256(block).digest()[:BLOCK_DIGEST_BYTES]
 
@@ -170,6 +207,12 @@ class Pack(Record):
     segments: list[Segment]
     blocks: list[Block]
     first_terms: list[bytes]  # of each block
+    segmentation: int = SEGMENTATION
+
+    def segment_length(self, number: int) -> int:
+        """How many documents a segment has."""
+        behind = self.segments[number + 1].first_document if number + 1 < len(self.segments) else len(self.ids)
+        return behind - self.segments[number].first_document
 
     @property
     def is_consistent(self) -> bool:
@@ -243,6 +286,7 @@ class Pack(Record):
                 "byte_order": sys.byteorder,
                 "frame": self.frame.tolist(),
                 "segments": self.segments,
+                "segmentation": self.segmentation,
                 "sections": [len(section) for section in sections],
             }
         ).encode()
@@ -299,6 +343,7 @@ def _laid_out(body: memoryview) -> Pack:
         segments=[Segment(*segment) for segment in head["segments"]],
         blocks=_blocks(_integers("Q", offsets), _integers("Q", lengths), digests),
         first_terms=first_terms.split(TERM_SEPARATOR) if offsets else [],
+        segmentation=head.get("segmentation", 1),
     )
 
 

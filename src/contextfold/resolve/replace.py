@@ -16,7 +16,7 @@ import sys
 from types import TracebackType
 
 from contextfold.common import signals
-from contextfold.errors import StorageFailed
+from contextfold.errors import CacheExists, StorageFailed
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, is_folder, shown, storage_failed, sync
 from contextfold.resolve.manifest import MANIFEST_FILE
 
@@ -124,7 +124,7 @@ class Staging:
         if not os.path.lexists(self.target):
             return
         if not self._force:
-            raise StorageFailed(
+            raise CacheExists(
                 f"{shown(self.target)} is already there; add --force to replace it, or choose another path"
             )
         if os.path.ismount(self.target):

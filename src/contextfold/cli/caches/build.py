@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import time
 from collections.abc import Mapping
 from types import FrameType
 
@@ -22,10 +20,10 @@ def run(values: Mapping[str, str]) -> int:
     progress = ProgressLine("building")
     try:
         built = build(
-            os.fsencode(values["sources"]),
-            os.fsencode(values["cache"]),
+            values["sources"],
+            values["cache"],
+            kinds="markdown",
             force="force" in values,
-            created_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             progress=progress,
         )
     finally:

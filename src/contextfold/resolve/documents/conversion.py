@@ -1,0 +1,48 @@
+"""From the bytes of a file to the text that is stored of it. Pure.
+
+HTML pages and notebooks are stored as their text; any other file is stored as it is. The version of this step is part
+of what a cache remembers, because a later one may give another text for the same bytes.
+"""
+
+from __future__ import annotations
+
+from contextfold.common.canonical import Malformed
+from contextfold.resolve.documents.kinds import HTML, NO_NOTEBOOK, NOT_UTF_8, NOTEBOOK, suffix_of
+
+CONVERSION_VERSION = 1
+
+
+class NotText(Exception):
+    """Bytes that cannot become a document: `why` for a count, the message for a person who must repair the file."""
+
+    def __init__(self, why: str, message: str) -> None:
+        super().__init__(message)
+        self.why = why
+
+
+def is_converted(name: bytes) -> bool:
+    """Whether a file of this name is stored as something else than its own bytes."""
+    suffix = suffix_of(name)
+    return suffix in HTML or suffix in NOTEBOOK
+
+
+def text_of(name: bytes, raw: bytes) -> bytes:
+    """What is stored of a file, as UTF-8; NotText if there is no text in it."""
+    if suffix_of(name) in NOTEBOOK:
+        from contextfold.resolve.documents.notebook_text import notebook_text
+
+        try:
+            return notebook_text(raw).encode()
+        except Malformed as problem:
+            raise NotText(NO_NOTEBOOK, f"{problem}; repair the notebook, or exclude it") from None
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        raise NotText(
+            NOT_UTF_8, f"not UTF-8 at byte {problem.start}; convert the file, or move it out of the sources"
+        ) from None
+    if suffix_of(name) in HTML:
+        from contextfold.resolve.documents.html_text import html_text
+
+        return html_text(text.removeprefix("\ufeff")).encode()
+    return raw

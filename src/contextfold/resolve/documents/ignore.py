@@ -1,0 +1,323 @@
+"""Patterns of .gitignore files: which paths they exclude. Pure; knows names as bytes, reads no file.
+
+The rules are those of git, its treatment of bytes included: `?` matches one byte. A pattern is compiled once. Matching
+a path takes time linear in its length: stars inside one path component are matched from left to right without going
+back, and `**` is followed by a set of positions instead of by trying each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from contextfold.common.record import Record
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+SLASH = b"/"
+STARS = b"**"
+PATTERN_MAX_BYTES = 4096  # a longer line can match no path that a system accepts
+SPECIAL = re.compile(rb"[*?\[\\]")
+DOUBLE_STAR_AT_START = re.compile(rb"\*\*+(?=/|\\/|\Z)")
+NEVER = re.compile(rb"(?!)")
+
+DELETE = 0x7F
+_CLASSES: dict[bytes, Callable[[int], bool]] = {
+    b"alnum": lambda byte: chr(byte).isalnum(),
+    b"alpha": lambda byte: chr(byte).isalpha(),
+    b"blank": lambda byte: byte in b" \t",
+    b"cntrl": lambda byte: byte < ord(" ") or byte == DELETE,
+    b"digit": lambda byte: chr(byte).isdigit(),
+    b"graph": lambda byte: ord(" ") < byte < DELETE,
+    b"lower": lambda byte: chr(byte).islower(),
+    b"print": lambda byte: ord(" ") <= byte < DELETE,
+    b"punct": lambda byte: ord(" ") < byte < DELETE and not chr(byte).isalnum(),
+    b"space": lambda byte: byte in b" \t\n\v\f\r",
+    b"upper": lambda byte: chr(byte).isupper(),
+    b"xdigit": lambda byte: byte in b"0123456789abcdefABCDEF",
+}
+_ASCII = range(0x80)
+
+
+class _Unmatchable(ValueError):
+    """A pattern that git compares with every path and that equals none."""
+
+
+class _AnyFolders:
+    """A `**` between slashes: any number of path components."""
+
+
+_ANY_FOLDERS = _AnyFolders()
+_Component = re.Pattern[bytes] | _AnyFolders
+
+
+class Pattern(Record):
+    """One line of a .gitignore file."""
+
+    negated: bool  # paths that match are not excluded
+    folders_only: bool
+    # A pattern without a slash is compared with the last component of a path, any other with the path from the folder
+    # of the .gitignore file on. Of several alternatives, one must match.
+    name: re.Pattern[bytes] | None
+    paths: tuple[tuple[_Component, ...], ...]
+
+    def matches(self, components: Sequence[bytes], *, is_folder: bool) -> bool:
+        if self.folders_only and not is_folder:
+            return False
+        if self.name is not None:
+            return self.name.fullmatch(components[-1]) is not None
+        return any(_path_matches(path, components) for path in self.paths)
+
+
+class IgnoreFile:
+    """The patterns of one .gitignore file, or of one list of options; the last that matches a path decides."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        # A folder often has hundreds of plain names and suffixes: those are looked up together.
+        self._names: dict[bytes, int] = {}
+        self._others: list[tuple[int, Pattern]] = []
+        self._patterns: list[Pattern] = []
+        for line in lines:
+            if (pattern := parse_pattern(line)) is None:
+                continue
+            number = len(self._patterns)
+            self._patterns.append(pattern)
+            literal = _literal_name(pattern, line)
+            if literal is None:
+                self._others.append((number, pattern))
+            else:
+                self._names[literal] = number
+        self._others.reverse()
+
+    def __bool__(self) -> bool:
+        return bool(self._patterns)
+
+    def verdict(self, components: Sequence[bytes], *, is_folder: bool) -> bool | None:
+        """Whether the path, by its components from this file's folder on, is excluded; None if no pattern matches."""
+        decided = self._names.get(components[-1], -1)
+        for number, pattern in self._others:
+            if number < decided:
+                break
+            if pattern.matches(components, is_folder=is_folder):
+                decided = number
+                break
+        return None if decided < 0 else not self._patterns[decided].negated
+
+
+def ignore_file(raw: bytes) -> IgnoreFile:
+    """The patterns in the bytes of a .gitignore file."""
+    lines = raw.removeprefix(BYTE_ORDER_MARK).split(b"\n")
+    return IgnoreFile(line.removesuffix(b"\r") for line in lines if not line.startswith(b"#"))
+
+
+def parse_pattern(line: bytes) -> Pattern | None:
+    """The pattern in a line; None if the line has none. Comments are recognised by `ignore_file`."""
+    text = _without_trailing_spaces(line)
+    negated = text.startswith(b"!")
+    text = text.removeprefix(b"!")
+    folders_only = text.endswith(SLASH)
+    text = text.removesuffix(SLASH)
+    if not text or len(text) > PATTERN_MAX_BYTES or b"\0" in text:
+        return None
+    if SLASH not in text:
+        return Pattern(negated, folders_only, _compiled(text), ())
+    paths = tuple(path for text in _alternatives(text.removeprefix(SLASH)) if (path := _path(text)) is not None)
+    return Pattern(negated, folders_only, None, paths)
+
+
+def _without_trailing_spaces(line: bytes) -> bytes:
+    stripped = line.rstrip(b" ")
+    if stripped == line:
+        return line
+    backslashes = len(stripped) - len(stripped.rstrip(b"\\"))
+    return stripped + b" " if backslashes % 2 else stripped
+
+
+def _literal_name(pattern: Pattern, line: bytes) -> bytes | None:
+    """The one name that a pattern matches, if it is a pattern without wildcards for files and folders alike."""
+    if pattern.name is None or pattern.folders_only or SPECIAL.search(line):
+        return None
+    return _without_trailing_spaces(line).removeprefix(b"!")
+
+
+def _alternatives(text: bytes) -> Iterator[bytes]:
+    """What git makes of a `**` that follows plain letters: it cuts the letters off first, and so takes it for `**/`."""
+    special = SPECIAL.search(text)
+    stars = DOUBLE_STAR_AT_START.match(text, special.start()) if special else None
+    if stars is None or stars.start() == 0 or text[stars.start() - 1 : stars.start()] == SLASH:
+        yield text
+        return
+    before, after = text[: stars.start()], text[stars.end() :]
+    if after:
+        rest = after.removeprefix(b"\\").removeprefix(SLASH)
+        # An escaped slash behind the stars has no such exception.
+        if after.startswith(SLASH):
+            yield before + rest
+        yield before + b"*/**/" + rest
+    else:
+        yield before + b"*"
+        yield before + b"*/**"
+
+
+def _path(text: bytes) -> tuple[_Component, ...] | None:
+    """The components of a pattern with slashes; None if it can match nothing."""
+    components: list[_Component] = []
+    for component in _split(text):
+        if len(component) >= len(STARS) and not component.strip(b"*"):
+            if not (components and components[-1] is _ANY_FOLDERS):
+                components.append(_ANY_FOLDERS)
+        elif component and (pattern := _compiled(component)) is not NEVER:
+            components.append(pattern)
+        else:
+            return None
+    return tuple(components)
+
+
+def _split(text: bytes) -> Iterator[bytes]:
+    """The parts between slashes; a slash in brackets separates nothing."""
+    start = at = 0
+    while at < len(text):
+        if text[at : at + 1] == b"[":
+            try:
+                at = _bracket(text, at)[1]
+            except _Unmatchable:
+                at += 1
+        elif text[at : at + 2] == b"\\/":
+            # Before an escaped slash, git lets a `**` stand for one component at least.
+            if at - start >= len(STARS) and not text[start:at].strip(b"*"):
+                yield b"*"
+            yield text[start:at]
+            at += 2
+            start = at
+        elif text[at : at + 1] == b"\\":
+            at += 2
+        elif text[at : at + 1] == SLASH:
+            yield text[start:at]
+            at += 1
+            start = at
+        else:
+            at += 1
+    yield text[start:]
+
+
+def _path_matches(path: Sequence[_Component], components: Sequence[bytes]) -> bool:
+    """Follow all positions in the pattern that the components so far can have led to."""
+    end = len(path)
+    positions = _with_skipped(path, {0})
+    for number, component in enumerate(components):
+        is_last = number == len(components) - 1
+        following = set()
+        for position in positions:
+            if position == end:
+                continue
+            expected = path[position]
+            if isinstance(expected, _AnyFolders):
+                following.add(position)
+                # A `**` at the end needs at least one component; elsewhere it may stand for none.
+                if is_last and position == end - 1:
+                    return True
+            elif expected.fullmatch(component):
+                following.add(position + 1)
+        positions = _with_skipped(path, following)
+        if not positions:
+            return False
+    return end in positions
+
+
+def _with_skipped(path: Sequence[_Component], positions: set[int]) -> set[int]:
+    """These positions, and those behind a `**` that stands for no component."""
+    reached = set(positions)
+    for position in positions:
+        if position < len(path) - 1 and path[position] is _ANY_FOLDERS:
+            reached.add(position + 1)
+    return reached
+
+
+def _compiled(text: bytes) -> re.Pattern[bytes]:
+    """One path component as a regular expression that never goes back: each run between stars is taken at its first
+    match, which no later star can make wrong, and the last run must end the name."""
+    try:
+        first, *rest = _runs(text)
+    except _Unmatchable:
+        return NEVER
+    if not rest:
+        return re.compile(b"".join(first), re.DOTALL)
+    middle = b"".join(b"(?>[^/]*?" + b"".join(run) + b")" for run in rest[:-1] if run)
+    last = b"(?=[^/]{%d})[^/]*+(?<=%b)" % (len(rest[-1]), b"".join(rest[-1])) if rest[-1] else b"[^/]*+"
+    return re.compile(b"".join(first) + middle + last, re.DOTALL)
+
+
+def _runs(text: bytes) -> Iterator[list[bytes]]:
+    """What stands between the stars: a regular expression for each byte."""
+    run: list[bytes] = []
+    at = 0
+    while at < len(text):
+        letter = text[at : at + 1]
+        if letter == b"*":
+            yield run
+            run = []
+            at += 1
+        elif letter == b"?":
+            run.append(b"[^/]")
+            at += 1
+        elif letter == b"[":
+            expression, at = _bracket(text, at)
+            run.append(expression)
+        elif letter == b"\\":
+            if at + 1 == len(text):
+                raise _Unmatchable
+            run.append(re.escape(text[at + 1 : at + 2]))
+            at += 2
+        else:
+            run.append(re.escape(letter))
+            at += 1
+    yield run
+
+
+def _bracket(text: bytes, start: int) -> tuple[bytes, int]:
+    """A set of bytes in brackets as a regular expression, and where the text goes on."""
+    negated = text[start + 1 : start + 2] in (b"!", b"^")
+    first = at = start + 1 + negated
+    chosen: set[int] = set()
+    low = -1  # what a range would begin with
+    while True:
+        byte = _byte(text, at)
+        if byte == ord("]") and at > first:
+            break
+        if byte == ord("-") and low >= 0 and at + 1 < len(text) and text[at + 1] != ord("]"):
+            at += 1 + (text[at + 1] == ord("\\"))
+            chosen.update(range(low, _byte(text, at) + 1))
+            low = -1
+        elif text.startswith(b"[:", at) and (named := _named_class(text, at)):
+            members, at = named
+            chosen |= members
+            low = -1
+        else:
+            at += byte == ord("\\")
+            low = _byte(text, at)
+            chosen.add(low)
+        at += 1
+    if negated:
+        chosen = set(range(1, 0x100)) - chosen
+    chosen.discard(ord("/"))
+    if not chosen:
+        raise _Unmatchable
+    return b"[" + b"".join(b"\\x%02x" % byte for byte in sorted(chosen)) + b"]", at + 1
+
+
+def _byte(text: bytes, at: int) -> int:
+    if at >= len(text):
+        raise _Unmatchable
+    return text[at]
+
+
+def _named_class(text: bytes, at: int) -> tuple[set[int], int] | None:
+    """The bytes of a class such as [:alpha:] and the position of its last letter; None where no class is meant."""
+    end = text.find(b"]", at + 2)
+    if end < 0:
+        raise _Unmatchable
+    if end - 1 < at + 2 or text[end - 1] != ord(":"):
+        return None
+    member = _CLASSES.get(text[at + 2 : end - 1])
+    if member is None:
+        raise _Unmatchable
+    return {byte for byte in _ASCII if member(byte)}, end

@@ -1,0 +1,112 @@
+"""The options that choose documents: what a build was asked for, and how a cache remembers it. Pure.
+
+A file is a document if its kind is wanted or a pattern of `include` matches it, and neither a .gitignore file nor a
+pattern of `exclude` excludes it. Both lists have the syntax of a .gitignore file; `exclude` comes after the .gitignore
+files and so may take back what they say, with `!`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from contextfold.common.canonical import Encodable
+from contextfold.common.record import Record
+from contextfold.errors import SourceInvalid
+from contextfold.resolve.documents.ignore import PATTERN_MAX_BYTES, IgnoreFile
+from contextfold.resolve.documents.kinds import is_plain_markdown, is_text_name
+
+# The kinds that are wanted: `.md` exactly, or every kind of text that we know.
+MARKDOWN_ONLY = "markdown"
+ALL_TEXT = "text"
+PATTERNS_MAX = 10_000
+
+
+class DocumentRules(Record):
+    kinds: str = MARKDOWN_ONLY
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    gitignore: bool = False
+
+    @property
+    def is_lenient(self) -> bool:
+        """Whether a file that cannot be read as text is left out and counted, instead of failing the build."""
+        return self.kinds == ALL_TEXT
+
+    @property
+    def has_options(self) -> bool:
+        return bool(self.include or self.exclude or self.gitignore != (self.kinds == ALL_TEXT))
+
+    def to_options(self) -> dict[str, Encodable] | None:
+        """As the manifest has it; None for the first version's rules, whose manifest has no such member."""
+        return None if self == PLAIN_MARKDOWN else self._asdict()
+
+
+PLAIN_MARKDOWN = DocumentRules()
+EVERY_TEXT = DocumentRules(ALL_TEXT, gitignore=True)
+
+
+def make_rules(
+    kinds: str, *, include: Sequence[str] = (), exclude: Sequence[str] = (), gitignore: bool | None = None
+) -> DocumentRules:
+    """Rules from options; SourceInvalid if a pattern is none."""
+    if kinds not in (MARKDOWN_ONLY, ALL_TEXT):
+        raise SourceInvalid(f"there is no kind of documents {kinds!r}; give {MARKDOWN_ONLY!r} or {ALL_TEXT!r}")
+    if len(include) + len(exclude) > PATTERNS_MAX:
+        raise SourceInvalid(f"there are more than {PATTERNS_MAX:,} patterns; write them into a .gitignore file")
+    for pattern in (*include, *exclude):
+        if not pattern.strip(" !/") or "\n" in pattern or "\0" in pattern or not _is_encodable(pattern):
+            raise SourceInvalid(f"{pattern!r} is no pattern; give one such as '*.rst', 'drafts/' or 'api/**/*.html'")
+        if len(pattern.encode()) > PATTERN_MAX_BYTES:
+            raise SourceInvalid(f"a pattern of more than {PATTERN_MAX_BYTES:,} bytes matches no path; shorten it")
+    wanted = kinds == ALL_TEXT if gitignore is None else gitignore
+    return DocumentRules(kinds, tuple(include), tuple(exclude), wanted)
+
+
+def _is_encodable(pattern: str) -> bool:
+    try:
+        pattern.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def rules_in(options: object) -> DocumentRules | None:
+    """The rules that a manifest remembers; None if it has none that we understand."""
+    if options is None:
+        return PLAIN_MARKDOWN
+    if not isinstance(options, Mapping):
+        return None
+    kinds, gitignore = options.get("kinds"), options.get("gitignore")
+    include, exclude = options.get("include"), options.get("exclude")
+    if not (isinstance(kinds, str) and isinstance(gitignore, bool)):
+        return None
+    if not (isinstance(include, list) and isinstance(exclude, list) and _are_strings([*include, *exclude])):
+        return None
+    try:
+        return make_rules(kinds, include=include, exclude=exclude, gitignore=gitignore)
+    except SourceInvalid:
+        return None
+
+
+def _are_strings(values: list[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+class Chooser:
+    """Rules, ready to be asked about one path after another."""
+
+    def __init__(self, rules: DocumentRules) -> None:
+        self._is_wanted_name = is_text_name if rules.kinds == ALL_TEXT else is_plain_markdown
+        self._include = IgnoreFile(pattern.encode() for pattern in rules.include)
+        self.exclude = IgnoreFile(pattern.encode() for pattern in rules.exclude)
+
+    def is_wanted(self, components: Sequence[bytes]) -> bool:
+        """Whether a file at this path is of a wanted kind, or included by a pattern."""
+        return self._is_wanted_name(components[-1]) or self.is_included(components)
+
+    def is_included(self, components: Sequence[bytes]) -> bool:
+        """Whether a pattern of `include` matches the file or a folder that it is in."""
+        if not self._include:
+            return False
+        ends = range(1, len(components) + 1)
+        return any(self._include.verdict(components[:end], is_folder=end < len(components)) for end in ends)
