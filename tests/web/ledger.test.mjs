@@ -79,13 +79,9 @@ class Loop {
   }
 
   /** A branch that is opened beside another call, so that it cannot be taken out. */
-  async branchBeside(description) {
-    const first = this.messages.length;
+  async branchWithSomethingUnknown(description) {
     await this.branch(description);
-    this.read(10);
-    const [branched, opened, asked, told] = this.messages.splice(first);
-    this.messages.push({ role: "assistant", content: [...branched.content, ...asked.content] });
-    this.messages.push({ role: "user", content: [...opened.content, ...told.content] });
+    this.messages.at(-2).content.unshift({ type: "hologram" });
   }
 
   async ask() {
@@ -155,12 +151,12 @@ scenario("two curves show what folding does to requests, and name a fold that co
   const folds = panel.getByRole("region", { name: /^Folds/ });
   await folds.getByRole("row", { name: /Read everything/ }).waitFor();
 
-  await loop.branchBeside("Two at once");
+  await loop.branchWithSomethingUnknown("Something new");
   loop.read(400);
   await loop.fold("Done.");
-  assert.equal((await loop.ask()).reason, "shared_turn");
+  assert.equal((await loop.ask()).reason, "unknown_content");
   await figure("Left unfolded").getByText("1", { exact: true }).waitFor();
-  await panel.getByText("branch or return was called beside other tools (1 request)").waitFor();
+  await panel.getByText("something unknown in the branch (1 request)").waitFor();
 
   const seen = [];
   for (const name of ["Only", "the tools", "are called", "again"]) {

@@ -43,12 +43,15 @@ const SUBJECT = {
 
 /** @type {Record<string, string>} why something was sent although it was folded */
 const REASONS = {
-  shared_turn: "branch or return was called beside other tools",
-  shared_result: "its result stood beside others",
-  apart: "its result did not follow at once",
+  apart: "a result did not follow its call at once",
   unbalanced: "a call without its result",
   unknown_content: "something unknown in the branch",
-  bound_thinking: "thinking that needs what was folded",
+  bound_thinking: "waits for the user's next words, because of the model's thinking",
+  no_branch_point: "the branch's beginning is not in the history",
+  unreadable_result: "a result of context_branch, context_return or context_fold could not be read",
+  call_failed: "context_return or context_fold failed",
+  unconfirmed_tool: "a tool with a name like ours that may be another's",
+  too_many_open: "too many branches open at once",
   not_json: "not readable as JSON",
   repeated_members: "a member was there twice",
   too_deep: "nested too deeply",

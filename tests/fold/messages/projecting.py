@@ -10,7 +10,9 @@ import pytest
 from contextfold.fold.messages import FORMATS, REASONS, Format, project, project_body
 
 Message = dict[str, Any]
-LIST = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input"}
+LIST = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
+# A model that is known not to bind thinking.
+MODEL = "claude-sonnet-4-5"
 SESSION = "sess_0123456789abcdef"
 every_format = pytest.mark.parametrize("format", FORMATS)
 
@@ -26,6 +28,10 @@ def asked(format: Format, *calls: tuple[str, str], text: str = "", beside: tuple
             {"id": call, "type": "function", "function": {"name": tool, "arguments": "{}"}} for call, tool in calls
         ]
         return [{"role": "assistant", "content": text or None, **({"tool_calls": named} if named else {})}]
+    if format == "gemini":
+        written = [{"text": text}] if text else []
+        parts = [{"functionCall": {"id": call, "name": tool, "args": {}}} for call, tool in calls]
+        return [{"role": "model", "parts": [*beside, *written, *parts]}]
     spoken = [{"type": "message", "role": "assistant", "content": text}] if text else []
     items = [{"type": "function_call", "call_id": call, "name": tool, "arguments": "{}"} for call, tool in calls]
     return [*beside, *spoken, *items]
@@ -37,6 +43,12 @@ def answered(format: Format, *results: tuple[str, Any], failed: bool = False) ->
         return [{"role": "user", "content": [one | {"is_error": True} if failed else one for one in named]}]
     if format == "openai-chat":
         return [{"role": "tool", "tool_call_id": call, "content": told} for call, told in results]
+    if format == "gemini":
+        member = "error" if failed else "output"
+        parts = [
+            {"functionResponse": {"id": call, "name": "tool", "response": {member: told}}} for call, told in results
+        ]
+        return [{"role": "user", "parts": parts}]
     return [{"type": "function_call_output", "call_id": call, "output": told} for call, told in results]
 
 
@@ -60,20 +72,20 @@ def back(format: Format, branch_id: str, told: Any = None, tool: str = "context_
     return [*asked(format, (f"r{branch_id}", tool)), *answered(format, (f"r{branch_id}", result))]
 
 
-def say(text: str) -> list[Message]:
-    return [{"role": "user", "content": text}]
+def say(text: str, format: Format = "anthropic") -> list[Message]:
+    return [{"role": "user", "parts": [{"text": text}]} if format == "gemini" else {"role": "user", "content": text}]
 
 
 def body_of(messages: list[Message], format: Format, **members: Any) -> bytes:
-    return json.dumps({"model": "m", LIST[format]: messages, **members}, ensure_ascii=False).encode()
+    return json.dumps({"model": MODEL, LIST[format]: messages, **members}, ensure_ascii=False).encode()
 
 
 def sent(messages: list[Message], format: Format, **members: Any) -> list[Message]:
     """What is sent, the same by both ways in."""
-    listed = project(messages, format)
+    listed = project(messages, format, model=MODEL)
     projected = project_body(body_of(messages, format, **members), format)
     assert json.loads(projected.body)[LIST[format]] == listed.messages
-    assert projected.receipt.told().keys() == listed.receipt.told().keys()
+    assert projected.receipt.header_fields().keys() == listed.receipt.header_fields().keys()
     assert projected.receipt.skipped == listed.receipt.skipped
     assert {one.reason for one in listed.receipt.skipped} <= set(REASONS)
     found: list[Message] = listed.messages
@@ -82,4 +94,4 @@ def sent(messages: list[Message], format: Format, **members: Any) -> list[Messag
 
 def reasons(messages: list[Message], format: Format) -> list[str]:
     assert sent(messages, format) == messages
-    return [one.reason for one in project(messages, format).receipt.skipped]
+    return [one.reason for one in project(messages, format, model=MODEL).receipt.skipped]

@@ -312,7 +312,7 @@ def check_figures(receipt: Receipt, replay: str) -> None:
         assert fold.tokens >= 0, replay
     saved = receipt.tokens_before - receipt.tokens_after
     assert abs(saved - sum(fold.tokens for fold in receipt.folds)) <= len(receipt.folds) + 1, replay
-    told = receipt.told()
+    told = receipt.header_fields()
     assert list(told) == ["tokens_before", "tokens_after", "turns_dropped", "first_changed", "reason"], replay
     assert told["reason"] == (receipt.reason or None), replay
 

@@ -10,8 +10,20 @@ from typing import Any, get_args
 import pytest
 from anthropic.types import TextBlock, ToolUseBlock
 
-from contextfold.fold.messages import FORMATS, REASONS, Format, project, project_body
+from contextfold.fold.messages import (
+    FORMATS,
+    OPEN_BRANCH,
+    REASONS,
+    CallOutcome,
+    Format,
+    Remembered,
+    merged_outcomes,
+    project,
+    project_body,
+)
 from tests.fold.messages.projecting import (
+    LIST,
+    MODEL,
     SESSION,
     Message,
     answered,
@@ -44,8 +56,8 @@ def test_the_formats_are_those_of_the_type() -> None:
 @covers("proxy.md#library", "proxy.md#what-folds")
 @every_format
 def test_what_is_between_branch_and_return_is_left_out(format: Format) -> None:
-    head, inside = [*say("go"), *branch(format, "br_1")], [*work(format, "w1"), *work(format, "w2")]
-    tail = [*back(format, "br_1"), *say("next")]
+    head, inside = [*say("go", format), *branch(format, "br_1")], [*work(format, "w1"), *work(format, "w2")]
+    tail = [*back(format, "br_1"), *say("next", format)]
     assert sent([*head, *inside, *tail], format) == head + tail
     receipt = project([*head, *inside, *tail], format).receipt
     (fold,) = receipt.folds
@@ -53,13 +65,19 @@ def test_what_is_between_branch_and_return_is_left_out(format: Format) -> None:
     assert (receipt.turns_dropped, receipt.first_changed, receipt.reason) == (2, len(head), "")
     assert (receipt.messages_before, receipt.messages_after) == (len(head + inside + tail), len(head + tail))
     assert receipt.tokens_before - receipt.tokens_after in (fold.tokens, fold.tokens - 1)
-    assert list(receipt.told()) == ["tokens_before", "tokens_after", "turns_dropped", "first_changed", "reason"]
-    assert receipt.told()["reason"] is None
+    assert list(receipt.header_fields()) == [
+        "tokens_before",
+        "tokens_after",
+        "turns_dropped",
+        "first_changed",
+        "reason",
+    ]
+    assert receipt.header_fields()["reason"] is None
 
 
 @every_format
 def test_an_open_branch_stays_and_is_told_as_a_thread(format: Format) -> None:
-    head, inside = [*say("go"), *branch(format, "br_1")], work(format, "w1")
+    head, inside = [*say("go", format), *branch(format, "br_1")], work(format, "w1")
     body = body_of([*head, *inside], format)
     projected = project_body(body, format)
     assert projected.body is body
@@ -75,12 +93,12 @@ def test_an_open_branch_stays_and_is_told_as_a_thread(format: Format) -> None:
 @covers("proxy.md#what-folds")
 @every_format
 def test_a_nested_branch_folds_first_and_goes_with_the_one_around_it(format: Format) -> None:
-    outer, inner = [*say("go"), *branch(format, "br_1"), *work(format, "w1")], branch(format, "br_2")
+    outer, inner = [*say("go", format), *branch(format, "br_1"), *work(format, "w1")], branch(format, "br_2")
     inner_end = back(format, "br_2")
     until_inner = [*outer, *inner, *work(format, "w2"), *inner_end]
     assert sent(until_inner, format) == [*outer, *inner, *inner_end]
     whole = [*until_inner, *work(format, "w3"), *back(format, "br_1")]
-    assert sent(whole, format) == [*say("go"), *branch(format, "br_1"), *back(format, "br_1")]
+    assert sent(whole, format) == [*say("go", format), *branch(format, "br_1"), *back(format, "br_1")]
     assert [fold.branch_id for fold in project(whole, format).receipt.folds] == ["br_1"]
 
 
@@ -93,7 +111,21 @@ def test_returning_from_the_outer_branch_closes_what_is_open_in_it(format: Forma
 
 @covers("proxy.md#what-folds")
 @every_format
-@pytest.mark.parametrize("server", ["", "mcp__contextfold__", "mcp_contextfold_", "contextfold.", "MCP:", "x/", "my-"])
+@pytest.mark.parametrize(
+    "server",
+    [
+        "",
+        "mcp__contextfold__",
+        "mcp_contextfold_",
+        "contextfold.",
+        "MCP:",
+        "x/",
+        "my-",
+        "mcp0_",
+        "my_",
+        "context_fold_",
+    ],
+)
 def test_a_clients_prefix_does_not_hide_our_tools(format: Format, server: str) -> None:
     head = branch(format, "br_1", tool=f"{server}context_branch")
     tail = back(format, "br_1", tool=f"{server}context_return")
@@ -101,7 +133,7 @@ def test_a_clients_prefix_does_not_hide_our_tools(format: Format, server: str) -
 
 
 @every_format
-@pytest.mark.parametrize("tool", ["my_context_branch", "context_branches", "Xcontext_branch", "context_branch2", ""])
+@pytest.mark.parametrize("tool", ["context_branches", "Xcontext_branch", "context_branch2", ""])
 def test_other_tools_are_not_ours(format: Format, tool: str) -> None:
     messages = [*branch(format, "br_1", tool=tool), *work(format, "w"), *back(format, "br_1")]
     assert sent(messages, format) == messages
@@ -160,10 +192,199 @@ def test_what_is_no_mark_is_read_the_same_way_by_library_and_proxy() -> None:
 
 
 @every_format
-def test_an_unknown_branch_is_ignored(format: Format) -> None:
+def test_a_name_that_ends_with_the_server_is_ours(format: Format) -> None:
+    head = branch(format, "br_1", tool="context_branch_mcp_contextfold")
+    tail = back(format, "br_1", tool="context_return_mcp_contextfold")
+    assert sent([*head, *work(format, "w"), *tail], format) == head + tail
+
+
+def tools_of(format: Format, *names: str) -> list[Message]:
+    declared = [{"name": name} for name in names]
+    if format == "gemini":
+        return [{"functionDeclarations": declared}]
+    return [{"type": "function", "function": each} for each in declared] if format == "openai-chat" else declared
+
+
+@every_format
+def test_a_bare_prefix_is_confirmed_by_the_result_or_by_the_list_of_tools(format: Format) -> None:
+    """What names a branch and has nothing else of ours may be somebody else's."""
+    short = json.dumps({"branch_id": "br_1", "session_id": SESSION})
+    head = branch(format, "br_1", short, tool="my_context_branch")
+    tail = back(format, "br_1", short, tool="my_context_return")
+    messages = [*head, *work(format, "w"), *tail]
+    assert reasons(messages, format) == ["unconfirmed_tool", "unconfirmed_tool"]
+    for tools in (["my_context_branch"], ["my_context_branch", "context_return"]):
+        assert not project(messages, format, tools=tools_of(format, *tools)).changed
+    tools = tools_of(format, "my_context_branch", "my_context_return", "Bash")
+    assert project(messages, format, tools=tools).messages == head + tail
+    for behind in (False, True):
+        members = {"tools": tools, LIST[format]: messages} if not behind else {LIST[format]: messages, "tools": tools}
+        projected = project_body(json.dumps({"model": MODEL, **members}).encode(), format)
+        assert json.loads(projected.body)[LIST[format]] == head + tail
+
+
+@every_format
+def test_a_return_from_a_branch_that_is_not_in_the_history_has_a_reason(format: Format) -> None:
     messages = [*branch(format, "br_1"), *work(format, "w"), *back(format, "br_9")]
     assert sent(messages, format) == messages
-    assert reasons(messages, format) == []
+    assert reasons(messages, format) == ["no_branch_point"]
+
+
+@every_format
+def test_an_open_branch_is_the_reason_where_nothing_else_is(format: Format) -> None:
+    messages = [*branch(format, "br_1"), *work(format, "w")]
+    receipt = project(messages, format).receipt
+    assert (receipt.reason, receipt.skipped) == (OPEN_BRANCH, ())
+    assert project(work(format, "w"), format).receipt.reason == ""
+
+
+@every_format
+def test_a_fold_takes_the_tool_turns_since_the_users_last_words(format: Format) -> None:
+    head = [*say("go", format), *asked(format, text="Sure."), *say("really", format)]
+    fold = back(format, "br_1", tool="context_fold")
+    messages = [*head, *work(format, "w1"), *work(format, "w2"), *fold]
+    assert sent(messages, format) == head + fold
+    (folded,) = project(messages, format).receipt.folds
+    assert (folded.branch_id, folded.first, folded.turns) == ("br_1", len(head), 2)
+    again = back(format, "br_2", tool="context_fold")
+    assert sent([*messages, *work(format, "w3"), *again], format) == [*head, *fold, *again]
+    more = [*messages, *asked(format, text="Done."), *say("next", format), *work(format, "w4"), *again]
+    assert sent(more, format) == [*head, *fold, *asked(format, text="Done."), *say("next", format), *again]
+
+
+@every_format
+def test_a_fold_begins_behind_the_last_return_and_behind_an_open_branch(format: Format) -> None:
+    head, tail = [*say("go", format), *work(format, "w0"), *branch(format, "br_1")], back(format, "br_1")
+    fold = back(format, "br_2", tool="context_fold")
+    in_branch = [*head, *work(format, "w1"), *fold]
+    assert sent(in_branch, format) == head + fold
+    assert sent([*in_branch, *work(format, "w2"), *tail], format) == head + tail
+    behind = [*head, *work(format, "w1"), *tail, *work(format, "w2"), *fold]
+    assert sent(behind, format) == [*head, *tail, *fold]
+
+
+@every_format
+def test_a_fold_beside_other_calls_leaves_its_turn_whole(format: Format) -> None:
+    shared = asked(format, ("w2", "Bash"), ("f", "context_fold"))
+    shared += answered(format, ("w2", "done"), ("f", json.dumps({"folded_at": "2026", "branch_id": "br_1"})))
+    messages = [*say("go", format), *work(format, "w1"), *shared]
+    assert sent(messages, format) == [*say("go", format), *shared]
+
+
+@every_format
+def test_a_fold_that_failed_folds_nothing_and_has_a_reason(format: Format) -> None:
+    failed = json.dumps({"error": {"code": -32003, "message": "Cannot fold: nothing was done since the last fold"}})
+    messages = [*say("go", format), *work(format, "w1"), *back(format, "br_1", failed, tool="context_fold")]
+    assert reasons(messages, format) == ["call_failed"]
+
+
+def beside_result(format: Format, message: Message, text: str) -> Message:
+    """The message with a text of the user behind its results."""
+    if format == "gemini":
+        return {**message, "parts": [*message["parts"], {"text": text}]}
+    return {**message, "content": [*message["content"], {"type": "text", "text": text}]}
+
+
+@every_format
+def test_what_a_user_says_inside_a_branch_stays(format: Format) -> None:
+    head, tail = [*say("go", format), *branch(format, "br_1")], back(format, "br_1")
+    question, no = asked(format, text="Shall I migrate prod?"), say("No! NEVER touch prod — é", format)
+    messages = [*head, *work(format, "w1"), *question, *no, *work(format, "w2"), *tail]
+    if format in ("openai-chat", "openai-responses"):
+        assert sent(messages, format) == [*head, *no, *tail]
+    else:
+        merged = beside_result(format, head[-1], "No! NEVER touch prod — é")
+        assert sent(messages, format) == [*head[:-1], merged, *tail]
+        receipt = project(messages, format).receipt
+        assert receipt.first_changed == len(head) - 1
+        again = project_body(body_of([*head[:-1], merged, *tail], format), format)
+        assert not again.changed
+
+
+@pytest.mark.parametrize("format", ["anthropic", "gemini"])
+def test_what_a_user_says_beside_a_result_stays_and_the_hosts_own_words_go(format: Format) -> None:
+    head, tail = [*say("go", format), *branch(format, "br_1")], back(format, "br_1")
+    reminder = "<system-reminder>\nKeep the list of tasks.\n</system-reminder>\n"
+    queued = "<system-reminder>The user sent the following message:\nstop\n</system-reminder>"
+    around = "<system-reminder>x</system-reminder> stop <system-reminder>y</system-reminder>"
+    work1, work2 = work(format, "w1"), work(format, "w2")
+    for text in ("Use the other file.", reminder, queued, reminder + reminder, around):
+        work1[-1] = beside_result(format, work1[-1], text)
+    merged = head[-1]
+    for text in ("Use the other file.", queued, around):
+        merged = beside_result(format, merged, text)
+    assert sent([*head, *work1, *work2, *tail], format) == [*head[:-1], merged, *tail]
+
+
+def test_a_picture_that_a_user_shows_inside_a_branch_stays() -> None:
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 9000}}
+    shown: Message = {"role": "user", "content": [picture, {"type": "text", "text": "like this"}]}
+    head, tail = branch("anthropic", "br_1"), back("anthropic", "br_1")
+    messages = [*head, *asked("anthropic", text="How?"), shown, *work("anthropic", "w"), *tail]
+    merged = {**head[-1], "content": [*head[-1]["content"], *shown["content"]]}
+    assert sent(messages, "anthropic") == [head[0], merged, *tail]
+    body = body_of(messages, "anthropic")
+    receipt = project_body(body, "anthropic").receipt
+    assert (
+        abs(
+            receipt.tokens_after - project_body(project_body(body, "anthropic").body, "anthropic").receipt.tokens_before
+        )
+        <= 1
+    )
+
+
+def test_items_of_hosted_tools_fold_with_their_turn() -> None:
+    head, tail = branch("openai-responses", "br_1"), back("openai-responses", "br_1")
+    inside: list[Message] = [{"type": "mcp_call", "id": "m", "name": "x"}, {"type": "web_search_call", "id": "s"}]
+    for kind in ("local_shell_call", "shell_call", "apply_patch_call", "computer_call"):
+        inside += [
+            {"type": kind, "call_id": "c", "action": {}},
+            {"type": f"{kind}_output", "call_id": "c", "output": "x"},
+        ]
+    assert sent([*head, *inside, *tail], "openai-responses") == head + tail
+    assert reasons([*head, *inside[:-1], *say("stop"), *tail], "openai-responses") == ["unbalanced"]
+
+
+@every_format
+def test_a_result_that_a_host_masked_is_remembered(format: Format) -> None:
+    head, tail = branch(format, "br_1"), back(format, "br_1")
+    inside = work(format, "w")
+    outcomes = project([*head, *inside, *tail], format).outcomes
+    head, tail = branch(format, "br_1", "[cleared]"), back(format, "br_1", "[cleared]")
+    messages = [*head, *inside, *tail]
+    assert reasons(messages, format) == ["unreadable_result", "unreadable_result"]
+    remembered = Remembered(merged_outcomes({}, outcomes))
+    projection = project(messages, format, remembered=remembered)
+    assert projection.messages == head + tail
+    assert (
+        json.loads(project_body(body_of(messages, format), format, remembered=remembered).body)[LIST[format]]
+        == head + tail
+    )
+    assert projection.receipt.reason == ""
+    assert projection.session_id == SESSION
+    other = {"rbr_1": CallOutcome("return", "br_7")}
+    ambiguous = Remembered(merged_outcomes(remembered.outcomes, other))
+    assert not project(messages, format, remembered=ambiguous).changed
+
+
+def test_calls_without_ids_are_paired_by_name_and_order() -> None:
+    def call(*names: str) -> Message:
+        return {"role": "model", "parts": [{"functionCall": {"name": name, "args": {}}} for name in names]}
+
+    def response(*results: tuple[str, str]) -> Message:
+        parts = [{"functionResponse": {"name": name, "response": {"output": text}}} for name, text in results]
+        return {"role": "user", "parts": parts}
+
+    folded = json.dumps({"folded_at": "2026", "branch_id": "br_1"})
+    head = [
+        *say("go", "gemini"),
+        call("Bash", "context_branch"),
+        response(("Bash", "x"), ("context_branch", named("br_1"))),
+    ]
+    inside = [call("Read", "Read"), response(("Read", "1"), ("Read", "2"))]
+    tail = [call("context_return"), response(("context_return", folded))]
+    assert sent([*head, *inside, *tail], "gemini") == head + tail
+    assert reasons([*head, call("Read", "Read"), response(("Read", "1")), *tail], "gemini") == ["unbalanced"]
 
 
 @every_format
@@ -199,7 +420,13 @@ def test_a_list_of_discarded_branches_that_does_not_end_tells_nothing(format: Fo
 
 @every_format
 def test_what_was_sent_folded_is_sent_so_again_as_the_history_grows(format: Format) -> None:
-    messages = [*say("go"), *branch(format, "br_1"), *work(format, "w1"), *branch(format, "br_2"), *work(format, "w2")]
+    messages = [
+        *say("go", format),
+        *branch(format, "br_1"),
+        *work(format, "w1"),
+        *branch(format, "br_2"),
+        *work(format, "w2"),
+    ]
     messages += [*back(format, "br_2"), *work(format, "w3"), *back(format, "br_1"), *work(format, "w4")]
     folded: set[int] = set()
     for count in range(len(messages) + 1):

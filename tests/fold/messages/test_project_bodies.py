@@ -9,7 +9,7 @@ import pytest
 from contextfold.common.json_depth import DEPTH_MAX
 from contextfold.fold.messages import IMAGE_TOKENS, Format, project, project_body
 from contextfold.fold.messages.body import MESSAGES_MAX, VALUES_MAX
-from tests.fold.messages.projecting import Message, back, body_of, branch, work
+from tests.fold.messages.projecting import MODEL, Message, back, body_of, branch, work
 from tests.support.clauses import covers
 
 ODD = """\ufeff{
@@ -80,7 +80,7 @@ def test_a_body_that_cannot_be_read_passes_as_it_came(body: bytes, reason: str) 
     projected = project_body(body, "anthropic")
     assert projected.body is body
     assert projected.receipt.reason == reason
-    assert projected.receipt.told()["reason"] == (reason or None)
+    assert projected.receipt.header_fields()["reason"] == (reason or None)
     assert projected.receipt.tokens_before == projected.receipt.tokens_after == -(-len(body) // 4)
     assert [span.branch_id for span in projected.threads] == [None]
 
@@ -118,7 +118,7 @@ def test_a_history_that_the_provider_keeps_passes_as_it_came() -> None:
         projected = project_body(body, "openai-responses")
         assert projected.body is body
         assert projected.receipt.reason == "kept_elsewhere"
-        assert (projected.model, projected.streams) == ("m", True)
+        assert (projected.model, projected.streams) == (MODEL, True)
         assert project_body(body_of(messages, "openai-responses", **{name: None}), "openai-responses").changed
 
 

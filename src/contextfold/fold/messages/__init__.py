@@ -1,9 +1,10 @@
-"""Folding the message list itself: whole turns of returned branches are left out of a request, nothing else is touched.
+"""Folding the message list itself: turns of returned branches and of folds are left out of a request, little else is
+touched, and nothing that a user wrote is ever left out.
 
     projection = project(messages, "anthropic")
     client.messages.create(messages=projection.messages, ...)
 
-Pure: the same history gives the same list, whatever came before. Knows the three APIs' lists, no wire and no session.
+Pure: the same history gives the same list, whatever came before. Knows the four APIs' lists, no wire and no session.
 """
 
 from __future__ import annotations
@@ -15,54 +16,104 @@ from typing import Any
 
 from contextfold.fold.messages.body import BODY_REASONS, NO_MESSAGES, BodyProjection, project_body
 from contextfold.fold.messages.facts import UNKNOWN, members_of
-from contextfold.fold.messages.formats import FORMATS, Format, api_of
-from contextfold.fold.messages.receipt import Fold, Receipt, Skipped, Span, outcome_of, untouched
-from contextfold.fold.messages.walk import PAIR_REASONS, Walk
+from contextfold.fold.messages.formats import FORMATS, Api, Format, api_of
+from contextfold.fold.messages.formats import binds_thinking as model_binds_thinking
+from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names, names_in
+from contextfold.fold.messages.receipt import (
+    OPEN_BRANCH,
+    Fold,
+    Plan,
+    Receipt,
+    Skipped,
+    Span,
+    outcome_of,
+    plan_of,
+    untouched,
+)
+from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, Remembered, merged_outcomes
+from contextfold.fold.messages.rewriting import rewritten
+from contextfold.fold.messages.walk import FOLD_REASONS, Walk
 from contextfold.fold.messages.weight import IMAGE_TOKENS, weight_of
 
 __all__ = [
     "FORMATS",
     "IMAGE_TOKENS",
+    "OPEN_BRANCH",
     "REASONS",
     "BodyProjection",
+    "CallOutcome",
     "Fold",
     "Format",
     "Projection",
     "Receipt",
+    "Remembered",
     "Skipped",
     "Span",
+    "merged_outcomes",
     "project",
     "project_body",
 ]
 
-REASONS: tuple[str, ...] = PAIR_REASONS + BODY_REASONS
+# Why something was not folded. OPEN_BRANCH is none of them: nothing is wrong there.
+REASONS: tuple[str, ...] = FOLD_REASONS + BODY_REASONS
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    messages: Any  # a list of the same objects, some left out; text that was given for a list is given back
+    # A list of the same objects, some left out, a few rewritten; text that was given for a list is given back.
+    messages: Any
     receipt: Receipt
-    threads: tuple[Span, ...]  # main first, then open branches, outermost first
-    session_id: str | None  # the last that a result of our tools names
+    # Main first, then open branches, outermost first.
+    threads: tuple[Span, ...]
+    # The last that a result of our tools names.
+    session_id: str | None
+    # What the results of our calls say, by call id: to be remembered for later requests of the conversation.
+    outcomes: Mapping[str, CallOutcome]
 
     @property
     def changed(self) -> bool:
         return self.receipt.first_changed is not None
 
 
-def project(messages: Sequence[Mapping[str, Any]] | str, format: Format, *, binds_thinking: bool = False) -> Projection:
-    """The messages to send. `binds_thinking`: the model takes thinking back only behind the very same messages."""
+def project(
+    messages: Sequence[Mapping[str, Any]] | str,
+    format: Format,
+    *,
+    model: str = "",
+    binds_thinking: bool | None = None,
+    tools: object = None,
+    remembered: Remembered = NOTHING_REMEMBERED,
+) -> Projection:
+    """The messages to send.
+
+    `binds_thinking`: whether the model takes thinking back only behind the very same messages; by default the model's
+    name decides, and a model that is not known is taken for one that does. `tools` is the request's list of tools.
+    """
     api = api_of(format)
     if isinstance(messages, str) or not isinstance(messages, Sequence):
         outcome = untouched(weight_of(messages), "" if isinstance(messages, str) and api.takes_text else NO_MESSAGES)
-        return Projection(messages, outcome.receipt, outcome.threads, None)
-    walk = Walk()
+        return Projection(messages, outcome.receipt, outcome.threads, None, {})
+    walk = Walk(remembered.outcomes, confirmed_names(names_in(tools)) if tools else frozenset())
     for message in messages:
         members = members_of(message)
         walk.take(UNKNOWN if members is None else api.read(members))
     weights = array("q", map(weight_of, messages))
-    outcome = outcome_of(walk, weights, 0, binds_thinking=binds_thinking)
-    sent = list(messages)
-    for start, end in reversed(outcome.cuts):
+    is_bound = model_binds_thinking(api, model) if binds_thinking is None else binds_thinking
+    plan = plan_of(walk, binds_thinking=is_bound, merges_words=api.parts is not None)
+    sent, sent_weights = _applied(messages, plan, api, weights)
+    outcome = outcome_of(walk, plan, weights, sent_weights, 0)
+    return Projection(sent, outcome.receipt, outcome.threads, walk.session_id, walk.outcomes)
+
+
+def _applied(messages: Sequence[Any], plan: Plan, api: Api, weights: array[int]) -> tuple[list[Any], array[int]]:
+    sent, sent_weights = list(messages), weights[:]
+    for place, rewrite in plan.rewrites.items():
+        assert api.parts
+        sources = [members_of(messages[source]) or {} for source in rewrite.words_of]
+        sent[place] = rewritten(members_of(messages[place]) or {}, rewrite, sources, api.parts)
+        sent_weights[place] = weight_of(sent[place])
+    for start, end in reversed(plan.cuts):
         del sent[start:end]
-    return Projection(sent, outcome.receipt, outcome.threads, walk.session_id)
+        for place in range(start, end):
+            sent_weights[place] = 0
+    return sent, sent_weights

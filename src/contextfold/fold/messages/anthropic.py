@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from contextfold.fold.messages.facts import (
     HOSTED,
+    INSTRUCTION,
     PROMPT,
     SAID,
     UNKNOWN,
@@ -14,12 +15,14 @@ from contextfold.fold.messages.facts import (
     Members,
     Result,
     block_members,
-    call,
+    is_host_text,
     items_of,
 )
+from contextfold.fold.messages.own_tools import call_of
 
 _THINKING = ("thinking", "redacted_thinking")
-_HOSTED = ("server_tool_use", "mcp_tool_use")  # answered by the provider, in the same turn
+# Answered by the provider, in the same turn.
+_HOSTED = ("server_tool_use", "mcp_tool_use")
 _SHOWN = ("text", "image", "document", "search_result")
 _SYSTEM_MEMBERS = frozenset({"role", "content"})
 
@@ -34,45 +37,60 @@ def read(message: Members) -> Fact:
     if blocks is None:
         return UNKNOWN
     if role == "user":
-        return _asked(blocks)
-    return _answered(blocks) if role == "assistant" else UNKNOWN
+        return _user(blocks)
+    return _assistant(blocks) if role == "assistant" else UNKNOWN
+
+
+def is_thinking(block: Members) -> bool:
+    return block.get("type") in _THINKING
+
+
+def is_words(block: Members, *, beside_result: bool) -> bool:
+    """Whether a block of a user's message was written, or shown, by the user."""
+    kind = block.get("type")
+    if kind == "tool_result":
+        return False
+    return not (beside_result and kind == "text" and is_host_text(block.get("text")))
 
 
 def _system(message: Members) -> Fact:
-    """An instruction given on the way. Plain text goes with the branch it was given in, since of several that would be
-    left side by side the API takes none; what changes tools or settings must stay."""
+    """An instruction between the turns. Plain text goes with the branch around it, because the API does not accept two
+    of them side by side. A message that changes tools or settings must stay."""
     content = message.get("content")
     blocks = (block_members(block) for block in items_of(content) or (None,))
     is_text = isinstance(content, str) or all(block.get("type") == "text" for block in blocks)
-    return PROMPT if is_text and message.keys() <= _SYSTEM_MEMBERS else UNKNOWN
+    return INSTRUCTION if is_text and message.keys() <= _SYSTEM_MEMBERS else UNKNOWN
 
 
-def _asked(blocks: Sequence[object]) -> Fact:
-    answers: list[Members] = []
-    flaw = ""
+def _user(blocks: Sequence[object]) -> Fact:
+    results: list[Result] = []
+    flaw, has_words = "", False
     for block in blocks:
         members = block_members(block)
         kind = members.get("type")
         if kind == "tool_result" and isinstance(members.get("tool_use_id"), str):
-            answers.append(members)
+            results.append(_result(members))
         elif kind not in _SHOWN:
             flaw = "unknown_content"
-    if not answers:
+        elif kind != "text" or not is_host_text(members.get("text")):
+            has_words = True
+    if not results:
         return UNKNOWN if flaw else PROMPT
-    is_alone = len(answers) == 1 and block_members(blocks[0]).get("type") == "tool_result"
-    return Fact("input", (), tuple([_result(answer, is_alone) for answer in answers]), flaw)
+    return Fact("input", (), tuple(results), flaw, has_words=has_words)
 
 
-def _result(block: Members, is_alone: bool) -> Result:
-    said = block.get("is_error")
-    failed = said is not None and said is not False  # 0 is no way to say no
-    return Result(block["tool_use_id"], block.get("content"), failed, is_alone)
+def _result(block: Members) -> Result:
+    mark = block.get("is_error")
+    # Only the absent member, null and false say that the call succeeded; 0 does not.
+    failed = mark is not None and mark is not False
+    return Result(block["tool_use_id"], block.get("content"), failed)
 
 
-def _answered(blocks: Sequence[object]) -> Fact:
+def _assistant(blocks: Sequence[object]) -> Fact:
     calls: list[Call] = []
-    flaw, thinks = "", False
-    asked: list[object] = []  # the provider itself; its results name them, and may come in a later turn
+    flaw, thoughts = "", 0
+    # Calls that the provider answers; its results name them, and may come in a later turn.
+    asked: list[object] = []
     answered: list[object] = []
     for block in blocks:
         members = block_members(block)
@@ -80,8 +98,8 @@ def _answered(blocks: Sequence[object]) -> Fact:
         if kind == "text":
             continue
         if kind in _THINKING:
-            thinks = True
-        elif kind == "tool_use" and (made := call(members.get("id"), members.get("name"))):
+            thoughts += 1
+        elif kind == "tool_use" and (made := call_of(members.get("id"), members.get("name"))):
             calls.append(made)
         elif kind in _HOSTED:
             calls.append(HOSTED)
@@ -92,7 +110,9 @@ def _answered(blocks: Sequence[object]) -> Fact:
             flaw = "unknown_content"
     if asked != answered and not flaw and not _are_same(asked, answered):
         flaw = "unbalanced"
-    return Fact("model", tuple(calls), (), flaw, thinks) if calls or flaw or thinks else SAID
+    if not (calls or flaw or thoughts):
+        return SAID
+    return Fact("model", tuple(calls), (), flaw, thoughts > 0, thoughts == len(blocks))
 
 
 def _are_same(asked: Sequence[object], answered: Sequence[object]) -> bool:

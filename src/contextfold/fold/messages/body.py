@@ -1,8 +1,8 @@
 """A request's bytes → the same bytes without what is folded. Knows JSON and where an API keeps its list of messages.
 
-The body is read as latin-1: a character is a byte, so a place in the text is a place in the bytes, and the text takes
-no more memory than they do. The list is walked message by message, each forgotten before the next is read. What is sent
-is cut out of the original bytes; nothing is written anew.
+The body is read as latin-1: a character is a byte, so a position in the text is a position in the bytes, and the text
+takes no more memory than they do. The list is walked message by message, each forgotten before the next is read. What
+is sent is cut out of the original bytes; only words that move, and stubs, are written anew.
 """
 
 from __future__ import annotations
@@ -11,21 +11,27 @@ import codecs
 import json
 import re
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from contextfold.common.json_depth import DEPTH_MAX
 from contextfold.fold.messages.facts import UNKNOWN
 from contextfold.fold.messages.formats import Api, Format, api_of, binds_thinking
-from contextfold.fold.messages.receipt import Outcome, Receipt, Span, outcome_of, untouched
-from contextfold.fold.messages.walk import Walk
+from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names, names_in
+from contextfold.fold.messages.receipt import Outcome, Plan, Receipt, Span, outcome_of, plan_of, untouched
+from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, Remembered
+from contextfold.fold.messages.rewriting import splices_of
+from contextfold.fold.messages.walk import UNCONFIRMED_TOOL, Walk
 from contextfold.fold.messages.weight import excess_of
 
-MESSAGES_MAX = 100_000  # of a list: where each begins, ends and belongs is kept
-VALUES_MAX = 2_000_000  # of a body, names of members too: what reading one message may cost
+# Of a list: where each message begins, ends and belongs is stored.
+MESSAGES_MAX = 100_000
+# Of a body, names of members too: what reading one message may cost.
+VALUES_MAX = 2_000_000
 PIECE_BYTES = 65_536
-SHORT_BYTES = 2 * DEPTH_MAX  # what is no longer cannot be too deep, and holds no file worth a look
+# What is no longer cannot be too deep, and holds no file worth a look.
+SHORT_BYTES = 2 * DEPTH_MAX
 
 # Why a whole body passes as it came.
 NOT_JSON = "not_json"  # or not UTF-8, or no object
@@ -37,7 +43,7 @@ KEPT_ELSEWHERE = "kept_elsewhere"  # the provider keeps the history
 BODY_REASONS = (NOT_JSON, REPEATED_MEMBERS, TOO_DEEP, TOO_MANY_VALUES, NO_MESSAGES, KEPT_ELSEWHERE)
 
 _NESTING = frozenset({dict, list})
-_LOOKED_AT = frozenset({"model", "stream", "thinking"})
+_LOOKED_AT = frozenset({"model", "stream", "thinking", "tools"})
 _CLOSING = {"{": "}", "[": "]"}
 _SIGN = re.compile(r"[ \t\n\r]*+(.)[ \t\n\r]*+")
 _VALUE = re.compile(rb'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"?|[\[{]|[^\s"\[\]{},:]++')
@@ -49,12 +55,17 @@ class _Unreadable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BodyProjection:
-    body: bytes  # the very object that was given, if nothing was folded
+    # The very object that was given, if nothing was folded.
+    body: bytes
     receipt: Receipt
-    threads: tuple[Span, ...]  # main first, then open branches, outermost first
-    session_id: str | None  # the last that a result of our tools names
+    # Main first, then open branches, outermost first.
+    threads: tuple[Span, ...]
+    # The last that a result of our tools names.
+    session_id: str | None
     model: str
     streams: bool
+    # What the results of our calls say, by call id: to be remembered for later requests of the conversation.
+    outcomes: Mapping[str, CallOutcome]
     _original: bytes = field(repr=False)
     _starts: array[int] = field(repr=False)
     _ends: array[int] = field(repr=False)
@@ -68,65 +79,99 @@ class BodyProjection:
         return self._original[self._starts[place] : self._ends[place]].decode("utf-8")
 
 
-def project_body(body: bytes, format: Format) -> BodyProjection:
-    """The request as it is to be sent, and what was done to it. Raises for no bytes at all."""
-    reading = _Reading(body, api_of(format))
-    outcome = reading.outcome()
+def project_body(
+    body: bytes, format: Format, *, model: str = "", remembered: Remembered = NOTHING_REMEMBERED
+) -> BodyProjection:
+    """The request as it is to be sent, and what was done to it. Raises for no bytes at all.
+
+    `model` is for APIs whose requests do not name it themselves.
+    """
+    reading = _Reading(body, api_of(format), model, remembered)
+    sent, outcome = reading.projected()
     return BodyProjection(
-        body=_without(body, outcome.cuts, reading.starts),
+        body=sent,
         receipt=outcome.receipt,
         threads=outcome.threads,
         session_id=reading.walk.session_id,
         model=reading.model,
         streams=reading.members.get("stream") is True,
+        outcomes=reading.walk.outcomes,
         _original=body,
         _starts=reading.starts,
         _ends=reading.ends,
     )
 
 
-def _without(body: bytes, cuts: tuple[tuple[int, int], ...], starts: array[int]) -> bytes:
-    """A cut goes from the start of a message up to the start of another, so the commas come out right."""
-    if not cuts:
-        return body
-    view, pieces, kept_from = memoryview(body), [], 0
-    for first, next_kept in cuts:
-        pieces.append(view[kept_from : starts[first]])
-        kept_from = starts[next_kept]
-    return b"".join([*pieces, view[kept_from:]])
-
-
 class _Reading:
     """One body being read: where its messages are, what they weigh, and what the walk made of them."""
 
-    def __init__(self, body: bytes, api: Api) -> None:
+    def __init__(self, body: bytes, api: Api, model: str, remembered: Remembered) -> None:
         self.body = body
         self.api = api
-        self.members: dict[str, object] = {}  # of the top level, those that are looked at
-        self._forget()
+        self._model, self._remembered = model, remembered
+        # Of the top level, those that are looked at.
+        self.members: dict[str, object] = {}
+        self._begin(frozenset())
 
-    def _forget(self) -> None:
-        self.walk = Walk()
+    def _begin(self, confirmed: frozenset[str]) -> None:
+        self.walk = Walk(self._remembered.outcomes, confirmed)
         self.starts, self.ends, self.weights = array("q"), array("q"), array("q")
 
     @property
     def model(self) -> str:
         name = self.members.get("model")
         if not isinstance(name, str):
-            return ""
+            return self._model
         try:
             return name.encode("latin-1").decode("utf-8")
-        except UnicodeError:  # written with escapes
+        except UnicodeError:
+            # It was written with escapes.
             return name
 
-    def outcome(self) -> Outcome:
+    def projected(self) -> tuple[bytes, Outcome]:
         reason = self._reason_to_pass()
+        if reason is None and any(call.reason == UNCONFIRMED_TOOL for call in self.walk.unfolded):
+            # Only now are the request's tools known for sure, which may stand behind the messages.
+            confirmed = confirmed_names(names_in(self.members.get("tools")))
+            if confirmed:
+                self._begin(confirmed)
+                reason = self._reason_to_pass()
         if reason is not None:
-            self._forget()
-            return untouched(len(self.body), reason)
+            self._begin(frozenset())
+            return self.body, untouched(len(self.body), reason)
         rest = len(self.body) - (self.ends[-1] - self.starts[0] if self.starts else 0)
-        is_bound = binds_thinking(self.model, self.members.get("thinking"))
-        return outcome_of(self.walk, self.weights, rest, binds_thinking=is_bound)
+        is_bound = binds_thinking(self.api, self.model, self.members.get("thinking"))
+        plan = plan_of(self.walk, binds_thinking=is_bound, merges_words=self.api.parts is not None)
+        sent, weights = self._applied(plan)
+        return sent, outcome_of(self.walk, plan, self.weights, weights, rest)
+
+    def _applied(self, plan: Plan) -> tuple[bytes, array[int]]:
+        """The body without what goes, and what each of its messages weighs then."""
+        if not plan.cuts and not plan.rewrites:
+            return self.body, self.weights
+        weights = self.weights[:]
+        # A cut goes from the start of a message up to the start of another, so the commas come out right.
+        splices = [(self.starts[first], self.starts[end], b"") for first, end in plan.cuts]
+        for first, end in plan.cuts:
+            for place in range(first, end):
+                weights[place] = 0
+        for place, rewrite in plan.rewrites.items():
+            assert self.api.parts
+            begin = self.starts[place]
+            sources = [self._text(source) for source in rewrite.words_of]
+            for start, end, text, excess in splices_of(self._text(place), rewrite, sources, self.api.parts):
+                splices.append((begin + start, begin + end, text.encode("latin-1")))
+                weights[place] += len(text) - (end - start) - excess
+        splices.sort()
+        view, sent_up_to = memoryview(self.body), 0
+        pieces: list[bytes | memoryview] = []
+        for start, end, replacement in splices:
+            pieces += (view[sent_up_to:start], replacement)
+            sent_up_to = end
+        return b"".join([*pieces, view[sent_up_to:]]), weights
+
+    def _text(self, place: int) -> str:
+        return self.body[self.starts[place] : self.ends[place]].decode("latin-1")
 
     def _reason_to_pass(self) -> str | None:
         try:
@@ -134,7 +179,8 @@ class _Reading:
             self._read(self.body.decode("latin-1"))
         except _Unreadable as problem:
             return str(problem)
-        except (ValueError, StopIteration):  # the second is the parser's, where no value begins
+        except (ValueError, StopIteration):
+            # StopIteration is the parser's, where no value begins.
             return NOT_JSON
         except RecursionError:
             return TOO_DEEP
@@ -163,7 +209,7 @@ class _Reading:
     def _member(self, name: str, text: str, at: int) -> int:
         """Reads what is there; gives where it ends."""
         if name == self.api.list_name and text.startswith("[", at):
-            self.members[name] = []  # a list was there
+            self.members[name] = []
             return self._list(text, at)
         value, end = _decode(text, at)
         if text.count("[", at, end) + text.count("{", at, end) > DEPTH_MAX:
@@ -187,7 +233,8 @@ class _Reading:
                 if count("[", start, end) + count("{", start, end) > DEPTH_MAX:
                     _check_depth(message)
                 excess = excess_of(message) if type(message) is dict else 0
-            if text.startswith(",{", end):  # the most usual ways to go on, for what they cost
+            # The most usual ways to go on come first, because they cost less.
+            if text.startswith(",{", end):
                 at, sign = end + 1, ","
             elif text.startswith(", {", end):
                 at, sign = end + 2, ","
@@ -195,7 +242,8 @@ class _Reading:
                 at, sign = _past(text, end, ",]")
             starts(start)
             ends(end)
-            weights((at if sign == "," else end) - start - excess)  # a cut takes the comma too
+            # A cut takes the comma too.
+            weights((at if sign == "," else end) - start - excess)
         return at
 
 
@@ -208,20 +256,21 @@ def _opened(text: str, at: int, bracket: str) -> tuple[int, str]:
 
 def _past(text: str, at: int, signs: str) -> tuple[int, str]:
     """Behind one of these signs and the space around it; which one it was."""
-    found = _SIGN.match(text, at)
-    if found is None or found[1] not in signs:
+    match = _SIGN.match(text, at)
+    if match is None or match[1] not in signs:
         raise _Unreadable(NOT_JSON)
-    return found.end(), found[1]
+    return match.end(), match[1]
 
 
 def _check(body: bytes) -> None:
-    """What can be told from the bytes: that they are UTF-8, and not more values than one message may have."""
+    """Checks the bytes: that they are UTF-8, and not more values than one message may have."""
     if not body.isascii():
         decoder = codecs.getincrementaldecoder("utf-8")()
         for start in range(0, len(body), PIECE_BYTES):
             decoder.decode(body[start : start + PIECE_BYTES])
         decoder.decode(b"", final=True)
-    if len(body) <= 2 * VALUES_MAX:  # no value is shorter than two bytes
+    # No value is shorter than two bytes.
+    if len(body) <= 2 * VALUES_MAX:
         return
     # Each stands behind one of these or is the outermost; those inside of text are counted too.
     if 1 + body.count(b"[") + body.count(b",") + 2 * body.count(b":") <= VALUES_MAX:
@@ -255,4 +304,5 @@ def _no_json(name: str) -> object:
 
 # Numbers are never looked at, and to convert a long one takes time: their length will do.
 _decoder: Any = json.JSONDecoder(object_pairs_hook=_object, parse_int=len, parse_float=len, parse_constant=_no_json)
-_decode: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once  # without what `raw_decode` adds to each call
+# `raw_decode` adds a function call to each value.
+_decode: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once

@@ -9,88 +9,63 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-# model: what the model said. input: what it was told. standing: instructions that stay wherever they stand.
+# model: what the model said. input: what it was given. standing: instructions that stay wherever they stand.
 Kind = Literal["model", "input", "standing"]
 Members = Mapping[str, Any]
 
-NAME_LENGTH_MAX = 256  # the pattern's time grows faster than the name
-RESULT_LENGTH_MAX = 65_536  # our own results are shorter by far; what a client adds after them is not read
+# An id that begins with this stands for a call without an id: the rest is the tool's name. Such ids may repeat.
+BY_NAME = "\0"
 
-# The last part is the tool's name: `mcp__SERVER__TOOL`, `SERVER.TOOL`, `MCP:TOOL`, `SERVER/TOOL`, `mcp_SERVER_TOOL`.
-_OURS = re.compile(r"(?:.*(?:__|[.:/-])|(?i:mcp)_.+_)?context_(branch|return|rollback|record|branch_status)", re.DOTALL)
-
-# A client may put a result into a string of its own JSON (backslashes) or print it as Python does (single quotes).
-# The patterns begin with the name, which is found fast; that a quote stands before it is looked at then.
-_QUOTES = ('"', "'")
-_QUOTE = r"\\*+[\"']"
-_COLON = rf"{_QUOTE}\s*+:\s*+"
-
-
-class _Member(NamedTuple):
-    name: str
-    pattern: re.Pattern[str]  # from its name on; the group is what it has
-
-    def of(self, text: str) -> str | None:
-        """What the first member of that name has."""
-        if self.name in text:  # most often it is not, which is known sooner so
-            for found in self.pattern.finditer(text):
-                if text.endswith(_QUOTES, 0, found.start()):
-                    return found[1]
-        return None
-
-
-def _member(name: str, value: str) -> _Member:
-    return _Member(name, re.compile(f"{name}{_COLON}{value}"))
-
-
-_BRANCH_ID = _member("branch_id", rf"{_QUOTE}(br_[0-9A-Za-z_-]{{1,64}})")
-_SESSION_ID = _member("session_id", rf"{_QUOTE}(sess_[0-9A-Za-z_-]{{1,64}})")
-_ROLLED_BACK = _member("rolled_back_to", rf"{_QUOTE}(br_)")
-_DISCARDED = _member("branches_discarded", r"\[([^\[\]]*+)\]")  # up to the next list, if this one has no end
-_ID = re.compile(r"br_[0-9A-Za-z_-]{1,64}")
-_FAILED = (
-    _member("error", "(?!null|None)()"),
-    _member("current_status", "(?!null|None)()"),
-    _member("isError", "[tT]rue()"),
+# Markup in which hosts write to the model around a result, and in which no user writes.
+_HOST_MARKUP = "system-reminder|system_reminder|environment_details|new-diagnostics"
+_HOST_TEXT = re.compile(rf"(?:\s*+<({_HOST_MARKUP})>(?:(?!</\1>)[\s\S])*+</\1>)++\s*+")
+# A host may hand over what its user wrote meanwhile inside that markup: "The user sent the following message: …".
+_QUOTES_USER = re.compile(
+    r"(?i)\buser(?:'s|s)?\b[^.\n]{0,60}\b(?:sent|sa(?:id|ys)|wr[oi]te|typed|ask|message|prompt)"
+    r"|\b(?:message|prompt|request|words)s?\b[^.\n]{0,40}\buser"
 )
 
 
 class Call(NamedTuple):
-    id: str  # empty where the provider itself answers it, in the same turn
-    verb: str  # of our own tools: "branch", "return", …; else empty
+    # Empty where the provider itself answers the call, in the same turn.
+    id: str
+    # Of our own tools: "branch", "return", …; else empty.
+    verb: str = ""
+    # Whether the name alone does not show that the tool is ours.
+    needs_proof: bool = False
+    name: str = ""
 
 
 class Result(NamedTuple):
-    id: str  # of the call it answers
+    # Of the call it answers.
+    id: str
     content: object
-    failed: bool
-    is_alone: bool  # no other result beside it, nothing in front of it
+    failed: bool = False
 
 
 class Fact(NamedTuple):
     kind: Kind
     calls: tuple[Call, ...] = ()
     results: tuple[Result, ...] = ()
-    flaw: str = ""  # why nothing that holds this message is folded
-    thinks: bool = False  # holds thinking that a provider may have bound to all that is before it
-    leads: bool = False  # belongs to what comes next: it stays or goes with that
+    # Why nothing that holds this message is folded.
+    flaw: str = ""
+    # Holds thinking that a provider may have bound to all that is before it.
+    thinks: bool = False
+    # Holds nothing but thinking.
+    only_thinks: bool = False
+    # Belongs to what comes next: it stays or goes with that.
+    leads: bool = False
+    # A user wrote some of it, and that stays.
+    has_words: bool = False
 
 
-class Told(NamedTuple):
-    """What a result of one of our tools says."""
-
-    branch_id: str
-    session_id: str
-    discarded: frozenset[str]
-
-
-PROMPT = Fact("input")
+PROMPT = Fact("input", has_words=True)
+INSTRUCTION = Fact("input")
 STANDING = Fact("standing")
 SAID = Fact("model")
 UNKNOWN = Fact("input", flaw="unknown_content")
 
-HOSTED = Call("", "")
-NOTHING_TOLD = Told("", "", frozenset())
+HOSTED = Call("")
 
 
 def members_of(value: object) -> Members | None:
@@ -111,38 +86,15 @@ def items_of(value: object) -> Sequence[object] | None:
     return value if isinstance(value, list | tuple) else None
 
 
-def verb_of(tool_name: str) -> str:
-    found = _OURS.fullmatch(tool_name) if len(tool_name) <= NAME_LENGTH_MAX else None
-    return found[1] if found else ""
-
-
-def call(call_id: object, name: object) -> Call | None:
-    if isinstance(call_id, str) and call_id and isinstance(name, str):
-        return Call(call_id, verb_of(name) if "context_" in name else "")
-    return None
+def is_host_text(text: object) -> bool:
+    """Whether all of a text is the host's own markup and quotes nothing that its user wrote."""
+    if not isinstance(text, str) or not text.lstrip().startswith("<"):
+        return False
+    return _HOST_TEXT.fullmatch(text) is not None and _QUOTES_USER.search(text) is None
 
 
 def answer(call_id: object, content: object) -> Fact:
     """A message that is one result and nothing else."""
     if isinstance(call_id, str) and call_id:
-        return Fact("input", (), (Result(call_id, content, False, True),))
+        return Fact("input", (), (Result(call_id, content),))
     return UNKNOWN
-
-
-def told(verb: str, result: Result) -> Told:
-    """What the result names, nothing if the call failed."""
-    text = _text_of(result.content)[:RESULT_LENGTH_MAX]
-    if result.failed or any(mark.of(text) is not None for mark in _FAILED):
-        return NOTHING_TOLD
-    session_id = _SESSION_ID.of(text) or ""
-    if verb == "rollback" and _ROLLED_BACK.of(text):
-        return Told("", session_id, frozenset(_ID.findall(_DISCARDED.of(text) or "")))
-    branch_id = _BRANCH_ID.of(text) if verb in ("branch", "return") else None
-    return Told(branch_id or "", session_id, frozenset())
-
-
-def _text_of(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    texts = (block_members(block).get("text") for block in items_of(content) or ())
-    return "\n".join(text for text in texts if isinstance(text, str))

@@ -5,33 +5,64 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
-from contextfold.fold.messages import anthropic, openai_chat, openai_responses
+from contextfold.fold.messages import anthropic, gemini, openai_chat, openai_responses
 from contextfold.fold.messages.facts import Fact, Members
 
-Format = Literal["anthropic", "openai-chat", "openai-responses"]
-FORMATS: tuple[Format, ...] = ("anthropic", "openai-chat", "openai-responses")
+Format = Literal["anthropic", "openai-chat", "openai-responses", "gemini"]
+FORMATS: tuple[Format, ...] = ("anthropic", "openai-chat", "openai-responses", "gemini")
+
+
+class WordsTest(Protocol):
+    def __call__(self, part: Members, /, *, beside_result: bool) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MessageParts:
+    """How an API's messages are made of parts, where roles must alternate: a user's words cannot stand alone inside a
+    range that is left out, so they are put into the user's message in front of it."""
+
+    list_name: str
+    is_words: WordsTest
+    is_thinking: Callable[[Members], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
     list_name: str
     read: Callable[[Members], Fact]
-    elsewhere: frozenset[str] = frozenset()  # members that say that the provider keeps the history
-    takes_text: bool = False  # in place of the list
+    # Members of the request that say that the provider keeps the history.
+    elsewhere: frozenset[str] = frozenset()
+    # Text may stand in place of the list.
+    takes_text: bool = False
+    # None where messages of one role may follow each other, so that words stay where they are.
+    parts: MessageParts | None = None
+    # Whether models of this API may bind thinking to what is in front of it.
+    may_bind_thinking: bool = False
+
+
+def _no_thinking(part: Members) -> bool:
+    return False
 
 
 _APIS: Mapping[str, Api] = {
-    "anthropic": Api("messages", anthropic.read),
+    "anthropic": Api(
+        "messages",
+        anthropic.read,
+        parts=MessageParts("content", anthropic.is_words, anthropic.is_thinking),
+        may_bind_thinking=True,
+    ),
     "openai-chat": Api("messages", openai_chat.read),
     "openai-responses": Api(
         "input", openai_responses.read, frozenset({"previous_response_id", "conversation"}), takes_text=True
     ),
+    "gemini": Api("contents", gemini.read, parts=MessageParts("parts", gemini.is_words, _no_thinking)),
 }
 
-# From these on, Claude's models take a thinking block back only behind the very messages that it was made behind.
-_CLAUDE = re.compile(r"claude-[a-z]+-(\d{1,2})(?!\d)(?:[-.](\d{1,2})(?!\d))?")
+# From version 5.1 on, Claude's models take a thinking block back only behind the very messages that it was made behind.
+# Only names that carry a version below that are known not to.
+_CLAUDE = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?!\d)(?:[-.](\d{1,2})(?!\d))?(?!.*latest)")
 _FIRST_BINDING = (5, 1)
 
 
@@ -42,10 +73,15 @@ def api_of(format: str) -> Api:
     return api
 
 
-def binds_thinking(model: str, thinking: object) -> bool:
-    """Whether the model refuses thinking that a message is missing in front of; `thinking` is the request's member."""
+def binds_thinking(api: Api, model: str, thinking: object = None) -> bool:
+    """Whether the model may refuse thinking if what is in front of it has changed; `thinking` is the request's member.
+
+    A model that is not known is taken for one that does.
+    """
+    if not api.may_bind_thinking:
+        return False
     binding = thinking.get("block_binding") if isinstance(thinking, Mapping) else None
     if isinstance(binding, Mapping) and binding.get("prefix_mismatch_behavior") == "drop_block":
         return False
-    found = _CLAUDE.search(model)
-    return found is not None and (int(found[1]), int(found[2] or 0)) >= _FIRST_BINDING
+    match = _CLAUDE.search(model)
+    return match is None or (int(match[1]), int(match[2] or 0)) >= _FIRST_BINDING

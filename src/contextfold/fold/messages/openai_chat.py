@@ -12,15 +12,15 @@ from contextfold.fold.messages.facts import (
     Members,
     answer,
     block_members,
-    call,
     items_of,
 )
+from contextfold.fold.messages.own_tools import call_of
 
 
 def read(message: Members) -> Fact:
     role = message.get("role")
     if role == "assistant":
-        return _answered(message)
+        return _assistant(message)
     if role == "tool":
         return answer(message.get("tool_call_id"), message.get("content"))
     if role == "user":
@@ -28,8 +28,9 @@ def read(message: Members) -> Fact:
     return STANDING if role in ("system", "developer") else UNKNOWN
 
 
-def _answered(message: Members) -> Fact:
-    if message.get("function_call") is not None:  # the way of calling before `tool_calls`: its results name no call
+def _assistant(message: Members) -> Fact:
+    # The results of `function_call`, the predecessor of `tool_calls`, name no call.
+    if message.get("function_call") is not None:
         return Fact("model", flaw="unknown_content")
     asked = message.get("tool_calls")
     if not asked:
@@ -42,4 +43,4 @@ def _answered(message: Members) -> Fact:
 def _call(asked: Members) -> Call | None:
     kind = asked.get("type", "function")
     about = block_members(asked.get(kind)) if kind in ("function", "custom") else {}
-    return call(asked.get("id"), about.get("name"))
+    return call_of(asked.get("id"), about.get("name"))

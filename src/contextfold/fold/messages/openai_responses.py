@@ -5,23 +5,55 @@ What the model gives in one turn is several items here: reasoning, messages and 
 
 from __future__ import annotations
 
-from contextfold.fold.messages.facts import HOSTED, PROMPT, SAID, STANDING, UNKNOWN, Fact, Members, answer, call
+from contextfold.fold.messages.facts import (
+    HOSTED,
+    PROMPT,
+    SAID,
+    STANDING,
+    UNKNOWN,
+    Call,
+    Fact,
+    Members,
+    answer,
+)
+from contextfold.fold.messages.own_tools import call_of
 
 _ROLES = {"user": PROMPT, "assistant": SAID, "system": STANDING, "developer": STANDING}
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
-_HOSTED = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call")
-_OTHERS = {"reasoning": Fact("model", leads=True)} | dict.fromkeys(_HOSTED, Fact("model", (HOSTED,)))
+# Tools that the API defines and the client runs: call and output are two items, paired by `call_id`.
+_CLIENT_RUN = ("local_shell_call", "shell_call", "apply_patch_call", "computer_call")
+_CLIENT_RUN_OUTPUTS = {f"{kind}_output": kind for kind in _CLIENT_RUN}
+# Tools that the provider runs: the one item holds call and result.
+_HOSTED = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call")
+_OTHERS = {
+    "reasoning": Fact("model", leads=True),
+    "mcp_list_tools": STANDING,
+    **dict.fromkeys(_HOSTED, Fact("model", (HOSTED,))),
+}
 
 
 def read(item: Members) -> Fact:
     kind = item.get("type", "message")
+    if not isinstance(kind, str):
+        return UNKNOWN
     if kind == "message":
         role = item.get("role")
         return _ROLES.get(role, UNKNOWN) if isinstance(role, str) else UNKNOWN
+    call_id = item.get("call_id")
     if kind in _CALLS:
-        made = call(item.get("call_id"), item.get("name"))
+        made = call_of(call_id, item.get("name"))
         return Fact("model", (made,)) if made else UNKNOWN
     if kind in _OUTPUTS:
-        return answer(item.get("call_id"), item.get("output"))
-    return _OTHERS.get(kind, UNKNOWN) if isinstance(kind, str) else UNKNOWN
+        return answer(call_id, item.get("output"))
+    if kind in _CLIENT_RUN or kind in _CLIENT_RUN_OUTPUTS:
+        return _client_run(kind, call_id)
+    return _OTHERS.get(kind, UNKNOWN)
+
+
+def _client_run(kind: str, call_id: object) -> Fact:
+    """Ids of different kinds of calls may be the same."""
+    if not isinstance(call_id, str) or not call_id:
+        return UNKNOWN
+    called = _CLIENT_RUN_OUTPUTS.get(kind)
+    return answer(f"{called} {call_id}", None) if called else Fact("model", (Call(f"{kind} {call_id}"),))

@@ -4,31 +4,41 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from contextfold.common.token_counter import tokens_of
-from contextfold.fold.messages.walk import Closed, Walk, decided
+from contextfold.fold.messages.rewriting import Rewrite
+from contextfold.fold.messages.walk import GOES, MIXED, WORDS, Decision, FoldRange, Walk, decide, is_inside
+
+# The reason where nothing is wrong, but a branch is still open.
+OPEN_BRANCH = "open_branch"
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A branch whose messages were left out."""
+    """A branch or a fold whose messages were left out."""
 
     branch_id: str
-    first: int  # the place of its first dropped message in the original list
+    # The place of its first dropped message in the original list.
+    first: int
     messages: int
-    turns: int  # of the model
-    tokens: int  # dropped
-    kept_tokens: int  # sent in front of the cut, system prompt and tools included
+    # Of the model.
+    turns: int
+    # Dropped.
+    tokens: int
+    # Sent in front of the cut, system prompt and tools included.
+    kept_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A branch that was returned from and stays as it is."""
+    """A call of ours that nothing was folded for."""
 
+    # Empty where the call's result does not say it.
     branch_id: str
-    reason: str  # one of REASONS
+    # One of REASONS.
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +48,15 @@ class Receipt:
     messages_before: int
     messages_after: int
     turns_dropped: int
-    first_changed: int | None  # the place of the first message that is not sent
-    folds: tuple[Fold, ...]  # outermost ones, in order
+    # The place of the first message that is not sent as it came.
+    first_changed: int | None
+    # The outermost ones, in order.
+    folds: tuple[Fold, ...]
     skipped: tuple[Skipped, ...]
-    reason: str  # why nothing could be folded, or why the first skipped pair stays; else empty
+    # Why nothing could be folded, or the first reason in `skipped`, or that a branch is open; else empty.
+    reason: str
 
-    def told(self) -> dict[str, int | str | None]:
+    def header_fields(self) -> dict[str, int | str | None]:
         return {
             "tokens_before": self.tokens_before,
             "tokens_after": self.tokens_after,
@@ -57,77 +70,117 @@ class Receipt:
 class Span:
     """The main thread or an open branch, as far as it is sent."""
 
-    branch_id: str | None  # None: the main thread
-    tokens: int  # the main thread's include what is no message
-    places: tuple[int, ...]  # of its own messages in the original list: none of a branch in it, open or closed
+    # None for the main thread.
+    branch_id: str | None
+    # The main thread's include what is no message.
+    tokens: int
+    # Of its own messages in the original list: none of a branch in it, open or closed.
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done with a list of messages."""
+
+    decision: Decision
+    # Places that are left out, in order: from, up to.
+    cuts: tuple[tuple[int, int], ...]
+    # By place: what changes in messages that stay.
+    rewrites: Mapping[int, Rewrite]
+    # By fold: the places of its cuts in `cuts`, from and up to.
+    _cuts_of: tuple[tuple[int, int], ...] = field(repr=False)
+
+
+def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool) -> Plan:
+    decision = decide(walk, binds_thinking=binds_thinking)
+    rewrites = {place: Rewrite(without_thinking=True) for place in decision.without_thinking}
+    cuts: list[tuple[int, int]] = []
+    cuts_of: list[tuple[int, int]] = []
+    for pair in decision.folded:
+        before = len(cuts)
+        cuts += _cuts(pair, walk.fates, merges_words=merges_words)
+        cuts_of.append((before, len(cuts)))
+        if merges_words:
+            words = tuple(place for place in range(pair.start, pair.end) if walk.fates[place] in (WORDS, MIXED))
+            if words:
+                rewrites[pair.start - 1] = Rewrite(words_of=words)
+    return Plan(decision, tuple(cuts), rewrites, tuple(cuts_of))
+
+
+def _cuts(pair: FoldRange, fates: bytearray, *, merges_words: bool) -> Iterator[tuple[int, int]]:
+    """The range, without the messages in it that stay where they are."""
+    going = (GOES, MIXED, WORDS) if merges_words else (GOES, MIXED)
+    start = pair.start
+    for place in range(pair.start, pair.end):
+        if fates[place] not in going:
+            if place > start:
+                yield start, place
+            start = place + 1
+    if pair.end > start:
+        yield start, pair.end
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     receipt: Receipt
-    threads: tuple[Span, ...]  # main first, then open branches, outermost first
-    cuts: tuple[tuple[int, int], ...]  # places left out: from, up to
+    # Main first, then open branches, outermost first.
+    threads: tuple[Span, ...]
 
 
 def untouched(weight: int, reason: str, *, messages: int = 0) -> Outcome:
     """Of a list that was not walked."""
     tokens = tokens_of(weight)
     receipt = Receipt(tokens, tokens, messages, messages, 0, None, (), (), reason)
-    return Outcome(receipt, (Span(None, tokens, tuple(range(messages))),), ())
+    return Outcome(receipt, (Span(None, tokens, tuple(range(messages))),))
 
 
-def outcome_of(walk: Walk, weights: array[int], rest: int, *, binds_thinking: bool) -> Outcome:
-    """`weights` of the messages, `rest` of what is around them."""
-    folded, skipped = decided(walk, binds_thinking=binds_thinking)
+def outcome_of(walk: Walk, plan: Plan, weights: array[int], sent: array[int], rest: int) -> Outcome:
+    """`weights` of the messages before and as they are sent, `rest` of what is around them."""
     folds: list[Fold] = []
-    cuts: list[tuple[int, int]] = []
-    kept, seen, dropped = rest, 0, 0
-    for pair in folded:
-        pieces = list(_pieces(pair, walk.standing))
-        if not pieces:
-            continue
-        kept += sum(weights[seen : pieces[0][0]])
-        gone = sum(sum(weights[start:end]) for start, end in pieces)
-        number = sum(end - start for start, end in pieces)
+    in_front, seen = rest, 0
+    for pair, (first_cut, last_cut) in zip(plan.decision.folded, plan._cuts_of, strict=True):
+        cuts = plan.cuts[first_cut:last_cut]
+        first = cuts[0][0]
+        in_front += sum(sent[seen:first])
+        # Words that were put into the message in front of the range are not dropped.
+        moved = sent[pair.start - 1] - weights[pair.start - 1] if _gets_words(plan, pair.start - 1) else 0
+        dropped = sum(sum(weights[start:end]) for start, end in cuts) - moved
         turns = bisect_left(walk.turns, pair.end) - bisect_left(walk.turns, pair.start)
-        folds.append(Fold(pair.branch_id, pieces[0][0], number, turns, tokens_of(gone), tokens_of(kept)))
-        cuts += pieces
-        kept += sum(weights[pieces[0][0] : pair.end]) - gone
-        seen, dropped = pair.end, dropped + gone
-    before = rest + sum(weights)
+        number = sum(end - start for start, end in cuts)
+        folds.append(Fold(pair.branch_id, first, number, turns, tokens_of(max(0, dropped)), tokens_of(in_front)))
+        seen = first
+    skipped = [Skipped(pair.branch_id, pair.flaw) for pair in plan.decision.skipped]
+    skipped += [
+        Skipped(call.branch_id, call.reason)
+        for call in walk.unfolded
+        if not is_inside(call.place, plan.decision.folded)
+    ]
+    changed = [*(start for start, _ in plan.cuts[:1]), *plan.rewrites]
     receipt = Receipt(
-        tokens_before=tokens_of(before),
-        tokens_after=tokens_of(before - dropped),
+        tokens_before=tokens_of(rest + sum(weights)),
+        tokens_after=tokens_of(rest + sum(sent)),
         messages_before=walk.count,
         messages_after=walk.count - sum(fold.messages for fold in folds),
         turns_dropped=sum(fold.turns for fold in folds),
-        first_changed=folds[0].first if folds else None,
+        first_changed=min(changed, default=None),
         folds=tuple(folds),
-        skipped=tuple(Skipped(pair.branch_id, pair.flaw) for pair in skipped),
-        reason=skipped[0].flaw if skipped else "",
+        skipped=tuple(skipped),
+        reason=skipped[0].reason if skipped else OPEN_BRANCH if walk.open else "",
     )
-    return Outcome(receipt, tuple(_spans(walk, weights, rest, cuts)), tuple(cuts))
+    return Outcome(receipt, tuple(_spans(walk, sent, rest)))
 
 
-def _pieces(pair: Closed, standing: array[int]) -> Iterator[tuple[int, int]]:
-    """The range, without the messages in it that stay."""
-    start = pair.start
-    for place in standing[bisect_left(standing, pair.start) : bisect_left(standing, pair.end)]:
-        if place > start:
-            yield start, place
-        start = place + 1
-    if pair.end > start:
-        yield start, pair.end
+def _gets_words(plan: Plan, place: int) -> bool:
+    return place in plan.rewrites and bool(plan.rewrites[place].words_of)
 
 
-def _spans(walk: Walk, weights: array[int], rest: int, cuts: list[tuple[int, int]]) -> Iterator[Span]:
+def _spans(walk: Walk, sent: array[int], rest: int) -> Iterator[Span]:
     """An open branch owns all that comes after its beginning, but for what the branches opened in it own."""
     starts = [0, *(branch.start for branch in walk.open), walk.count]
     closed = [(pair.start, pair.end) for pair in walk.closed]
     for depth, branch_id in enumerate([None, *(branch.branch_id for branch in walk.open)]):
         start, end = starts[depth], starts[depth + 1]
-        gone = sum(sum(weights[first:last]) for first, last in _within(cuts, start, end))
-        tokens = tokens_of(sum(weights[start:end]) - gone + (0 if depth else rest))
+        tokens = tokens_of(sum(sent[start:end]) + (0 if depth else rest))
         places: list[int] = []
         for first, last in _within(closed, start, end):
             places += range(start, first)

@@ -1,62 +1,117 @@
-"""The walk that finds what folds: from left to right, one message at a time, never back. Knows facts, no format.
+"""Finds the ranges of messages that fold, in one pass from left to right. Knows facts, no format.
 
-A branch is open once its call's result names it. A return closes the branch that its result names, and what is open in
-it. Its range is what stands between: from behind the branch's result up to the turn that calls return. Whether that is
-folded is decided when the return's result is read, by nothing that comes later. So a longer history never folds less,
-and what was sent folded is sent the same way again, until a branch around it folds.
+A *turn* is what the model said, up to the last result of its calls. A branch is open once its call's result names it.
+A return closes the branch that its result names, and what is open in it; its range is the turns between the two calls'
+turns. A fold (`context_fold`) has no branch: its range begins behind the user's last words, or behind the last branch,
+return or fold if that is later. Turns that hold a call of ours stay, with whatever else was called in them.
 
-A pair stays as it is where leaving its range out could break the request: the first flaw found is its reason.
+A range is fixed when the turn of the call that closes it is complete, by nothing that comes later. So a longer history
+never folds less, and what was sent folded is sent the same way again, until a branch around it folds.
+
+A range stays as it is where leaving it out could break the request: the first flaw is its reason.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
-from contextfold.fold.messages.facts import Call, Fact, Told, told
+from contextfold.fold.messages.facts import BY_NAME, Call, Fact, Result
+from contextfold.fold.messages.own_tools import CallOutcome, read_result
 
-OPEN_MAX = 256  # branches open at once; what is opened beyond that is not folded
+# Branches that are open at once; what is opened beyond that is not folded.
+OPEN_MAX = 256
 
-# Why a pair stays as it is.
-SHARED_TURN = "shared_turn"  # the branch or the return was called beside other calls
-SHARED_RESULT = "shared_result"  # its result stands beside other results, or behind something else
-APART = "apart"  # its result does not follow its call at once
+# Why a range stays as it is.
+APART = "apart"  # a result does not follow its call at once
 UNBALANCED = "unbalanced"  # a call without its result, or a result without its call
-UNKNOWN_CONTENT = "unknown_content"  # something in there that we do not know
-BOUND_THINKING = "bound_thinking"  # the return's turn holds thinking that the model takes only behind what was dropped
-PAIR_REASONS = (SHARED_TURN, SHARED_RESULT, APART, UNBALANCED, UNKNOWN_CONTENT, BOUND_THINKING)
+UNKNOWN_CONTENT = "unknown_content"  # something in the range that this module does not know
+BOUND_THINKING = "bound_thinking"  # waits: the running tool loop holds thinking that is bound to what would go
+# Why there is no range at all.
+NO_BRANCH_POINT = "no_branch_point"  # a return from a branch that is not open in this history
+UNREADABLE_RESULT = "unreadable_result"  # the result of a call of ours names nothing, and nothing is remembered of it
+CALL_FAILED = "call_failed"  # a return or fold that failed
+UNCONFIRMED_TOOL = "unconfirmed_tool"  # a name that could be ours; neither the tools nor the result show that it is
+TOO_MANY_OPEN = "too_many_open"
+FOLD_REASONS = (
+    *(APART, UNBALANCED, UNKNOWN_CONTENT, BOUND_THINKING),
+    *(NO_BRANCH_POINT, UNREADABLE_RESULT, CALL_FAILED, UNCONFIRMED_TOOL, TOO_MANY_OPEN),
+)
+
+# What becomes of a message inside a range: it goes, it stays where it is, its words stay, or its words beside results.
+GOES, STAYS, WORDS, MIXED = range(4)
 
 
-class Open(NamedTuple):
+class OpenBranch(NamedTuple):
     branch_id: str
-    start: int  # the first message of its range
+    # The first message of its range.
+    start: int
     flaw: str
 
 
-class Closed(NamedTuple):
+class FoldRange(NamedTuple):
     branch_id: str
     start: int
-    end: int  # the first message behind its range
+    # The first message behind the range: the turn of the call that closed it.
+    end: int
+    # Behind the last result of that turn.
+    decided: int
     flaw: str = ""
-    thinks: bool = False  # the turn that called return does
+    # Whether that turn holds thinking.
+    thinks: bool = False
+
+
+class Unfolded(NamedTuple):
+    """A call of ours that closes no range."""
+
+    branch_id: str
+    place: int
+    reason: str
 
 
 @dataclass(slots=True)
 class Walk:
-    open: list[Open] = field(default_factory=list)  # outermost first
-    returned: list[Closed] = field(default_factory=list)  # in order of their returns
-    closed: list[Closed] = field(default_factory=list)  # in order, none in another: what no open branch owns any more
+    # By call id: what earlier requests of the conversation said of calls whose results are no longer readable.
+    remembered: Mapping[str, CallOutcome] = field(default_factory=dict)
+    # Names of tools that the request's own list shows to be ours.
+    confirmed: Collection[str] = frozenset()
+
+    # Outermost first.
+    open: list[OpenBranch] = field(default_factory=list)
+    # In the order in which they were closed.
+    ranges: list[FoldRange] = field(default_factory=list)
+    # Branches that no open branch owns any more, in order, none in another.
+    closed: list[FoldRange] = field(default_factory=list)
+    unfolded: list[Unfolded] = field(default_factory=list)
     session_id: str | None = None
-    standing: array[int] = field(default_factory=lambda: array("q"))
-    turns: array[int] = field(default_factory=lambda: array("q"))  # where each of the model's turns begins
+    # What the results of our calls in this history say, by call id.
+    outcomes: dict[str, CallOutcome] = field(default_factory=dict)
+    # One of GOES, STAYS, WORDS, MIXED for each message.
+    fates: bytearray = field(default_factory=bytearray)
+    # Where each of the model's turns begins.
+    turns: array[int] = field(default_factory=lambda: array("q"))
+    thinking: array[int] = field(default_factory=lambda: array("q"))
+    only_thinking: array[int] = field(default_factory=lambda: array("q"))
+    # Messages of the user alone: a tool loop never reaches across one.
+    prompts: array[int] = field(default_factory=lambda: array("q"))
     count: int = 0
+
     _turn_end: int = -1
-    _turn_calls: int = 0
+    _results_end: int = -1
     _turn_thinks: bool = False
     _turn_leads: bool = False
-    _pending: dict[str, Call] = field(default_factory=dict)
-    _flaw: str = ""  # the last one seen, and where
+    _is_apart: bool = False
+    # The calls of the turn that have no result yet, by id; several only where calls have no ids.
+    _pending: dict[str, list[Call]] = field(default_factory=dict)
+    _ours: list[tuple[Call, Result]] = field(default_factory=list)
+    # Where the work that a fold takes begins: from here on; the first message of the model there; that of this turn.
+    _since: int = 0
+    _work_start: int = -1
+    _flaw: str = ""
     _flaw_at: int = -1
 
     def take(self, fact: Fact) -> None:
@@ -65,109 +120,216 @@ class Walk:
         if fact.flaw:
             self._flawed(place, fact.flaw)
         if fact.kind == "model":
+            self.fates.append(GOES)
             self._said(place, fact)
             return
         if self._turn_leads and self._turn_end == place:
-            self._flawed(place, UNKNOWN_CONTENT)  # reasoning with nothing behind it that it belongs to
+            # Reasoning without the item that it belongs to.
+            self._flawed(place, UNKNOWN_CONTENT)
         if fact.kind == "standing":
-            self.standing.append(place)
+            self.fates.append(STAYS)
         elif fact.results:
+            self.fates.append(MIXED if fact.has_words else GOES)
             self._answered(place, fact)
+            if fact.has_words:
+                self._since = place + 1
+        elif fact.has_words:
+            self.fates.append(WORDS)
+            self.prompts.append(place)
+            self._since = place + 1
+        else:
+            self.fates.append(GOES)
+
+    def goes(self, start: int, end: int) -> bool:
+        """Whether a range has anything to leave out."""
+        return self.fates.find(GOES, start, end) >= 0 or self.fates.find(MIXED, start, end) >= 0
 
     def _said(self, place: int, fact: Fact) -> None:
         if self._turn_end != place:
+            if self._pending:
+                self._flawed(self.turns[-1], UNBALANCED)
+                self._complete(UNBALANCED)
+                self._pending.clear()
             self.turns.append(place)
-            self._turn_calls, self._turn_thinks = 0, False
-        self._turn_end = place + 1
+            self._turn_thinks = self._is_apart = False
+            if self._work_start < self._since:
+                self._work_start = place
+        self._turn_end = self._results_end = place + 1
         self._turn_leads = fact.leads
-        self._turn_thinks |= fact.thinks
-        self._turn_calls += len(fact.calls)
+        if fact.thinks:
+            self._turn_thinks = True
+            self.thinking.append(place)
+            if fact.only_thinks:
+                self.only_thinking.append(place)
         for call in fact.calls:
-            if call.id in self._pending:
-                self._flawed(place, UNBALANCED)
-            if call.id:
-                self._pending[call.id] = call
+            waiting = self._pending.get(call.id)
+            if waiting is None:
+                if call.id:
+                    self._pending[call.id] = [call]
+            else:
+                waiting.append(call)
+                if not call.id.startswith(BY_NAME):
+                    self._flawed(place, UNBALANCED)
 
     def _answered(self, place: int, fact: Fact) -> None:
-        ours: list[tuple[str, Told, bool]] = []
         for result in fact.results:
-            call = self._pending.pop(result.id, None)
-            if call is None:
+            waiting = self._pending.get(result.id)
+            if waiting is None:
                 self._flawed(place, UNBALANCED)
-            elif call.verb:
-                ours.append((call.verb, told(call.verb, result), result.is_alone))
-        for verb, said, is_alone in ours:
-            self.session_id = said.session_id or self.session_id
-            if verb == "branch" and said.branch_id:
-                self._branched(place, said.branch_id, is_alone)
-            elif verb == "return" and said.branch_id:
-                self._returned(place, said.branch_id, is_alone)
-            elif said.discarded:
-                self._rolled_back(said.discarded)
+                continue
+            call = waiting.pop(0)
+            if not waiting:
+                del self._pending[result.id]
+            if call.verb:
+                self._ours.append((call, result))
+        if place != self._results_end:
+            self._is_apart = True
+        self._results_end = place + 1
+        if self._ours and not self._pending:
+            self._complete("")
 
-    def _branched(self, place: int, branch_id: str, is_alone: bool) -> None:
+    def _complete(self, flaw: str) -> None:
+        """All calls of the turn are answered, or never will be: what our calls did takes effect."""
+        turn, end = self.turns[-1], self._results_end
+        work_start = self._work_start
+        if self._is_apart:
+            flaw = flaw or APART
+        if self._flaw_at >= turn:
+            flaw = flaw or self._flaw
+        ours, self._ours = self._ours, []
+        for call, result in ours:
+            outcome = self._outcome(call, result, turn)
+            if outcome is None:
+                continue
+            self.session_id = outcome.session_id or self.session_id
+            match outcome.verb:
+                case "branch":
+                    self._branched(outcome.branch_id, end, flaw)
+                case "return":
+                    self._returned(outcome.branch_id, turn, end, flaw)
+                case "fold":
+                    self._close(FoldRange(outcome.branch_id, work_start, turn, end, flaw, self._turn_thinks))
+                case "rollback":
+                    self._rolled_back(frozenset(outcome.discarded), turn)
+            if outcome.verb in ("branch", "return", "fold"):
+                self._since, work_start = end, turn
+
+    def _outcome(self, call: Call, result: Result, turn: int) -> CallOutcome | None:
+        state, outcome = read_result(call, result, self.confirmed)
+        if state in ("unreadable", "foreign"):
+            known = self.remembered.get(call.id)
+            if known is not None and known.verb == call.verb:
+                return known
+        if state == "read":
+            earlier = self.outcomes.get(call.id, outcome)
+            self.outcomes[call.id] = outcome if earlier == outcome else CallOutcome("")
+            return outcome
+        if state == "unreadable":
+            self.unfolded.append(Unfolded("", turn, UNREADABLE_RESULT))
+        elif state == "foreign" and call.verb in ("branch", "return", "fold"):
+            self.unfolded.append(Unfolded("", turn, UNCONFIRMED_TOOL))
+        elif state == "failed" and call.verb in ("return", "fold"):
+            self.unfolded.append(Unfolded("", turn, CALL_FAILED))
+        return None
+
+    def _branched(self, branch_id: str, end: int, flaw: str) -> None:
         """A branch that is open already was asked for again; it began the first time."""
-        if len(self.open) < OPEN_MAX and all(each.branch_id != branch_id for each in self.open):
-            self.open.append(Open(branch_id, place + 1, self._flaw_of_turn(place, is_alone)))
+        if any(each.branch_id == branch_id for each in self.open):
+            return
+        if len(self.open) < OPEN_MAX:
+            self.open.append(OpenBranch(branch_id, end, flaw))
+        else:
+            self.unfolded.append(Unfolded(branch_id, end, TOO_MANY_OPEN))
 
-    def _returned(self, place: int, branch_id: str, is_alone: bool) -> None:
+    def _returned(self, branch_id: str, turn: int, end: int, flaw: str) -> None:
         depth = next((n for n, each in enumerate(self.open) if each.branch_id == branch_id), None)
         if depth is None:
+            self.unfolded.append(Unfolded(branch_id, turn, NO_BRANCH_POINT))
             return
         branch = self.open[depth]
         del self.open[depth:]
-        pair = Closed(
-            branch_id,
-            branch.start,
-            self.turns[-1],
-            branch.flaw or self._flaw_of_turn(place, is_alone) or (self._flaw if self._flaw_at >= branch.start else ""),
-            self._turn_thinks,
-        )
+        pair = FoldRange(branch_id, branch.start, turn, end, branch.flaw or flaw, self._turn_thinks)
         if pair.start < pair.end:
-            self.returned.append(pair)
+            self._close(pair)
             _put_around(self.closed, pair)
 
-    def _rolled_back(self, discarded: frozenset[str]) -> None:
-        """The target stays open, if it is. One that was folded is not opened again: what is sent stays as it is."""
-        kept = [n for n, each in enumerate(self.open) if each.branch_id not in discarded]
-        innermost = self.open[kept[-1] + 1 if kept else 0 :]
-        if innermost and innermost[0].start < self.turns[-1]:
-            _put_around(self.closed, Closed(innermost[0].branch_id, innermost[0].start, self.turns[-1]))
-        self.open = [self.open[n] for n in kept]
+    def _close(self, pair: FoldRange) -> None:
+        if pair.start < pair.end and self.goes(pair.start, pair.end):
+            flaw = pair.flaw or (self._flaw if self._flaw_at >= pair.start else "")
+            self.ranges.append(pair._replace(flaw=flaw))
 
-    def _flaw_of_turn(self, place: int, is_alone: bool) -> str:
-        """What is wrong with the turn that called, or with the place of its result."""
-        if self._turn_calls != 1:
-            return SHARED_TURN
-        if not is_alone:
-            return SHARED_RESULT
-        if self._turn_end != place:
-            return APART
-        if self._pending:
-            return UNBALANCED
-        return self._flaw if self._flaw_at >= self.turns[-1] else ""
+    def _rolled_back(self, discarded: frozenset[str], turn: int) -> None:
+        """The target stays open, if it is. One that was folded is not opened again: what is sent stays as it is."""
+        left = [n for n, each in enumerate(self.open) if each.branch_id not in discarded]
+        innermost = self.open[left[-1] + 1 if left else 0 :]
+        if innermost and innermost[0].start < turn:
+            _put_around(self.closed, FoldRange(innermost[0].branch_id, innermost[0].start, turn, turn))
+        self.open = [self.open[n] for n in left]
 
     def _flawed(self, place: int, flaw: str) -> None:
-        self._flaw, self._flaw_at = flaw, place
+        self._flaw, self._flaw_at = flaw, max(place, self._flaw_at)
 
 
-def decided(walk: Walk, *, binds_thinking: bool) -> tuple[list[Closed], list[Closed]]:
-    """What is folded, in order and none in another, and what is skipped and in nothing folded."""
-    folded: list[Closed] = []
-    skipped: list[Closed] = []
-    for pair in walk.returned:
-        if pair.flaw:
-            skipped.append(pair)
-        elif pair.thinks and binds_thinking:
-            skipped.append(pair._replace(flaw=BOUND_THINKING))
-        else:
-            _put_around(folded, pair)
-            while skipped and skipped[-1].start >= pair.start:
-                skipped.pop()
-    return folded, skipped
+def _put_around(outermost: list[FoldRange], pair: FoldRange) -> None:
+    while outermost and outermost[-1].start >= pair.start:
+        outermost.pop()
+    outermost.append(pair)
 
 
-def _put_around(kept: list[Closed], pair: Closed) -> None:
-    while kept and kept[-1].start >= pair.start:
-        kept.pop()
-    kept.append(pair)
+class Decision(NamedTuple):
+    # In order, none in another.
+    folded: list[FoldRange]
+    # None in anything folded.
+    skipped: list[FoldRange]
+    # Messages that stay without their thinking.
+    without_thinking: list[int]
+
+
+def decide(walk: Walk, *, binds_thinking: bool) -> Decision:
+    """What is folded now. With bound thinking some ranges wait, and finished thinking behind a change goes with it."""
+    folded: list[FoldRange] = []
+    skipped: list[FoldRange] = []
+    changes: list[tuple[int, int]] = []
+    for pair in walk.ranges:
+        flaw, made_at = pair.flaw, pair.decided
+        if not flaw and binds_thinking:
+            made_at = _made_at(walk, pair)
+            if made_at < 0:
+                flaw = BOUND_THINKING
+            else:
+                changes.append((pair.start, made_at))
+        if flaw:
+            skipped.append(pair._replace(flaw=flaw))
+            continue
+        _put_around(folded, pair)
+        while skipped and skipped[-1].start >= pair.start:
+            skipped.pop()
+    return Decision(folded, skipped, _thinking_behind(walk, changes, folded))
+
+
+def _made_at(walk: Walk, pair: FoldRange) -> int:
+    """From where on in the history the change is made: at once, or from the user's next words on; -1 for not yet."""
+    made_at = pair.decided
+    if pair.thinks:
+        number = bisect_left(walk.prompts, pair.decided)
+        made_at = walk.prompts[number] if number < len(walk.prompts) else -1
+    # A message of thinking alone cannot be sent without it.
+    is_stuck = bisect_left(walk.only_thinking, pair.end) < bisect_left(walk.only_thinking, made_at)
+    return -1 if is_stuck else made_at
+
+
+def _thinking_behind(walk: Walk, changes: list[tuple[int, int]], folded: list[FoldRange]) -> list[int]:
+    """The thinking that was made in front of a change and stands behind it, and is still sent."""
+    places: list[int] = []
+    reached = 0
+    for start, made_at in sorted(changes):
+        first = bisect_left(walk.thinking, max(start, reached))
+        places += walk.thinking[first : bisect_left(walk.thinking, made_at)]
+        reached = max(reached, made_at)
+    return [place for place in places if not is_inside(place, folded)]
+
+
+def is_inside(place: int, folded: list[FoldRange]) -> bool:
+    """Whether a message is in one of these ranges, which are in order."""
+    number = bisect_right(folded, place, key=attrgetter("start")) - 1
+    return number >= 0 and place < folded[number].end

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from contextfold.common.token_counter import BYTES_PER_TOKEN
 from contextfold.fold.messages.facts import Members, block_members, items_of
 
-IMAGE_TOKENS = 1_600  # about what providers count for a picture of 1.2 megapixels
+# About what providers count for a picture of 1.2 megapixels.
+IMAGE_TOKENS = 1_600
 
 _IMAGE_WEIGHT = IMAGE_TOKENS * BYTES_PER_TOKEN
 _URLS = ("url", "image_url", "file_url")
-_PLAIN = ("text", "tool_use", "thinking", "input_text", "output_text")  # blocks that hold no file
+# Blocks that hold no file.
+_PLAIN = ("text", "tool_use", "thinking", "input_text", "output_text")
 
 
 def weight_of(message: object) -> int:
@@ -28,7 +30,7 @@ def weight_of(message: object) -> int:
 def excess_of(message: Members) -> int:
     """How much more the bytes of its files are than what they count for."""
     excess = 0
-    content = message.get("content") or message.get("output")
+    content = message.get("content") or message.get("output") or message.get("parts")
     if type(content) is str:
         return 0
     for block in items_of(content) or ():
@@ -37,12 +39,12 @@ def excess_of(message: Members) -> int:
         if kind == "tool_result":
             excess += excess_of(members) if items_of(members.get("content")) else 0
         elif kind not in _PLAIN:
-            excess += _excess_in(members)
+            excess += excess_in(members)
     return excess
 
 
-def _excess_in(block: Members) -> int:
-    """Calls itself nowhere: nesting must not cost a stack."""
+def excess_in(block: Members) -> int:
+    """The same of one part. It does not call itself: nesting must not cost a stack."""
     excess = 0
     waiting: list[object] = [block]
     while waiting:
@@ -56,9 +58,10 @@ def _excess_in(block: Members) -> int:
 
 
 def _lengths(members: Members) -> list[int]:
-    """Of the files that an object holds itself, in the ways the three APIs have for them."""
-    found = [members.get(name) for name in _URLS]
-    files = [url for url in found if isinstance(url, str) and url.startswith("data:")]
+    """Of the files that an object holds itself, in the ways the four APIs have for them."""
+    urls = [members.get(name) for name in _URLS]
+    files = [url for url in urls if isinstance(url, str) and url.startswith("data:")]
     bare = [members.get("data") if members.get("type") == "base64" else None, members.get("file_data")]
     bare.append(block_members(members.get("input_audio")).get("data"))
+    bare.append(block_members(members.get("inlineData", members.get("inline_data"))).get("data"))
     return [len(file) for file in (*files, *bare) if isinstance(file, str)]

@@ -192,7 +192,7 @@ class _Reading:
             )
             length = named.get(b"content-length", "")
             self._left_bytes = int(length) if length.isdecimal() else None
-        told = json.dumps(self._receipt.told(), separators=(",", ":"))
+        told = json.dumps(self._receipt.header_fields(), separators=(",", ":"))
         return [*headers, (FOLD_HEADER, told.encode("ascii"))]
 
     def feed(self, part: bytes) -> None:

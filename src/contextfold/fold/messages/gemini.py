@@ -1,0 +1,101 @@
+"""A content of Gemini's `generateContent` → its facts. Knows that API's roles and parts, not what folding does.
+
+The API accepts the names of members in camel case and with underscores, and so does this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from contextfold.fold.messages.facts import (
+    BY_NAME,
+    PROMPT,
+    SAID,
+    UNKNOWN,
+    Call,
+    Fact,
+    Members,
+    Result,
+    block_members,
+    is_host_text,
+    items_of,
+)
+from contextfold.fold.messages.own_tools import call_of
+
+_CALL = ("functionCall", "function_call")
+_RESPONSE = ("functionResponse", "function_response")
+_SHOWN = ("text", "inlineData", "inline_data", "fileData", "file_data")
+# Code that the provider runs; call and result stand in the same content.
+_HOSTED = ("executableCode", "executable_code", "codeExecutionResult", "code_execution_result")
+# What a part may hold beside its data.
+_ABOUT = frozenset({"thought", "thoughtSignature", "thought_signature", "videoMetadata", "video_metadata"})
+
+
+def read(content: Members) -> Fact:
+    role = content.get("role", "user")
+    parts = items_of(content.get("parts"))
+    if not parts:
+        return UNKNOWN
+    if role == "model":
+        return _model(parts)
+    return _user(parts) if role == "user" else UNKNOWN
+
+
+def is_words(part: Members, *, beside_result: bool) -> bool:
+    """Whether a part of a user's content was written, or shown, by the user."""
+    if _member(part, _RESPONSE) is not None:
+        return False
+    return not (beside_result and "text" in part and is_host_text(part["text"]))
+
+
+def _user(parts: Sequence[object]) -> Fact:
+    results: list[Result] = []
+    flaw, has_words = "", False
+    for part in parts:
+        members = block_members(part)
+        response = _member(members, _RESPONSE)
+        if response is not None:
+            about = block_members(response)
+            name = about.get("name")
+            result_id = _id_of(about)
+            if result_id and isinstance(name, str):
+                results.append(Result(result_id, about.get("response")))
+            else:
+                flaw = "unknown_content"
+        elif not any(name in members for name in _SHOWN):
+            flaw = "unknown_content"
+        elif not is_host_text(members.get("text")):
+            has_words = True
+    if not results:
+        return UNKNOWN if flaw else PROMPT
+    return Fact("input", (), tuple(results), flaw, has_words=has_words)
+
+
+def _model(parts: Sequence[object]) -> Fact:
+    calls: list[Call] = []
+    flaw = ""
+    for part in parts:
+        members = block_members(part)
+        asked = _member(members, _CALL)
+        if asked is not None:
+            about = block_members(asked)
+            made = call_of(_id_of(about), about.get("name"))
+            if made:
+                calls.append(made)
+            else:
+                flaw = "unknown_content"
+        elif not any(name in members for name in (*_SHOWN, *_HOSTED)) and not (members and members.keys() <= _ABOUT):
+            flaw = "unknown_content"
+    return Fact("model", tuple(calls), (), flaw) if calls or flaw else SAID
+
+
+def _member(part: Members, names: tuple[str, str]) -> object:
+    return part.get(names[0], part.get(names[1]))
+
+
+def _id_of(about: Members) -> str:
+    """The call's id, or what stands for it: calls without one are paired by name and order."""
+    given, name = about.get("id"), about.get("name")
+    if isinstance(given, str) and given:
+        return given
+    return BY_NAME + name if isinstance(name, str) and name else ""

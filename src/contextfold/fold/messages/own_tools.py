@@ -1,0 +1,179 @@
+"""Recognises calls of our own tools and reads their results. Knows names and result members, no message format.
+
+Clients rename tools and wrap results. A name that carries a client's usual mark is enough. A name with a bare
+`SERVER_` in front could be anybody's: it needs confirmation by the request's own list of tools, or by a result with
+all the members that only ours have.
+
+Text in here may be UTF-8 read as latin-1 (`body.py` says why), so it is only compared, measured, or matched by ASCII.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from contextfold.fold.messages.facts import Call, Result, block_members, items_of
+
+# The time that the patterns take grows faster than the name.
+NAME_LENGTH_MAX = 256
+# Our own results are shorter by far; what a client adds behind them is not read.
+RESULT_LENGTH_MAX = 65_536
+TOOLS_MAX = 10_000
+
+ResultState = Literal["read", "failed", "unreadable", "foreign"]
+
+_VERBS = "branch|return|fold|rollback|record|branch_status"
+_OTHERS = "list_branches|expand|recall"
+# `mcp__SERVER__TOOL`, `SERVER.TOOL`, `SERVER-TOOL`, `MCP:TOOL`, `SERVER/TOOL`, `mcp_SERVER_TOOL`, `mcp0_TOOL`.
+_MARKED = re.compile(rf"(?:.*(?:__|[.:/-])|(?i:mcp)(?:_.+|\d+)_)?context_({_VERBS})", re.DOTALL)
+# `TOOL_mcp_SERVER`
+_MARKED_BEHIND = re.compile(rf"context_({_VERBS})_mcp_.+", re.DOTALL)
+# `SERVER_TOOL`
+_BARE = re.compile(rf"(.+_)context_({_VERBS})", re.DOTALL)
+_ANY_OF_OURS = re.compile(rf"(.*)context_({_VERBS}|{_OTHERS})", re.DOTALL)
+
+# A client may put a result into a string of its own JSON (backslashes) or print it as Python does (single quotes).
+# The patterns begin with the name, which is found fast; that a quote stands before it is checked then.
+_QUOTES = ('"', "'")
+_QUOTE = r"\\*+[\"']"
+_COLON = rf"{_QUOTE}\s*+:\s*+"
+
+
+class _ResultMember(NamedTuple):
+    name: str
+    pattern: re.Pattern[str]
+
+    def value_in(self, text: str) -> str | None:
+        """The value of the first member of that name."""
+        # Most texts do not have the name at all, and this is the fastest way to know.
+        if self.name in text:
+            for match in self.pattern.finditer(text):
+                if text.endswith(_QUOTES, 0, match.start()):
+                    return match[1]
+        return None
+
+
+def _member(name: str, value: str) -> _ResultMember:
+    return _ResultMember(name, re.compile(f"{name}{_COLON}{value}"))
+
+
+_BRANCH_ID = _member("branch_id", rf"{_QUOTE}(br_[0-9A-Za-z_-]{{1,64}})")
+_SESSION_ID = _member("session_id", rf"{_QUOTE}(sess_[0-9A-Za-z_-]{{1,64}})")
+_ROLLED_BACK = _member("rolled_back_to", rf"{_QUOTE}(br_)")
+# Ends at the next list if this one has no end.
+_DISCARDED = _member("branches_discarded", r"\[([^\[\]]*+)\]")
+_ID = re.compile(r"br_[0-9A-Za-z_-]{1,64}")
+_FAILED = (
+    _member("error", "(?!null|None)()"),
+    _member("current_status", "(?!null|None)()"),
+    _member("isError", "[tT]rue()"),
+)
+# A member that a result of this tool always has, and hardly anybody else's.
+_CONFIRMING = {
+    "branch": _member("parent_branch_id", "()"),
+    "return": _member("folded_at", "()"),
+    "fold": _member("folded_at", "()"),
+    "rollback": _member("branches_discarded", "()"),
+    "record": _member("context_state", "()"),
+    "branch_status": _member("branch_path", "()"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """What the result of one of our calls says. Plain data: it may be stored and given to a later projection."""
+
+    verb: str
+    branch_id: str = ""
+    session_id: str = ""
+    discarded: tuple[str, ...] = ()
+
+
+class ReadResult(NamedTuple):
+    state: ResultState
+    outcome: CallOutcome
+
+
+def verb_of(tool_name: str) -> tuple[str, bool]:
+    """The verb of a tool of ours, and whether its name needs confirmation; an empty verb for any other tool."""
+    if "context_" not in tool_name or len(tool_name) > NAME_LENGTH_MAX:
+        return "", False
+    marked = _MARKED.fullmatch(tool_name) or _MARKED_BEHIND.fullmatch(tool_name)
+    if marked:
+        return marked[1], False
+    bare = _BARE.fullmatch(tool_name)
+    return (bare[2], True) if bare else ("", False)
+
+
+def call_of(call_id: object, name: object) -> Call | None:
+    """A call with its id; None where it has none, or no name."""
+    if isinstance(call_id, str) and call_id and isinstance(name, str):
+        if "context_" not in name:
+            return Call(call_id, "", False, name)
+        verb, needs_proof = verb_of(name)
+        return Call(call_id, verb, needs_proof, name)
+    return None
+
+
+def confirmed_names(tools: Iterable[str]) -> frozenset[str]:
+    """The names in a request's list of tools that are ours because at least two of our tools carry the same prefix."""
+    by_prefix: dict[str, list[str]] = {}
+    for name in tools:
+        match = _ANY_OF_OURS.fullmatch(name) if "context_" in name and len(name) <= NAME_LENGTH_MAX else None
+        if match:
+            by_prefix.setdefault(match[1], []).append(name)
+    return frozenset(name for names in by_prefix.values() if len(set(names)) > 1 for name in names)
+
+
+def names_in(tools: object) -> list[str]:
+    """The names in a request's member `tools`, in the ways the four APIs have for it."""
+    names: list[str] = []
+    for tool in (items_of(tools) or ())[:TOOLS_MAX]:
+        members = block_members(tool)
+        listed = members.get("functionDeclarations") or members.get("function_declarations") or (members,)
+        for each in (items_of(listed) or ())[:TOOLS_MAX]:
+            declared = block_members(each)
+            name = declared.get("name", block_members(declared.get("function")).get("name"))
+            if isinstance(name, str):
+                names.append(name)
+    return names
+
+
+def read_result(call: Call, result: Result, confirmed: Collection[str]) -> ReadResult:
+    """What the result of a call of ours says, or why it says nothing."""
+    verb = call.verb
+    text = _text_of(result.content)[:RESULT_LENGTH_MAX]
+    nothing = CallOutcome(verb)
+    is_ours = not call.needs_proof or call.name in confirmed or _CONFIRMING[verb].value_in(text) is not None
+    if result.failed or any(mark.value_in(text) is not None for mark in _FAILED):
+        return ReadResult("failed" if is_ours else "foreign", nothing)
+    if not is_ours:
+        return ReadResult("foreign", nothing)
+    session_id = _SESSION_ID.value_in(text) or ""
+    branch_id, discarded = "", ""
+    if verb == "rollback":
+        is_readable = _ROLLED_BACK.value_in(text) is not None
+        discarded = _DISCARDED.value_in(text) or ""
+    elif verb in ("branch", "return", "fold"):
+        branch_id = _BRANCH_ID.value_in(text) or ""
+        is_readable = bool(branch_id)
+    else:
+        is_readable = True
+    if not is_readable:
+        return ReadResult("unreadable", nothing)
+    return ReadResult("read", CallOutcome(verb, branch_id, session_id, tuple(_ID.findall(discarded))))
+
+
+def _text_of(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Mapping):
+        try:
+            return json.dumps(content, default=block_members)
+        except (TypeError, ValueError, RecursionError):
+            return ""
+    texts = (block_members(block).get("text") for block in items_of(content) or ())
+    return "\n".join(text for text in texts if isinstance(text, str))

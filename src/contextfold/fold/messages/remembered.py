@@ -1,0 +1,30 @@
+"""What is remembered of a conversation from its earlier requests: plain data, to be stored by others. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from contextfold.fold.messages.own_tools import CallOutcome
+
+OUTCOMES_MAX = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    # By call id. An outcome without a verb: the client used the id for several calls, so it says nothing.
+    outcomes: Mapping[str, CallOutcome] = field(default_factory=dict)
+
+
+NOTHING_REMEMBERED = Remembered()
+
+
+def merged_outcomes(old: Mapping[str, CallOutcome], new: Mapping[str, CallOutcome]) -> dict[str, CallOutcome]:
+    """Both, the latest if they are too many. An id that stood for two different calls is never used again."""
+    merged = dict(old)
+    for call_id, outcome in new.items():
+        earlier = merged.get(call_id, outcome)
+        merged[call_id] = outcome if earlier == outcome else CallOutcome("")
+    for call_id in list(merged)[: max(0, len(merged) - OUTCOMES_MAX)]:
+        del merged[call_id]
+    return merged

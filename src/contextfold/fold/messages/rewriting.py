@@ -1,0 +1,143 @@
+"""Changes inside messages that stay: parts left out, words put in. On objects, and on the bytes of a request.
+
+On bytes a change is a list of splices: what is not replaced is the original, to the byte.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from contextfold.fold.messages.facts import Members, block_members, items_of
+from contextfold.fold.messages.formats import MessageParts
+from contextfold.fold.messages.weight import excess_in
+
+_SPACE = re.compile(r"[ \t\n\r]*+")
+_TEXT_PART = '{"type":"text","text":%s}'
+_decoder: Any = json.JSONDecoder(parse_int=len, parse_float=len)
+_decode: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """What changes in one message that stays."""
+
+    without_thinking: bool = False
+    # The messages that go and whose words are put behind its parts.
+    words_of: tuple[int, ...] = ()
+
+
+class Splice(NamedTuple):
+    """Positions in the text of the message."""
+
+    start: int
+    end: int
+    replacement: str
+    # How much less the replacement weighs than its bytes.
+    excess: int = 0
+
+
+# ---- on objects
+
+
+def rewritten(message: Members, rewrite: Rewrite, sources: Sequence[Members], parts: MessageParts) -> dict[str, Any]:
+    content: list[object] = list(_parts_of(message, parts))
+    if rewrite.without_thinking:
+        content = [part for part in content if not parts.is_thinking(block_members(part))]
+    for source in sources:
+        content += _words_of(source, parts)
+    return {**message, parts.list_name: content}
+
+
+def _parts_of(message: Members, parts: MessageParts) -> Sequence[object]:
+    content = message.get(parts.list_name)
+    return ({"type": "text", "text": content},) if isinstance(content, str) else items_of(content) or ()
+
+
+def _words_of(message: Members, parts: MessageParts) -> list[object]:
+    content = _parts_of(message, parts)
+    return [content[number] for number in _word_numbers(content, parts)]
+
+
+def _word_numbers(content: Sequence[object], parts: MessageParts) -> list[int]:
+    """Text that a host wrote goes only with a result beside it."""
+    members = [block_members(part) for part in content]
+    has_results = any(not parts.is_words(part, beside_result=False) for part in members)
+    return [number for number, part in enumerate(members) if parts.is_words(part, beside_result=has_results)]
+
+
+# ---- on bytes. A message's text is its bytes read as latin-1, so a position in one is a position in the other.
+
+
+def splices_of(text: str, rewrite: Rewrite, sources: Sequence[str], parts: MessageParts) -> Iterator[Splice]:
+    """The changes of one message, in order; `sources` are the messages whose words it gets."""
+    elements = list(_elements(text, _member_start(text, parts.list_name)))
+    if rewrite.without_thinking:
+        yield from _removed(elements, [parts.is_thinking(block_members(each.value)) for each in elements])
+    added: list[str] = []
+    excess = 0
+    for source in sources:
+        for raw, value in _words_in(source, parts):
+            added.append(raw)
+            excess += excess_in(value)
+    if added:
+        end = elements[-1].end
+        yield Splice(end, end, "".join("," + raw for raw in added), excess)
+
+
+def _removed(elements: Sequence[_Element], gone: Sequence[bool]) -> Iterator[Splice]:
+    """From the start of an element up to the start of the next one that stays, so the commas come out right."""
+    for number, element in enumerate(elements):
+        if not gone[number] or (number and gone[number - 1]):
+            continue
+        later = next((n for n in range(number + 1, len(elements)) if not gone[n]), None)
+        if later is None:
+            yield Splice(elements[number - 1].end, elements[-1].end, "")
+        else:
+            yield Splice(element.start, elements[later].start, "")
+
+
+def _words_in(text: str, parts: MessageParts) -> list[tuple[str, Members]]:
+    at = _member_start(text, parts.list_name)
+    if text.startswith('"', at):
+        return [(_TEXT_PART % text[at : _decode(text, at)[1]], {})]
+    elements = list(_elements(text, at))
+    chosen = [elements[number] for number in _word_numbers([each.value for each in elements], parts)]
+    return [(text[each.start : each.end], block_members(each.value)) for each in chosen]
+
+
+class _Element(NamedTuple):
+    start: int
+    end: int
+    value: object
+
+
+def _elements(text: str, at: int) -> Iterator[_Element]:
+    """Of the array that starts at `at`. The text has been read before, so it is JSON."""
+    at = _past_space(text, at + 1)
+    while not text.startswith("]", at):
+        value, end = _decode(text, at)
+        yield _Element(at, end, value)
+        at = _past_space(text, end)
+        if text.startswith(",", at):
+            at = _past_space(text, at + 1)
+
+
+def _member_start(text: str, wanted: str) -> int:
+    """Where the value of a member of the object begins. The member is there."""
+    at = _past_space(text, 1)
+    while True:
+        name, end = _decode(text, at)
+        at = _past_space(text, _past_space(text, end) + 1)
+        if name == wanted:
+            return at
+        _, end = _decode(text, at)
+        at = _past_space(text, _past_space(text, end) + 1)
+
+
+def _past_space(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
