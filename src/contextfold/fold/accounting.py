@@ -24,7 +24,6 @@ class Health:
     main_thread_usage: Hundredths
     suggestion: str | None = None
     failure_rate: Hundredths | None = None
-    fold_loss: tuple[str, ...] = ()  # what a summary left out and is likely to be needed
 
 
 def total_tokens(state: State) -> int:

@@ -135,8 +135,6 @@ def health_told(health: Health) -> Shape:
         told["suggestion"] = health.suggestion
     if health.failure_rate is not None:
         told["failure_rate"] = health.failure_rate
-    if health.fold_loss:
-        told["fold_loss"] = list(health.fold_loss)
     return told
 
 

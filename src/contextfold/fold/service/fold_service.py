@@ -33,7 +33,6 @@ from contextfold.fold.archive import mark_undone
 from contextfold.fold.events import BranchFolded, Event, OperationCompleted
 from contextfold.fold.ledger.savings import Prices
 from contextfold.fold.ledger.sent_request import Sent
-from contextfold.fold.left_out import LeftOut, left_out
 from contextfold.fold.paging import Page
 from contextfold.fold.project import Project, displayed, hashed
 from contextfold.fold.reminder import Reminding, branch_line, state_line
@@ -139,7 +138,6 @@ class FoldService:
     async def fold(self, caller: Caller, request: ReturnRequest) -> Outcome:
         (summary,) = await self.scrub(request.message)
         target = target_of(caller, request.project)
-        lost = await self._left_out(target.key, request.branch_id, summary.text)
 
         def decide(state: State, at: str) -> list[Event]:
             return session.fold(
@@ -154,8 +152,7 @@ class FoldService:
         def tell(_before: State, events: Sequence[Event], after: State) -> Shape:
             event = events[-1]
             assert isinstance(event, BranchFolded)
-            found = health(after, self.policy.limits, self.policy.thresholds, after.branches[event.branch_id])
-            return answers.folded(event, after, answers.health_told(lost.in_health(found, event.branch_id)))
+            return answers.folded(event, after, self._health(after, after.branches[event.branch_id]))
 
         asked = ["return", summary.text, request.branch_id or ""]
         return await self._change(target, caller.operation_id, asked, decide, tell)
@@ -387,12 +384,6 @@ class FoldService:
             self._addresses.move_to_end(session_id)
             if len(self._addresses) > ADDRESSES_MAX:
                 self._addresses.popitem(last=False)
-
-    async def _left_out(self, key: SessionKey, branch_id: str | None, summary: str) -> LeftOut:
-        await self.reports.settled(key)
-        state = self.sessions.last_known(key)
-        state = state if state.path else await self.sessions.look(key)
-        return await left_out(self.store, key, state, branch_id, summary, executor=self._lanes[0])
 
     def _looked(self, shape: Shape, state: State) -> Outcome:
         return Outcome(encode(shape), self.sessions.told(state), now=state)
