@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from contextfold.errors import FoldError
 from contextfold.fold.accounting import Thresholds
+from contextfold.fold.advice import AdviceSettings
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,
@@ -18,14 +19,15 @@ from contextfold.fold.events import (
     OperationCompleted,
     SessionRolledBack,
     SessionStarted,
+    WorkFolded,
 )
-from contextfold.fold.ledger.savings import Prices
-from contextfold.fold.reminder import Reminding
-from contextfold.fold.service.activity import Noted
+from contextfold.fold.model_catalog import MODELS, ModelCatalog, ModelsInvalid, TokenPrices, parse_models
+from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Caller
-from contextfold.fold.service.fold_service import FoldService, Policy
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.service.reports import LOST, PROXY
-from contextfold.fold.session import Limits
+from contextfold.fold.session import SessionLimits
 from contextfold.scrub.rules import RulesInvalid
 from contextfold.scrub.scrubber import Scrubber
 from contextfold.scrub.standard import standard_scrubber
@@ -49,14 +51,16 @@ if TYPE_CHECKING:
     from contextfold.serve.ops.tracing import Tracer
 
 TIDY_EVERY_S = 60.0
+# Relative prices are in hundredths of an input token.
+INPUT_PERCENT = 100
 REASONS_MOST = 8  # that are told of one time the store is away
 Result = TypeVar("Result")
 
 
-def policy_of(settings: FoldSettings) -> Policy:
-    return Policy(
-        Limits(
-            settings.context_limit,
+def policy_of(settings: FoldSettings) -> FoldPolicy:
+    return FoldPolicy(
+        SessionLimits(
+            settings.context_limit or None,
             settings.hard_limit,
             settings.branch_depth,
             settings.branches_per_session,
@@ -66,9 +70,31 @@ def policy_of(settings: FoldSettings) -> Policy:
         settings.session_idle_secs,
         settings.archive_days,
         settings.summary_days,
-        Reminding(settings.branch_reminder, settings.branch_limit_tokens),
-        Prices(settings.price_cache_read_percent, settings.price_cache_write_percent),
+        AdviceSettings(settings.branch_reminder, settings.branch_limit_tokens),
+        models_of(settings),
+        TokenPrices(
+            INPUT_PERCENT,
+            settings.price_output_percent,
+            settings.price_cache_read_percent,
+            settings.price_cache_write_percent,
+            settings.price_cache_write_1h_percent,
+        ),
     )
+
+
+def models_of(settings: FoldSettings) -> ModelCatalog:
+    path = settings.models_file
+    if not path:
+        return MODELS
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            return MODELS.with_models(parse_models(tomllib.load(file)))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise SettingsError(f"cannot read the models {path}: {problem}") from None
+    except ModelsInvalid as problem:
+        raise SettingsError(f"the models {path}: {problem}") from None
 
 
 def scrubber_of(settings: FoldSettings) -> Scrubber:
@@ -229,7 +255,8 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     scrubber = scrubber_of(settings.fold)
     store: Store = open_store(settings.fold, tell=_Told()) if "fold" in settings.server.tools else MemoryStore()
     store = store if tracer is None else traced(store, tracer)
-    fold = FoldService(store, scrubber, policy_of(settings.fold), note=lambda noted: _count(noted, metrics, tracer))
+    policy = policy_of(settings.fold)
+    fold = FoldService(store, scrubber, policy, note=lambda activity: _count(activity, metrics, tracer))
     if settings.proxy.anthropic.goes_direct or settings.proxy.openai.goes_direct:
         log("proxy.variable_ignored", "warning", variable="HTTPS_PROXY")
     buckets = Buckets(RateLimit(settings.rate_per_second, settings.rate_burst))
@@ -250,32 +277,32 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     )
 
 
-def _count(noted: Noted, metrics: Metrics, tracer: Tracer | None) -> None:
-    for rule in noted.rules:
+def _count(activity: Activity, metrics: Metrics, tracer: Tracer | None) -> None:
+    for rule in activity.rules:
         metrics.redacted(rule)
-    for _ in range(noted.conflicts):
+    for _ in range(activity.conflicts):
         metrics.store_conflict()
-    if noted.store_failed:
+    if activity.store_failed:
         metrics.store_error()
-    if noted.events:
+    if activity.events:
         metrics.store_commit()
-    for event in noted.events:
+    for event in activity.events:
         _count_event(event, metrics)
-    _count_reports(noted, metrics, tracer)
+    _count_reports(activity, metrics, tracer)
 
 
-def _count_reports(noted: Noted, metrics: Metrics, tracer: Tracer | None) -> None:
-    for (host, outcome), times in noted.reports.items():
+def _count_reports(activity: Activity, metrics: Metrics, tracer: Tracer | None) -> None:
+    for (host, outcome), times in activity.reports.items():
         if host != PROXY:  # who proxies counts its requests itself
             metrics.hook_report(host, outcome, times)
         if outcome == LOST:
-            _tell_lost(host, times, noted.reports_failed)
-    if noted.reports_wait is not None:
-        _tell_waiting(noted.reports_wait)
-    if noted.reports_took_s is not None:
-        metrics.hook_write_took(noted.reports_took_s)
+            _tell_lost(host, times, activity.reports_failed)
+    if activity.reports_wait is not None:
+        _tell_waiting(activity.reports_wait)
+    if activity.reports_took_s is not None:
+        metrics.hook_write_took(activity.reports_took_s)
         if tracer is not None:
-            tracer.reports_written(noted.reports, noted.reports_took_s)
+            tracer.reports_written(activity.reports, activity.reports_took_s)
 
 
 class _Told:
@@ -312,6 +339,9 @@ def _tell_lost(host: str, times: int, problem: Exception | None) -> None:
 
 def _count_event(event: Event, metrics: Metrics) -> None:
     match event:
+        case WorkFolded():
+            metrics.folded(event.tokens_folded, event.tokens_folded - event.summary_tokens)
+            metrics.branch("folded")
         case BranchFolded():
             metrics.folded(event.tokens_folded, event.tokens_folded - event.summary_tokens)
             metrics.branch("folded_unfinished" if event.forced else "folded")

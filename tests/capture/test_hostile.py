@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from capture.payloads import RECORDED, payloads
 from contextfold.errors import ArgumentInvalid
 from contextfold.hosts import claude_code, cursor, vscode
-from contextfold.hosts.hook_event import Observed
+from contextfold.hosts.hook_event import HookEvent
 
-Read = Callable[[Mapping[str, object]], Observed]
+Read = Callable[[Mapping[str, object]], HookEvent]
 HOSTS: dict[str, tuple[Read, list[str]]] = {
     "claude-code": (claude_code.read, [RECORDED, "claude-code-by-hand"]),
     "cursor": (cursor.read, ["cursor-by-hand"]),

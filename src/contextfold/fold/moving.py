@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from contextfold.common.canonical import encode
 from contextfold.errors import MoveRefused, StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import Entry
-from contextfold.fold.events import BranchFolded, Event
+from contextfold.fold.events import BranchFolded, Event, WorkFolded
 from contextfold.fold.session import LogBroken, replay
 from contextfold.fold.store import SessionKey, StaleRevision, Summary
 
@@ -318,7 +318,7 @@ class _Plan:
         branches = (
             list(self._summaries)
             if is_last
-            else [event.branch_id for event in events if isinstance(event, BranchFolded)]
+            else [event.branch_id for event in events if isinstance(event, BranchFolded | WorkFolded)]
         )
         given = [self._summaries.pop(branch_id, None) for branch_id in branches]
         return [summary for summary in given if summary is not None]

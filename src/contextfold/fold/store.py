@@ -176,7 +176,7 @@ class Store(Protocol):
 
         Without a branch they are those of the main thread of a session, which is only then asked for.
         None after the first whose texts have `characters` together: a text may be megabytes, and a page small.
-        They come as they were committed: what a rollback took back is for `archive.mark_undone` to say.
+        They come as they were committed: what a rollback took back is for `archive.readable` to say.
         """
 
     async def expire(self, idle_since: str, at: str) -> int:

@@ -19,7 +19,7 @@ JSON = "application/json"
 
 def refused(problem: FoldError, fold: FoldService) -> Response:
     """An expected failure, told without what the caller must not see again."""
-    message, data = fold.told_safely(problem)
+    message, data = fold.safe_error(problem)
     log("request.refused", "warning", code=problem.code)
     told: dict[str, Encodable] = {"code": JSON_RPC_CODES[problem.code], "message": message}
     told["data"] = {"kind": problem.code, **data}

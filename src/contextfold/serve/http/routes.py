@@ -19,8 +19,8 @@ from starlette.routing import Route
 from contextfold.common.canonical import encode
 from contextfold.common.exception_location import place_of
 from contextfold.errors import FoldError, StoreUnavailable
-from contextfold.serve.api import Api
-from contextfold.serve.hooks import Hooks
+from contextfold.serve.api import HttpApi
+from contextfold.serve.hooks import HookEndpoints
 from contextfold.serve.http.dashboard_files import Web
 from contextfold.serve.http.guard import MCP_PATH, PROXY_PATH, App, Guard, Message, Receive, Scope, Send
 from contextfold.serve.http.json_responses import JSON, told_error
@@ -46,7 +46,7 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int,
     endpoint = McpEndpoint(tools, services, body_max_bytes=body_max_bytes)
     pages = _Pages(tools, services)
     folds = any(isinstance(tool, FoldTool) for tool in tools)
-    hooks = Hooks(services.fold, services.metrics)
+    hooks = HookEndpoints(services.fold, services.metrics)
     reports = hooks.routes() if folds else []
     proxy = Proxy(services.fold, services.metrics, proxied)
     passing = proxy.routes() if folds else []
@@ -73,7 +73,7 @@ def routes_of(tools: Sequence[Tool], services: Services, *, body_max_bytes: int,
         Route(MCP_PATH, endpoint=endpoint, methods=["POST"]),
         *reports,
         *passing,
-        *([*Api(services.fold).routes(), *Web().routes()] if folds else []),
+        *([*HttpApi(services.fold).routes(), *Web().routes()] if folds else []),
         Route(MCP_PATH, endpoint=pages.no_stream, methods=["GET", "DELETE"]),
         Route(f"{MCP_PATH}/tools/list", endpoint=pages.tools, methods=["GET"]),
         Route("/healthz", endpoint=pages.healthz, methods=["GET"]),
@@ -156,7 +156,7 @@ class _Pages:
             if self._services.clock() - self._checked_s >= READY_KEPT_S:
                 self._is_ready = await self._check()
                 self._checked_s = self._services.clock()
-        if self._is_ready and not self._services.fold.reports.is_away:
+        if self._is_ready and not self._services.fold.reports.is_unavailable:
             return PlainTextResponse("ready\n")
         return PlainTextResponse(f"{StoreUnavailable.code}: the state store does not take commits\n", 503)
 
