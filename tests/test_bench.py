@@ -8,7 +8,6 @@ import pytest
 
 from bench import corpora as bench_corpora
 from bench import daemon as bench_daemon
-from bench import fold_loss as bench_fold_loss
 from bench import hooks as bench_hooks
 from bench import nats as bench_nats
 from bench import page as bench_page
@@ -38,7 +37,6 @@ def test_the_bench_prints_every_figure_of_the_table(
     bench_hooks.main(turns=1, rounds=3)
     bench_nats.main(turns=1, number=16)
     bench_replay.main(turns=1, folder=tmp_path, most=1, at_least=100_000)
-    bench_fold_loss.main(tmp_path)
     bench_proxy.main(turns=1, requests=16, subtasks=1)
     bench_secrets.main(turns=1)
     bench_page.main(turns=1, sessions=20, branches=2, long=61, operations=300)

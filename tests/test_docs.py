@@ -136,8 +136,8 @@ def test_the_limits_that_pages_name_are_those_of_the_code() -> None:
     assert (
         f"| {RequestLimits().streams:,} | |\n| of those an owner's | {RequestLimits().streams_of_owner} | |" in daemon
     )
-    assert f"among the last {session.CALLS_KEPT} of a session" in capture
-    assert f"among the last {session.CALLS_KEPT} of the session" in text_of(DOCS / "folding.md")
+    assert f"among the last {session.CALL_IDS_REMEMBERED} of a session" in capture
+    assert f"among the last {session.CALL_IDS_REMEMBERED} of the session" in text_of(DOCS / "folding.md")
 
 
 @pytest.fixture

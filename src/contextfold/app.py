@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from contextfold.fold.accounting import Thresholds
-from contextfold.fold.ledger.savings import Prices
-from contextfold.fold.reminder import Reminding
-from contextfold.fold.service.fold_service import FoldService, Policy
-from contextfold.fold.session import Limits
+from contextfold.fold.advice import AdviceSettings
+from contextfold.fold.model_catalog import MODELS, ModelCatalog, ModelsInvalid, TokenPrices, parse_models
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.policy import FoldPolicy
+from contextfold.fold.session import SessionLimits
 from contextfold.scrub.rules import RulesInvalid
 from contextfold.scrub.scrubber import Scrubber
 from contextfold.scrub.standard import standard_scrubber
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
     from contextfold.serve.ops.tracing import Tracer
     from contextfold.stores.nats.store import NatsStore
 
+# Relative prices are in hundredths of an input token.
+INPUT_PERCENT = 100
 
-def policy_of(settings: FoldSettings) -> Policy:
-    return Policy(
-        Limits(
-            settings.context_limit,
+
+def policy_of(settings: FoldSettings) -> FoldPolicy:
+    return FoldPolicy(
+        SessionLimits(
+            settings.context_limit or None,
             settings.hard_limit,
             settings.branch_depth,
             settings.branches_per_session,
@@ -43,9 +47,31 @@ def policy_of(settings: FoldSettings) -> Policy:
         settings.session_idle_secs,
         settings.archive_days,
         settings.summary_days,
-        Reminding(settings.branch_reminder, settings.branch_limit_tokens),
-        Prices(settings.price_cache_read_percent, settings.price_cache_write_percent),
+        AdviceSettings(settings.branch_reminder, settings.branch_limit_tokens),
+        models_of(settings),
+        TokenPrices(
+            INPUT_PERCENT,
+            settings.price_output_percent,
+            settings.price_cache_read_percent,
+            settings.price_cache_write_percent,
+            settings.price_cache_write_1h_percent,
+        ),
     )
+
+
+def models_of(settings: FoldSettings) -> ModelCatalog:
+    path = settings.models_file
+    if not path:
+        return MODELS
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            return MODELS.with_models(parse_models(tomllib.load(file)))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise SettingsError(f"cannot read the models {path}: {problem}") from None
+    except ModelsInvalid as problem:
+        raise SettingsError(f"the models {path}: {problem}") from None
 
 
 def scrubber_of(settings: FoldSettings) -> Scrubber:

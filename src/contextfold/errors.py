@@ -135,14 +135,15 @@ class BranchStateInvalid(FoldError):
 
 class ContextLimitExceeded(FoldError):
     code = "context_limit"
+    SUGGESTION = "Fold current branch before continuing"
 
-    def __init__(self, tokens: int, limit: int) -> None:
+    def __init__(self, tokens: int, limit: int, suggestion: str = SUGGESTION) -> None:
         super().__init__(
             f"Context limit exceeded: {tokens}/{limit} tokens",
             {
                 "current_tokens": tokens,
                 "context_limit": limit,
-                "suggestion": "Fold current branch before continuing",
+                "suggestion": suggestion,
                 "kind": "context_limit",
             },
         )

@@ -64,6 +64,9 @@ class FoldSettings(Record):
     branch_reminder: bool = True
     price_cache_read_percent: int = 10  # of an input token's
     price_cache_write_percent: int = 125
+    price_cache_write_1h_percent: int = 200
+    price_output_percent: int = 500
+    models_file: str = ""
 
 
 class NatsSettings(Record):
@@ -179,6 +182,9 @@ def _fold_settings(values: _Values) -> FoldSettings:
         values.text("branch-reminder") == "on",
         values.whole("price-cache-read-percent"),
         values.whole("price-cache-write-percent"),
+        values.whole("price-cache-write-1h-percent"),
+        values.whole("price-output-percent"),
+        values.text("models-file"),
     )
     if settings.warn_high_percent < settings.warn_medium_percent:
         raise SettingsError("warn-high-percent must not be below warn-medium-percent")

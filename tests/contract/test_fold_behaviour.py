@@ -266,18 +266,6 @@ def test_a_result_is_one_text_block_with_one_json_object(transport: Transport, p
         assert isinstance(json.loads(block["text"]), dict)
 
 
-class TestWhatAFoldLoses:
-    def test_is_told_so_that_it_can_be_said_again(self, transport: Transport, project: str) -> None:
-        def told() -> Any:
-            branch(transport, project)
-            record(transport, project, content='{"command":"grep -rn leak src"}\nsrc/pool.py:41: leak_of(handle)')
-            record(transport, project, content='{"command":"cat src/pool.py"}\nok')
-            return fold(transport, project, message="It leaks.")["context_health"].get("fold_loss")
-
-        # A look that takes half a second is left out, and a busy machine may need that once for itself.
-        assert next((loss for _ in range(5) if (loss := told())), None) == ["src/pool.py"]
-
-
 class TestExpanding:
     @covers("folding.md#context-return", "folding.md#sources", "product.md#fold", "seed-004#context-return")
     def test_a_folded_branch_comes_back_entry_by_entry(self, transport: Transport, project: str) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from contextfold.fold.service.fold_service import FoldService, Policy
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.policy import FoldPolicy
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, META_OPERATION, META_SESSION, caller_from
 from contextfold.serve.mcp.fold_tools import call as run_fold_tool
@@ -34,7 +35,7 @@ class Transport(Protocol):
 class InProcess:
     """The tools without a wire, over the store that is its own reference."""
 
-    def __init__(self, policy: Policy | None = None) -> None:
+    def __init__(self, policy: FoldPolicy | None = None) -> None:
         self._runner = asyncio.Runner()
         self._service = FoldService(MemoryStore(), standard_scrubber(), policy)
         self._tools = {tool.name: tool for tool in FOLD_TOOLS}

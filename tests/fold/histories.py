@@ -7,13 +7,14 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from contextfold.errors import FoldError
-from contextfold.fold import session
 from contextfold.fold.events import Event
 from contextfold.fold.ledger.provider_counts import requested
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share
-from contextfold.fold.session import EMPTY, Beginning, Limits, State, apply, replay
+from contextfold.fold.session import EMPTY, SessionLimits, State, apply, replay
+from contextfold.fold.verbs import RecordedOperation
+from tests.fold import deciding
 
-LIMITS = Limits(context_tokens=1_000, depth=3, branches=12)
+LIMITS = SessionLimits(context_tokens=1_000, depth=3, branches=12)
 
 
 class Plain(NamedTuple):
@@ -28,9 +29,22 @@ class Step(NamedTuple):
     flag: bool
 
 
+VERBS = (
+    "branch",
+    "branch",
+    "record",
+    "record",
+    "speak",
+    "compact",
+    "sent",
+    "fold",
+    "fold_one",
+    "fold_recent",
+    "rollback",
+)
 STEPS = st.builds(
     Step,
-    st.sampled_from(["branch", "branch", "record", "record", "compact", "sent", "fold", "fold_one", "rollback"]),
+    st.sampled_from(VERBS),
     st.integers(0, 11),
     st.integers(0, 400),
     st.booleans(),
@@ -43,16 +57,16 @@ def moment(n: int) -> str:
 
 
 def started() -> list[Event]:
-    return [session.begin(Beginning("sess_1", "/p", None), moment(0))]
+    return [deciding.begin(moment(0))]
 
 
-def decide(state: State, step: Step, number: int) -> list[Event]:
+def decide(state: State, step: Step, number: int) -> list[Event]:  # noqa: PLR0911 - one for each verb
     """The events a step leads to; FoldError if it is refused."""
     at = moment(number)
     picked = list(state.branches)[step.pick % len(state.branches)] if state.branches else "br_none"
     match step.verb:
         case "branch":
-            return session.branch(
+            return deciding.branch(
                 state,
                 LIMITS,
                 at,
@@ -63,18 +77,27 @@ def decide(state: State, step: Step, number: int) -> list[Event]:
                 redactions=step.flag,
             )
         case "record":
-            work = session.Work("t", step.tokens, "hook", failed=step.flag, redactions=step.pick, call_id=f"c{number}")
-            return session.record(state, at, work)
+            work = RecordedOperation(
+                "t", step.tokens, "hook", failed=step.flag, redactions=step.pick, call_id=f"c{number}"
+            )
+            return deciding.record(state, at, work)
+        case "speak":
+            words = RecordedOperation("prompt", step.tokens, "hook", failed=False, redactions=step.pick, by_user=True)
+            return deciding.record(state, at, words)
+        case "fold_recent":
+            return deciding.fold_recent(
+                state, at, branch_id=f"br_{number}", summary_tokens=step.tokens, redactions=step.pick, limits=LIMITS
+            )
         case "compact":
-            summary = session.Work("c", step.tokens, "hook", failed=False, redactions=step.pick, compacts=True)
-            return session.record(state, at, summary)
+            summary = RecordedOperation("c", step.tokens, "hook", failed=False, redactions=step.pick, compacts=True)
+            return deciding.record(state, at, summary)
         case "sent":
             return _sent(state, step, number, picked)
         case "rollback":
-            return session.rollback(state, at, branch_id=picked, restore_state=step.flag)
+            return deciding.rollback(state, at, branch_id=picked, restore_state=step.flag)
         case _:
             target = picked if step.verb == "fold_one" else None
-            return session.fold(
+            return deciding.fold(
                 state, at, branch_id=target, summary="s", summary_tokens=step.tokens, redactions=step.pick
             )
 

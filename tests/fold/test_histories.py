@@ -24,9 +24,10 @@ from contextfold.fold.events import Event
 from contextfold.fold.ledger.sent_request import Sent, Share
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, Target
-from contextfold.fold.service.fold_service import FoldService, Policy
-from contextfold.fold.service.sessions import Outcome
-from contextfold.fold.session import Limits, replay
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.policy import FoldPolicy
+from contextfold.fold.service.sessions import VerbOutcome
+from contextfold.fold.session import SessionLimits, replay
 from contextfold.fold.store import Commit, CommitReceipt, SessionKey, Store
 from contextfold.fold.tool_arguments import (
     branch_request,
@@ -41,7 +42,7 @@ from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.machine import times
 
 PROJECT = "/work/app"
-LIMITS = Limits(context_tokens=2_000, depth=4, branches=15)
+LIMITS = SessionLimits(context_tokens=2_000, depth=4, branches=15)
 KEY = SessionKey("local", project_at(PROJECT).hash, "")
 SCRUBBER = standard_scrubber()
 
@@ -142,13 +143,13 @@ class Histories(RuleBasedStateMachine):
         self.services = [self.service(), self.service()]
 
     def service(self) -> FoldService:
-        return FoldService(self.store, SCRUBBER, Policy(LIMITS), new_id=self.new_id)
+        return FoldService(self.store, SCRUBBER, FoldPolicy(LIMITS), new_id=self.new_id)
 
     def new_id(self, prefix: str) -> str:
         self.calls += 1
         return f"{prefix}_{self.calls}"
 
-    def ask(self, tool: str, request: Any, which: int, fault: str, again: bool) -> Outcome | None:
+    def ask(self, tool: str, request: Any, which: int, fault: str, again: bool) -> VerbOutcome | None:
         """Call until it is answered, as a client with an operation id would; None if it is refused."""
         service = self.services[which]
         if fault == "" and not again and self.calls % 2:
@@ -157,7 +158,7 @@ class Histories(RuleBasedStateMachine):
             caller = Caller("local", operation_id=self.new_id("call"))
         more = ("reported",) if tool == "record" else ()
         self.store.fault = fault
-        outcomes: list[Outcome] = []
+        outcomes: list[VerbOutcome] = []
         for _ in range(2 + again):
             try:
                 outcomes.append(self.runner.run(getattr(service, tool)(caller, request, *more)))

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 
 from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
-from contextfold.fold import session
 from contextfold.fold import tool_results as answers
 from contextfold.fold.accounting import Thresholds, folded_tokens, health, percent, share, total_tokens
 from contextfold.fold.events import (
@@ -19,11 +18,14 @@ from contextfold.fold.events import (
     EventUnknown,
     OperationCompleted,
     SessionRolledBack,
+    WorkFolded,
     from_json,
     to_json,
 )
-from contextfold.fold.session import EMPTY, Limits, LogBroken, State, apply, replay
-from tests.fold.histories import HISTORIES, LIMITS, Step, decide, played, started, states
+from contextfold.fold.session import EMPTY, LogBroken, SessionLimits, State, apply, replay
+from contextfold.fold.verbs import RecordedOperation
+from tests.fold import deciding
+from tests.fold.histories import HISTORIES, Step, decide, played, started, states
 from tests.support.clauses import covers
 from tests.support.machine import times
 
@@ -35,15 +37,17 @@ def grown(state: State, *verbs: tuple[str, dict[str, object]]) -> State:
         match verb:
             case "branch":
                 made = {"branch_id": f"br_{number}", "description": "d", "prompt": "p", "tokens": 0, "redactions": 0}
-                events = session.branch(state, Limits(), AT, **(made | given_))  # type: ignore[arg-type]
+                events = deciding.branch(state, SessionLimits(), AT, **(made | given_))  # type: ignore[arg-type]
             case "record":
                 done = {"type": "t", "tokens": 0, "source": "hook", "failed": False, "redactions": 0}
-                events = session.record(state, AT, session.Work(**(done | given_)))  # type: ignore[arg-type]
+                events = deciding.record(state, AT, RecordedOperation(**(done | given_)))  # type: ignore[arg-type]
             case "fold":
                 folded = {"branch_id": None, "summary": "s", "summary_tokens": 0, "redactions": 0}
-                events = session.fold(state, AT, **(folded | given_))  # type: ignore[arg-type]
+                events = deciding.fold(state, AT, **(folded | given_))  # type: ignore[arg-type]
+            case "fold_recent":
+                events = deciding.fold_recent(state, AT, **given_)  # type: ignore[arg-type]
             case _:
-                events = session.rollback(state, AT, **({"restore_state": True} | given_))  # type: ignore[arg-type]
+                events = deciding.rollback(state, AT, **({"restore_state": True} | given_))  # type: ignore[arg-type]
         state = replay(events, state)
     return state
 
@@ -72,11 +76,11 @@ class TestTheSeedsWorkedExamples:
         }
         work: list[tuple[str, dict[str, object]]] = [("record", {"tokens": 700})] * 11
         worked = grown(branched, *work, ("record", {"tokens": 600, "redactions": 2}))
-        events = session.fold(worked, AT, branch_id=None, summary="s", summary_tokens=200, redactions=0)
+        events = deciding.fold(worked, AT, branch_id=None, summary="s", summary_tokens=200, redactions=0)
         after = replay(events, worked)
         event = events[-1]
         assert isinstance(event, BranchFolded)
-        condition = answers.health_told(health(after, Limits(), Thresholds(), after.branches["br_abc123"]))
+        condition = health(after, 32_768, Thresholds(), after.branches["br_abc123"])
         assert answers.folded(event, after, condition) == {
             "folded_at": AT,
             "branch_id": "br_abc123",
@@ -95,7 +99,7 @@ class TestTheSeedsWorkedExamples:
                 "main_thread_tokens": 5200,
                 "current_branch_tokens": 0,
             },
-            "context_health": {"warning": "none", "main_thread_usage": 0.16},
+            "context_health": {"warning": "none", "main_thread_usage": 0.15},
         }
 
     @covers(
@@ -110,7 +114,7 @@ class TestTheSeedsWorkedExamples:
             ("branch", {"branch_id": "br_001", "tokens": 3000}),
             ("branch", {"branch_id": "br_abc123", "tokens": 1200}),
         )
-        assert answers.status(state, Limits()) == {
+        assert answers.status(state, 32_768) == {
             "session_id": "sess_1",
             "active_branch_id": "br_abc123",
             "branch_depth": 2,
@@ -125,7 +129,7 @@ class TestTheSeedsWorkedExamples:
             "context_limit": 32_768,
             "usage_percent": 28,
         }
-        assert answers.state_told(state, Limits()) == {
+        assert answers.state_summary(state, 32_768) == {
             "session_id": "sess_1",
             "active_branch_id": "br_abc123",
             "branch_depth": 2,
@@ -143,7 +147,7 @@ class TestTheSeedsWorkedExamples:
             ("branch", {"branch_id": "br_002", "tokens": 9000}),
             ("branch", {"branch_id": "br_003", "tokens": 6000}),
         )
-        events = session.rollback(state, AT, branch_id="br_001", restore_state=True)
+        events = deciding.rollback(state, AT, branch_id="br_001", restore_state=True)
         assert answers.rolled_back("br_001", state, events, replay(events, state)) == {
             "rolled_back_to": "br_001",
             "branches_discarded": ["br_002", "br_003"],
@@ -156,9 +160,9 @@ class TestFolding:
     @covers("folding.md#tokens")
     def test_a_summary_longer_than_its_branch_saves_less_than_nothing(self) -> None:
         state = grown(FRESH, ("branch", {"tokens": 10}))
-        (event,) = session.fold(state, AT, branch_id=None, summary="s", summary_tokens=50, redactions=0)
+        (event,) = deciding.fold(state, AT, branch_id=None, summary="s", summary_tokens=50, redactions=0)
         assert isinstance(event, BranchFolded)
-        told = answers.folded(event, replay([event], state), {})
+        told = answers.folded(event, replay([event], state), health(state, 32_768, Thresholds()))
         assert told["summary"] == {
             "tokens_folded": 10,
             "tokens_saved": -40,
@@ -175,7 +179,7 @@ class TestFolding:
             ("branch", {"branch_id": "br_b", "tokens": 2}),
             ("branch", {"branch_id": "br_c", "tokens": 4}),
         )
-        events = session.fold(state, AT, branch_id="br_a", summary="done", summary_tokens=8, redactions=0)
+        events = deciding.fold(state, AT, branch_id="br_a", summary="done", summary_tokens=8, redactions=0)
         assert [(e.branch_id, e.forced, e.summary, e.tokens_folded) for e in events if isinstance(e, BranchFolded)] == [
             ("br_c", True, "", 4),
             ("br_b", True, "", 2),
@@ -199,12 +203,12 @@ class TestFolding:
     def test_only_an_open_branch_can_be_folded(self, branch_id: str | None) -> None:
         state = grown(FRESH, ("branch", {"branch_id": "br_a"}), ("fold", {}))
         with pytest.raises(BranchStateInvalid, match=r"^Cannot fold branch: branch is not active$") as refused:
-            session.fold(state, AT, branch_id=branch_id, summary="", summary_tokens=0, redactions=0)
+            deciding.fold(state, AT, branch_id=branch_id, summary="", summary_tokens=0, redactions=0)
         assert refused.value.data == {"branch_id": branch_id, "current_status": branch_id and "folded"}
 
     def test_a_branch_nobody_knows_is_not_found(self) -> None:
         with pytest.raises(BranchNotFound, match=r"^Branch not found: br_xyz$") as refused:
-            session.fold(FRESH, AT, branch_id="br_xyz", summary="", summary_tokens=0, redactions=0)
+            deciding.fold(FRESH, AT, branch_id="br_xyz", summary="", summary_tokens=0, redactions=0)
         assert refused.value.data == {"branch_id": "br_xyz", "session_id": "sess_1"}
 
 
@@ -269,7 +273,7 @@ class TestRollingBack:
             ("rollback", {"branch_id": "br_a"}),
         )
         with pytest.raises(BranchStateInvalid, match=r"^Cannot roll back: branch is discarded$") as refused:
-            session.rollback(state, AT, branch_id="br_b", restore_state=True)
+            deciding.rollback(state, AT, branch_id="br_b", restore_state=True)
         assert refused.value.data == {"branch_id": "br_b", "current_status": "discarded"}
 
     @covers("folding.md#events", "folding.md#context-rollback")
@@ -279,6 +283,7 @@ class TestRollingBack:
         log = played(steps)
         seen = states(log)
         began = {event.branch_id: event.n for event in log if isinstance(event, BranchCreated)}
+        began |= {event.branch_id: event.n - 1 for event in log if isinstance(event, WorkFolded)}
         for number, event in enumerate(log):
             if isinstance(event, SessionRolledBack) and event.restore_state:
                 then, now = seen[began[event.branch_id] - 1], seen[number]
@@ -294,7 +299,9 @@ class TestLimits:
     def test_depth(self) -> None:
         state = grown(FRESH, *[("branch", {})] * 8)
         with pytest.raises(LimitReached) as refused:
-            session.branch(state, Limits(), AT, branch_id="br_x", description="d", prompt="p", tokens=0, redactions=0)
+            deciding.branch(
+                state, SessionLimits(), AT, branch_id="br_x", description="d", prompt="p", tokens=0, redactions=0
+            )
         assert refused.value.data == {"limit": "branch_depth", "value": 8}
         assert "8" in refused.value.message
 
@@ -302,25 +309,121 @@ class TestLimits:
     def test_branches_per_session_count_those_that_are_closed(self) -> None:
         state = grown(FRESH, *[("branch", {}), ("fold", {})] * 3)
         with pytest.raises(LimitReached) as refused:
-            session.branch(
-                state, Limits(branches=3), AT, branch_id="br_x", description="d", prompt="p", tokens=0, redactions=0
+            deciding.branch(
+                state,
+                SessionLimits(branches=3),
+                AT,
+                branch_id="br_x",
+                description="d",
+                prompt="p",
+                tokens=0,
+                redactions=0,
             )
         assert refused.value.data == {"limit": "branches_per_session", "value": 3}
 
     @covers("folding.md#errors", "seed-004#error-handling")
     def test_the_hard_limit_refuses_a_branch_and_never_a_fact(self) -> None:
-        full = grown(FRESH, ("record", {"tokens": 34_900}))
-        hard = Limits(is_hard=True)
+        full = grown(FRESH, ("record", {"tokens": 34_800}), ("branch", {"tokens": 100}))
+        hard = SessionLimits(is_hard=True)
         with pytest.raises(ContextLimitExceeded, match=r"^Context limit exceeded: 35000/32768 tokens$") as refused:
-            session.branch(full, hard, AT, branch_id="b", description="d", prompt="p", tokens=100, redactions=0)
+            deciding.branch(full, hard, AT, branch_id="b", description="d", prompt="p", tokens=100, redactions=0)
         assert refused.value.data == {
             "current_tokens": 35_000,
             "context_limit": 32_768,
             "suggestion": "Fold current branch before continuing",
             "kind": "context_limit",
         }
-        assert session.record(full, AT, session.Work("t", 1, "hook", failed=False, redactions=0))
-        assert session.branch(full, Limits(), AT, branch_id="b", description="d", prompt="p", tokens=1, redactions=0)
+        without_branch = grown(FRESH, ("record", {"tokens": 34_900}))
+        with pytest.raises(ContextLimitExceeded) as refused:
+            deciding.branch(
+                without_branch, hard, AT, branch_id="b", description="d", prompt="p", tokens=100, redactions=0
+            )
+        assert "context_fold" in str(refused.value.data["suggestion"])
+        assert deciding.record(full, AT, RecordedOperation("t", 1, "hook", failed=False, redactions=0))
+        assert deciding.branch(
+            full, SessionLimits(), AT, branch_id="b", description="d", prompt="p", tokens=1, redactions=0
+        )
+
+
+class TestFoldingAfterwards:
+    def test_it_leaves_the_figures_of_a_branch_that_had_been_there_all_along(self) -> None:
+        before = grown(FRESH, ("record", {"tokens": 5000, "by_user": True}))
+        work: list[tuple[str, dict[str, object]]] = [("record", {"tokens": 700, "redactions": 1})] * 12
+        done = grown(before, *work)
+        (event,) = deciding.fold_recent(done, AT, summary="Found it.\nIn b.py.", summary_tokens=200, redactions=1)
+        assert isinstance(event, WorkFolded)
+        after = replay([event], done)
+        branched = grown(grown(before, ("branch", {"branch_id": "br_fold"}), *work), ("fold", {"summary_tokens": 200}))
+        assert (
+            (after.main.tokens, total_tokens(after)) == (branched.main.tokens, total_tokens(branched)) == (5200, 5200)
+        )
+        fold, branch = after.branches["br_fold"], branched.branches["br_fold"]
+        assert (fold.tokens, fold.operations, fold.status) == (branch.tokens, branch.operations, branch.status)
+        assert (after.main.operations, after.main.redactions) == (branched.main.operations, branched.main.redactions)
+        assert (fold.description, fold.redactions) == ("Found it.", 13)
+        result = answers.folded(event, after, health(after, 32_768, Thresholds()))
+        assert result["summary"] == {
+            "tokens_folded": 8400,
+            "tokens_saved": 8200,
+            "operations_count": 12,
+            "secrets_scrubbed": 13,
+            "summary_redacted": True,
+        }
+
+    @pytest.mark.parametrize(
+        "before",
+        [
+            [("record", {"by_user": True})],
+            [("record", {}), ("record", {"by_user": True})],
+            [("branch", {}), ("record", {}), ("fold", {})],
+            [("record", {}), ("branch", {})],
+            [("record", {}), ("record", {"compacts": True})],
+            [("record", {}), ("fold_recent", {})],
+        ],
+        ids=["user", "user after work", "return", "branch point", "compaction", "fold"],
+    )
+    def test_nothing_is_folded_that_was_done_before_the_last_boundary(
+        self, before: list[tuple[str, dict[str, object]]]
+    ) -> None:
+        state = grown(FRESH, *before)
+        with pytest.raises(BranchStateInvalid) as refused:
+            deciding.fold_recent(state, AT)
+        assert refused.value.message == "Cannot fold: nothing was done since the last fold"
+        done = grown(state, ("record", {"tokens": 40}), ("fold_recent", {"branch_id": "br_x", "summary_tokens": 3}))
+        assert done.branches["br_x"].tokens == 40
+        assert total_tokens(done) == total_tokens(state) + 3
+
+    def test_in_a_branch_it_folds_below_that_branch(self) -> None:
+        state = grown(FRESH, ("branch", {"branch_id": "br_a"}), ("record", {"tokens": 9}), ("fold_recent", {}))
+        assert state.branches["br_fold"].parent_id == "br_a"
+        assert state.path == ("br_a",)
+
+    def test_rolling_back_to_it_takes_the_fold_back_and_reopens_nothing(self) -> None:
+        done = grown(FRESH, ("record", {"tokens": 90}))
+        later = grown(done, ("fold_recent", {"summary_tokens": 5}), ("record", {"tokens": 7}), ("branch", {}))
+        after = grown(later, ("rollback", {"branch_id": "br_fold"}))
+        assert (after.main, after.path) == (done.main, ())
+        assert {branch.status for branch in after.branches.values()} == {"discarded"}
+        with pytest.raises(BranchStateInvalid):
+            deciding.rollback(after, AT, branch_id="br_fold", restore_state=True)
+
+    def test_taking_it_back_without_restoring_keeps_what_came_later(self) -> None:
+        later = grown(
+            FRESH, ("record", {"tokens": 90}), ("fold_recent", {"summary_tokens": 5}), ("record", {"tokens": 7})
+        )
+        after = grown(later, ("rollback", {"branch_id": "br_fold", "restore_state": False}))
+        assert (after.main.tokens, after.main.operations) == (97, 2)
+        assert after.main.recent.tokens == 97
+
+    def test_a_fold_counts_as_a_branch_of_the_session(self) -> None:
+        state = grown(FRESH, ("record", {}))
+        with pytest.raises(LimitReached):
+            deciding.fold_recent(state, AT, limits=SessionLimits(branches=0))
+
+    def test_a_log_of_an_older_version_is_still_read(self) -> None:
+        old = f'{{"event":"operation.completed","n":2,"at":"{AT}","branch_id":null,"type":"t","tokens":5,'
+        old += '"source":"hook","failed":false,"redactions":0}'
+        assert apply(FRESH, from_json(old)).main.recent.tokens == 5
 
 
 class TestHealth:
@@ -330,20 +433,19 @@ class TestHealth:
     )
     def test_a_threshold_itself_is_still_below(self, tokens: int, warning: str) -> None:
         state = grown(FRESH, ("record", {"tokens": tokens}))
-        told = health(state, Limits(context_tokens=1000), Thresholds())
-        assert told.warning == warning
-        assert (told.suggestion is None) == (warning == "none")
+        assert health(state, 1000, Thresholds()).warning == warning
 
-    @covers("folding.md#health")
-    def test_failures_are_told_when_there_are_some(self) -> None:
-        state = grown(FRESH, ("branch", {}), ("record", {}), ("record", {"failed": True}), ("record", {}))
-        assert health(state, LIMITS, Thresholds(), state.active).failure_rate == 0.33
-        assert health(FRESH, LIMITS, Thresholds(), None).failure_rate is None
+    def test_a_failure_rate_needs_a_failure_and_five_operations(self) -> None:
+        work: list[tuple[str, dict[str, object]]] = [("record", {})] * 2 + [("record", {"failed": True})] * 2
+        four = grown(FRESH, ("branch", {}), *work)
+        assert health(four, 1000, Thresholds(), four.active).failure_rate is None
+        five = grown(four, ("record", {}))
+        assert health(five, 1000, Thresholds(), five.active).failure_rate == 0.4
+        assert health(FRESH, 1000, Thresholds(), None).failure_rate is None
 
-    @covers("folding.md#usage")
-    def test_ratios_round_halves_up_and_percent_cuts(self) -> None:
+    def test_ratios_are_cut_like_percentages(self) -> None:
         assert [repr(share(part, 200)) for part in (0, 1, 2, 3, 199, 200, 500)] == [
-            "0.00", "0.01", "0.01", "0.02", "1.00", "1.00", "2.50",
+            "0.00", "0.00", "0.01", "0.01", "0.99", "1.00", "2.50",
         ]  # fmt: skip
         assert [percent(part, 200) for part in (0, 1, 3, 199, 200)] == [0, 0, 1, 99, 100]
 
@@ -396,6 +498,12 @@ class TestTheLog:
                     still_open.remove(event.branch_id)
                     assert event.tokens_folded == tokens[event.branch_id]
                     tokens[parents[event.branch_id]] += event.summary_tokens
+                case WorkFolded():
+                    tokens[event.branch_id] = event.tokens_folded
+                    tokens[event.parent_id] += event.summary_tokens - event.tokens_folded
+                    between = [one for one in log[event.since : event.n - 1] if isinstance(one, OperationCompleted)]
+                    moved = [one.tokens for one in between if one.branch_id == event.parent_id]
+                    assert event.tokens_folded == sum(moved)
         state = replay(log)
         told: dict[str | None, int] = {None: state.main.tokens}
         assert tokens == told | {branch.id: branch.tokens for branch in state.branches.values()}
@@ -426,7 +534,7 @@ class TestTheLog:
 
     @covers("folding.md#state-header")
     def test_nothing_is_known_before_the_beginning(self) -> None:
-        assert answers.state_told(EMPTY, Limits()) == {
+        assert answers.state_summary(EMPTY, 32_768) == {
             "session_id": None,
             "active_branch_id": None,
             "branch_depth": 0,

@@ -11,7 +11,7 @@ import pytest
 from contextfold.common.token_counter import COUNTERS
 from contextfold.errors import ArgumentInvalid
 from contextfold.hosts.claude_code import answer, read
-from contextfold.hosts.hook_event import Done, Observed
+from contextfold.hosts.hook_event import HookEvent, HookOperation
 from tests.hosts.payloads import RECORDED, payloads
 
 COMMON = {"session_id": "host-1", "hook_event_name": "PostToolUse", "cwd": "/home/me/app", "prompt_id": "p1"}
@@ -19,25 +19,25 @@ SESSION = "sess_8a20462e20f13b6d"  # which the daemon gave the run
 RUN = [(payload, read(payload)) for payload in payloads(RECORDED)]
 
 
-def observed(event: str, **members: object) -> Observed:
+def observed(event: str, **members: object) -> HookEvent:
     return read({**COMMON, "hook_event_name": event, **members})
 
 
-def done(event: str, **members: object) -> Done:
+def done(event: str, **members: object) -> HookOperation:
     told = observed(event, **members).done
     assert told
     return told
 
 
-def tool(name: str, response: object, **members: object) -> Done:
+def tool(name: str, response: object, **members: object) -> HookOperation:
     return done("PostToolUse", tool_name=name, tool_input={}, tool_response=response, tool_use_id="t1", **members)
 
 
-def named(name: str) -> list[tuple[dict[str, Any], Observed]]:
+def named(name: str) -> list[tuple[dict[str, Any], HookEvent]]:
     return [(payload, seen) for payload, seen in RUN if payload.get("tool_name") == name]
 
 
-def by_hand(tool_name: str) -> Observed:
+def by_hand(tool_name: str) -> HookEvent:
     return next(read(payload) for payload in payloads("claude-code-by-hand") if payload.get("tool_name") == tool_name)
 
 
@@ -290,7 +290,7 @@ def test_a_compaction_that_tells_no_summary_changes_no_figure(summary: object) -
 
 
 def test_an_event_nobody_knows_is_no_error() -> None:
-    assert observed("MessageDisplay", something=[1]) == Observed("other", "host-1", folder="/home/me/app")
+    assert observed("MessageDisplay", something=[1]) == HookEvent("other", "host-1", folder="/home/me/app")
 
 
 def test_a_line_is_added_only_where_the_host_takes_it() -> None:
@@ -338,6 +338,6 @@ def test_a_tools_name_is_short_and_printable() -> None:
 def test_text_that_no_encoding_has_is_replaced() -> None:
     told = tool("Bash", {"stdout": "a\ud800b \ud83d\ude00"}, cwd="/home/\udfff")
     assert told.content == "{}\na\ufffdb \U0001f600"
-    assert observed("Stop", session_id="s\ud800", last_assistant_message="\udc00").done == Done(
+    assert observed("Stop", session_id="s\ud800", last_assistant_message="\udc00").done == HookOperation(
         "message", "\ufffd", call_id=done("Stop", session_id="s\ufffd", last_assistant_message="\ufffd").call_id
     )

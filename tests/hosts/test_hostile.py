@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from contextfold.errors import ArgumentInvalid
 from contextfold.hosts import claude_code, cursor, vscode
-from contextfold.hosts.hook_event import Observed
+from contextfold.hosts.hook_event import HookEvent
 from tests.hosts.payloads import RECORDED, payloads
 
-Read = Callable[[Mapping[str, object]], Observed]
+Read = Callable[[Mapping[str, object]], HookEvent]
 HOSTS: dict[str, tuple[Read, list[str]]] = {
     "claude-code": (claude_code.read, [RECORDED, "claude-code-by-hand"]),
     "cursor": (cursor.read, ["cursor-by-hand"]),

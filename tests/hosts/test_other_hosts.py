@@ -8,18 +8,18 @@ import pytest
 
 from contextfold.errors import ArgumentInvalid
 from contextfold.hosts import cursor, vscode
-from contextfold.hosts.hook_event import Observed
+from contextfold.hosts.hook_event import HookEvent
 from tests.hosts.payloads import payloads
 
 CURSOR = {payload["hook_event_name"] + payload.get("tool_name", ""): payload for payload in payloads("cursor-by-hand")}
 VSCODE = {payload["hookEventName"] + payload.get("tool_name", ""): payload for payload in payloads("vscode-by-hand")}
 
 
-def at_cursor(name: str) -> Observed:
+def at_cursor(name: str) -> HookEvent:
     return cursor.read(CURSOR[name])
 
 
-def at_vscode(name: str) -> Observed:
+def at_vscode(name: str) -> HookEvent:
     return vscode.read(VSCODE[name])
 
 
@@ -49,7 +49,7 @@ def test_cursor_names_our_session_and_our_tools_are_not_counted() -> None:
 
 
 def test_what_cursor_tells_twice_is_counted_once() -> None:
-    assert at_cursor("afterShellExecution") == Observed("other", "conv-1", folder="/home/me/app")
+    assert at_cursor("afterShellExecution") == HookEvent("other", "conv-1", folder="/home/me/app")
 
 
 def test_cursors_messages_and_compactions_are_told() -> None:

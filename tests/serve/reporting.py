@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contextfold.fold.service.inbox import ALL_SETTLED_S
+from contextfold.fold.service.inbox import ALL_SETTLED_TIMEOUT_S
 from tests.support.daemon import Daemon, Http, HttpAgent, Reply
 from tests.support.waiting import until
 
@@ -70,7 +70,9 @@ class Onlooker:
     def get(self, path: str) -> Any:
         asked_s = time.monotonic()
         reply = self.http.ask("GET", path)
-        if time.monotonic() - asked_s >= ALL_SETTLED_S:  # as long as a look waits at most: the last may be missing
+        if (
+            time.monotonic() - asked_s >= ALL_SETTLED_TIMEOUT_S
+        ):  # as long as a look waits at most: the last may be missing
             until(lambda: b"contextfold_hook_reports_waiting 0.0" in self.http.ask("GET", "/metrics").body)
             reply = self.http.ask("GET", path)
         assert reply.status == 200, (path, reply.body)

@@ -209,7 +209,7 @@ class TestWhereAReportBelongs:
 
         async def scenario() -> list[str]:
             fold = FoldService(MemoryStore(), standard_scrubber())
-            taken = hooks.Hooks(fold, Metrics([]))
+            taken = hooks.HookEndpoints(fold, Metrics([]))
 
             async def report(owner: str, conversation: str, folder: str) -> None:
                 payload = {"hook_event_name": "Stop", "session_id": conversation, "cwd": folder}

@@ -1,18 +1,21 @@
-"""What a session's figures add up to, and how healthy they are. Arithmetic over a state; knows no answer's shape."""
+"""What a session's figures add up to, and how healthy they are. Arithmetic over a state; knows no result's shape."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from contextfold.common.canonical import Hundredths
-from contextfold.fold.session import Branch, Limits, State, open_tokens
+from contextfold.fold.model_catalog import CONTEXT_TOKENS_UNKNOWN, HOST_TOKENS, MODELS, ModelCatalog
+from contextfold.fold.session import Branch, SessionLimits, State, open_tokens
 
 PERCENT = 100
+# A failure rate of fewer operations says nothing.
+FAILURE_RATE_OPERATIONS_MIN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """From which share of the limit on the main thread a warning is due, in hundredths."""
+    """Above which percentage of the limit on the main thread each warning is given."""
 
     medium: int = 50
     high: int = 70
@@ -22,9 +25,20 @@ class Thresholds:
 class Health:
     warning: str
     main_thread_usage: Hundredths
-    suggestion: str | None = None
     failure_rate: Hundredths | None = None
-    fold_loss: tuple[str, ...] = ()  # what a summary left out and is likely to be needed
+    suggestion: str | None = None
+
+
+def context_limit(state: State, limits: SessionLimits, models: ModelCatalog = MODELS) -> int:
+    """The setting, or else the window of the model at work without the host's own share, or else a default."""
+    if limits.context_tokens is not None:
+        return limits.context_tokens
+    window = models.context_tokens(state.model) if state.model else None
+    if window is None:
+        return CONTEXT_TOKENS_UNKNOWN
+    # The provider's counts include the host's own prompt; hook reports do not.
+    host_tokens = 0 if state.requests else HOST_TOKENS.get(state.host, 0)
+    return max(1, window - host_tokens)
 
 
 def total_tokens(state: State) -> int:
@@ -36,25 +50,24 @@ def folded_tokens(state: State) -> int:
 
 
 def share(part: int, whole: int) -> Hundredths:
-    """part / whole to two decimals, halves away from zero, in integers so that no rounding mode has a say."""
-    return Hundredths((2 * PERCENT * part + whole) // (2 * whole) / PERCENT) if whole else Hundredths(0)
+    """part / whole, cut to two decimals, so that it agrees with `percent`."""
+    return Hundredths(percent(part, whole) / PERCENT) if whole else Hundredths(0)
 
 
 def percent(part: int, whole: int) -> int:
     return PERCENT * part // whole
 
 
-def health(state: State, limits: Limits, thresholds: Thresholds, branch: Branch | None = None) -> Health:
-    """How the main thread stands, and how much of a branch's work failed."""
-    found = main_thread_health(state.main.tokens, limits, thresholds)
-    return replace(found, failure_rate=share(branch.failed, branch.operations)) if branch and branch.failed else found
+def warning(main_tokens: int, limit: int, thresholds: Thresholds) -> str:
+    if PERCENT * main_tokens > thresholds.high * limit:
+        return "high"
+    return "medium" if PERCENT * main_tokens > thresholds.medium * limit else "none"
 
 
-def main_thread_health(main: int, limits: Limits, thresholds: Thresholds) -> Health:
-    limit = limits.context_tokens
-    warning, suggestion = "none", None
-    if PERCENT * main > thresholds.high * limit:
-        warning, suggestion = "high", "Start a new session, or roll back: the main thread is nearly full"
-    elif PERCENT * main > thresholds.medium * limit:
-        warning, suggestion = "medium", "Do the next subtask in a branch and return a short summary"
-    return Health(warning, share(main, limit), suggestion)
+def health(state: State, limit: int, thresholds: Thresholds, branch: Branch | None = None) -> Health:
+    """How full the main thread is, and how much of a branch's work failed."""
+    main = state.main.tokens
+    rate = None
+    if branch and branch.failed and branch.operations >= FAILURE_RATE_OPERATIONS_MIN:
+        rate = share(branch.failed, branch.operations)
+    return Health(warning(main, limit, thresholds), share(main, limit), rate)

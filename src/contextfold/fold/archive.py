@@ -1,7 +1,14 @@
-"""The trajectory of a branch, entry by entry, as it is kept after the session is gone. Knows no store.
+"""The trajectory of a branch, entry by entry, which outlives the session. Knows no store.
 
-Entries are made while things happen, so folding a long branch moves nothing, and what was discarded is still there. A
-rollback is an entry of its own on every thread it took back or discarded: those between are marked `undone`.
+Entries are written while things happen and are never changed, so folding a long branch moves nothing and what was
+discarded can still be read. Two kinds of entries say something about others of their thread:
+
+    rollback       those between `undone_from` and itself were taken back; they are shown with `undone`
+    work folded    those between `undone_from` and itself moved to a branch that was folded afterwards (`context_fold`)
+
+A store returns both kinds with every page of a thread (`ranges` below), so the second one is stored as a rollback whose
+`undone_from` is negative. It is shown as the `child` entry of its thread. The branch itself has only its summary, which
+says where its operations are: in the thread above, between two events.
 """
 
 from __future__ import annotations
@@ -16,28 +23,46 @@ from contextfold.fold.events import (
     Event,
     OperationCompleted,
     SessionRolledBack,
+    WorkFolded,
 )
 from contextfold.fold.session import State
+
+# The `type` of the summary of a branch that was folded afterwards.
+FOLDED_AFTERWARDS = "folded_afterwards"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    branch_id: str | None  # None is the main thread
-    n: int  # of the event it comes from
+    # None is the main thread.
+    branch_id: str | None
+    # The number of the event it comes from.
+    n: int
     at: str
-    kind: str  # prompt, operation, child, summary, rollback
+    # prompt, operation, child, summary or rollback.
+    kind: str
     text: str
     tokens: int = 0
     type: str = ""
     source: str = ""
     failed: bool = False
     child_id: str | None = None
-    undone_from: int | None = None  # of a rollback: entries after this n were undone
+    # Of a rollback: entries after this number were undone.
+    undone_from: int | None = None
     undone: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class MovedWork:
+    """Where the operations of a branch that was folded afterwards are: in a thread, between two events."""
+
+    session_id: str
+    branch_id: str | None
+    after_n: int
+    before_n: int
+
+
 def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str]) -> list[Entry]:
-    """What these events, decided on in state `before`, leave in the archive. Texts of operations are by their `n`."""
+    """The archive entries of events that were decided on in state `before`. `texts` of operations are by their `n`."""
     made: list[Entry] = []
     discarded: list[str] = []
     for event in events:
@@ -60,6 +85,8 @@ def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str])
                 )
             case BranchFolded():
                 made.extend(_of_fold(before, event))
+            case WorkFolded():
+                made.extend(_of_work_folded(before, event))
             case BranchDiscarded():
                 discarded.append(event.branch_id)
             case SessionRolledBack():
@@ -69,23 +96,51 @@ def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str])
 
 def _of_fold(before: State, event: BranchFolded) -> list[Entry]:
     parent_id = before.branches[event.branch_id].parent_id
-    told = (event.n, event.at)
+    summary = (event.summary, event.summary_tokens)
     return [
-        Entry(event.branch_id, *told, "summary", event.summary, event.summary_tokens),
-        Entry(parent_id, *told, "child", event.summary, event.summary_tokens, child_id=event.branch_id),
+        Entry(event.branch_id, event.n, event.at, "summary", *summary),
+        Entry(parent_id, event.n, event.at, "child", *summary, child_id=event.branch_id),
+    ]
+
+
+def _of_work_folded(before: State, event: WorkFolded) -> list[Entry]:
+    summary = (event.summary, event.summary_tokens)
+    return [
+        Entry(
+            event.branch_id,
+            event.n,
+            event.at,
+            "summary",
+            *summary,
+            type=FOLDED_AFTERWARDS,
+            source=before.session_id or "",
+            child_id=event.parent_id,
+            undone_from=event.since,
+        ),
+        Entry(
+            event.parent_id,
+            event.n,
+            event.at,
+            "rollback",
+            *summary,
+            child_id=event.branch_id,
+            undone_from=-event.since - 1,
+        ),
     ]
 
 
 def _of_rollback(before: State, event: SessionRolledBack, discarded: Sequence[str]) -> list[Entry]:
     checkpoint = before.checkpoints[event.branch_id]
     threads: list[str | None] = list(discarded)
+    if before.branches[event.branch_id].folded_afterwards_n:
+        threads.append(event.branch_id)
     if event.restore_state:
         threads += [None, *(branch.id for branch in checkpoint.path)]
     return [Entry(thread, event.n, event.at, "rollback", "", undone_from=checkpoint.revision) for thread in threads]
 
 
 def up_to(entries: Iterable[Entry], characters: int | None) -> Iterator[Entry]:
-    """Entries until their texts have so many characters together, the one that reaches it included."""
+    """Entries until their texts have this many characters together, including the one that reaches it."""
     seen = 0
     for entry in entries:
         yield entry
@@ -94,11 +149,34 @@ def up_to(entries: Iterable[Entry], characters: int | None) -> Iterator[Entry]:
             return
 
 
-def mark_undone(entries: Sequence[Entry], rollbacks: Sequence[tuple[int, int]]) -> list[Entry]:
-    """The entries of one thread, those that a later rollback took back marked as such."""
+def readable(entries: Sequence[Entry], ranges: Sequence[tuple[int, int]]) -> list[Entry]:
+    """The stored entries of one thread as they are read: undone ones marked, moved ones left out.
+
+    `ranges` are the `undone_from` and `n` of all its rollback entries.
+    """
+    undone = [(start, end) for start, end in ranges if start >= 0]
+    moved = [(-start - 1, end) for start, end in ranges if start < 0 and not _is_between(end, undone)]
     return [
-        replace(entry, undone=True)
-        if entry.kind != "rollback" and any(start < entry.n < end for start, end in rollbacks)
-        else entry
-        for entry in entries
+        _read(entry, is_undone=_is_between(entry.n, undone)) for entry in entries if not _is_between(entry.n, moved)
     ]
+
+
+def moved_work(entry: Entry) -> MovedWork | None:
+    """Where the operations of a branch are, if this is the summary of one that was folded afterwards."""
+    if entry.kind != "summary" or entry.type != FOLDED_AFTERWARDS:
+        return None
+    return MovedWork(entry.source, entry.child_id, entry.undone_from or 0, entry.n)
+
+
+def _read(entry: Entry, *, is_undone: bool) -> Entry:
+    if entry.kind == "rollback" and (entry.undone_from or 0) >= 0:
+        return entry
+    if entry.kind == "rollback":
+        return replace(entry, kind="child", undone_from=None, undone=is_undone)
+    if moved_work(entry):
+        return replace(entry, type="", source="", child_id=None, undone_from=None, undone=is_undone)
+    return replace(entry, undone=True) if is_undone else entry
+
+
+def _is_between(n: int, ranges: Sequence[tuple[int, int]]) -> bool:
+    return any(start < n < end for start, end in ranges)

@@ -1,14 +1,16 @@
-"""What can happen in a session, as small frozen values, and their stored form. Knows no state and no rule.
+"""The events of a session, as small frozen values, and their stored form. Knows no state and no rule.
 
-A log of these is all a session is. `n` counts from 1 within the session; `at` is UTC as `2025-01-17T10:30:00Z`, which
-sorts as text. Texts are scrubbed before they get here. An operation's text is not part of its event but of the archive
-(`fold.archive`): events stay small however much was read.
+A session is a log of these. `n` counts from 1 within the session; `at` is UTC, like `2025-01-17T10:30:00Z`, and sorts
+as text. Texts are already scrubbed. The text of an operation is in the archive (`fold.archive`), not in its event, so
+events stay small.
+
+Members with a default are left out of the stored form where they have it, and older logs may lack them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
 from contextfold.common.canonical import Encodable, decode, encode
@@ -34,7 +36,8 @@ class BranchCreated:
     parent_id: str | None
     description: str
     prompt: str
-    tokens: int  # of the prompt
+    # Tokens of the prompt.
+    tokens: int
     redactions: int
 
 
@@ -43,14 +46,23 @@ class OperationCompleted:
     kind: ClassVar[str] = "operation.completed"
     n: int
     at: str
-    branch_id: str | None  # None is the main thread
+    # None is the main thread.
+    branch_id: str | None
     type: str
     tokens: int
-    source: str  # of the figure: proxy, hook or reported
+    # Where the figure comes from: proxy, hook or reported.
+    source: str
     failed: bool
     redactions: int
-    call_id: str = ""  # of a report that may come twice: a hash of what tells it apart
-    compacts: bool = False  # its tokens, on the main thread, are all that is left of what was open until now
+    # A hash that identifies a report, so that one that is sent twice is recorded once.
+    call_id: str = ""
+    # The host has compacted: these tokens, on the main thread, replace everything that was open.
+    compacts: bool = False
+    # The operation ends with words of the user: `context_fold` never reaches behind it.
+    by_user: bool = False
+    # The model and the host at work, where they are known and have changed.
+    model: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +72,37 @@ class RequestSent:
     at: str
     api: str
     model: str
-    tokens_before: int  # both are estimates, of the request as it came and as it went on
+    # Both are estimates: of the request as it came from the agent, and as it was sent on.
+    tokens_before: int
     tokens_after: int
     turns_dropped: int
-    first_changed: int | None  # the place of the first message that was dropped
-    reason: str  # why something stayed unfolded, or empty
-    input_tokens: int | None  # what the provider counted; all four are None where it told nothing
+    # The index of the first message that was dropped.
+    first_changed: int | None
+    # Why something stayed unfolded, or empty.
+    reason: str
+    # What the provider counted; all four are None where it did not say. `cache_write_tokens` includes one-hour writes.
+    input_tokens: int | None
     cache_read_tokens: int | None
     cache_write_tokens: int | None
     output_tokens: int | None
     call_id: str = ""
-    folds: tuple[FoldSeen, ...] = ()  # those that no earlier event has
-    threads: tuple[ThreadSeen, ...] = ()  # those that have grown
+    # The folds that no earlier event lists, and the threads that have grown.
+    folds: tuple[FoldSeen, ...] = ()
+    threads: tuple[ThreadSeen, ...] = ()
+    # The part of `cache_write_tokens` that was written for one hour.
+    cache_write_1h_tokens: int = 0
+    # The estimated tokens of our tools' definitions, calls and results in the request as it came.
+    our_tokens: int = 0
+    # The estimated tokens of our calls in the response, and whether it contained nothing else.
+    our_output_tokens: int = 0
+    only_ours: bool = False
+    # How many old results were replaced by a stub.
+    results_dropped: int = 0
+    # The estimated tokens in front of the first change that is new in this request; None where there is none, or
+    # where `folds` says it.
+    kept_tokens: int | None = None
+    # Identifies the conversation; empty where only one is known.
+    conversation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +114,28 @@ class BranchFolded:
     summary: str
     summary_tokens: int
     tokens_folded: int
-    redactions: int  # in the summary
-    forced: bool  # an enclosing branch was folded while this one was open
+    # Redactions in the summary.
+    redactions: int
+    # An enclosing branch was folded while this one was open.
+    forced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkFolded:
+    """`context_fold`: the operations of one thread after event `since` became a branch that is folded at once."""
+
+    kind: ClassVar[str] = "work.folded"
+    n: int
+    at: str
+    branch_id: str
+    parent_id: str | None
+    description: str
+    summary: str
+    summary_tokens: int
+    tokens_folded: int
+    # Redactions in the summary and in the description, which is its first line.
+    redactions: int
+    since: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +169,7 @@ Event = (
     | OperationCompleted
     | RequestSent
     | BranchFolded
+    | WorkFolded
     | BranchDiscarded
     | SessionRolledBack
     | SessionExpired
@@ -131,13 +183,16 @@ _KINDS: dict[str, type[Event]] = {
         OperationCompleted,
         RequestSent,
         BranchFolded,
+        WorkFolded,
         BranchDiscarded,
         SessionRolledBack,
         SessionExpired,
     )
 }
 _MEMBERS = {name: tuple(field.name for field in fields(kind)) for name, kind in _KINDS.items()}
-_OPTIONAL = frozenset({"call_id", "compacts", "folds", "threads"})  # left out where empty; older logs have none of them
+_OPTIONAL = {
+    field.name: field.default for kind in _KINDS.values() for field in fields(kind) if field.default is not MISSING
+}
 _LISTS: dict[str, type[FoldSeen] | type[ThreadSeen]] = {"folds": FoldSeen, "threads": ThreadSeen}
 
 
@@ -146,11 +201,16 @@ class EventUnknown(ValueError):
 
 
 def members(event: Event) -> dict[str, Encodable]:
-    """The event as people and programs read it, its kind first."""
-    told: dict[str, Encodable] = {name: getattr(event, name) for name in _MEMBERS[event.kind]}
+    """The event as a JSON object, its kind first."""
+    values: dict[str, Encodable] = {name: getattr(event, name) for name in _MEMBERS[event.kind]}
     if isinstance(event, RequestSent):
-        told |= {name: [_members_of(each) for each in getattr(event, name)] for name in _LISTS}
-    return {"event": event.kind, **{name: value for name, value in told.items() if value or name not in _OPTIONAL}}
+        values |= {name: [_members_of(each) for each in getattr(event, name)] for name in _LISTS}
+    return {
+        "event": event.kind,
+        **{
+            name: value for name, value in values.items() if name not in _OPTIONAL or value not in (_OPTIONAL[name], [])
+        },
+    }
 
 
 def to_json(event: Event) -> str:
@@ -163,7 +223,7 @@ def from_json(text: str | bytes) -> Event:
 
 
 def from_members(stored: object) -> Event:
-    """The event that these members are; those this version does not know are ignored."""
+    """The event with these members; unknown members are ignored."""
     if not isinstance(stored, dict) or stored.get("event") not in _KINDS:
         raise EventUnknown(f"an event of a kind this version does not know: {str(stored)[:60]}")
     kind = stored["event"]

@@ -1,71 +1,72 @@
-"""As much of a trajectory as a token budget holds: whole entries, a long one in parts. Knows no store."""
+"""A page of a trajectory within a token budget: whole entries, a long one in parts. Knows no store."""
 
 from __future__ import annotations
 
 from contextfold.common.canonical import encode
 from contextfold.fold.archive import Entry
-from contextfold.fold.tool_results import Shape, entry_told, expanded
+from contextfold.fold.tool_results import Shape, entry_result, expanded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextfold.common.token_counter import Counter
 
-CHARACTERS_PER_TOKEN_MAX = 4  # a character is a byte at least
+# A character has at least one byte.
+CHARACTERS_PER_TOKEN_MAX = 4
 LONGEST_CURSOR = "9" * 15 + "." + "9" * 15
 
 
-class Page:
-    """Entries are offered in order until one does not fit; the answer as a whole then keeps within the budget."""
+class TrajectoryPage:
+    """Takes entries in order until one does not fit; the result as a whole is within the budget."""
 
     def __init__(self, branch_id: str, budget_tokens: int, count: Counter) -> None:
         self._branch_id = branch_id
         self._count = count
-        self._told: list[Shape] = []
+        self._entries: list[Shape] = []
         envelope = count(encode(expanded(branch_id, [], budget_tokens, LONGEST_CURSOR)))
         self._left = budget_tokens - envelope
         self.used = envelope
 
     @property
     def characters(self) -> int:
-        """More than this many cannot fit any more."""
+        """How many more characters can fit at most."""
         return max(1, self._left * CHARACTERS_PER_TOKEN_MAX)
 
     def take(self, entry: Entry, offset: int) -> int | None:
-        """Take an entry from a character on. None if all the rest of it fitted, else how far it got."""
+        """Take an entry from a character on. None if all the rest of it fitted, otherwise the offset it got to."""
         rest = entry.text[offset:]
         length = self._fitting(entry, rest, offset)
         if length is None:
             return offset
-        told = _told(entry, rest[:length], offset)
-        cost = self._cost(told)
-        self._told.append(told)
+        part = _entry(entry, rest[:length], offset)
+        cost = self._cost(part)
+        self._entries.append(part)
         self._left -= cost
         self.used += cost
         return None if length == len(rest) else offset + length
 
-    def answer(self, next_cursor: str | None) -> Shape:
-        return expanded(self._branch_id, self._told, self.used, next_cursor)
+    def result(self, next_cursor: str | None) -> Shape:
+        return expanded(self._branch_id, self._entries, self.used, next_cursor)
 
     def _fitting(self, entry: Entry, rest: str, offset: int) -> int | None:
         """How many characters of the rest there is room for; None if not even its beginning."""
         too_long = min(len(rest), max(0, self._left) * CHARACTERS_PER_TOKEN_MAX) + 1
-        fits = 0 if self._has_room(_told(entry, rest[:1], offset)) else None
-        if fits is None or self._has_room(_told(entry, rest[: too_long - 1], offset)):
+        fits = 0 if self._has_room(_entry(entry, rest[:1], offset)) else None
+        if fits is None or self._has_room(_entry(entry, rest[: too_long - 1], offset)):
             return fits if fits is None else too_long - 1
         while too_long - fits > 1:
             middle = (fits + too_long) // 2
-            if self._has_room(_told(entry, rest[:middle], offset)):
+            if self._has_room(_entry(entry, rest[:middle], offset)):
                 fits = middle
             else:
                 too_long = middle
         return fits
 
-    def _has_room(self, told: Shape) -> bool:
-        return self._cost(told) <= self._left
+    def _has_room(self, entry: Shape) -> bool:
+        return self._cost(entry) <= self._left
 
-    def _cost(self, told: Shape) -> int:
-        return self._count(encode(told) + ",")
+    def _cost(self, entry: Shape) -> int:
+        return self._count(encode(entry) + ",")
 
 
-def _told(entry: Entry, text: str, offset: int) -> Shape:
-    return entry_told(entry, text, is_part=offset + len(text) < len(entry.text) or offset > 0)
+def _entry(entry: Entry, text: str, offset: int) -> Shape:
+    return entry_result(entry, text, is_part=offset + len(text) < len(entry.text) or offset > 0)

@@ -1,20 +1,19 @@
-"""A session's state, the events that make it, and the verbs that decide on events. No clock, no ids, no I/O.
+"""A session's state and how events change it. No clock, no ids, no I/O.
 
-    state = apply(… apply(apply(EMPTY, e1), e2) …, en)      the only way a state comes about
-    verb(state, input, at, new ids) → events, or an error   the only way events come about
+    state = apply(… apply(apply(EMPTY, e1), e2) …, en)
 
-A branch's life:
+is the only way a state is made; the verbs that decide on events are in `fold.verbs`. A branch's life:
 
-    branch.created → active ── branch.folded ───→ folded
+    branch.created → active ── branch.folded ───→ folded ←── work.folded (folded from the start)
                       │  ↑                          │
                       │  └── session.rolled_back ───┤   (to it, or to one nested in it)
                       └───── branch.discarded ──────┴→ discarded, for good
 
 Open branches form a path: a branch nests under the active one, and folding a branch folds what is open below it. So all
-that a rollback can bring back is known when a branch begins: the main thread and the branches on the path, its
-checkpoint. Every other branch of that time was closed and has not changed since; if an earlier rollback discarded it,
-it discarded the target too. Rolling back is therefore as good as replaying the log up to that point, and a test holds
-it to that.
+that a rollback can restore is known when a branch begins: the main thread and the branches on the path, its checkpoint.
+Every other branch of that time was closed and has not changed since; if an earlier rollback discarded it, it discarded
+the target too. Rolling back is therefore equal to replaying the log up to that point, which a test checks. A rollback
+to work that was folded afterwards goes back to just before its event: the fold is discarded, nothing is reopened.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
-from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,
@@ -34,22 +32,40 @@ from contextfold.fold.events import (
     SessionExpired,
     SessionRolledBack,
     SessionStarted,
+    WorkFolded,
 )
 
 Value = TypeVar("Value")
 Status = Literal["active", "folded", "discarded"]
-CALLS_KEPT = 512  # a report sent again after that many others is taken for a new one, and a request as well
+# A report or a request that is sent again after this many others is taken for a new one.
+CALL_IDS_REMEMBERED = 512
+
+
+@dataclass(frozen=True, slots=True)
+class RecentWork:
+    """What `context_fold` would fold: the operations of a thread since the user's last words, or the last fold,
+    return or branch point if that is later.
+    """
+
+    since: int = 0
+    tokens: int = 0
+    operations: int = 0
+    failed: int = 0
+    redactions: int = 0
+    # How many messages of the thread there were at `since`, as far as requests have shown.
+    messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """What has piled up on the main thread."""
+    """The main thread's figures. `messages` counts those that requests have brought so far."""
 
     tokens: int = 0
     operations: int = 0
     failed: int = 0
     redactions: int = 0
-    messages: int = 0  # of it that requests have brought so far
+    messages: int = 0
+    recent: RecentWork = field(default_factory=RecentWork)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +74,25 @@ class Branch:
     parent_id: str | None
     description: str
     created_at: str
-    tokens: int  # prompt, operations, and the summaries of folded children; of an open one, since the last compaction
-    redactions: int  # in description, prompt, operations and summary
+    # Prompt, operations, and summaries of folded children; of an open branch, since the host's last compaction.
+    tokens: int
+    # In description, prompt, operations and summary.
+    redactions: int
     status: Status = "active"
     operations: int = 0
     failed: int = 0
     closed_at: str | None = None
-    summary_tokens: int = 0  # of a folded one: what it left in the thread above
-    messages: int = 0  # of it that requests have brought so far
+    # What a folded branch left in the thread above.
+    summary_tokens: int = 0
+    messages: int = 0
+    recent: RecentWork = field(default_factory=RecentWork)
+    # Folded by `context_fold`: it was never open. The number of its event, or 0.
+    folded_afterwards_n: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a rollback to a branch brings back: the main thread and the open path, the branch itself last."""
+    """What a rollback to a branch restores: the main thread and the open path, the branch itself last."""
 
     revision: int
     main: Thread
@@ -87,17 +109,29 @@ class State:
     last_at: str = ""
     expired: bool = False
     main: Thread = field(default_factory=Thread)
-    branches: Mapping[str, Branch] = field(default_factory=dict)  # in order of creation
-    path: tuple[str, ...] = ()  # of open branches, the active one last
+    # In order of creation.
+    branches: Mapping[str, Branch] = field(default_factory=dict)
+    # The ids of open branches, the active one last.
+    path: tuple[str, ...] = ()
     checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
-    calls: tuple[str, ...] = ()  # ids of the latest reports, so that one that comes twice is known
-    requests: tuple[str, ...] = ()  # and of the latest requests
-    folds_seen: Mapping[str, int] = field(default_factory=dict)  # left out of requests so far; their dropped tokens
-    compactions: int = 0  # that the host has told so far
+    # Ids of the latest reports and of the latest requests, to recognise one that comes twice.
+    calls: tuple[str, ...] = ()
+    requests: tuple[str, ...] = ()
+    # The tokens dropped by each fold that requests have shown so far.
+    folds_seen: Mapping[str, int] = field(default_factory=dict)
+    # How often the host has compacted.
+    compactions: int = 0
+    # The model and the host last named, or empty.
+    model: str = ""
+    host: str = ""
 
     @property
     def active(self) -> Branch | None:
         return self.branches[self.path[-1]] if self.path else None
+
+    @property
+    def active_thread(self) -> Thread | Branch:
+        return self.active or self.main
 
     @property
     def depth(self) -> int:
@@ -108,14 +142,12 @@ EMPTY = State()
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    context_tokens: int = 32_768
+class SessionLimits:
+    # None: the window of the model at work, where that is known (`fold.accounting`).
+    context_tokens: int | None = None
     is_hard: bool = False
     depth: int = 8
     branches: int = 1_000
-
-
-# ---- apply: events → state
 
 
 class LogBroken(ValueError):
@@ -123,7 +155,7 @@ class LogBroken(ValueError):
 
 
 class _Draft(dict[str, Value]):
-    """What a replay changes in place: nobody sees the states between, and a copy for each would make it quadratic."""
+    """A mapping that `apply` may change in place. Copying it for every event would make a replay quadratic."""
 
 
 def replay(events: Iterable[Event], state: State = EMPTY) -> State:
@@ -138,7 +170,7 @@ def replay(events: Iterable[Event], state: State = EMPTY) -> State:
 
 
 def states(events: Iterable[Event], state: State = EMPTY) -> Iterator[State]:
-    """The state after each event, to be looked at before the next one: it is changed in place."""
+    """The state after each event. Each is changed in place by the next one."""
     state = drafted(state)
     for event in events:
         state = apply(state, event)
@@ -146,7 +178,7 @@ def states(events: Iterable[Event], state: State = EMPTY) -> Iterator[State]:
 
 
 def drafted(state: State) -> State:
-    """A state that `apply` changes in place, for whoever goes on from it and keeps none between."""
+    """A copy that `apply` changes in place."""
     return replace(
         state,
         branches=_Draft(state.branches),
@@ -156,7 +188,7 @@ def drafted(state: State) -> State:
 
 
 def apply(state: State, event: Event) -> State:
-    """The state after an event. What a verb decided is not judged again, but the order of the log is."""
+    """The state after an event. Only the order of the log is checked: the verb has judged the rest."""
     if event.n != state.revision + 1 or (event.n == 1) != isinstance(event, SessionStarted) or state.expired:
         raise LogBroken(f"event {event.n} ({event.kind}) cannot follow revision {state.revision}")
     after = _apply(state, event)
@@ -166,8 +198,13 @@ def apply(state: State, event: Event) -> State:
 def _apply(state: State, event: Event) -> State:  # noqa: PLR0911 - one return for each kind
     match event:
         case SessionStarted():
-            told = (event.session_id, event.project_path, event.name, event.at)
-            return replace(state, session_id=told[0], project_path=told[1], name=told[2], started_at=told[3])
+            return replace(
+                state,
+                session_id=event.session_id,
+                project_path=event.project_path,
+                name=event.name,
+                started_at=event.at,
+            )
         case BranchCreated():
             return _created(state, event)
         case OperationCompleted():
@@ -176,6 +213,8 @@ def _apply(state: State, event: Event) -> State:  # noqa: PLR0911 - one return f
             return _requested(state, event)
         case BranchFolded():
             return _folded(state, event)
+        case WorkFolded():
+            return _work_folded(state, event)
         case BranchDiscarded():
             branch = replace(_branch(state, event), status="discarded", closed_at=event.at)
             path = tuple(open_id for open_id in state.path if open_id != event.branch_id)
@@ -189,58 +228,69 @@ def _apply(state: State, event: Event) -> State:  # noqa: PLR0911 - one return f
 
 
 def _created(state: State, event: BranchCreated) -> State:
-    branch = Branch(event.branch_id, event.parent_id, event.description, event.at, event.tokens, event.redactions)
+    branch = Branch(
+        event.branch_id,
+        event.parent_id,
+        event.description,
+        event.at,
+        event.tokens,
+        event.redactions,
+        recent=RecentWork(event.n),
+    )
     state = replace(_with(state, branch), path=(*state.path, branch.id))
-    checkpoint = Checkpoint(event.n, state.main, tuple(state.branches[open_id] for open_id in state.path))
-    checkpoints = _draft_of(state.checkpoints)
-    checkpoints[branch.id] = checkpoint
-    return replace(state, checkpoints=checkpoints)
+    return _with_checkpoint(state, branch.id, event.n)
 
 
 def _operated(state: State, event: OperationCompleted) -> State:
     if event.call_id:
-        state = replace(state, calls=(*state.calls[1 - CALLS_KEPT :], event.call_id))
+        state = replace(state, calls=(*state.calls[1 - CALL_IDS_REMEMBERED :], event.call_id))
+    if event.model or event.host:
+        state = replace(state, model=event.model or state.model, host=event.host or state.host)
     if event.compacts:
-        state = _compacted(state)
-    if event.branch_id is None:
-        main = state.main
-        grown = Thread(
-            main.tokens + event.tokens,
-            main.operations + 1,
-            main.failed + event.failed,
-            main.redactions + event.redactions,
-            main.messages,
+        state = _compacted(state, event.n)
+    thread = state.main if event.branch_id is None else _branch(state, event)
+    recent = thread.recent
+    if event.by_user or event.compacts:
+        recent = RecentWork(event.n, messages=thread.messages)
+    else:
+        recent = replace(
+            recent,
+            tokens=recent.tokens + event.tokens,
+            operations=recent.operations + 1,
+            failed=recent.failed + event.failed,
+            redactions=recent.redactions + event.redactions,
         )
-        return replace(state, main=grown)
-    branch = _branch(state, event)
-    return _with(
+    return _with_thread(
         state,
         replace(
-            branch,
-            tokens=branch.tokens + event.tokens,
-            operations=branch.operations + 1,
-            failed=branch.failed + event.failed,
-            redactions=branch.redactions + event.redactions,
+            thread,
+            tokens=thread.tokens + event.tokens,
+            operations=thread.operations + 1,
+            failed=thread.failed + event.failed,
+            redactions=thread.redactions + event.redactions,
+            recent=recent,
         ),
     )
 
 
-def _compacted(state: State) -> State:
+def _compacted(state: State, n: int) -> State:
     """The host has thrown away what the open threads held; what it put in their place is counted like anything else."""
-    opened = (replace(state.branches[open_id], tokens=0, messages=0) for open_id in state.path)
-    main = replace(state.main, tokens=0, messages=0)
+    opened = (replace(state.branches[open_id], tokens=0, messages=0, recent=RecentWork(n)) for open_id in state.path)
+    main = replace(state.main, tokens=0, messages=0, recent=RecentWork(n))
     return replace(_with(state, *opened), main=main, compactions=state.compactions + 1)
 
 
 def _requested(state: State, event: RequestSent) -> State:
     folds = _draft_of(state.folds_seen)
     folds.update((fold.branch_id, fold.tokens) for fold in event.folds)
-    state = replace(state, requests=(*state.requests[1 - CALLS_KEPT :], event.call_id), folds_seen=folds)
-    for thread in event.threads:
-        if thread.branch_id is None:
-            state = replace(state, main=replace(state.main, messages=thread.messages))
-        elif thread.branch_id in state.branches:
-            state = _with(state, replace(state.branches[thread.branch_id], messages=thread.messages))
+    requests = (*state.requests[1 - CALL_IDS_REMEMBERED :], event.call_id)
+    state = replace(state, requests=requests, folds_seen=folds, model=event.model or state.model)
+    for seen in event.threads:
+        thread = state.main if seen.branch_id is None else state.branches.get(seen.branch_id)
+        if thread is not None:
+            is_begun = thread.recent.operations > 0
+            recent = thread.recent if is_begun else replace(thread.recent, messages=seen.messages)
+            state = _with_thread(state, replace(thread, messages=seen.messages, recent=recent))
     return state
 
 
@@ -254,20 +304,99 @@ def _folded(state: State, event: BranchFolded) -> State:
         summary_tokens=event.summary_tokens,
     )
     state = replace(_with(state, folded), path=tuple(open_id for open_id in state.path if open_id != branch.id))
-    if branch.parent_id is None:
-        return replace(state, main=replace(state.main, tokens=state.main.tokens + event.summary_tokens))
-    parent = state.branches[branch.parent_id]
-    return _with(state, replace(parent, tokens=parent.tokens + event.summary_tokens))
+    parent = _thread(state, branch.parent_id)
+    grown = parent.tokens + event.summary_tokens
+    return _with_thread(state, replace(parent, tokens=grown, recent=RecentWork(event.n, messages=parent.messages)))
+
+
+def _work_folded(state: State, event: WorkFolded) -> State:
+    """The recent operations of the active thread move to a branch that is folded from the start."""
+    state = _with_checkpoint(state, event.branch_id, event.n - 1)
+    parent = _thread(state, event.parent_id)
+    work = parent.recent
+    branch = Branch(
+        event.branch_id,
+        event.parent_id,
+        event.description,
+        event.at,
+        event.tokens_folded,
+        work.redactions + event.redactions,
+        "folded",
+        work.operations,
+        work.failed,
+        event.at,
+        event.summary_tokens,
+        recent=work,
+        folded_afterwards_n=event.n,
+    )
+    shrunk = replace(
+        parent,
+        tokens=parent.tokens - event.tokens_folded + event.summary_tokens,
+        operations=parent.operations - work.operations,
+        failed=parent.failed - work.failed,
+        redactions=parent.redactions - work.redactions,
+        messages=work.messages,
+        recent=RecentWork(event.n, messages=work.messages),
+    )
+    return _with_thread(_with(state, branch), shrunk)
 
 
 def _rolled_back(state: State, event: SessionRolledBack) -> State:
     """The later branches have been discarded by events of their own just before."""
-    checkpoint = state.checkpoints[_branch(state, event).id]
+    target = _branch(state, event)
+    checkpoint = state.checkpoints[target.id]
     path = tuple(branch.id for branch in checkpoint.path)
     if event.restore_state:
-        return replace(_with(state, *checkpoint.path), main=checkpoint.main, path=path)
-    opened = (replace(state.branches[open_id], status="active", closed_at=None, summary_tokens=0) for open_id in path)
-    return replace(_with(state, *opened), path=path)
+        state = replace(_with(state, *checkpoint.path), main=checkpoint.main, path=path)
+    else:
+        opened = (
+            replace(state.branches[open_id], status="active", closed_at=None, summary_tokens=0) for open_id in path
+        )
+        state = replace(_with(state, *opened), path=path)
+    if not target.folded_afterwards_n:
+        return state
+    if not event.restore_state:
+        state = _with_thread(state, _work_given_back(_thread(state, target.parent_id), target))
+    checkpoints = _draft_of(state.checkpoints)
+    del checkpoints[target.id]
+    discarded = replace(target, status="discarded", closed_at=event.at)
+    return replace(_with(state, discarded), checkpoints=checkpoints)
+
+
+def _work_given_back(parent: Thread | Branch, fold: Branch) -> Thread | Branch:
+    """The thread with the operations of a fold that is taken back."""
+    work, recent = fold.recent, parent.recent
+    if recent.since == fold.folded_afterwards_n:
+        recent = RecentWork(
+            work.since,
+            work.tokens + recent.tokens,
+            work.operations + recent.operations,
+            work.failed + recent.failed,
+            work.redactions + recent.redactions,
+            work.messages,
+        )
+    return replace(
+        parent,
+        tokens=parent.tokens + fold.tokens - fold.summary_tokens,
+        operations=parent.operations + work.operations,
+        failed=parent.failed + work.failed,
+        redactions=parent.redactions + work.redactions,
+        recent=recent,
+    )
+
+
+def _thread(state: State, branch_id: str | None) -> Thread | Branch:
+    return state.main if branch_id is None else state.branches[branch_id]
+
+
+def _with_thread(state: State, thread: Thread | Branch) -> State:
+    return replace(state, main=thread) if isinstance(thread, Thread) else _with(state, thread)
+
+
+def _with_checkpoint(state: State, branch_id: str, revision: int) -> State:
+    checkpoints = _draft_of(state.checkpoints)
+    checkpoints[branch_id] = Checkpoint(revision, state.main, tuple(state.branches[open_id] for open_id in state.path))
+    return replace(state, checkpoints=checkpoints)
 
 
 def _branch(state: State, event: OperationCompleted | BranchFolded | BranchDiscarded | SessionRolledBack) -> Branch:
@@ -284,130 +413,10 @@ def _with(state: State, *branches: Branch) -> State:
 
 
 def _draft_of(items: Mapping[str, Value]) -> dict[str, Value]:
-    """Itself within a replay, else a copy: a state that somebody has is never changed."""
+    """The mapping itself within a replay, otherwise a copy: a state that somebody has is never changed."""
     return items if isinstance(items, _Draft) else dict(items)
-
-
-# ---- verbs: state and input → events
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """What a session that does not exist yet begins with."""
-
-    session_id: str
-    project_path: str
-    name: str | None
-
-
-def branch(
-    state: State,
-    limits: Limits,
-    at: str,
-    *,
-    branch_id: str,
-    description: str,
-    prompt: str,
-    tokens: int,
-    redactions: int,
-) -> list[Event]:
-    """Begin a branch under the active one."""
-    if state.depth >= limits.depth:
-        raise LimitReached("branch_depth", limits.depth, "return from a branch first")
-    if len(state.branches) >= limits.branches:
-        raise LimitReached("branches_per_session", limits.branches, "go on without branching, or in another session")
-    total = open_tokens(state) + tokens
-    if limits.is_hard and total > limits.context_tokens:
-        raise ContextLimitExceeded(total, limits.context_tokens)
-    parent_id = state.path[-1] if state.path else None
-    n = state.revision + 1
-    return [BranchCreated(n, at, branch_id, parent_id, description, prompt, tokens, redactions)]
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Something that was done, before it has its place."""
-
-    type: str
-    tokens: int
-    source: str
-    failed: bool
-    redactions: int
-    call_id: str = ""
-    compacts: bool = False
-
-
-def record(state: State, at: str, *works: Work) -> list[Event]:
-    """Put what was done where it was done. Never refused by a limit: it has happened."""
-    branch_id = state.path[-1] if state.path else None
-    return [
-        OperationCompleted(
-            n,
-            at,
-            None if work.compacts else branch_id,  # what is left of all threads stays when a branch is folded
-            work.type,
-            work.tokens,
-            work.source,
-            work.failed,
-            work.redactions,
-            work.call_id,
-            work.compacts,
-        )
-        for n, work in enumerate(works, state.revision + 1)
-    ]
-
-
-def fold(
-    state: State, at: str, *, branch_id: str | None, summary: str, summary_tokens: int, redactions: int
-) -> list[Event]:
-    """Fold a branch, by default the active one; what is open below it first, deepest first, without a summary."""
-    target = _open_branch(state, branch_id)
-    below = state.path[state.path.index(target.id) + 1 :]
-    n = state.revision
-    events: list[Event] = []
-    for open_id in reversed(below):
-        n += 1
-        events.append(BranchFolded(n, at, open_id, "", 0, state.branches[open_id].tokens, 0, forced=True))
-    folded = BranchFolded(n + 1, at, target.id, summary, summary_tokens, target.tokens, redactions, forced=False)
-    return [*events, folded]
-
-
-def rollback(state: State, at: str, *, branch_id: str, restore_state: bool) -> list[Event]:
-    """Go back to where a branch began; every later branch is discarded."""
-    target = state.branches.get(branch_id)
-    if target is None:
-        raise BranchNotFound(branch_id, state.session_id)
-    if target.status == "discarded":
-        data = {"branch_id": branch_id, "current_status": target.status}
-        raise BranchStateInvalid("Cannot roll back: branch is discarded", data)
-    n = state.revision
-    events: list[Event] = []
-    for later in reversed(_later(state, branch_id)):  # the deepest first, as a fold does
-        n += 1
-        events.append(BranchDiscarded(n, at, later))
-    return [*events, SessionRolledBack(n + 1, at, branch_id, restore_state)]
-
-
-def begin(beginning: Beginning, at: str) -> SessionStarted:
-    return SessionStarted(1, at, beginning.session_id, beginning.project_path, beginning.name)
 
 
 def open_tokens(state: State) -> int:
     """What the working context holds: the main thread and every open branch."""
     return state.main.tokens + sum(state.branches[open_id].tokens for open_id in state.path)
-
-
-def _open_branch(state: State, branch_id: str | None) -> Branch:
-    found = state.active if branch_id is None else state.branches.get(branch_id)
-    if found is None and branch_id is not None:
-        raise BranchNotFound(branch_id, state.session_id)
-    if found is None or found.status != "active":
-        data = {"branch_id": found.id if found else None, "current_status": found.status if found else None}
-        raise BranchStateInvalid("Cannot fold branch: branch is not active", data)
-    return found
-
-
-def _later(state: State, branch_id: str) -> list[str]:
-    """The branches created after this one that are not discarded yet, in order of creation."""
-    created = list(state.branches)
-    return [later for later in created[created.index(branch_id) + 1 :] if state.branches[later].status != "discarded"]

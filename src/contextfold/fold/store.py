@@ -237,7 +237,7 @@ class Store(Protocol):
         """Return entries of a branch in order, or None if the archive has nothing of it.
 
         Without a branch, return those of the main thread of `session_id`. The page ends with the entry that brings
-        the texts to `characters`. Entries are returned as committed; `archive.mark_undone` applies rollbacks.
+        the texts to `characters`. Entries are returned as committed; `archive.readable` applies rollbacks.
         """
 
     async def left_out(self, owner: str, conversation: str) -> Sequence[LeftOutDecision]:

@@ -1,7 +1,7 @@
-"""What may be asked, checked field by field and turned into inner types at once. Raw arguments stop here.
+"""The arguments of the folding tools, checked field by field and turned into inner types.
 
-Each error names the field and its rule. An argument nobody knows is an error too: a misspelt `branch_id` would
-otherwise fold another branch than the one that was meant.
+Each error names the field and its rule. An unknown argument is an error too: a misspelt `branch_id` would otherwise
+fold another branch than the one that was meant.
 """
 
 from __future__ import annotations
@@ -42,6 +42,12 @@ class ReturnRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class FoldRequest:
+    project: Project
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class LookRequest:
     project: Project
 
@@ -66,7 +72,8 @@ class RecordRequest:
     project: Project
     type: str
     content: str
-    tokens: int | None  # counted from the content if None
+    # None: counted from the content.
+    tokens: int | None
     failed: bool
 
 
@@ -75,12 +82,13 @@ class ExpandRequest:
     project: Project
     branch_id: str
     budget_tokens: int
-    after_n: int  # the cursor: entries after this one, and
-    offset: int  # so many characters into the next
+    # The cursor: entries after this event, and so many characters into the next one.
+    after_n: int
+    offset: int
 
 
 def branch_request(arguments: Arguments) -> BranchRequest:
-    fields = _Fields(arguments, "description", "prompt", "project_path")
+    fields = _ArgumentFields(arguments, "description", "prompt", "project_path")
     return BranchRequest(
         description=fields.text("description", length_max=DESCRIPTION_LENGTH_MAX, may_be_blank=False),
         prompt=fields.text("prompt", length_max=PROMPT_LENGTH_MAX, may_be_blank=False),
@@ -89,7 +97,7 @@ def branch_request(arguments: Arguments) -> BranchRequest:
 
 
 def return_request(arguments: Arguments) -> ReturnRequest:
-    fields = _Fields(arguments, "message", "project_path", "branch_id")
+    fields = _ArgumentFields(arguments, "message", "project_path", "branch_id")
     return ReturnRequest(
         message=fields.text("message", length_max=MESSAGE_LENGTH_MAX),
         project=fields.project(),
@@ -97,12 +105,19 @@ def return_request(arguments: Arguments) -> ReturnRequest:
     )
 
 
+def fold_request(arguments: Arguments) -> FoldRequest:
+    fields = _ArgumentFields(arguments, "message", "project_path")
+    return FoldRequest(
+        message=fields.text("message", length_max=MESSAGE_LENGTH_MAX, may_be_blank=False), project=fields.project()
+    )
+
+
 def look_request(arguments: Arguments) -> LookRequest:
-    return LookRequest(_Fields(arguments, "project_path").project())
+    return LookRequest(_ArgumentFields(arguments, "project_path").project())
 
 
 def rollback_request(arguments: Arguments) -> RollbackRequest:
-    fields = _Fields(arguments, "project_path", "branch_id", "restore_state")
+    fields = _ArgumentFields(arguments, "project_path", "branch_id", "restore_state")
     return RollbackRequest(
         project=fields.project(),
         branch_id=fields.text("branch_id", length_max=BRANCH_ID_LENGTH_MAX),
@@ -111,7 +126,7 @@ def rollback_request(arguments: Arguments) -> RollbackRequest:
 
 
 def rollback_choice(arguments: Arguments) -> RollbackChoice:
-    fields = _Fields(arguments, "branch_id", "restore_state")
+    fields = _ArgumentFields(arguments, "branch_id", "restore_state")
     return RollbackChoice(
         branch_id=fields.text("branch_id", length_max=BRANCH_ID_LENGTH_MAX),
         restore_state=fields.flag("restore_state", default=True),
@@ -119,7 +134,7 @@ def rollback_choice(arguments: Arguments) -> RollbackChoice:
 
 
 def record_request(arguments: Arguments) -> RecordRequest:
-    fields = _Fields(arguments, "project_path", "type", "content", "tokens", "failed")
+    fields = _ArgumentFields(arguments, "project_path", "type", "content", "tokens", "failed")
     if not fields.has("content") and not fields.has("tokens"):
         raise ArgumentInvalid("content", "or tokens must be given")
     return RecordRequest(
@@ -132,7 +147,7 @@ def record_request(arguments: Arguments) -> RecordRequest:
 
 
 def expand_request(arguments: Arguments) -> ExpandRequest:
-    fields = _Fields(arguments, "project_path", "branch_id", "budget", "cursor")
+    fields = _ArgumentFields(arguments, "project_path", "branch_id", "budget", "cursor")
     after_n, offset = position_of(fields.text("cursor", length_max=64)) if fields.has("cursor") else (0, 0)
     has_budget = fields.has("budget")
     return ExpandRequest(
@@ -169,17 +184,17 @@ def _unicode(field: str, text: str) -> str:
     return text
 
 
-class _Fields:
+class _ArgumentFields:
     def __init__(self, arguments: Arguments, *known: str) -> None:
         if unknown := sorted(arguments.keys() - set(known)):
             allowed = ", ".join(known)
-            # The name is not repeated: it is the caller's text, and might be anything.
+            # An odd name is not repeated: it is the caller's text.
             field = unknown[0] if re.fullmatch(r"[A-Za-z_]{1,32}", unknown[0]) else "argument"
             raise ArgumentInvalid(field, f"is not an argument of this tool; it takes {allowed}")
         self._arguments = arguments
 
     def has(self, field: str) -> bool:
-        """Models write null for what they leave out."""
+        """Whether the argument was given. Models write null for what they leave out."""
         return self._arguments.get(field) is not None
 
     def text(self, field: str, *, length_max: int | None = None, may_be_blank: bool = True) -> str:

@@ -1,4 +1,4 @@
-"""A state told as the five tools tell it: the seed's shapes, field by field and in its order. Knows no wire."""
+"""The results of the folding tools: the contract's fields, in its order. Knows no wire."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from contextfold.common.canonical import Encodable
 from contextfold.fold.accounting import Health, folded_tokens, percent, share, total_tokens
 from contextfold.fold.archive import Entry
-from contextfold.fold.events import BranchDiscarded, BranchFolded, Event, OperationCompleted
-from contextfold.fold.session import Branch, Limits, State
+from contextfold.fold.events import BranchDiscarded, BranchFolded, Event, OperationCompleted, WorkFolded
+from contextfold.fold.session import Branch, State
 
 Shape = Mapping[str, Encodable]
 
 
-def state_told(state: State, limits: Limits) -> Shape:
-    """What the header and `_meta` say of a session on every answer."""
+def state_summary(state: State, limit: int) -> Shape:
+    """The state of a session as the header and `_meta` carry it with every result."""
     total = total_tokens(state)
     return {
         "session_id": state.session_id,
@@ -22,7 +22,7 @@ def state_told(state: State, limits: Limits) -> Shape:
         "branch_depth": state.depth,
         "total_tokens": total,
         "folded_tokens": folded_tokens(state),
-        "context_usage": share(total, limits.context_tokens),
+        "context_usage": share(total, limit),
     }
 
 
@@ -37,7 +37,7 @@ def branched(branch: Branch, after: State) -> Shape:
     }
 
 
-def folded(event: BranchFolded, after: State, health: Shape) -> Shape:
+def folded(event: BranchFolded | WorkFolded, after: State, health: Health) -> Shape:
     branch = after.branches[event.branch_id]
     return {
         "folded_at": event.at,
@@ -51,11 +51,11 @@ def folded(event: BranchFolded, after: State, health: Shape) -> Shape:
             "summary_redacted": event.redactions > 0,
         },
         "context_state": _context_state(after),
-        "context_health": health,
+        "context_health": health_result(health),
     }
 
 
-def status(state: State, limits: Limits) -> Shape:
+def status(state: State, limit: int) -> Shape:
     total = total_tokens(state)
     return {
         "session_id": state.session_id,
@@ -68,8 +68,8 @@ def status(state: State, limits: Limits) -> Shape:
             "total": total,
             "folded_total": folded_tokens(state),
         },
-        "context_limit": limits.context_tokens,
-        "usage_percent": percent(total, limits.context_tokens),
+        "context_limit": limit,
+        "usage_percent": percent(total, limit),
     }
 
 
@@ -97,7 +97,7 @@ def rolled_back(branch_id: str, before: State, events: Sequence[Event], after: S
     }
 
 
-def recorded(event: OperationCompleted, after: State, health: Shape, counter: str | None) -> Shape:
+def recorded(event: OperationCompleted, after: State, health: Health, counter: str | None) -> Shape:
     return {
         "session_id": after.session_id,
         "branch_id": event.branch_id,
@@ -106,7 +106,7 @@ def recorded(event: OperationCompleted, after: State, health: Shape, counter: st
         "counter": counter,
         "secrets_scrubbed": event.redactions,
         "context_state": _context_state(after),
-        "context_health": health,
+        "context_health": health_result(health),
     }
 
 
@@ -114,30 +114,28 @@ def expanded(branch_id: str, entries: Sequence[Shape], tokens: int, next_cursor:
     return {"branch_id": branch_id, "entries": entries, "tokens": tokens, "next_cursor": next_cursor}
 
 
-def entry_told(entry: Entry, text: str, *, is_part: bool) -> Shape:
+def entry_result(entry: Entry, text: str, *, is_part: bool) -> Shape:
     """An entry of a trajectory; what does not apply to it is left out."""
-    told: dict[str, Encodable] = {"n": entry.n, "at": entry.at, "kind": entry.kind}
+    result: dict[str, Encodable] = {"n": entry.n, "at": entry.at, "kind": entry.kind}
     if entry.kind == "operation":
-        told |= {"type": entry.type, "source": entry.source, "failed": entry.failed}
+        result |= {"type": entry.type, "source": entry.source, "failed": entry.failed}
     if entry.child_id is not None:
-        told["branch_id"] = entry.child_id
-    told |= {"tokens": entry.tokens, "text": text}
+        result["branch_id"] = entry.child_id
+    result |= {"tokens": entry.tokens, "text": text}
     if is_part:
-        told["part"] = True
+        result["part"] = True
     if entry.undone:
-        told["undone"] = True
-    return told
+        result["undone"] = True
+    return result
 
 
-def health_told(health: Health) -> Shape:
-    told: dict[str, Encodable] = {"warning": health.warning, "main_thread_usage": health.main_thread_usage}
+def health_result(health: Health) -> Shape:
+    result: dict[str, Encodable] = {"warning": health.warning, "main_thread_usage": health.main_thread_usage}
     if health.suggestion is not None:
-        told["suggestion"] = health.suggestion
+        result["suggestion"] = health.suggestion
     if health.failure_rate is not None:
-        told["failure_rate"] = health.failure_rate
-    if health.fold_loss:
-        told["fold_loss"] = list(health.fold_loss)
-    return told
+        result["failure_rate"] = health.failure_rate
+    return result
 
 
 def _active_id(state: State) -> str | None:
@@ -156,7 +154,7 @@ def _context_state(state: State) -> Shape:
 
 
 def _listed(branch: Branch) -> Shape:
-    told: dict[str, Encodable] = {
+    result: dict[str, Encodable] = {
         "id": branch.id,
         "description": branch.description,
         "status": branch.status,
@@ -164,5 +162,5 @@ def _listed(branch: Branch) -> Shape:
         "created_at": branch.created_at,
     }
     if branch.status != "active":
-        told[f"{branch.status}_at"] = branch.closed_at
-    return told
+        result[f"{branch.status}_at"] = branch.closed_at
+    return result

@@ -1,8 +1,8 @@
 """Cursor's hooks (`.cursor/hooks.json`, version 1), read from its public reference of mid-2026 and not tried.
 
 They are commands: the payload is on the command's input, the answer on its output. `postToolUse` and
-`postToolUseFailure` tell every call, with the tool's result as JSON in a string. The hooks for shells, files and MCP
-tell some of the same calls again without naming them, so they only add what session an MCP result names.
+`postToolUseFailure` report every call, with the tool's result as JSON in a string. The hooks for shells, files and MCP
+report some of the same calls again without naming them, so only the session that an MCP result names is read of them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from contextfold.hosts.hook_event import Done, Observed
+from contextfold.hosts.hook_event import HookEvent, HookOperation
 from contextfold.hosts.hook_operations import compaction, message, tool_call
-from contextfold.hosts.hook_payload import Payload, encodable
-from contextfold.hosts.own_tools import reminds_itself, session_named
+from contextfold.hosts.hook_payload import Payload, encodable, word
+from contextfold.hosts.own_tools import session_named
 from contextfold.hosts.tool_text import text_of
 
 EVENTS = frozenset(
@@ -32,16 +32,17 @@ EVENTS = frozenset(
 )
 ANSWERED = frozenset({"postToolUse", "sessionStart"})
 LINE_LENGTH_MAX = 10_000
-MCP = "MCP:"  # before an MCP tool's name, where a hook is not for those alone
+# Stands before an MCP tool's name, in hooks that are for other tools too.
+MCP = "MCP:"
 
 
-def read(payload: Mapping[str, object]) -> Observed:
-    """ArgumentInvalid if it is no payload of a hook. Events and members nobody knows are no error."""
+def read(payload: Mapping[str, object]) -> HookEvent:
+    """ArgumentInvalid if it is no payload of a hook. Unknown events and members are no error."""
     fields = Payload(payload)
     event = fields.event(EVENTS, "hook_event_name")
     conversation = fields.id("conversation_id", "session_id")
     folder = _folder(fields)
-    done: Done | None = None
+    done: HookOperation | None = None
     session_id: str | None = None
     match event:
         case "postToolUse":
@@ -54,15 +55,15 @@ def read(payload: Mapping[str, object]) -> Observed:
             done = message(conversation, fields.text("generation_id"), fields.text("text"))
         case "preCompact":
             done = compaction(conversation, fields.text("generation_id"), fields.text("trigger"))
-    is_ours = event == "postToolUse" and reminds_itself(fields.text("tool_name"))
-    return Observed(event, conversation, folder=folder, done=done, session_id=session_id, is_ours=is_ours)
+    model = word(fields.text("model")) if fields.text("model") else ""
+    return HookEvent(event, conversation, folder=folder, done=done, session_id=session_id, model=model)
 
 
 def answer(event: str, line: str) -> dict[str, object]:
     return {"additional_context": line[:LINE_LENGTH_MAX]} if event in ANSWERED else {}
 
 
-def _call(fields: Payload, conversation: str, result: str, *, failed: bool) -> tuple[Done | None, str | None]:
+def _call(fields: Payload, conversation: str, result: str, *, failed: bool) -> tuple[HookOperation | None, str | None]:
     name, use = fields.text("tool_name"), fields.text("tool_use_id")
     return tool_call(conversation, name, fields["tool_input"], result, use, failed=failed), session_named(name, result)
 

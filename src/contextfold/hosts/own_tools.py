@@ -1,4 +1,4 @@
-"""Our own tools, as hosts name them, and what their results tell: which session of ours the host works in."""
+"""Our own tools, as hosts name them, and the session of ours that their results name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ NAME_LENGTH_MAX = 256  # the pattern's time grows faster than the name
 _OURS = re.compile(r"(?i:mcp)[_:](?:.*[_:./-])?context_(\w+)", re.DOTALL)
 _SESSION_ID = re.compile(r"sess_[0-9a-f]{16}")
 
-# These account for themselves. What only looks is an operation like any other: its answer fills the context.
-ACCOUNTED = frozenset({"branch", "return", "rollback", "record"})
-TELLING = ACCOUNTED | {"branch_status"}
-REMINDING = TELLING | {"list_branches", "expand"}
+# These are accounted for by the service itself. A tool that only reads is an operation like any other.
+ACCOUNTED = frozenset({"branch", "return", "fold", "rollback", "record"})
+NAMING_SESSION = ACCOUNTED | {"branch_status"}
 
 _JSON = json.JSONDecoder()
 
@@ -28,18 +27,13 @@ def accounts_for_itself(tool_name: str) -> bool:
     return _verb(tool_name) in ACCOUNTED
 
 
-def reminds_itself(tool_name: str) -> bool:
-    """Whether a result of this tool has a line about the open branch beside it."""
-    return _verb(tool_name) in REMINDING
-
-
 def session_named(tool_name: str, result: str) -> str | None:
-    """The session that the result of such a call names. Other lines may follow the answer itself."""
-    if _verb(tool_name) not in TELLING:
+    """The session that the result of a call of ours names. Hosts may add lines after the result."""
+    if _verb(tool_name) not in NAMING_SESSION:
         return None
     try:
-        told, _end = _JSON.raw_decode(result.lstrip())
+        members, _end = _JSON.raw_decode(result.lstrip())
     except (ValueError, RecursionError):
         return None
-    session_id = told.get("session_id") if isinstance(told, dict) else None
+    session_id = members.get("session_id") if isinstance(members, dict) else None
     return session_id if isinstance(session_id, str) and _SESSION_ID.fullmatch(session_id) else None

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from contextfold.hosts import claude_code
-from contextfold.hosts.hook_event import Observed
+from contextfold.hosts.hook_event import HookEvent
 
 ANSWERED = frozenset({"PostToolUse", "SessionStart"})
 SPELLINGS = {"sessionId": "session_id", "hookEventName": "hook_event_name"}
 
 
-def read(payload: Mapping[str, object]) -> Observed:
+def read(payload: Mapping[str, object]) -> HookEvent:
     ours = {SPELLINGS[name]: payload[name] for name in SPELLINGS if payload.get(name) is not None}
     return claude_code.read({**payload, **ours})
 

@@ -1,7 +1,6 @@
-"""`/v1`: the daemon's own JSON, for the dashboard and for programs: operations in, the rest to look at. Knows HTTP.
+"""`/v1`: the daemon's JSON API, for the dashboard and for programs. Knows HTTP.
 
-Whatever is asked for is looked for among the caller's own things. `X-Context-Session` and `Idempotency-Key` mean here
-what they mean for MCP.
+A caller sees only what its owner has. `X-Context-Session` and `Idempotency-Key` mean the same as for MCP.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from contextfold.common.canonical import encode
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.overview import Overview
+from contextfold.fold.service.overview import SAVINGS_GROUPS, Overview
 from contextfold.fold.store import SEARCH_MOST
 from contextfold.fold.tool_arguments import (
     BRANCH_ID_LENGTH_MAX,
@@ -45,10 +44,11 @@ RETRY_MS = 1_000
 EVENT_STREAM = "text/event-stream"
 
 Handler = Callable[[Request], Awaitable[Response]]
-Told = tuple[str, str, str]  # an event: its cursor, its kind, its JSON
+# An event: its cursor, its kind, its JSON.
+StreamedEvent = tuple[str, str, str]
 
 
-class Api:
+class HttpApi:
     def __init__(self, fold: FoldService) -> None:
         self._fold = fold
         self._overview = Overview(fold)
@@ -64,13 +64,14 @@ class Api:
             ("GET", f"{session}/trajectory", self.trajectory),
             ("GET", f"{session}/rollback", self.preview),
             ("POST", f"{session}/rollback", self.rollback),
+            ("GET", "/v1/savings", self.savings_by),
             ("GET", "/v1/summaries", self.summaries),
             ("GET", "/v1/events", self.events),
         ]
-        return [Route(path, endpoint=self._kindly(handler), methods=[method]) for method, path, handler in table]
+        return [Route(path, endpoint=self._refusing(handler), methods=[method]) for method, path, handler in table]
 
-    def _kindly(self, handler: Handler) -> Handler:
-        """An expected failure becomes an answer."""
+    def _refusing(self, handler: Handler) -> Handler:
+        """The handler, with expected failures turned into error responses."""
 
         async def answered(request: Request) -> Response:
             try:
@@ -82,51 +83,58 @@ class Api:
         return answered
 
     async def operations(self, request: Request) -> Response:
-        """What an agent loop of one's own has done; the body is what `context_record` takes."""
+        """Record an operation of your own agent loop; the body is what `context_record` takes."""
         arguments = object_in(await request.body())
         return _json((await record(self._fold, caller_of(request.scope), arguments)).answer)
 
     async def sessions(self, request: Request) -> Response:
         """Live sessions, the latest activity first: `limit`, `cursor`."""
-        asked = _Query(request)
+        asked = _QueryParameters(request)
         limit = asked.whole("limit", SESSIONS, 1, SESSIONS_MOST)
-        told = await self._overview.sessions(_owner(request), cursor=asked.text("cursor"), limit=limit)
-        return _json(encode(told))
+        result = await self._overview.sessions(_owner(request), cursor=asked.text("cursor"), limit=limit)
+        return _json(encode(result))
 
     async def session(self, request: Request) -> Response:
         """A session's figures and the last rows of its tree: `limit`, `before` (a row's number)."""
-        asked = _Query(request)
+        asked = _QueryParameters(request)
         limit = asked.whole("limit", ROWS, 1, ROWS_MOST)
         before = asked.whole("before", 0, 0, 10**9) if asked.has("before") else None
         return _json(encode(await self._overview.session(*_session(request), before=before, limit=limit)))
 
     async def timeline(self, request: Request) -> Response:
-        """How a session's figures went, in at most 240 points."""
+        """A session's figures over time, with at most 240 points."""
         return _json(encode(await self._overview.timeline(*_session(request))))
 
     async def savings(self, request: Request) -> Response:
-        """What folding saved or cost by a session's requests to models, in at most 240 points."""
+        """What folding saved or cost in a session's requests to models, with at most 240 points."""
         return _json(encode(await self._overview.savings(*_session(request))))
+
+    async def savings_by(self, request: Request) -> Response:
+        """What folding saved or cost in the live sessions, `by` session, project or day."""
+        group = _QueryParameters(request).text("by") or "project"
+        if group not in SAVINGS_GROUPS:
+            raise ArgumentInvalid("by", f"must be one of {', '.join(SAVINGS_GROUPS)}")
+        return _json(encode(await self._overview.savings_by(_owner(request), group)))
 
     async def trajectory(self, request: Request) -> Response:
         """What a branch did, or the main thread, page by page: `branch_id`, `budget`, `cursor`."""
-        asked = _Query(request)
+        asked = _QueryParameters(request)
         budget = asked.whole("budget", EXPAND_BUDGET, EXPAND_BUDGET_MIN, EXPAND_BUDGET_MAX)
         position = position_of(asked.text("cursor") or "0.0")
         branch_id = asked.text("branch_id")
         owner, session_id = _session(request)
-        told = await self._overview.trajectory(owner, session_id, branch_id, budget_tokens=budget, position=position)
-        return _json(encode(told))
+        result = await self._overview.trajectory(owner, session_id, branch_id, budget_tokens=budget, position=position)
+        return _json(encode(result))
 
     async def preview(self, request: Request) -> Response:
         """What a rollback would discard and recover: `branch_id`, `restore_state`."""
-        asked = _Query(request)
+        asked = _QueryParameters(request)
         restore_state = asked.flag("restore_state", default=True)
         branch_id = asked.text("branch_id") or ""
-        told = await self._overview.preview(
+        result = await self._overview.preview(
             *_session(request), branch_id, restore_state=restore_state, most=DISCARDED_MOST
         )
-        return _json(encode(told))
+        return _json(encode(result))
 
     async def rollback(self, request: Request) -> Response:
         """Go back to where a branch began; the body is `{"branch_id": …, "restore_state": true}`."""
@@ -141,13 +149,13 @@ class Api:
 
     async def summaries(self, request: Request) -> Response:
         """Folded branches whose summary or description has every word of `query`; `limit`."""
-        asked = _Query(request)
+        asked = _QueryParameters(request)
         limit = asked.whole("limit", SUMMARIES, 1, SEARCH_MOST)
         return _json(encode(await self._overview.search(_owner(request), asked.text("query") or "", limit=limit)))
 
     async def events(self, request: Request) -> Response:
         """Events as they happen (server-sent); `session`; `after` or `Last-Event-ID` to go on after one."""
-        asked = _Query(request)
+        asked = _QueryParameters(request)
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
         after = request.headers.get("last-event-id") or asked.text("after")
@@ -158,8 +166,8 @@ class Api:
         return StreamingResponse(_stream(cursor, events), media_type=EVENT_STREAM)
 
 
-async def _stream(cursor: str, events: AsyncGenerator[Told]) -> AsyncGenerator[str]:
-    """The events in the words of server-sent events; a line now and then, so that both ends know of each other."""
+async def _stream(cursor: str, events: AsyncGenerator[StreamedEvent]) -> AsyncGenerator[str]:
+    """Server-sent events, with a comment now and then so that both ends notice a broken connection."""
     coming = asyncio.ensure_future(anext(events))
     try:
         yield f"retry: {RETRY_MS}\nid: {cursor}\nevent: following\ndata: {{}}\n\n"
@@ -168,27 +176,28 @@ async def _stream(cursor: str, events: AsyncGenerator[Told]) -> AsyncGenerator[s
             if not done:
                 yield ": still here\n\n"
                 continue
-            number, kind, told = coming.result()
-            yield f"id: {number}\nevent: {kind}\ndata: {told}\n\n"
+            number, kind, body = coming.result()
+            yield f"id: {number}\nevent: {kind}\ndata: {body}\n\n"
             coming = asyncio.ensure_future(anext(events))
     except StopAsyncIteration:
         return
-    except FoldError as problem:  # whoever follows comes back, and is told then
+    # The client reconnects, and gets the error then.
+    except FoldError as problem:
         log("events.ended", "warning", code=problem.code, raised_at=place_of(problem))
     finally:
         await _ended(coming, events)
 
 
-async def _ended(coming: asyncio.Future[Told], events: AsyncGenerator[Told]) -> None:
-    """Nobody listens any more."""
+async def _ended(coming: asyncio.Future[StreamedEvent], events: AsyncGenerator[StreamedEvent]) -> None:
+    """Stop following once the client is gone."""
     coming.cancel()
     with suppress(asyncio.CancelledError, StopAsyncIteration, FoldError):
         await coming
     await events.aclose()
 
 
-class _Query:
-    """What stands behind the question mark, checked; a name that nobody knows is of no account."""
+class _QueryParameters:
+    """The checked query parameters of a request; unknown names are ignored."""
 
     def __init__(self, request: Request) -> None:
         self._given = request.query_params

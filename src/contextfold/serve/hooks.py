@@ -1,7 +1,7 @@
-"""`POST /hooks/HOST`: what an agent's host says has happened, received and answered at once. Knows HTTP, and readers.
+"""`POST /hooks/HOST`: reports of an agent's host, received and answered at once. Knows HTTP and the hosts' readers.
 
-A 2xx means received: it is written later (`fold.service.reports`). Whatever is wrong with a report, the agent goes on;
-so an answer is small, quick, and never a decision. Which session a report is for:
+A 2xx means received: the report is recorded later (`fold.service.reports`). Whatever is wrong with a report, the agent
+goes on; so an answer is small, quick, and never a decision. Which session a report is for:
 
     the host's conversation has called one of our tools    the session that the tool's result named
     else                                                   the current session of the project it works in
@@ -28,56 +28,67 @@ from contextfold.fold.project import NAME_LENGTH_MAX, Project, project_at
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.inbox import InboxFull
-from contextfold.fold.service.reports import Report
+from contextfold.fold.service.reports import HookReport
 from contextfold.hosts import claude_code, cursor, vscode
-from contextfold.hosts.hook_event import Done, Observed
+from contextfold.hosts.hook_event import HookEvent, HookOperation
 from contextfold.serve.http.exchange import OWNER, Receive, Scope, Send
 from contextfold.serve.http.guard import HOOKS_PATH
 from contextfold.serve.http.json_responses import JSON, error_response, failure_response
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.request_error import busy
 
-CONVERSATIONS_MAX = 10_000  # of an owner's that are remembered
+# Conversations of an owner that are remembered.
+CONVERSATIONS_MAX = 10_000
+# A longer body is parsed in a thread.
 READ_INLINE_BYTES = 64 << 10
-SEARCHES_MAX = 100  # at a time, for sessions that a result named
+# Lookups at a time of sessions that a result named.
+SEARCHES_MAX = 100
 
 
-class Reader(Record):
-    read: Callable[[Mapping[str, object]], Observed]
-    answer: Callable[[str, str], Mapping[str, object]]  # (event, line of state) → what the host takes
+class HookReader(Record):
+    read: Callable[[Mapping[str, object]], HookEvent]
+    # From the event's name and a line for the model, the answer that the host understands.
+    answer: Callable[[str, str], Mapping[str, object]]
 
 
 READERS = {
-    "claude-code": Reader(claude_code.read, claude_code.answer),
-    "cursor": Reader(cursor.read, cursor.answer),
-    "vscode": Reader(vscode.read, vscode.answer),
+    "claude-code": HookReader(claude_code.read, claude_code.answer),
+    "cursor": HookReader(cursor.read, cursor.answer),
+    "vscode": HookReader(vscode.read, vscode.answer),
 }
 
-_RECEIVED = Response(b"{}", media_type=JSON)  # nearly always the answer, so it is made once
+# Nearly always the answer, so it is made once.
+_RECEIVED = Response(b"{}", media_type=JSON)
 
 Value = TypeVar("Value")
 
 
-class Hooks:
+class HookEndpoints:
     def __init__(self, fold: FoldService, metrics: Metrics) -> None:
         self._fold, self._metrics = fold, metrics
         self._ties: _Latest[Target] = _Latest()
-        self._homes: _Latest[Project] = _Latest()  # where conversations began
-        self._places: _Latest[Target] = _Latest()
+        # Where conversations began.
+        self._homes: _Latest[Project] = _Latest()
+        self._targets: _Latest[Target] = _Latest()
+        # The model that the host has named last.
+        self._models: _Latest[str] = _Latest()
         self._searches: set[asyncio.Task[None]] = set()
 
     def routes(self) -> list[Route]:
-        endpoints = {f"{HOOKS_PATH}{host}": _Endpoint(host, self.receive) for host in READERS}
+        endpoints = {f"{HOOKS_PATH}{host}": _HookEndpoint(host, self.receive) for host in READERS}
         return [Route(path, endpoint=endpoint, methods=["POST"]) for path, endpoint in endpoints.items()]
 
     async def receive(self, host: str, owner: str, body: bytes) -> Response:
         try:
-            # A long report takes long to read, and others are to be answered meanwhile.
+            # A long report takes long to parse, and others should be answered meanwhile.
             if len(body) <= READ_INLINE_BYTES:
                 observed = _observed(host, body)
             else:
                 observed = await asyncio.to_thread(_observed, host, body)
             target = self._target(owner, observed)
+            who = (owner, observed.conversation, observed.agent)
+            if observed.model:
+                self._models.put(observed.model, *who)
         except FoldError as problem:
             self._metrics.hook_report(host, "refused")
             return failure_response(problem, self._fold)
@@ -85,27 +96,31 @@ class Hooks:
         if not dones:
             self._metrics.hook_report(host, "tied" if observed.session_id else "ignored")
         try:
-            self._fold.reports.receive(target.key, [self._report(host, target, done) for done in dones])
+            reports = [self._report(host, target, done, self._models.get(*who) or "") for done in dones]
+            self._fold.reports.receive(target.key, reports)
         except InboxFull:
             self._metrics.hook_report(host, "full")
-            message = "Too much is waiting to be written; this report was not taken."
+            message = "Too many reports are waiting to be recorded; this one was not taken."
             return error_response(busy(message))
-        # A result of our own tools has the branch's line beside it already.
-        line = "" if observed.is_compacting else self._fold.line(target.key, reminds=not observed.is_ours)
+        # Advice is given once, so it is not looked for where the host would not pass it on.
+        is_answered = not observed.is_compacting and READERS[host].answer(observed.event, "?")
+        line = self._fold.line(target.key) if is_answered else ""
         answer = READERS[host].answer(observed.event, line) if line else {}
         return Response(json.dumps(answer), media_type=JSON) if answer else _RECEIVED
 
-    def _report(self, host: str, target: Target, done: Done) -> Report:
+    def _report(self, host: str, target: Target, done: HookOperation, model: str) -> HookReport:
         tokens = self._fold.count(done.content) if done.tokens is None else done.tokens
         grown, left = (0, tokens) if done.compacts else (tokens, None)
-        return Report(target, host, done.type, done.content, grown, done.failed, done.call_id, left)
+        return HookReport(
+            target, host, done.type, done.content, grown, done.failed, done.call_id, left, done.by_user, model
+        )
 
     async def close(self) -> None:
         for search in self._searches:
             search.cancel()
         await asyncio.gather(*self._searches, return_exceptions=True)
 
-    def _target(self, owner: str, observed: Observed) -> Target:
+    def _target(self, owner: str, observed: HookEvent) -> Target:
         who = (owner, observed.conversation, observed.agent)
         if observed.session_id is not None:
             self._tie(who, observed.session_id)
@@ -114,15 +129,15 @@ class Hooks:
             return tied
         if observed.folder is None:
             raise ArgumentInvalid("cwd", "must be the folder that the agent works in")
-        place = (*who, observed.folder)
-        target = self._places.get(*place)
+        address = (*who, observed.folder)
+        target = self._targets.get(*address)
         if target is None:
             target = self._by_folder(owner, observed, observed.folder)
-            self._places.put(target, *place)
+            self._targets.put(target, *address)
         return target
 
     def _tie(self, who: tuple[str, str, str | None], session_id: str) -> None:
-        """From now on the conversation's reports go to this session. A session we do not know at once is looked for."""
+        """Send the conversation's reports to this session from now on. An unknown session is looked up in the store."""
         target = self._fold.address(who[0], session_id)
         if target is not None:
             self._ties.put(target, *who)
@@ -136,11 +151,12 @@ class Hooks:
             key = await self._fold.store.find(who[0], session_id)
             state = await self._fold.sessions.look(key) if key else None
         except FoldError:
-            return  # as if it had not been named: the next call of our tools names it again
+            # The next call of our tools names the session again.
+            return
         if key is not None and state is not None:
             self._ties.put(Target(key, state.project_path, state.name), *who)
 
-    def _by_folder(self, owner: str, observed: Observed, folder: str) -> Target:
+    def _by_folder(self, owner: str, observed: HookEvent, folder: str) -> Target:
         project = project_at(folder)
         home = self._homes.get(owner, observed.conversation)
         if home is None:
@@ -150,20 +166,21 @@ class Hooks:
         return target_of(Caller(owner, name), home if _is_within(project, home) else project)
 
 
-class _Endpoint:
-    """What the host's hook tells; 2xx means received. The answer may add a line of state."""
+class _HookEndpoint:
+    """Receives the reports of one host's hooks; 2xx means received. The answer may add a line for the model."""
 
     def __init__(self, host: str, receive: Callable[[str, str, bytes], Awaitable[Response]]) -> None:
         self._host, self._receive = host, receive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        message = await receive()  # the guard has the whole body
+        # The guard has read the whole body.
+        message = await receive()
         answer = await self._receive(self._host, scope[OWNER], message["body"])
         await answer(scope, receive, send)
 
 
 class _Latest(Generic[Value]):
-    """The latest of many of each owner's, by when they were last asked for. An owner pushes out nobody else's."""
+    """The values of each owner that were used last. An owner evicts nobody else's."""
 
     def __init__(self) -> None:
         self._owners: dict[str, OrderedDict[tuple[str | None, ...], Value]] = {}
@@ -184,7 +201,7 @@ class _Latest(Generic[Value]):
 
 
 def _payload(body: bytes) -> Mapping[str, object]:
-    """Hosts write what their tools gave, half surrogate pairs included; so this is read more leniently than calls."""
+    """Hosts pass on the output of their tools, lone surrogates included, so this is parsed leniently."""
     try:
         payload = None if is_too_deep(body) else json.loads(body.decode("utf-8", "replace"))
     except ValueError:
@@ -194,7 +211,7 @@ def _payload(body: bytes) -> Mapping[str, object]:
     return payload
 
 
-def _observed(host: str, body: bytes) -> Observed:
+def _observed(host: str, body: bytes) -> HookEvent:
     return READERS[host].read(_payload(body))
 
 

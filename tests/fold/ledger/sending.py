@@ -11,7 +11,7 @@ import pytest
 from contextfold.fold.events import Event, RequestSent
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, Usage
 from contextfold.fold.project import project_at
-from contextfold.fold.service.activity import Noted
+from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.store import Store
@@ -52,7 +52,7 @@ class Desk:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.noted: list[Noted] = []
+        self.noted: list[Activity] = []
         self.service = self.another()
 
     def another(self) -> FoldService:

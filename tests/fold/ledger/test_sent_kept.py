@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from contextfold.fold.ledger.provider_counts import FOLDS_MOST
+from contextfold.fold.ledger.provider_counts import EVENT_FOLDS_MAX
 from contextfold.fold.ledger.sent_request import FoldSeen, Share, Usage
-from contextfold.fold.service.reports import REQUEST_TEXT_MOST, Report
+from contextfold.fold.service.reports import REQUEST_CHARACTERS_MAX, HookReport
 from contextfold.fold.tool_arguments import rollback_request
 from tests.contract.stores import run
 from tests.fold.ledger.sending import KEY, ME, PROJECT, SECRET, TARGET, Desk, RunDesk, desk, main, sent
@@ -61,7 +61,7 @@ class TestTheArchive:
 
     def test_where_hooks_report_the_text_is_theirs(self, desk: RunDesk) -> None:
         async def act(desk: Desk) -> None:
-            report = Report(TARGET, "claude-code", "Bash", "by the hook", 10, failed=False, call_id="c1")
+            report = HookReport(TARGET, "claude-code", "Bash", "by the hook", 10, failed=False, call_id="c1")
             desk.service.reports.receive(KEY, [report])
             desk.service.sent(TARGET, sent(1, main(500, "by the request")))
             assert await desk.main_texts() == ["by the hook", ""]
@@ -72,7 +72,7 @@ class TestTheArchive:
 
     def test_what_is_too_long_is_kept_from_its_end_and_says_so(self, desk: RunDesk) -> None:
         async def act(desk: Desk) -> None:
-            long = "x" * (REQUEST_TEXT_MOST // 2)
+            long = "x" * (REQUEST_CHARACTERS_MAX // 2)
             desk.service.sent(TARGET, sent(1, main(10, "first", long, long, "last")))
             await desk.service.reports.settled(KEY)
             found = await desk.store.trajectory(
@@ -149,11 +149,11 @@ class TestTheEvent:
     def test_ids_that_are_none_of_ours_are_not_kept_and_many_come_bit_by_bit(self, desk: RunDesk) -> None:
         async def act(desk: Desk) -> None:
             strange = [FoldSeen(f"br_{SECRET}", 1, 1), FoldSeen("", 1, 1)]
-            many = [FoldSeen(f"br_{number:016x}", 1, number) for number in range(FOLDS_MOST + 5)]
+            many = [FoldSeen(f"br_{number:016x}", 1, number) for number in range(EVENT_FOLDS_MAX + 5)]
             for number in range(3):
                 desk.service.sent(TARGET, sent(number, main(100), folds=[*strange, *many]))
             counts = [len(event.folds) for event in await desk.requests()]
-            assert counts == [FOLDS_MOST, 5, 0]
+            assert counts == [EVENT_FOLDS_MAX, 5, 0]
 
         desk(act)
 

@@ -80,7 +80,7 @@ class Session:
         del self.path[place:]
         told = {"folded_at": 1e9, "branch_id": branch_id, "parent_branch_id": self.path[-1] if self.path else None}
         summary = {"tokens_folded": 8500, "tokens_saved": 8300, "summary_redacted": False}
-        health = {"warning": "none", "fold_loss": ["src/app.py", "branch_id", "error"]}
+        health = {"warning": "none", "suggestion": "branch_id src/app.py error"}
         return {**told, "summary": summary, "context_state": self._state(), "context_health": health}
 
     def roll_back(self, branch_id: str) -> tuple[dict[str, Any], tuple[str, ...]]:

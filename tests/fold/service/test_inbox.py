@@ -13,9 +13,9 @@ from contextfold.fold.service.inbox import (
     BATCH_BYTES,
     BATCH_ITEMS,
     ITEMS_MAX,
-    LINGER_S,
     OWNER_BYTES_MAX,
     OWNER_ITEMS_MAX,
+    PAUSE_S,
     Batch,
     Inbox,
     InboxFull,
@@ -39,7 +39,7 @@ class Written:
 
     async def __call__(self, batch: Batch[int]) -> None:
         await self.gate.wait()
-        self.ids.append((batch.id, batch.is_again))
+        self.ids.append((batch.id, batch.is_retry))
         problem = self.fails(batch.items)
         if problem:
             raise problem
@@ -118,8 +118,8 @@ def test_nobody_waits_where_nothing_waits() -> None:
     run(act)
 
 
-def test_a_store_that_is_away_is_asked_again_until_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox, "AGAIN_FIRST_S", 0.001)
+def test_a_store_that_is_unavailable_is_asked_again_until_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "RETRY_FIRST_S", 0.001)
 
     async def act(written: Written, box: Inbox[int]) -> None:
         tries = 0
@@ -135,14 +135,14 @@ def test_a_store_that_is_away_is_asked_again_until_it_is_back(monkeypatch: pytes
         await box.settled(ONE)
         assert written.of(ONE) == [0, 1, 2]
         assert written.lost == []
-        assert [is_again for _, is_again in written.ids] == [False, True, True, True, True]
+        assert [is_retry for _, is_retry in written.ids] == [False, True, True, True, True]
         assert len({batch_id for batch_id, _ in written.ids}) == 1
 
     run(act)
 
 
 def test_whoever_waits_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox, "SETTLED_S", 0.01)
+    monkeypatch.setattr(inbox, "SETTLED_TIMEOUT_S", 0.01)
 
     async def act(written: Written, box: Inbox[int]) -> None:
         written.gate.clear()
@@ -169,7 +169,7 @@ def test_one_that_cannot_be_written_spoils_no_other() -> None:
 
 
 def test_there_is_a_limit_to_what_waits_and_to_each_owners_share_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox, "ALL_SETTLED_S", 60)
+    monkeypatch.setattr(inbox, "ALL_SETTLED_TIMEOUT_S", 60)
 
     async def act(written: Written, box: Inbox[int]) -> None:
         written.gate.clear()
@@ -206,7 +206,7 @@ def test_several_are_taken_together_or_not_at_all() -> None:
 
 
 def test_one_session_that_cannot_be_written_holds_up_no_other_of_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox, "ALL_SETTLED_S", 2.0)
+    monkeypatch.setattr(inbox, "ALL_SETTLED_TIMEOUT_S", 2.0)
 
     async def act(written: Written, box: Inbox[int]) -> None:
         written.fails = lambda items: StoreUnavailable("away") if 1 in items else None
@@ -235,7 +235,7 @@ def test_its_end_writes_all_and_takes_nothing_more() -> None:
     async def act(written: Written, box: Inbox[int]) -> None:
         for number in range(20 * BATCH_ITEMS):
             box.put(ONE if number % 3 else TWO, [number], [1])
-        await box.close(LINGER_S[0] * 10)  # in which nobody lingers, or it would not be enough
+        await box.close(PAUSE_S[0] * 10)
         assert sorted(written.of(ONE) + written.of(TWO)) == list(range(20 * BATCH_ITEMS))
         with pytest.raises(InboxFull):
             box.put(ONE, [1], [1])

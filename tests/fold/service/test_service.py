@@ -13,10 +13,11 @@ import pytest
 
 from contextfold.errors import BranchNotFound, ScrubFailed, StoreInvalid
 from contextfold.fold.project import project_at
-from contextfold.fold.service.activity import Noted
+from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Caller
-from contextfold.fold.service.fold_service import FoldService, Policy
-from contextfold.fold.session import Limits
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.policy import FoldPolicy
+from contextfold.fold.session import SessionLimits
 from contextfold.fold.store import Store
 from contextfold.fold.tool_arguments import (
     branch_request,
@@ -48,9 +49,9 @@ class Clock:
 class Desk:
     """A service with what a test wants to see of it."""
 
-    def __init__(self, store: Store, policy: Policy) -> None:
+    def __init__(self, store: Store, policy: FoldPolicy) -> None:
         self.clock = Clock()
-        self.noted: list[Noted] = []
+        self.noted: list[Activity] = []
         self.store = store
         self.policy = policy
         self.service = self.another()
@@ -76,7 +77,7 @@ class Desk:
 
 
 Run = Callable[[Callable[[Desk], Awaitable[None]]], None]
-POLICY = Policy(archive_days=2, summary_days=4)
+POLICY = FoldPolicy(archive_days=2, summary_days=4)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -305,7 +306,7 @@ class TestFailingClosed:
                 await service.branch(ME, branch_request({"description": "d", "prompt": "secret", **PROJECT}))
             assert "secret" not in f"{failed.value.reason} {failed.value.message} {failed.value.data}"
             assert await store.count() == 0
-            assert service.told_safely(BranchNotFound("secret", None)) == ("Internal error", {})
+            assert service.safe_error(BranchNotFound("secret", None)) == ("Internal error", {})
 
         asyncio.run(act())
 
@@ -327,8 +328,8 @@ class TestFailingClosed:
 
 
 def test_the_default_limits_are_those_of_the_specification() -> None:
-    assert Limits() == Limits(context_tokens=32_768, is_hard=False, depth=8, branches=1_000)
-    policy = Policy()
+    assert SessionLimits() == SessionLimits(context_tokens=None, is_hard=False, depth=8, branches=1_000)
+    policy = FoldPolicy()
     assert (policy.counter, policy.idle_s, policy.thresholds.medium, policy.thresholds.high) == ("v0", 86_400, 50, 70)
 
 

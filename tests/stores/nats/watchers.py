@@ -13,7 +13,7 @@ from typing import Any
 
 from contextfold.common.canonical import encode
 from contextfold.fold.events import Event, from_json
-from contextfold.fold.service.session_views import Row, branch_told, tree
+from contextfold.fold.service.session_views import BranchRow, branch_view, tree
 from contextfold.fold.session import replay
 from tests.stores.nats.history import Followed, Got
 from tests.support.daemon import Daemon, Http
@@ -185,8 +185,8 @@ def wrong_views(daemon: Daemon, logs: Mapping[str, Sequence[Event]]) -> Iterator
     for session_id, log in logs.items():
         state = replay(log)
         told = _answer(http, f"/v1/sessions/{session_id}?limit=500")
-        expected: list[Row] = tree(state)
-        if told["branches"] != [branch_told(row) for row in expected][-500:]:
+        expected: list[BranchRow] = tree(state)
+        if told["branches"] != [branch_view(row) for row in expected][-500:]:
             yield f"{session_id}: the tree at {daemon.url} is not that of the log"
         if told["session"]["revision"] != state.revision:
             yield f"{session_id}: {daemon.url} is at {told['session']['revision']}, the log at {state.revision}"

@@ -7,7 +7,7 @@ from contextfold.cli.fold.show import pages_of, wanted
 from contextfold.cli.output import plain
 from contextfold.cli.terminal import screen
 from contextfold.error_codes import EXIT_OK
-from contextfold.fold.tool_results import entry_told
+from contextfold.fold.tool_results import entry_result
 
 
 def run(values: Values) -> int:
@@ -17,7 +17,7 @@ def run(values: Values) -> int:
         branch_id = wanted(desk, place, state, values["branch"])
         pages = pages_of(desk, place, state, branch_id)
         if "json" in values:
-            entries = [entry_told(entry, entry.text, is_part=False) for page in pages for entry in page]
+            entries = [entry_result(entry, entry.text, is_part=False) for page in pages for entry in page]
             tell_json({"branch_id": branch_id, "entries": entries})
             return EXIT_OK
         is_drawn = screen().is_drawn

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from contextfold.cli.fold.session_access import MAIN
 from contextfold.cli.terminal import Column, Line, Part, Screen, several
-from contextfold.fold.accounting import Health, Thresholds, folded_tokens, health, percent, total_tokens
+from contextfold.fold.accounting import Health, folded_tokens, percent, total_tokens
+from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.service.session_views import tokens_saved
-from contextfold.fold.session import Limits, State
+from contextfold.fold.session import State
 
 BAR_WIDTH = 32
 BAR_WIDTH_NARROW = 16
@@ -39,11 +40,11 @@ class Figures:
         return percent(self.total, self.limit)
 
 
-def figures_of(state: State, limits: Limits, thresholds: Thresholds) -> Figures:
+def figures_of(state: State, policy: FoldPolicy) -> Figures:
     branches = state.branches.values()
     return Figures(
         total_tokens(state),
-        limits.context_tokens,
+        policy.context_limit(state),
         state.main.tokens,
         folded_tokens(state),
         sum(map(tokens_saved, branches)),
@@ -51,7 +52,7 @@ def figures_of(state: State, limits: Limits, thresholds: Thresholds) -> Figures:
         state.main.failed + sum(branch.failed for branch in branches),
         state.main.redactions + sum(branch.redactions for branch in branches),
         [(sum(branch.status == status for branch in branches), status) for status in ("active", "folded", "discarded")],
-        health(state, limits, thresholds, state.active),
+        policy.health(state, state.active),
     )
 
 
@@ -66,8 +67,8 @@ def status(screen: Screen, state: State, figures: Figures) -> str:
     )
 
 
-def headline(screen: Screen, state: State, limits: Limits) -> list[Line]:
-    total, limit = total_tokens(state), limits.context_tokens
+def headline(screen: Screen, state: State, limit: int) -> list[Line]:
+    total = total_tokens(state)
     where: list[Part] = [(state.project_path, "bold"), f" · {state.name}" if state.name else ""]
     used = (f"{screen.figure(total)} of {screen.figure(limit)} tokens ({percent(total, limit)}%)", "dim")
     return [where, [used]] if screen.is_narrow else [[*where, "  ", used]]

@@ -7,8 +7,8 @@ from contextfold.cli.fold.session_access import Values, at_desk, place_of, tell,
 from contextfold.cli.fold.tree import draw, legend, outline
 from contextfold.cli.terminal import Screen, screen
 from contextfold.error_codes import EXIT_OK
-from contextfold.fold.service.session_views import branch_told, tree
-from contextfold.fold.session import Limits, State
+from contextfold.fold.service.session_views import branch_view, tree
+from contextfold.fold.session import State
 from contextfold.settings import between
 
 LIMIT = "200"
@@ -22,23 +22,23 @@ def run(values: Values) -> int:
     limit = int(between(1, LIMIT_MOST)("--limit", given))
     with at_desk(values) as desk:
         state = desk.look(place)
-        session, limits = desk.overview.row(state), desk.fold.service.policy.limits
+        session, context_limit = desk.overview.row(state), desk.fold.service.policy.context_limit(state)
     if "json" in values:
-        tell_json({"session": session, "branches": [branch_told(row) for row in tree(state)[-limit:]]})
+        tell_json({"session": session, "branches": [branch_view(row) for row in tree(state)[-limit:]]})
     elif state.revision:
-        tell(_told(screen(), state, limits, limit))
+        tell(_drawing(screen(), state, context_limit, limit))
     else:
         tell_no_session(place)
     return EXIT_OK
 
 
-def _told(shown: Screen, state: State, limits: Limits, limit: int) -> str:
+def _drawing(shown: Screen, state: State, context_limit: int, limit: int) -> str:
     rows = tree(state)
     earlier = max(0, len(rows) - limit)
     if not shown.is_drawn:
         return outline(shown, state, rows[earlier:], earlier=earlier)
     return (
-        shown.lines(*headline(shown, state, limits), "")
+        shown.lines(*headline(shown, state, context_limit), "")
         + draw(shown, state, rows[earlier:], earlier=earlier)
         + (shown.lines("", legend(state), wraps=True) if rows else "")
     )

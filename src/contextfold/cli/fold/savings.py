@@ -22,7 +22,7 @@ from contextfold.cli.output import tell_on_terminal
 from contextfold.cli.terminal import Column, Line, Part, Screen, screen
 from contextfold.common.canonical import Encodable
 from contextfold.error_codes import EXIT_OK
-from contextfold.fold.ledger.savings import ledger_of, told
+from contextfold.fold.ledger.savings import ledger_of, ledger_result
 from contextfold.fold.session import State
 
 FOLDS_SHOWN = 20  # the latest ones; --json has more
@@ -70,7 +70,7 @@ def _run_all(values: Values) -> int:
 
 def _savings(desk: Desk, owner: str, session_id: str | None) -> dict[str, Encodable]:
     if session_id is None:
-        return {"session_id": None, **told(ledger_of((), desk.fold.service.policy.prices))}
+        return {"session_id": None, **ledger_result(ledger_of(()))}
     return dict(desk.fold.run(desk.overview.savings(owner, session_id)))
 
 

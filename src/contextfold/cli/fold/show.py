@@ -22,12 +22,12 @@ from contextfold.cli.terminal import Column, Line, Part, Screen, screen, several
 from contextfold.common.canonical import Encodable
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import BranchNotFound
-from contextfold.fold.archive import Entry, mark_undone
-from contextfold.fold.service.session_views import branch_told, row_of
+from contextfold.fold.archive import Entry
+from contextfold.fold.service.archive_reader import ArchivedThread, thread_entries
+from contextfold.fold.service.session_views import branch_view, row_of
 from contextfold.fold.session import State
-from contextfold.fold.tool_results import entry_told
+from contextfold.fold.tool_results import entry_result
 
-PAGE_ENTRIES = 64
 PAGE_CHARACTERS = 1_000_000  # after which a page ends
 EXCERPT_LINES = 3  # of an entry, without --full
 EXCERPT_LENGTH = 300  # of such a line
@@ -71,23 +71,10 @@ def wanted(desk: Desk, place: Place, state: State, given: str) -> str | None:
 
 
 def pages_of(desk: Desk, place: Place, state: State, branch_id: str | None) -> Iterator[Sequence[Entry]]:
-    store, after_n = desk.fold.service.store, 0
-    while True:
-        found = desk.fold.run(
-            store.trajectory(
-                place.owner,
-                place.project.hash,
-                branch_id,
-                session_id=state.session_id or "",
-                after_n=after_n,
-                limit=PAGE_ENTRIES,
-                characters=PAGE_CHARACTERS,
-            )
-        )
-        if found is None or not found.entries:
-            return
-        yield mark_undone(found.entries, found.rollbacks)
-        after_n = found.entries[-1].n
+    thread = ArchivedThread(place.owner, place.project.hash, branch_id, state.session_id or "")
+    pages = thread_entries(desk.fold.service.store, thread, characters=PAGE_CHARACTERS)
+    while (page := desk.fold.run(anext(pages, None))) is not None:
+        yield page
 
 
 def _json(state: State, branch_id: str | None, entries: Sequence[Entry]) -> Encodable:
@@ -95,8 +82,8 @@ def _json(state: State, branch_id: str | None, entries: Sequence[Entry]) -> Enco
     return {
         "session_id": state.session_id if is_live or branch_id is None else None,
         "branch_id": branch_id,
-        "branch": branch_told(row_of(state, branch_id)) if branch_id is not None and is_live else None,
-        "entries": [entry_told(entry, entry.text, is_part=False) for entry in entries],
+        "branch": branch_view(row_of(state, branch_id)) if branch_id is not None and is_live else None,
+        "entries": [entry_result(entry, entry.text, is_part=False) for entry in entries],
     }
 
 

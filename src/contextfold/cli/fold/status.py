@@ -38,7 +38,7 @@ def run(values: Values) -> int:
             tell_json(desk.overview.row(state))
             return EXIT_OK
     if state.revision:
-        tell(status(screen(), state, figures_of(state, policy.limits, policy.thresholds)))
+        tell(status(screen(), state, figures_of(state, policy)))
     else:
         tell_no_session(place)
     return EXIT_OK

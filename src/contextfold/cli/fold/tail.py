@@ -33,6 +33,7 @@ from contextfold.fold.events import (
     SessionExpired,
     SessionRolledBack,
     SessionStarted,
+    WorkFolded,
     members,
 )
 from contextfold.fold.store import WatchedEvent
@@ -134,7 +135,7 @@ def told(shown: Screen, event: Event) -> Line:
     return [
         (mark if shown.is_narrow else f"{mark} {word:<{WORD_WIDTH}}", style),
         (f"  {thread:<{ID_SHOWN}}", "dim"),
-        (f"  {tokens:>{TOKENS_WIDTH}}", style if isinstance(event, BranchFolded) else ""),
+        (f"  {tokens:>{TOKENS_WIDTH}}", style if isinstance(event, BranchFolded | WorkFolded) else ""),
         f"  {text}",
     ]
 
@@ -156,7 +157,7 @@ def _kind(event: Event) -> tuple[str, str, str]:  # noqa: PLR0911 - one return f
             return ("✗", "failed", "red") if event.failed else ("·", "operation", "")
         case RequestSent():
             return "→", "request", "dim"
-        case BranchFolded():
+        case BranchFolded() | WorkFolded():
             return "✓", "folded", "green"
         case BranchDiscarded():
             return "✗", "discarded", "dim"
@@ -174,7 +175,7 @@ def _tokens(shown: Screen, event: Event) -> str:
             return f"={shown.figure(event.tokens)}"
         case BranchCreated() | OperationCompleted():
             change = event.tokens
-        case BranchFolded():
+        case BranchFolded() | WorkFolded():
             change = event.summary_tokens - event.tokens_folded
         case RequestSent() if event.tokens_after != event.tokens_before:
             change = event.tokens_after - event.tokens_before
@@ -193,6 +194,8 @@ def _text(event: Event) -> str:
         case RequestSent():
             text = f"{event.model}, {event.tokens_after} of {event.tokens_before} tokens sent"
             text += f", not folded: {event.reason}" if event.reason else ""
+        case WorkFolded():
+            text = event.description
         case BranchFolded():
             text = "with the branch around it" if event.forced else next(iter(text_lines(event.summary)), "")
         case SessionRolledBack():

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from contextfold.cli.fold.session_access import BRANCH_PREFIX, MAIN
 from contextfold.cli.terminal import Column, Line, Part, Screen
-from contextfold.fold.service.session_views import Row, tokens_saved
+from contextfold.fold.service.session_views import BranchRow, tokens_saved
 from contextfold.fold.session import Branch, State, Thread
 
 ID_LEAST = len(BRANCH_PREFIX) + 4  # characters of an id that people are shown
@@ -51,7 +51,7 @@ def id_length(branch_ids: Iterable[str]) -> int:
     return max(ID_LEAST, *shared, 0)
 
 
-def draw(screen: Screen, state: State, rows: Sequence[Row], *, earlier: int) -> str:
+def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: int) -> str:
     """The last rows of a tree, below the main thread; `earlier` ones are left out above them."""
     length = id_length(state.branches)
     figure = screen.figure
@@ -76,7 +76,7 @@ def draw(screen: Screen, state: State, rows: Sequence[Row], *, earlier: int) -> 
     return screen.table(columns, [[cell for at, cell in enumerate(cells) if at not in spared] for cells in told])
 
 
-def outline(screen: Screen, state: State, rows: Sequence[Row], *, earlier: int) -> str:
+def outline(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: int) -> str:
     """The same for programs: a line each, what is of one width first, then the description as deep as it lies."""
     columns = [Column(), Column(), Column(is_right=True), Column(is_right=True), Column()]
     cells: list[Sequence[Line]] = [[[MAIN], ["-"], [str(state.main.tokens)], ["0"], ["main thread"]]]
@@ -116,7 +116,7 @@ def saved_told(screen: Screen, branch: Branch) -> Part:
     return (screen.figure(saved), "green" if saved > 0 else "yellow")
 
 
-def _cells(screen: Screen, state: State, row: Row, guide: str, length: int) -> list[Line]:
+def _cells(screen: Screen, state: State, row: BranchRow, guide: str, length: int) -> list[Line]:
     branch, stands = row.branch, standing(row.branch, state)
     style = "dim" if branch.status == "discarded" else stands.text_style
     return [

@@ -1,10 +1,10 @@
-"""What an answered request adds to a session: the provider's count, shared among the open threads. No clock, no I/O.
+"""What an answered request adds to a session: the provider's count, divided among the open threads. No clock, no I/O.
 
-A provider counts the whole context, so its count is a level and no growth: every open thread is brought up to its share
-of it. What hooks, or the agent itself, have told already is thereby not counted twice. What the model answers comes
-back in the next request; where hooks tell of it before that, it is left to them. A host's compaction takes the calls
-that show which branches are open out of the history: what these hold is then counted in the innermost thread that is
-seen. Texts come scrubbed.
+A provider counts the whole context, so its count is a level and not a growth: every open thread is raised to its share
+of it. What hooks or the agent have reported already is thereby not counted twice. The model's response comes back in
+the next request; where hooks report it before that, it is left to them. A host's compaction takes the calls that show
+which branches are open out of the history: what these hold is then counted in the innermost thread that is seen. Texts
+are already scrubbed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,24 @@ from contextfold.fold.events import Event, OperationCompleted, RequestSent
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, ThreadSeen
 from contextfold.fold.session import Branch, State, Thread
 
-TYPE = "model_turns"  # of the operations
-SOURCE = "proxy"  # of their figures
-FOLDS_MOST = 100  # that one event tells of; the others come with the next request
-FOLDS_SEEN_MOST = 10_000  # of a session, as many as it may have branches
-TOKENS_MOST = 1_000_000_000  # whatever a provider says
-OFF_MOST = 2  # times that an estimate is less than the count; beyond, something was sent that it does not see
-WORD_LENGTH_MAX = 64  # of an API and of a reason
+# The type of the operations, and the source of their figures.
+TYPE = "model_turns"
+SOURCE = "proxy"
+# Folds that one event lists; the others come with the next request. And folds that a session lists.
+EVENT_FOLDS_MAX = 100
+SESSION_FOLDS_MAX = 10_000
+TOKENS_MAX = 1_000_000_000
+# How many times an estimate may be less than the count. Beyond that, something was sent that it does not see.
+ESTIMATE_OFF_MAX = 2
+# Characters of an API's name, a reason and a conversation's id; and of a model's name.
+WORD_LENGTH_MAX = 64
 MODEL_LENGTH_MAX = 200
-OUR_ID = re.compile(r"br_[0-9a-f]{16}")  # of a branch of ours, be it another session's; no other text is kept
+# The id of a branch of ours, perhaps of another session. No other text of a history is stored.
+BRANCH_ID = re.compile(r"br_[0-9a-f]{16}")
 
 
-class Text(Protocol):
-    """A text without its secrets."""
+class MessageText(Protocol):
+    """A scrubbed text."""
 
     @property
     def text(self) -> str: ...
@@ -39,25 +44,26 @@ class Text(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
-    """What is to be written: events, and the texts of operations by their `n`."""
+class RecordedRequest:
+    """Events to commit, and the texts of operations by their number."""
 
     events: Sequence[Event] = ()
     texts: Sequence[tuple[int, str]] = ()
 
 
-def levels_of(sent: Sent, *, with_answer: bool = True) -> list[int]:
-    """How many tokens each thread has by now: what the provider counted, by the estimates; its answer to the last.
+def thread_levels(sent: Sent, *, with_answer: bool = True) -> list[int]:
+    """How many tokens each thread has: the provider's count, divided by the estimates; the response is the last's.
 
-    A file that is sent by its name alone, or of many pages, counts far more than its estimate. Whose it is nobody says,
-    and a branch that got a part of it would boast of that when it folds: then the estimates stand.
+    A file that is sent by its name alone, or one of many pages, counts far more than its estimate. Nothing says which
+    thread it belongs to, and a branch that got a part of it would claim to have saved that when it folds. Then the
+    estimates are used as they are.
     """
     estimates = [share.tokens for share in sent.shares]
     if sent.usage is None or not estimates:
         return estimates
     weights = estimates if any(estimates) else [1] * len(estimates)
     whole, prompt = sum(weights), sent.usage.prompt_tokens
-    if len(weights) > 1 and prompt > OFF_MOST * whole:
+    if len(weights) > 1 and prompt > ESTIMATE_OFF_MAX * whole:
         prompt = whole
     ends = [sum(weights[: place + 1]) * prompt // whole for place in range(len(weights))]
     levels = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
@@ -65,17 +71,18 @@ def levels_of(sent: Sent, *, with_answer: bool = True) -> list[int]:
 
 
 def requested(
-    state: State, at: str, sent: Sent, *, call_id: str, model: str, texts: Sequence[Sequence[Text]]
-) -> Happened:
-    """The events of a request, those of the threads first; none if it is known. `texts` are those of the shares."""
+    state: State, at: str, sent: Sent, *, call_id: str, model: str, texts: Sequence[Sequence[MessageText]]
+) -> RecordedRequest:
+    """The events of a request, those of the threads first; none if it is recorded already. `texts` are the shares'."""
     if call_id in state.requests:
-        return Happened()
+        return RecordedRequest()
     events: list[Event] = []
-    kept: list[tuple[int, str]] = []
+    operation_texts: list[tuple[int, str]] = []
     grown: list[ThreadSeen] = []
     done: set[str | None] = set()
-    has_hooks = bool(state.calls)  # then calls and texts are told by them
-    levels = levels_of(sent, with_answer=not has_hooks)
+    # Hooks report calls and texts themselves.
+    has_hooks = bool(state.calls)
+    levels = thread_levels(sent, with_answer=not has_hooks)
     unseen = _unseen_tokens(state, sent)
     threads = [] if _is_outdated(state, sent) else zip(sent.shares, levels, texts, strict=True)
     for share, level, messages in threads:
@@ -90,16 +97,27 @@ def requested(
             n = state.revision + len(events) + 1
             redactions = sum(message.redactions for message in new)
             events.append(
-                OperationCompleted(n, at, share.branch_id, TYPE, tokens, SOURCE, failed=False, redactions=redactions)
+                OperationCompleted(
+                    n,
+                    at,
+                    share.branch_id,
+                    TYPE,
+                    tokens,
+                    SOURCE,
+                    failed=False,
+                    redactions=redactions,
+                    by_user=share.by_user and not has_hooks,
+                )
             )
-            kept.append((n, _joined(new, share.messages - thread.messages)))
+            operation_texts.append((n, _joined(new, share.messages - thread.messages)))
         if share.messages > thread.messages:
             grown.append(ThreadSeen(share.branch_id, share.messages))
-    told = _told(sent, state.revision + len(events) + 1, at, call_id, model)
-    return Happened([*events, replace(told, folds=_new_folds(state, sent), threads=tuple(grown))], kept)
+    event = _event(sent, state.revision + len(events) + 1, at, call_id, model)
+    event = replace(event, folds=_new_folds(state, sent), threads=tuple(grown))
+    return RecordedRequest([*events, event], operation_texts)
 
 
-def _told(sent: Sent, n: int, at: str, call_id: str, model: str) -> RequestSent:
+def _event(sent: Sent, n: int, at: str, call_id: str, model: str) -> RequestSent:
     usage = sent.usage
     return RequestSent(
         n,
@@ -116,6 +134,13 @@ def _told(sent: Sent, n: int, at: str, call_id: str, model: str) -> RequestSent:
         _bounded(usage.cache_write_tokens) if usage else None,
         _bounded(usage.output_tokens) if usage else None,
         call_id,
+        cache_write_1h_tokens=_bounded(usage.cache_write_1h_tokens) if usage else 0,
+        our_tokens=_bounded(sent.our_tokens),
+        our_output_tokens=_bounded(sent.our_output_tokens),
+        only_ours=sent.only_ours,
+        results_dropped=_bounded(sent.results_dropped),
+        kept_tokens=None if sent.kept_tokens is None else _bounded(sent.kept_tokens),
+        conversation=sent.conversation[:WORD_LENGTH_MAX],
     )
 
 
@@ -127,9 +152,9 @@ def _open_thread(state: State, branch_id: str | None) -> Thread | Branch | None:
 
 
 def _is_known(share: Share, thread: Thread | Branch, sent: Sent) -> bool:
-    """Whether a branch is open in this thread and it has not grown since a request told of it: then that one knew best.
+    """Whether a branch is open in this thread and the thread has not grown since a request showed it.
 
-    Its share changes all the same, by how exact the estimate of the branch is, and would stay when the branch is gone.
+    Its share changes all the same, with the estimate of the branch, and that change would stay when the branch folds.
     """
     return share is not sent.shares[-1] and 0 < share.messages <= thread.messages
 
@@ -141,34 +166,34 @@ def _unseen_tokens(state: State, sent: Sent) -> int:
 
 
 def _is_outdated(state: State, sent: Sent) -> bool:
-    """Whether the host has compacted since: what it sent then is no longer in its context."""
+    """Whether the host has compacted since: what was sent before is no longer in its context."""
     return sent.compactions is not None and sent.compactions < state.compactions
 
 
-def _new(share: Share, thread: Thread | Branch, messages: Sequence[Text]) -> Sequence[Text]:
-    """Those that no earlier request has brought. A list that has become shorter brings none."""
+def _new(share: Share, thread: Thread | Branch, messages: Sequence[MessageText]) -> Sequence[MessageText]:
+    """The messages that no earlier request has brought. A list that has become shorter brings none."""
     count = share.messages - thread.messages
     return messages[-count:] if count > 0 else ()
 
 
-def _joined(new: Sequence[Text], expected: int) -> str:
+def _joined(new: Sequence[MessageText], expected: int) -> str:
     if not new:
         return ""
     missing = expected - len(new)
-    noted = [f"[{missing} earlier messages were not handed over]"] if missing > 0 else []
-    return "\n".join([*noted, *(message.text for message in new)])
+    gap = [f"[{missing} earlier messages were not handed over]"] if missing > 0 else []
+    return "\n".join([*gap, *(message.text for message in new)])
 
 
 def _new_folds(state: State, sent: Sent) -> tuple[FoldSeen, ...]:
-    room = min(FOLDS_MOST, FOLDS_SEEN_MOST - len(state.folds_seen))
+    room = min(EVENT_FOLDS_MAX, SESSION_FOLDS_MAX - len(state.folds_seen))
     new = {
         fold.branch_id: FoldSeen(fold.branch_id, _bounded(fold.tokens), _bounded(fold.kept_tokens))
         for fold in sent.folds
         if fold.branch_id not in state.folds_seen
-        and (fold.branch_id in state.branches or OUR_ID.fullmatch(fold.branch_id))
+        and (fold.branch_id in state.branches or BRANCH_ID.fullmatch(fold.branch_id))
     }
     return tuple(new.values())[: max(0, room)]
 
 
 def _bounded(tokens: int) -> int:
-    return min(max(0, tokens), TOKENS_MOST)
+    return min(max(0, tokens), TOKENS_MAX)

@@ -1,22 +1,22 @@
-"""What folding saved or cost at the provider: each request as it was sent, held against the same without folding. Pure.
+"""What a conversation has cost, compared with what it would have cost if nothing had ever been folded. Pure.
 
-Prices are in an input token's worth and come from outside; nothing of them is in the log. Everything is counted in
-hundredths of a token, in integers. Requests are taken in order and each is judged by what was known then, so the ledger
-of a longer log only adds to that of a shorter one.
+What was sent is known: the provider's own usage, at the model's prices. What would have been sent is a model of a run
+without our tools. It leaves out their definitions, their calls and results in later requests, the output of the calls,
+and the requests whose response was only a call of ours:
 
-What was sent is known: the provider's own figures, at the prices. What would have been sent is a model:
+    its size     the estimate of the request as the agent made it, less our part of it, scaled by as much as the
+                 estimate of what was sent was off
+    its cache    a run without us only ever appends, so it reads what it sent the time before, if the cache was warm;
+                 whether it was is seen in the usage of the real request, or else follows from the time since the last
+    the rest     what is not read costs what it cost in that very request: written for five minutes, for one hour, or
+                 plain, in the same proportion
 
-    its size    the estimate before folding, corrected by as much as the estimate of what was sent was off; not where
-                that is off by so much that something was sent which no estimate sees
-    its cache   what folding took out would have been read from the cache too, if the cache reached that far; if it did
-                not by far, it would not have been read either
-    a new fold  the request before it had sent all but what is new, so all of that would have been read; what the
-                provider did not read of the part before the cut is therefore the fold's doing
-    the rest    what is not read costs what it cost in that very request: written, plain, or some of each
+Requests are taken in order and each is judged by what was known then, so the ledger of a longer log only adds to that
+of a shorter one. Where a provider gave no usage, the estimate is used, and the cache is taken to have held what was
+sent before, if this model was ever seen to use one.
 
-So a session without folds costs the same either way, whatever the cache did. Where a provider told nothing, the
-estimate stands for its figures, and the cache is taken to hold all that was sent before, if it was ever seen to hold
-anything.
+Costs are integers in two units: nanodollars, where the model's prices are known, and always hundredths of an input
+token of the same model.
 """
 
 from __future__ import annotations
@@ -26,29 +26,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from contextfold.common.canonical import Encodable, Hundredths
-from contextfold.fold.events import BranchCreated, Event, RequestSent
-from contextfold.fold.ledger.provider_counts import OFF_MOST
-from contextfold.fold.service.session_views import POINTS_MOST, thinned
+from contextfold.fold.events import BranchCreated, Event, RequestSent, WorkFolded
+from contextfold.fold.ledger.prices import LedgerPrices
+from contextfold.fold.ledger.provider_counts import ESTIMATE_OFF_MAX
+from contextfold.fold.model_catalog import TokenPrices
+from contextfold.fold.service.session_views import POINTS_MAX, thinned
 
-PLAIN = 100  # hundredths that an input token costs
-POINTS_KEPT = 4 * POINTS_MOST  # more than are told, so that thinning them again and again loses no height
-FOLDS_TOLD = 200  # the latest ones
-NEARLY_PERCENT = 90  # of what comes before a cut: caches read in steps, and estimates are not exact
-MODELS_MOST = 64  # of a session that are told apart
-NOISE = 8  # tokens by which the sum of parts may differ from an estimate of the whole, for each part
+# More points than are shown, so that thinning them repeatedly loses no peak.
+POINTS_CACHED = 4 * POINTS_MAX
+# Folds that are listed, the latest ones.
+FOLDS_LISTED_MAX = 200
+# Conversations and models of a session that are told apart.
+CHAINS_MAX = 256
+# Providers cache nothing shorter; a prefix must have this many tokens before its being read says something.
+CACHEABLE_TOKENS = 1_024
+# A history that is this much shorter than the one before was rewritten by the host.
+REWRITTEN_PERCENT = 98
+# How long a cached prefix lives after its last use: Anthropic, written for an hour, and the others' upper end.
+CACHE_LIFE_S = 5 * 60
+CACHE_LIFE_1H_S = 60 * 60
+WORTH = 100
+NANODOLLARS_PER_MICRO = 1_000
+NANODOLLARS_PER_DOLLAR = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
-    """Of tokens from and to a cache, in hundredths of an input token's."""
-
-    cache_read_percent: int = 10
-    cache_write_percent: int = 125
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A request: the tokens that were sent, and those that would have been."""
+class LedgerPoint:
+    """A request: the tokens that were sent, and those that would have been sent."""
 
     n: int
     at: str
@@ -57,282 +61,331 @@ class Point:
 
 
 @dataclass(slots=True)
-class Folded:
-    """A branch that was left out of requests, and what that has come to."""
+class FoldSavings:
+    """A fold that was left out of requests, and what that has saved, in hundredths of an input token."""
 
     branch_id: str
     description: str
-    tokens: int  # dropped, estimated
-    kept_tokens: int  # sent before the cut, estimated
-    requests: int = 0  # without it
-    saved: int = 0  # in hundredths; negative if it cost more
+    # Estimated tokens that were dropped, and that are sent before the cut.
+    tokens: int
+    kept_tokens: int
+    requests: int = 0
+    saved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
-    """Costs are in hundredths of an input token."""
+class LedgerSums:
+    """Of all requests, or of those of one day. Costs in hundredths of an input token, money in nanodollars."""
 
-    prices: Prices
-    requests: int
-    estimated_requests: int
-    tokens_sent: int
-    tokens_without: int
-    cost_sent: int
-    cost_without: int
-    output_tokens: int
-    failed_open: Mapping[str, int]
-    folds: Sequence[Folded]
-    points: Sequence[Point]
+    requests: int = 0
+    estimated_requests: int = 0
+    # Requests that were made only because of our tools.
+    extra_requests: int = 0
+    # Requests of models whose prices are known.
+    priced_requests: int = 0
+    tokens_sent: int = 0
+    tokens_without: int = 0
+    output_tokens: int = 0
+    output_tokens_without: int = 0
+    cost_sent: int = 0
+    cost_without: int = 0
+    money_sent: int = 0
+    money_without: int = 0
 
     @property
     def cost_saved(self) -> int:
         return self.cost_without - self.cost_sent
 
     @property
-    def costly(self) -> list[Folded]:
+    def is_priced(self) -> bool:
+        return bool(self.requests) and self.priced_requests == self.requests
+
+    def plus(self, other: LedgerSums) -> LedgerSums:
+        return LedgerSums(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class SavingsLedger:
+    sums: LedgerSums
+    days: Mapping[str, LedgerSums]
+    models: Mapping[str, tuple[TokenPrices, bool]]
+    not_folded: Mapping[str, int]
+    results_dropped: int
+    folds: Sequence[FoldSavings]
+    points: Sequence[LedgerPoint]
+
+    @property
+    def costly(self) -> list[FoldSavings]:
         """The folds that cost more than they saved."""
         return [fold for fold in self.folds if fold.saved < 0]
 
 
-def ledger_of(events: Iterable[Event], prices: Prices) -> Ledger:
-    book = Book(prices)
+def ledger_of(events: Iterable[Event], prices: LedgerPrices | None = None) -> SavingsLedger:
+    book = LedgerBook(prices or LedgerPrices())
     for event in events:
         book.take(event)
     return book.ledger()
 
 
-# ---- one request
-
-
-def is_told(event: RequestSent) -> bool:
-    """Whether the provider said how much it read."""
-    return bool(event.input_tokens or event.cache_read_tokens or event.cache_write_tokens)
-
-
-@dataclass(slots=True)
-class _Model:
-    """What a provider has shown with one model: whether it caches, and its price for what it does not read there."""
-
-    has_cache: bool = False
-    unread: int = 0
-    unread_cost: int = 0
-    last_sent: int = 0  # 0 before the first request
-
-    def learn(self, event: RequestSent, bill: _Bill) -> None:
-        if is_told(event):
-            self.has_cache = self.has_cache or bool(event.cache_read_tokens or event.cache_write_tokens)
-            self.unread += bill.unread
-            self.unread_cost += bill.unread_cost
-
-    def unread_cost_of(self, tokens: int) -> int:
-        return tokens * self.unread_cost // self.unread if self.unread else tokens * PLAIN
-
-
 @dataclass(frozen=True, slots=True)
-class _Bill:
-    """What a request came to, in real tokens as far as they are known."""
+class _Prompt:
+    """The tokens of one prompt by what they cost."""
 
-    sent: int
-    read: int  # from the cache
-    unread_cost: int
-    estimate: int  # of what was sent; by this, estimates are brought to real tokens
+    plain: int = 0
+    read: int = 0
+    written_5m: int = 0
+    written_1h: int = 0
 
     @property
-    def unread(self) -> int:
-        return self.sent - self.read
+    def tokens(self) -> int:
+        return self.plain + self.read + self.written_5m + self.written_1h
 
-    def real(self, estimated: int) -> int:
-        return estimated * self.sent // self.estimate if self.estimate else estimated
+    def cost(self, prices: TokenPrices) -> int:
+        return (
+            self.plain * prices.input
+            + self.read * prices.cache_read
+            + self.written_5m * prices.cache_write_5m
+            + self.written_1h * prices.cache_write_1h
+        )
 
-    def reaches(self, kept_tokens: int) -> bool:
-        """Whether the cache was read as far as a cut. Where that is near, it was: then less is put down as saved."""
-        return 100 * self.read > NEARLY_PERCENT * min(kept_tokens, self.real(kept_tokens))
-
-    def dropped(self, event: RequestSent) -> int:
-        """What folding took out of it."""
-        if self.sent > OFF_MOST * self.estimate:
-            return max(0, event.tokens_before - event.tokens_after)
-        return max(0, self.real(event.tokens_before) - self.sent)
-
-
-def _bill(event: RequestSent, prices: Prices, model: _Model, cut: int | None) -> _Bill:
-    """By the provider's figures, or by the estimate: then everything is in the cache that was sent before `cut`."""
-    if is_told(event):
-        plain, read, written = event.input_tokens or 0, event.cache_read_tokens or 0, event.cache_write_tokens or 0
-        unread_cost = plain * PLAIN + written * prices.cache_write_percent
-        return _Bill(plain + read + written, read, unread_cost, event.tokens_after)
-    sent = event.tokens_after
-    read = min(sent, model.last_sent if cut is None else cut) if model.has_cache else 0
-    return _Bill(sent, read, model.unread_cost_of(sent - read), sent)
+    def resized(self, tokens: int, read: int) -> _Prompt:
+        """A prompt of so many tokens, so many of them read, the others paid for in the same proportion."""
+        read = max(0, min(read, tokens))
+        unread, mine = tokens - read, self.tokens - self.read
+        if not mine:
+            return _Prompt(unread, read)
+        written_5m, written_1h = unread * self.written_5m // mine, unread * self.written_1h // mine
+        return _Prompt(unread - written_5m - written_1h, read, written_5m, written_1h)
 
 
 @dataclass(slots=True)
-class Book:
-    """A ledger that is being kept: events are taken in order, each once."""
+class _Chain:
+    """The requests of one conversation to one model so far."""
 
-    prices: Prices
-    _names: dict[str, str] = field(default_factory=dict)  # of branches
-    _models: dict[tuple[str, str], _Model] = field(default_factory=dict)
-    _folds: dict[str, Folded] = field(default_factory=dict)  # all, in the order in which they came
-    _outermost: list[Folded] = field(default_factory=list)  # those that no later one holds
-    _sums: Counter[str] = field(default_factory=Counter)
+    last_sent: int = 0
+    last_without: int = 0
+    last_s: int | None = None
+    has_cache: bool = False
+    writes_1h: bool = False
+    # The unread tokens of earlier prompts, whose proportions stand in where a prompt has none.
+    unread: _Prompt = field(default_factory=_Prompt)
+    # What a request that would not have been made read from the cache, if the cache was cold: the request of a run
+    # without us at that time would have found it cold as well.
+    cold_read: int | None = None
+    # Differences in cost that no fold accounts for yet: they are put down to the next ones.
+    pending: int = 0
+    folds: list[FoldSavings] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class LedgerBook:
+    """A ledger in the making: events are taken in order, each once."""
+
+    prices: LedgerPrices
+    _descriptions: dict[str, str] = field(default_factory=dict)
+    _chains: dict[tuple[str, str, str], _Chain] = field(default_factory=dict)
+    _folds: dict[str, FoldSavings] = field(default_factory=dict)
+    _days: dict[str, LedgerSums] = field(default_factory=dict)
+    _models: dict[str, tuple[TokenPrices, bool]] = field(default_factory=dict)
     _reasons: Counter[str] = field(default_factory=Counter)
-    _points: list[Point] = field(default_factory=list)
+    _results_dropped: int = 0
+    _points: list[LedgerPoint] = field(default_factory=list)
 
     def take(self, event: Event) -> None:
-        if isinstance(event, BranchCreated):
-            self._names[event.branch_id] = event.description
+        if isinstance(event, BranchCreated | WorkFolded):
+            self._descriptions[event.branch_id] = event.description
         elif isinstance(event, RequestSent):
             self._take_request(event)
 
-    def ledger(self) -> Ledger:
-        sums = self._sums
-        return Ledger(
-            self.prices,
-            sums["requests"],
-            sums["estimated"],
-            sums["sent"],
-            sums["without"],
-            sums["cost"],
-            sums["cost"] + sums["saved"],
-            sums["output"],
+    def ledger(self) -> SavingsLedger:
+        sums = LedgerSums()
+        for day in self._days.values():
+            sums = sums.plus(day)
+        return SavingsLedger(
+            sums,
+            dict(self._days),
+            dict(self._models),
             dict(self._reasons),
+            self._results_dropped,
             [replace(fold) for fold in self._folds.values()],
             thinned(self._points, height=_height),
         )
 
     def _take_request(self, event: RequestSent) -> None:
-        new = self._new_folds(event)
-        model = self._model(event)
-        is_first = not model.last_sent  # nothing of it can have been in a cache, as far as we know
-        cut = min((fold.kept_tokens for fold in new), default=None) if not is_first else None
-        bill = _bill(event, self.prices, model, cut)
-        model.learn(event, bill)
-        without = bill.sent + bill.dropped(event)
-        saved = self._saved(event, bill, model, new if not is_first else [])
-        model.last_sent = bill.sent
-        read_cost = bill.read * self.prices.cache_read_percent
-        self._sums.update(
-            requests=1,
-            estimated=not is_told(event),
-            sent=bill.sent,
-            without=without,
-            cost=bill.unread_cost + read_cost,
-            saved=saved,
-            output=event.output_tokens or 0,
+        chain = self._chain(event)
+        prices, is_money = self._models.setdefault(event.model, self.prices.of(event.model))
+        new = self._new_folds(chain, event)
+        cut = min((fold.kept_tokens for fold in new), default=None)
+        if event.kept_tokens is not None:
+            cut = event.kept_tokens if cut is None else min(cut, event.kept_tokens)
+        seconds = _seconds(event.at)
+        prompt, was_warm = _sent_prompt(event, chain, cut, seconds)
+        without = _without(event, chain, prompt, is_warm=was_warm, has_new_cut=cut is not None)
+        output = event.output_tokens or 0
+        output_without = 0 if event.only_ours else max(0, output - event.our_output_tokens)
+        if event.only_ours:
+            counterfactual = _Prompt()
+            if not was_warm and chain.cold_read is None:
+                chain.cold_read = prompt.read
+        else:
+            counterfactual = without
+            chain.cold_read = None
+            chain.last_without = without.tokens
+        cost_sent = prompt.cost(prices) + output * prices.output
+        cost_without = counterfactual.cost(prices) + output_without * prices.output
+        self._put_down(chain, new, event, WORTH * (cost_without - cost_sent) // prices.input)
+        chain.last_sent, chain.last_s = prompt.tokens, seconds
+        if _has_usage(event):
+            chain.has_cache = chain.has_cache or bool(event.cache_read_tokens or event.cache_write_tokens)
+            chain.writes_1h = bool(event.cache_write_1h_tokens) or (chain.writes_1h and not prompt.written_5m)
+            unread = chain.unread
+            chain.unread = _Prompt(
+                unread.plain + prompt.plain,
+                0,
+                unread.written_5m + prompt.written_5m,
+                unread.written_1h + prompt.written_1h,
+            )
+        sums = LedgerSums(
+            1,
+            not _has_usage(event),
+            event.only_ours,
+            is_money,
+            prompt.tokens,
+            counterfactual.tokens,
+            output,
+            output_without,
+            WORTH * cost_sent // prices.input,
+            WORTH * cost_without // prices.input,
+            cost_sent if is_money else 0,
+            cost_without if is_money else 0,
         )
+        day = event.at[:10]
+        self._days[day] = self._days.get(day, LedgerSums()).plus(sums)
+        self._results_dropped = max(self._results_dropped, event.results_dropped)
         if event.reason:
             self._reasons[event.reason] += 1
-        self._points.append(Point(event.n, event.at, bill.sent, without))
-        if len(self._points) > POINTS_KEPT:
-            self._points = thinned(self._points, POINTS_KEPT // 2, height=_height)
+        self._points.append(LedgerPoint(event.n, event.at, prompt.tokens, without.tokens))
+        if len(self._points) > POINTS_CACHED:
+            self._points = thinned(self._points, POINTS_CACHED // 2, height=_height)
 
-    def _new_folds(self, event: RequestSent) -> list[Folded]:
-        """Those that this request brings. What was folded within one of them is its own no longer."""
-        new: list[Folded] = []
+    def _chain(self, event: RequestSent) -> _Chain:
+        key = (event.conversation, event.api, event.model)
+        if key not in self._chains and len(self._chains) >= CHAINS_MAX:
+            key = next(reversed(self._chains))
+        return self._chains.setdefault(key, _Chain())
+
+    def _new_folds(self, chain: _Chain, event: RequestSent) -> list[FoldSavings]:
+        """The folds that this request is the first to leave out. Folds inside one of them are no longer counted."""
+        new: list[FoldSavings] = []
         for seen in sorted(event.folds, key=lambda seen: seen.kept_tokens):
-            name = self._names.get(seen.branch_id, "")
-            fold = Folded(seen.branch_id, name, seen.tokens, seen.kept_tokens)
-            outside = [one for one in self._outermost if one.kept_tokens < fold.kept_tokens]
-            self._outermost = [*outside, fold]
+            description = self._descriptions.get(seen.branch_id, "")
+            fold = FoldSavings(seen.branch_id, description, seen.tokens, seen.kept_tokens)
+            chain.folds = [*(one for one in chain.folds if one.kept_tokens < fold.kept_tokens), fold]
             self._folds[fold.branch_id] = fold
             new.append(fold)
         return new
 
-    def _model(self, event: RequestSent) -> _Model:
-        key = (event.api, event.model)
-        if key not in self._models and len(self._models) >= MODELS_MOST:
-            key = next(reversed(self._models))
-        return self._models.setdefault(key, _Model())
-
-    def _saved(self, event: RequestSent, bill: _Bill, model: _Model, new: Sequence[Folded]) -> int:
-        """What this request would have cost more without its folds; also put down to each of them."""
-        shares = _shares(bill.dropped(event), self._in_effect(event))
-        rebuilt = _rebuilt(bill, model, self.prices, new)
-        total = 0
-        for fold, tokens in shares:
-            would_be_read = model.has_cache and (bool(new) or bill.reaches(fold.kept_tokens))
-            saved = tokens * self.prices.cache_read_percent if would_be_read else _unread_cost(tokens, bill, model)
-            total += saved
-            fold.saved += saved
+    def _put_down(self, chain: _Chain, new: Sequence[FoldSavings], event: RequestSent, saved: int) -> None:
+        """Divide what a request saved among the folds in effect, by their tokens."""
+        chain.pending += saved
+        in_effect = chain.folds[-FOLDS_LISTED_MAX:] if event.tokens_after < event.tokens_before else []
+        if not in_effect:
+            return
+        # What the calls for a fold cost before it took effect is the new folds' own.
+        overhead = chain.pending - saved if new else 0
+        for fold, part in _divided(overhead, new):
+            fold.saved += part
+        for fold, part in _divided(chain.pending - overhead, in_effect):
+            fold.saved += part
             fold.requests += 1
-        for fold, cost in _shares(rebuilt, new):
-            fold.saved -= cost
-            total -= cost
-        return total
-
-    def _in_effect(self, event: RequestSent) -> list[Folded]:
-        """The latest folds, as many as make up what this request was made shorter by: another conversation has none."""
-        left = event.tokens_before - event.tokens_after
-        found: list[Folded] = []
-        for fold in reversed(self._outermost):
-            if left <= 0:
-                break
-            if len(found) == FOLDS_TOLD:
-                found.append(
-                    Folded("", "", left, fold.kept_tokens)
-                )  # the earlier ones, which nobody is told of, as one
-                break
-            if fold.tokens <= left + NOISE:
-                found.append(fold)
-                left -= fold.tokens
-        if not found and event.tokens_before > event.tokens_after:
-            return [Folded("", "", event.tokens_before - event.tokens_after, 0)]  # by a fold that no event tells of
-        return found
+        chain.pending = 0
 
 
-def _rebuilt(bill: _Bill, model: _Model, prices: Prices, new: Sequence[Folded]) -> int:
-    """What it cost that the part before the cut was not read from the cache, though it had been sent before."""
-    if not new or not model.has_cache:
-        return 0
-    missed = max(0, bill.real(max(fold.kept_tokens for fold in new)) - bill.read)
-    return _unread_cost(missed, bill, model) - missed * prices.cache_read_percent
+def _has_usage(event: RequestSent) -> bool:
+    return bool(event.input_tokens or event.cache_read_tokens or event.cache_write_tokens)
 
 
-def _unread_cost(tokens: int, bill: _Bill, model: _Model) -> int:
-    """Of so many tokens that are not read from a cache: as in this request, or as in the others of the model."""
-    return tokens * bill.unread_cost // bill.unread if bill.unread else model.unread_cost_of(tokens)
+def _sent_prompt(event: RequestSent, chain: _Chain, cut: int | None, seconds: int) -> tuple[_Prompt, bool]:
+    """What was sent, by the provider's usage or else by the estimate; and whether the cache was warm."""
+    life_s = CACHE_LIFE_S if event.api == "anthropic" and not chain.writes_1h else CACHE_LIFE_1H_S
+    is_in_time = chain.last_s is not None and seconds - chain.last_s <= life_s
+    expected = chain.last_sent if cut is None else min(chain.last_sent, _scaled(event, cut))
+    if not _has_usage(event):
+        is_warm = is_in_time and chain.has_cache
+        tokens = event.tokens_after
+        return chain.unread.resized(tokens, min(expected, tokens) if is_warm else 0), is_warm
+    written_1h = min(event.cache_write_1h_tokens, event.cache_write_tokens or 0)
+    written_5m = (event.cache_write_tokens or 0) - written_1h
+    prompt = _Prompt(event.input_tokens or 0, event.cache_read_tokens or 0, written_5m, written_1h)
+    if expected < CACHEABLE_TOKENS:
+        return prompt, is_in_time and bool(prompt.read or chain.has_cache)
+    return prompt, 2 * prompt.read >= min(expected, prompt.tokens)
 
 
-def _shares(amount: int, folds: Sequence[Folded]) -> list[tuple[Folded, int]]:
-    """An amount among folds by their tokens, nothing of it lost."""
+def _without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_warm: bool, has_new_cut: bool) -> _Prompt:
+    """The prompt of a run without us at this point."""
+    estimate = max(0, event.tokens_before - event.our_tokens)
+    is_unseen = prompt.tokens > ESTIMATE_OFF_MAX * event.tokens_after
+    if is_unseen or not event.tokens_after:
+        tokens = max(0, prompt.tokens + estimate - event.tokens_after)
+    else:
+        tokens = estimate * prompt.tokens // event.tokens_after
+    is_rewritten = 100 * tokens < REWRITTEN_PERCENT * chain.last_without
+    if not chain.last_without or is_rewritten:
+        read = prompt.read
+    elif chain.cold_read is not None:
+        read = chain.cold_read
+    elif is_warm:
+        # Caches are read in steps, so a little less than the whole of the last prompt may be read.
+        missed = 0 if has_new_cut else max(0, chain.last_sent - prompt.read)
+        read = chain.last_without - missed
+    else:
+        read = prompt.read
+    base = prompt if prompt.tokens > prompt.read else chain.unread
+    return base.resized(tokens, read)
+
+
+def _seconds(at: str) -> int:
+    """A timestamp like `2025-01-17T10:30:00Z` in seconds. Years begin in March, so that a leap day ends one."""
+    year, month, day = int(at[:4]), int(at[5:7]), int(at[8:10])
+    year, month = (year, month - 3) if month > 2 else (year - 1, month + 9)  # noqa: PLR2004 - February
+    days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day
+    return 86_400 * days + 3_600 * int(at[11:13]) + 60 * int(at[14:16]) + int(at[17:19])
+
+
+def _scaled(event: RequestSent, estimate: int) -> int:
+    """An estimate of a part of the request in the provider's tokens."""
+    counted = (event.input_tokens or 0) + (event.cache_read_tokens or 0) + (event.cache_write_tokens or 0)
+    return estimate * counted // event.tokens_after if counted and event.tokens_after else estimate
+
+
+def _divided(amount: int, folds: Sequence[FoldSavings]) -> list[tuple[FoldSavings, int]]:
+    """An amount among folds by their tokens, without a remainder."""
     whole = sum(fold.tokens for fold in folds) or 1
-    shares: list[tuple[Folded, int]] = []
+    parts: list[tuple[FoldSavings, int]] = []
     before = given = 0
     for fold in folds:
         before += fold.tokens
         until = amount * before // whole
-        shares.append((fold, until - given))
+        parts.append((fold, until - given))
         given = until
-    return shares
+    return parts
 
 
-def _height(point: Point) -> int:
+def _height(point: LedgerPoint) -> int:
     return point.without
 
 
-# ---- what people read
+# ---- for `/v1`, the terminal and the page
 
 
-def told(ledger: Ledger) -> dict[str, Encodable]:
-    """The ledger as `/v1` and the command give it to programs; costs in input tokens' worth."""
-    prices = ledger.prices
+def ledger_result(ledger: SavingsLedger) -> dict[str, Encodable]:
+    """The ledger as JSON; costs in input tokens' worth, money in millionths of a dollar."""
     return {
-        "prices": {
-            "input": 1,
-            "cache_read": _worth(prices.cache_read_percent),
-            "cache_write": _worth(prices.cache_write_percent),
-        },
-        "requests": ledger.requests,
-        "estimated_requests": ledger.estimated_requests,
-        "tokens_sent": ledger.tokens_sent,
-        "tokens_without": ledger.tokens_without,
-        "tokens_saved": ledger.tokens_without - ledger.tokens_sent,
-        "cost_sent": _worth(ledger.cost_sent),
-        "cost_without": _worth(ledger.cost_without),
-        "cost_saved": _worth(ledger.cost_saved),
-        "output_tokens": ledger.output_tokens,
-        "failed_open": dict(ledger.failed_open),
+        "prices": [_prices_result(model, *known) for model, known in ledger.models.items()],
+        **sums_result(ledger.sums),
+        "results_dropped": ledger.results_dropped,
+        "failed_open": dict(ledger.not_folded),
         "folds": [
             {
                 "branch_id": fold.branch_id,
@@ -341,38 +394,68 @@ def told(ledger: Ledger) -> dict[str, Encodable]:
                 "requests": fold.requests,
                 "cost_saved": _worth(fold.saved),
             }
-            for fold in ledger.folds[-FOLDS_TOLD:]
+            for fold in ledger.folds[-FOLDS_LISTED_MAX:]
         ],
-        "costly_folds": [fold.branch_id for fold in ledger.costly[-FOLDS_TOLD:]],
+        "costly_folds": [fold.branch_id for fold in ledger.costly[-FOLDS_LISTED_MAX:]],
+        "days": [{"day": day, **sums_result(sums)} for day, sums in sorted(ledger.days.items())],
         "points": [
             {"n": point.n, "at": point.at, "sent": point.sent, "without": point.without} for point in ledger.points
         ],
-        "verdict": verdict(ledger),
+        "verdict": verdict(ledger.sums, folds=len(ledger.folds), costly=len(ledger.costly)),
     }
 
 
-def verdict(ledger: Ledger) -> str:
+def sums_result(sums: LedgerSums) -> dict[str, Encodable]:
+    money: Encodable = None
+    if sums.is_priced:
+        sent, without = sums.money_sent // NANODOLLARS_PER_MICRO, sums.money_without // NANODOLLARS_PER_MICRO
+        money = {"currency": "USD", "sent_micros": sent, "without_micros": without, "saved_micros": without - sent}
+    return {
+        "requests": sums.requests,
+        "estimated_requests": sums.estimated_requests,
+        "extra_requests": sums.extra_requests,
+        "tokens_sent": sums.tokens_sent,
+        "tokens_without": sums.tokens_without,
+        "tokens_saved": sums.tokens_without - sums.tokens_sent,
+        "output_tokens": sums.output_tokens,
+        "output_tokens_without": sums.output_tokens_without,
+        "cost_sent": _worth(sums.cost_sent),
+        "cost_without": _worth(sums.cost_without),
+        "cost_saved": _worth(sums.cost_saved),
+        "money": money,
+    }
+
+
+def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:
     """One sentence: whether folding paid."""
-    if not ledger.requests:
+    if not sums.requests:
         return "No request of this session has gone through the proxy, so there is nothing to compare."
-    requests = f"{ledger.requests:,} request{'' if ledger.requests == 1 else 's'}"
-    if ledger.tokens_sent == ledger.tokens_without:
-        return f"Nothing was left out of {requests}: folding has saved nothing, and cost nothing."
-    saved, without = ledger.cost_saved, ledger.cost_without
+    requests = f"{sums.requests:,} request{'' if sums.requests == 1 else 's'}"
+    saved, without = sums.cost_saved, sums.cost_without
+    amount = f"{abs(saved) / WORTH:,.0f} input tokens' worth"
+    if sums.is_priced:
+        saved, without = sums.money_without - sums.money_sent, sums.money_without
+        amount = f"${abs(saved) / NANODOLLARS_PER_DOLLAR:,.4f}"
     percent = (2 * 100 * abs(saved) + without) // (2 * without) if without else 0
-    amount = f"{percent} %, {abs(saved) / PLAIN:,.0f} input tokens' worth"
     if saved > 0:
-        sentence = f"Folding made the input of {requests} cheaper by {amount}"
+        sentence = f"With folding, {requests} cost {percent} % less than without it: {amount} were saved"
     elif saved < 0:
-        sentence = f"Folding cost more than it saved: the input of {requests} became dearer by {amount}"
+        sentence = f"With folding, {requests} cost {percent} % more than without it: {amount} were lost"
     else:
-        sentence = f"Folding made no difference to what the input of {requests} cost"
-    if ledger.costly:
-        sentence += f"; {len(ledger.costly):,} of {len(ledger.folds):,} folds cost more than they saved"
-    if ledger.estimated_requests:
-        sentence += f"; {ledger.estimated_requests:,} of the requests by estimate alone"
+        sentence = f"Folding has made no difference to the cost of {requests}"
+    if costly:
+        sentence += f"; {costly:,} of {folds:,} folds cost more than they saved"
+    if sums.estimated_requests:
+        sentence += f"; {sums.estimated_requests:,} of the requests are estimates"
     return sentence + "."
 
 
+def _prices_result(model: str, prices: TokenPrices, is_money: bool) -> dict[str, Encodable]:
+    """Dollars for a million tokens, or input tokens where the model's prices are not known."""
+    unit = 1_000 if is_money else WORTH
+    figures = {name: f"{getattr(prices, name) / unit:.10g}" for name in prices.__slots__}
+    return {"model": model, "currency": "USD" if is_money else None, **figures}
+
+
 def _worth(hundredths: int) -> Hundredths:
-    return Hundredths(hundredths / PLAIN)
+    return Hundredths(hundredths / WORTH)

@@ -1,6 +1,6 @@
-"""What one request to a model tells about a session: its size, what folding took out of it, what the provider counted.
+"""What one request to a model says about a session: its size, what folding took out of it, what the provider counted.
 
-Owns the shapes alone. Knows no HTTP, no provider and no store: whoever sends a request fills them in once it is
+Owns the shapes alone. Knows no HTTP, no provider and no store: the sender of a request fills them in once it is
 answered.
 """
 
@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the provider says it counted. No token is in two of these: input from or to a cache is in the cache's."""
+    """What the provider says it counted. No token is in two of these, but one-hour writes are also cache writes."""
 
     input_tokens: int
     cache_read_tokens: int
     cache_write_tokens: int
     output_tokens: int
+    cache_write_1h_tokens: int = 0
 
     @property
     def prompt_tokens(self) -> int:
@@ -52,11 +53,13 @@ class Share:
     tokens: int
     messages: int
     texts: tuple[str, ...] = ()
+    # Whether the messages that are new in this request end with words of the user.
+    by_user: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One answered request. `id` is unique among requests: the same one told twice is written once."""
+    """One answered request. `id` is unique among requests: one that is handed over twice is recorded once."""
 
     id: str
     api: str
@@ -69,4 +72,16 @@ class Sent:
     folds: tuple[FoldSeen, ...]
     shares: tuple[Share, ...]
     usage: Usage | None
-    compactions: int | None = None  # that its session had seen when it was made, if that is known
+    # How often the session's host had compacted when it was made, if that is known.
+    compactions: int | None = None
+    # The estimated tokens of our tools' definitions, calls and results in the request as it came from the agent.
+    our_tokens: int = 0
+    # The estimated tokens of our calls in the response, and whether it contained no other call and no text.
+    our_output_tokens: int = 0
+    only_ours: bool = False
+    # How many old results were replaced by a stub.
+    results_dropped: int = 0
+    # The estimated tokens in front of the first change that is new in this request, where `folds` does not say it.
+    kept_tokens: int | None = None
+    # Identifies the conversation within the session; empty where only one is known.
+    conversation: str = ""

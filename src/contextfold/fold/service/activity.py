@@ -1,4 +1,4 @@
-"""What happened, for whoever counts: numbers and fixed names, no texts."""
+"""What happened in the service, for metrics and traces: numbers and fixed names, no texts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from contextfold.fold.events import Event
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class Activity:
     events: Sequence[Event] = ()
+    # The rules that redacted something.
     rules: Sequence[str] = ()
     conflicts: int = 0
     store_failed: bool = False
-    reports: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (host, what became of it) → how many
+    # How many reports, by host and outcome.
+    reports: Mapping[tuple[str, str], int] = field(default_factory=dict)
     reports_took_s: float | None = None
-    reports_failed: Exception | None = None  # why some were lost
-    reports_wait: bool | None = None  # whether the store is away for them, when that changes
+    # Why some reports were lost.
+    reports_failed: Exception | None = None
+    # Whether reports wait for an unavailable store; set when that changes.
+    reports_wait: bool | None = None

@@ -12,12 +12,13 @@ from contextfold.fold.store import SessionKey
 class Caller:
     owner: str
     session_name: str | None = None
-    operation_id: str | None = None  # of a call that may be sent again
+    # Set where a call may be sent again and must have its effect once.
+    operation_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A session, and what it would begin with; both texts as they were sent."""
+    """A session, and the path and name it would begin with, both as they were sent."""
 
     key: SessionKey
     given_path: str

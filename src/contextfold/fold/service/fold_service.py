@@ -1,7 +1,7 @@
-"""What each tool does: scrub, then look or change, then tell. Knows no wire and no database.
+"""The folding tools as a service: scrub, then read or change a session. Knows no wire and no database.
 
-Nothing is kept, answered or passed on before it went through the scrubber; if that fails, the call fails. Tokens are
-those of the text as the agent has it: that is what fills its context.
+Nothing is stored, answered or passed on before it went through the scrubber; if that fails, the call fails. Tokens are
+those of the text as the agent has it, because that is what fills its context.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -26,26 +25,24 @@ from contextfold.errors import (
     StoreInvalid,
     StoreUnavailable,
 )
-from contextfold.fold import session
-from contextfold.fold import tool_results as answers
-from contextfold.fold.accounting import Thresholds, health
-from contextfold.fold.archive import mark_undone
-from contextfold.fold.events import BranchFolded, Event, OperationCompleted
-from contextfold.fold.ledger.savings import Prices
+from contextfold.fold import tool_results
+from contextfold.fold.advice import Advice
+from contextfold.fold.events import Event
 from contextfold.fold.ledger.sent_request import Sent
-from contextfold.fold.left_out import LeftOut, left_out
-from contextfold.fold.paging import Page
+from contextfold.fold.paging import TrajectoryPage
 from contextfold.fold.project import Project, displayed, hashed
-from contextfold.fold.reminder import Reminding, branch_line, state_line
-from contextfold.fold.service.activity import Noted
+from contextfold.fold.service.activity import Activity
+from contextfold.fold.service.archive_reader import ArchivedThread, is_archived, thread_entries
 from contextfold.fold.service.callers import Caller, Target, target_of
-from contextfold.fold.service.reports import Reports, Scrubbed
-from contextfold.fold.service.sessions import Change, Decide, Outcome, Sessions, Tell, moment_told
-from contextfold.fold.session import EMPTY, Beginning, Branch, Limits, State
+from contextfold.fold.service.policy import FoldPolicy
+from contextfold.fold.service.reports import Reports, ScrubbedText
+from contextfold.fold.service.sessions import SessionChange, Sessions, VerbOutcome, timestamp
+from contextfold.fold.session import EMPTY, State
 from contextfold.fold.store import Operation, SessionKey, Store, Summary
 from contextfold.fold.tool_arguments import (
     BranchRequest,
     ExpandRequest,
+    FoldRequest,
     LookRequest,
     RecordRequest,
     ReturnRequest,
@@ -54,31 +51,30 @@ from contextfold.fold.tool_arguments import (
     cursor_of,
 )
 from contextfold.fold.tool_results import Shape
+from contextfold.fold.verbs import (
+    FoldRecentWork,
+    NewSession,
+    OpenBranch,
+    RecordedOperation,
+    RecordOperations,
+    ReturnFromBranch,
+    RollBack,
+    Verb,
+)
 
-SCRUB_INLINE_LENGTH = 16_384  # a longer text is scrubbed in a thread, so that others are answered meanwhile
-SCRUB_LONG_LENGTH = 1_000_000  # and one longer than this in lanes of its own, so that it holds up nobody but its like
-PAGE_ENTRIES = 64
+# A longer text is scrubbed in a thread, so that other calls are answered meanwhile.
+SCRUB_INLINE_LENGTH = 16_384
+# A text longer than this is scrubbed in threads of its own, so that it delays only others like it.
+SCRUB_LONG_LENGTH = 1_000_000
 SEARCH_LIMIT = 20
-ADDRESSES_MAX = 10_000  # of the sessions that were called last
-NO_REMINDER = Reminding(is_on=False)
+# How many sessions' addresses, scrubbed paths and given advice are remembered.
+ADDRESSES_MAX = 10_000
+PATHS_MAX = 1_000
+SESSIONS_ADVISED_MAX = 10_000
 
 
-class Scrubs(Protocol):
-    def scrub(self, text: str) -> Scrubbed: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What a user may set about folding."""
-
-    limits: Limits = field(default_factory=Limits)
-    thresholds: Thresholds = field(default_factory=Thresholds)
-    counter: str = "v0"
-    idle_s: int = 24 * 3600
-    archive_days: int = 30
-    summary_days: int = 365
-    reminding: Reminding = field(default_factory=Reminding)
-    prices: Prices = field(default_factory=Prices)
+class TextScrubber(Protocol):
+    def scrub(self, text: str) -> ScrubbedText: ...
 
 
 def _now() -> datetime:
@@ -93,130 +89,92 @@ class FoldService:
     def __init__(
         self,
         store: Store,
-        scrubber: Scrubs,
-        policy: Policy | None = None,
+        scrubber: TextScrubber,
+        policy: FoldPolicy | None = None,
         *,
         clock: Callable[[], datetime] = _now,
         new_id: Callable[[str], str] = _new_id,
-        note: Callable[[Noted], None] = lambda _noted: None,
+        note: Callable[[Activity], None] = lambda _activity: None,
     ) -> None:
         self.store = store
-        self.policy = policy or Policy()
-        self.sessions = Sessions(store, self.policy.limits, self.policy.idle_s, clock, lambda: note(Noted(conflicts=1)))
+        self.policy = policy or FoldPolicy()
+        self.sessions = Sessions(
+            store, self.policy.context_limit, self.policy.idle_s, clock, lambda: note(Activity(conflicts=1))
+        )
         self._scrubber = scrubber
         self.count = COUNTERS[self.policy.counter]
         self._clock = clock
         self._new_id = new_id
         self._note = note
         self._addresses: OrderedDict[str, Target] = OrderedDict()
+        self._paths: OrderedDict[tuple[str, str], tuple[str, str | None]] = OrderedDict()
+        self._advised = _AdviceGiven()
         self.reports = Reports(self.commit, self.scrub, note)
-        self._lanes = (ThreadPoolExecutor(4, "contextfold-scrub"), ThreadPoolExecutor(2, "contextfold-scrub-long"))
-
-    async def branch(self, caller: Caller, request: BranchRequest) -> Outcome:
-        description, prompt = await self.scrub(request.description, request.prompt)
-        branch_id = self._new_id("br")
-
-        def decide(state: State, at: str) -> list[Event]:
-            return session.branch(
-                state,
-                self.policy.limits,
-                at,
-                branch_id=branch_id,
-                description=description.text,
-                prompt=prompt.text,
-                tokens=self.count(request.prompt),
-                redactions=description.redactions + prompt.redactions,
-            )
-
-        def tell(_before: State, _events: Sequence[Event], after: State) -> Shape:
-            return answers.branched(after.branches[branch_id], after)
-
-        asked = ["branch", description.text, prompt.text]
-        return await self._change(
-            target_of(caller, request.project), caller.operation_id, asked, decide, tell, begins=True
+        self._scrub_threads = (
+            ThreadPoolExecutor(4, "contextfold-scrub"),
+            ThreadPoolExecutor(2, "contextfold-scrub-long"),
         )
 
-    async def fold(self, caller: Caller, request: ReturnRequest) -> Outcome:
+    # ---- verbs
+
+    async def branch(self, caller: Caller, request: BranchRequest) -> VerbOutcome:
+        description, prompt = await self.scrub(request.description, request.prompt)
+        verb = OpenBranch(
+            self._new_id("br"),
+            description.text,
+            prompt.text,
+            self.count(request.prompt),
+            description.redactions + prompt.redactions,
+            self.policy.limits,
+            self.policy.models,
+        )
+        return await self._change(caller, request.project, verb)
+
+    async def fold(self, caller: Caller, request: ReturnRequest) -> VerbOutcome:
         (summary,) = await self.scrub(request.message)
-        target = target_of(caller, request.project)
-        lost = await self._left_out(target.key, request.branch_id, summary.text)
+        tokens = self.count(request.message)
+        verb = ReturnFromBranch(request.branch_id, summary.text, tokens, summary.redactions)
+        return await self._change(caller, request.project, verb)
 
-        def decide(state: State, at: str) -> list[Event]:
-            return session.fold(
-                state,
-                at,
-                branch_id=request.branch_id,
-                summary=summary.text,
-                summary_tokens=self.count(request.message),
-                redactions=summary.redactions,
-            )
+    async def fold_recent_work(self, caller: Caller, request: FoldRequest) -> VerbOutcome:
+        (summary,) = await self.scrub(request.message)
+        tokens = self.count(request.message)
+        verb = FoldRecentWork(self._new_id("br"), summary.text, tokens, summary.redactions, self.policy.limits)
+        return await self._change(caller, request.project, verb)
 
-        def tell(_before: State, events: Sequence[Event], after: State) -> Shape:
-            event = events[-1]
-            assert isinstance(event, BranchFolded)
-            found = health(after, self.policy.limits, self.policy.thresholds, after.branches[event.branch_id])
-            return answers.folded(event, after, answers.health_told(lost.in_health(found, event.branch_id)))
-
-        asked = ["return", summary.text, request.branch_id or ""]
-        return await self._change(target, caller.operation_id, asked, decide, tell)
-
-    async def record(self, caller: Caller, request: RecordRequest, source: str) -> Outcome:
+    async def record(self, caller: Caller, request: RecordRequest, source: str) -> VerbOutcome:
         kind, content = await self.scrub(request.type, request.content)
         tokens = self.count(request.content) if request.tokens is None else request.tokens
         redactions = kind.redactions + content.redactions
+        done = RecordedOperation(kind.text, tokens, source, request.failed, redactions, content.text)
+        verb = RecordOperations((done,), self.policy.counter if request.tokens is None else None)
+        return await self._change(caller, request.project, verb)
 
-        texts: dict[int, str] = {}
+    async def rollback(self, caller: Caller, request: RollbackRequest) -> VerbOutcome:
+        return await self._change(caller, request.project, RollBack(request.branch_id, request.restore_state))
 
-        def decide(state: State, at: str) -> list[Event]:
-            events = session.record(
-                state, at, session.Work(kind.text, tokens, source, failed=request.failed, redactions=redactions)
-            )
-            texts[events[-1].n] = content.text
-            return events
+    async def roll_back(self, target: Target, verb: RollBack, operation_id: str | None = None) -> VerbOutcome:
+        return await self._change_target(target, operation_id, verb)
 
-        def tell(_before: State, events: Sequence[Event], after: State) -> Shape:
-            event = events[-1]
-            assert isinstance(event, OperationCompleted)
-            counter = self.policy.counter if request.tokens is None else None
-            return answers.recorded(event, after, self._health(after, after.active), counter)
+    # ---- reading
 
-        asked = ["record", kind.text, content.text, str(tokens), str(request.failed), source]
-        target = target_of(caller, request.project)
-        return await self._change(target, caller.operation_id, asked, decide, tell, begins=True, texts=texts)
-
-    async def rollback(self, caller: Caller, request: RollbackRequest) -> Outcome:
-        target = target_of(caller, request.project)
-        return await self.roll_back(target, request.branch_id, request.restore_state, caller.operation_id)
-
-    async def roll_back(
-        self, target: Target, branch_id: str, restore_state: bool, operation_id: str | None = None
-    ) -> Outcome:
-        def decide(state: State, at: str) -> list[Event]:
-            return session.rollback(state, at, branch_id=branch_id, restore_state=restore_state)
-
-        def tell(before: State, events: Sequence[Event], after: State) -> Shape:
-            return answers.rolled_back(branch_id, before, events, after)
-
-        asked = ["rollback", branch_id, str(restore_state)]
-        return await self._change(target, operation_id, asked, decide, tell)
-
-    async def status(self, caller: Caller, request: LookRequest) -> Outcome:
+    async def status(self, caller: Caller, request: LookRequest) -> VerbOutcome:
         target = target_of(caller, request.project)
         state = await self.look(target.key)
         self._remember(target)
-        return self._looked(answers.status(state, self.policy.limits), state)
+        return self._read(tool_results.status(state, self.policy.context_limit(state)), state)
 
-    async def list_branches(self, caller: Caller, request: LookRequest) -> Outcome:
+    async def list_branches(self, caller: Caller, request: LookRequest) -> VerbOutcome:
         state = await self.look(target_of(caller, request.project).key)
-        return self._looked(answers.listed(state), state)
+        return self._read(tool_results.listed(state), state)
 
-    async def expand(self, caller: Caller, request: ExpandRequest) -> Outcome:
+    async def expand(self, caller: Caller, request: ExpandRequest) -> VerbOutcome:
         """A branch's trajectory from the archive, as much of it as the budget holds."""
         key = target_of(caller, request.project).key
         state = await self.look(key)
         position = (request.after_n, request.offset)
         shape = await self.page(key, request.branch_id, state.session_id, request.budget_tokens, position)
-        return self._looked(shape, state)
+        return self._read(shape, state)
 
     async def page(
         self,
@@ -227,95 +185,94 @@ class FoldService:
         position: tuple[int, int],
     ) -> Shape:
         """What a thread did, from a position on; None is the main thread of the session."""
-        page = Page(branch_id or "", budget_tokens, self.count)
+        page = TrajectoryPage(branch_id or "", budget_tokens, self.count)
+        thread = ArchivedThread(key.owner, key.project_hash, branch_id, session_id or "")
+        if branch_id is not None and not await is_archived(self.store, thread):
+            raise BranchNotFound(branch_id, session_id)
         after_n, offset = position
-        while True:
-            found = await self.store.trajectory(
-                key.owner,
-                key.project_hash,
-                branch_id,
-                session_id=session_id or "",
-                after_n=after_n,
-                limit=PAGE_ENTRIES,
-                characters=offset + page.characters,
-            )
-            if found is None and branch_id is not None:
-                raise BranchNotFound(branch_id, session_id)
-            entries = mark_undone(found.entries, found.rollbacks) if found else []
+        characters = offset + page.characters
+        async for entries in thread_entries(self.store, thread, after_n=after_n, characters=characters):
             for entry in entries:
                 stopped_at = page.take(entry, offset)
                 if stopped_at is not None:
-                    return page.answer(cursor_of(after_n, stopped_at))
+                    return page.result(cursor_of(after_n, stopped_at))
                 after_n, offset = entry.n, 0
-            if not entries:
-                return page.answer(None)
+        return page.result(None)
 
     async def search(self, owner: str, query: str, project: Project | None, limit: int = SEARCH_LIMIT) -> list[Summary]:
         return list(await self.store.search(owner, query, project.hash if project else None, limit))
 
+    # ---- housekeeping
+
     async def end_idle(self) -> int:
-        """End the sessions without activity; their number."""
+        """End the sessions without activity; returns their number."""
         return await self.store.expire(self._ago(seconds=self.policy.idle_s), self._ago(seconds=0))
 
     async def forget(self) -> None:
-        """Forget what is past its retention."""
+        """Delete what is past its retention."""
         await self.store.retain(self._ago(days=self.policy.archive_days), self._ago(days=self.policy.summary_days))
 
     def _ago(self, **span: int) -> str:
-        return moment_told(self._clock() - timedelta(**span))
+        return timestamp(self._clock() - timedelta(**span))
 
     async def close(self) -> None:
-        """Write what was received, then let the store go."""
+        """Write what was received, then close the store."""
         await self.reports.close()
         await self.store.close()
 
     # ---- requests to models
 
     def sent(self, target: Target, sent: Sent) -> None:
-        """Take what a request tells of a session, to be written behind; InboxFull if there is no room."""
+        """Record a request to a model, written later; InboxFull if there is no room."""
         self.reports.receive_request(target, sent)
 
     def messages_known(self, key: SessionKey) -> Mapping[str | None, int]:
-        """How many messages of each open thread were handed over, by what is known at once: only newer ones matter."""
+        """How many messages of each open thread were recorded or are waiting, without asking the store."""
         state, waiting = self.sessions.last_known(key), self.reports.waiting_messages(key)
         known: dict[str | None, int] = {open_id: state.branches[open_id].messages for open_id in state.path}
         known[None] = state.main.messages
         return {thread: max(known.get(thread, 0), waiting.get(thread, 0)) for thread in {**known, **waiting}}
 
     def compactions_known(self, key: SessionKey) -> int:
-        """Of a session, by what is known at once."""
+        """How often the host has compacted, without asking the store."""
         return self.sessions.last_known(key).compactions + self.reports.waiting_compactions(key)
 
-    # ---- what every answer carries
+    # ---- state and advice beside every result
 
     @property
     def no_state(self) -> str:
-        """The state told where there is no session."""
-        return self.sessions.told(EMPTY)
+        """The state where there is no session, as JSON."""
+        return self.sessions.summary(EMPTY)
 
     async def state_after_failure(self, caller: Caller, project: Project, problem: Exception) -> str:
-        """The session's state, or the empty one if even that cannot be had. A store that failed is not asked again."""
+        """The session's state, or the empty one if it cannot be read. A store that failed is not asked again."""
         try:
             key = target_of(caller, project).key
             is_store = isinstance(problem, StoreUnavailable | StoreInvalid)
             state = self.sessions.last_known(key) if is_store else await self.sessions.look(key)
         except ContextError:
             return self.no_state
-        return self.sessions.told(state)
+        return self.sessions.summary(state)
 
-    def reminder(self, outcome: Outcome) -> str:
-        """A line about the branch that is open after a call; empty where there is none."""
-        return branch_line(outcome.now, 0, self.policy.limits, self.policy.reminding)
+    def reminder(self, outcome: VerbOutcome) -> str:
+        """Advice on the branch that is open after a call; empty where there is none, or it was given before."""
+        return self._advise(outcome.now, 0) if outcome.now.path else ""
 
-    def line(self, key: SessionKey, *, reminds: bool = True) -> str:
-        """What is known of a session without asking anybody, in a line, if there is something to say."""
+    def line(self, key: SessionKey) -> str:
+        """Advice for an agent whose host has just reported something, from what is known without asking the store."""
+        # The figures of a session that is being compacted are about to shrink, to what is not known yet.
         if self.reports.waiting_compactions(key):
-            return ""  # its figures are about to shrink, to what nobody has counted yet
-        policy, state = self.policy, self.sessions.last_known(key)
-        reminding = policy.reminding if reminds else NO_REMINDER
-        return state_line(state, self.reports.waiting_tokens(key), policy.limits, policy.thresholds, reminding)
+            return ""
+        return self._advise(self.sessions.last_known(key), self.reports.waiting_tokens(key))
 
-    def told_safely(self, problem: FoldError) -> tuple[str, Shape]:
+    def _advise(self, state: State, waiting_tokens: int) -> str:
+        advice = self._advised.next(state, self.policy.advice_for(state, waiting_tokens))
+        if advice is None:
+            return ""
+        self._advised.mark(state, advice)
+        return advice.line
+
+    def safe_error(self, problem: FoldError) -> tuple[str, Shape]:
         """An error's message and data, scrubbed: they repeat what the caller sent."""
         try:
             data = {
@@ -323,60 +280,77 @@ class FoldService:
                 for name, value in problem.data.items()
             }
             return self._scrubber.scrub(problem.message).text, data
-        except Exception:  # what cannot be scrubbed is not told
+        except Exception:  # fail closed: what cannot be scrubbed is not sent
             return InternalError.message, {}
 
-    # ----
+    # ---- reading and changing sessions
 
     async def look(self, key: SessionKey) -> State:
-        """A session as it is now, with all that was reported before."""
+        """A session as it is now, with everything that was reported before."""
         await self.reports.settled(key)
         return await self.sessions.look(key)
 
-    async def _change(
-        self,
-        target: Target,
-        operation_id: str | None,
-        asked: list[str],
-        decide: Decide,
-        tell: Tell,
-        *,
-        begins: bool = False,
-        texts: Mapping[int, str] | None = None,
-    ) -> Outcome:
+    async def _change(self, caller: Caller, project: Project, verb: Verb) -> VerbOutcome:
+        return await self._change_target(target_of(caller, project), caller.operation_id, verb)
+
+    async def _change_target(self, target: Target, operation_id: str | None, verb: Verb) -> VerbOutcome:
         operation = None
         if operation_id is not None:
-            operation = Operation(hashed(check_operation_id(operation_id)), hashed(encode(asked)))
+            operation = Operation(hashed(check_operation_id(operation_id)), hashed(encode(verb.identity)))
         await self.reports.settled(target.key)
-        return await self.commit(target, operation, decide, tell, begins=begins, texts={} if texts is None else texts)
+        given: Advice | None = None
+
+        def answer(before: State, events: Sequence[Event], after: State) -> Shape:
+            nonlocal given
+            given = None if after.path else self._advised.next(after, self.policy.advice_for(after))
+            branch_id = getattr(events[-1], "branch_id", None)
+            health = self.policy.health(after, after.branches.get(branch_id or ""), given.suggestion if given else None)
+            return verb.result(before, events, after, health)
+
+        outcome = await self.commit(
+            target, operation, verb.decide, answer, verb.texts, begins_session=verb.begins_session
+        )
+        if given is not None and outcome.events and "suggestion" in outcome.answer:
+            self._advised.mark(outcome.now, given)
+        return outcome
 
     async def commit(
         self,
         target: Target,
         operation: Operation | None,
-        decide: Decide,
-        tell: Tell,
+        decide: Callable[[State, str], list[Event]],
+        answer: Callable[[State, Sequence[Event], State], Shape],
+        texts: Callable[[Sequence[Event]], Mapping[int, str]],
         *,
-        begins: bool,
-        texts: Mapping[int, str],
-        is_again: bool = True,
-    ) -> Outcome:
-        given, name = await self.scrub(target.given_path, target.given_name or "")
-        (path,) = await self.scrub(displayed(given.text))
-        beginning = Beginning(self._new_id("sess"), path.text, name.text or None)
+        begins_session: bool,
+        is_retry: bool = True,
+    ) -> VerbOutcome:
+        new_session = await self._new_session(target) if begins_session else None
         try:
-            outcome = await self.sessions.change(
-                Change(target.key, beginning, begins, operation, decide, tell, texts, is_again)
-            )
+            change = SessionChange(target.key, new_session, operation, decide, answer, texts, is_retry)
+            outcome = await self.sessions.change(change)
         except (StoreUnavailable, StoreInvalid):
-            self._note(Noted(store_failed=True))
+            self._note(Activity(store_failed=True))
             raise
-        self._note(Noted(events=outcome.events))
+        self._note(Activity(events=outcome.events))
         self._remember(target)
         return outcome
 
+    async def _new_session(self, target: Target) -> NewSession:
+        """What the session would begin with. Its path is scrubbed as given and as displayed: either may hide a secret
+        from the rules. Scrubbed paths are remembered, because nearly every call is for a session that exists.
+        """
+        given = (target.given_path, target.given_name or "")
+        if given not in self._paths:
+            path, name = await self.scrub(*given)
+            (shown,) = await self.scrub(displayed(path.text))
+            self._paths[given] = (shown.text, name.text or None)
+            if len(self._paths) > PATHS_MAX:
+                self._paths.popitem(last=False)
+        return NewSession(self._new_id("sess"), *self._paths[given])
+
     def address(self, owner: str, session_id: str) -> Target | None:
-        """Where one of the latest sessions is, without asking anybody."""
+        """Where one of the latest sessions is, without asking the store."""
         target = self._addresses.get(session_id)
         return target if target and target.key.owner == owner else None
 
@@ -388,29 +362,39 @@ class FoldService:
             if len(self._addresses) > ADDRESSES_MAX:
                 self._addresses.popitem(last=False)
 
-    async def _left_out(self, key: SessionKey, branch_id: str | None, summary: str) -> LeftOut:
-        await self.reports.settled(key)
-        state = self.sessions.last_known(key)
-        state = state if state.path else await self.sessions.look(key)
-        return await left_out(self.store, key, state, branch_id, summary, executor=self._lanes[0])
+    def _read(self, shape: Shape, state: State) -> VerbOutcome:
+        return VerbOutcome(encode(shape), self.sessions.summary(state), now=state)
 
-    def _looked(self, shape: Shape, state: State) -> Outcome:
-        return Outcome(encode(shape), self.sessions.told(state), now=state)
-
-    def _health(self, state: State, branch: Branch | None) -> Shape:
-        return answers.health_told(health(state, self.policy.limits, self.policy.thresholds, branch))
-
-    async def scrub(self, *texts: str) -> list[Scrubbed]:
+    async def scrub(self, *texts: str) -> list[ScrubbedText]:
         try:
             length = sum(map(len, texts))
             if length <= SCRUB_INLINE_LENGTH:
                 scrubbed = [self._scrubber.scrub(text) for text in texts]
             else:
-                lane = self._lanes[length > SCRUB_LONG_LENGTH]
+                threads = self._scrub_threads[length > SCRUB_LONG_LENGTH]
                 loop = asyncio.get_running_loop()
-                scrubbed = await loop.run_in_executor(lane, lambda: [self._scrubber.scrub(text) for text in texts])
+                scrubbed = await loop.run_in_executor(threads, lambda: [self._scrubber.scrub(text) for text in texts])
         except Exception as problem:  # fail closed: whatever went wrong, nothing unscrubbed goes on
             raise ScrubFailed(type(problem).__name__) from None
         if rules := [rule for one in scrubbed for rule in one.rules]:
-            self._note(Noted(rules=rules))
+            self._note(Activity(rules=rules))
         return scrubbed
+
+
+class _AdviceGiven:
+    """Which advice was given in which session, so that each is given once. Of the sessions advised last."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[str, set[str]] = OrderedDict()
+
+    def next(self, state: State, advice: Sequence[Advice]) -> Advice | None:
+        """The most urgent advice that is new. Once a threshold is passed, the advice below it is no longer due."""
+        given = self._keys.get(state.session_id or "", set())
+        return advice[0] if advice and advice[0].key not in given else None
+
+    def mark(self, state: State, advice: Advice) -> None:
+        session_id = state.session_id or ""
+        self._keys.setdefault(session_id, set()).add(advice.key)
+        self._keys.move_to_end(session_id)
+        if len(self._keys) > SESSIONS_ADVISED_MAX:
+            self._keys.popitem(last=False)

@@ -1,7 +1,9 @@
 """What was received and is not yet written: a bounded queue for each session. Knows no text, no verb and no store.
 
-Whoever puts something in is answered at once; it is written behind, in order, several at a time, however often the
-store has to be asked again. A verb on the same session waits for what was put in before it, and makes it hurry.
+A sender is answered at once; items are written later, in order, in batches, and again until the store takes them. A
+batch is written as soon as it is full, or when its first item has waited for `PAUSE_S`; each session has its own pause.
+So what a killed process loses is younger than the pause and one commit. A verb on the same session waits for what was
+put in before it, and ends the pause.
 """
 
 from __future__ import annotations
@@ -17,46 +19,56 @@ from typing import Generic, TypeVar
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.store import SessionKey
 
-ITEMS_MAX = 40_000  # of all owners together
+# Items and bytes that may wait, of all owners together and of one owner, so that a flood leaves room for others.
+ITEMS_MAX = 40_000
 BYTES_MAX = 128 << 20
-OWNER_ITEMS_MAX = 20_000  # so that one who floods leaves room for others
+OWNER_ITEMS_MAX = 20_000
 OWNER_BYTES_MAX = 64 << 20
-BATCH_ITEMS = 64  # written with one commit
+# What is written with one commit.
+BATCH_ITEMS = 256
 BATCH_BYTES = 1 << 20
-LINGER_S = (0.2, 0.4)  # for more of the same session to come; at random, so that not all begin to write at once
-QUIET_S = 0.01  # without anything coming in before writing begins: who reports is served first
-LINGERS_MOST = 3
-AGAIN_FIRST_S, AGAIN_MOST_S = 0.1, 2.0  # between tries while the store is away
-SETTLED_S = 5.0  # that a verb waits at most
-ALL_SETTLED_S = 1.0  # and a look at all sessions: better without the last than late
+# How long the first item of a batch waits for more; random, so that sessions do not write in step.
+PAUSE_S = (0.2, 0.4)
+# Between tries while the store is unavailable.
+RETRY_FIRST_S, RETRY_MAX_S = 0.1, 2.0
+# How long a verb waits for what was reported before it, and how long a look at all sessions does.
+SETTLED_TIMEOUT_S = 5.0
+ALL_SETTLED_TIMEOUT_S = 1.0
 
 Item = TypeVar("Item")
 
 
 class InboxFull(Exception):
-    """Nothing more can be taken until the store has caught up."""
+    """Nothing more can be taken until some of what waits is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[Item]):
-    """Items of one session, to be written together. Tried again, it has the same id."""
+    """Items of one session, to be written together. A retry has the same id."""
 
     key: SessionKey
     id: str
     items: Sequence[Item]
-    is_again: bool = False
+    is_retry: bool = False
 
 
 @dataclass(slots=True)
 class _Lane(Generic[Item]):
-    """What waits for one session."""
+    """What waits for one session: items with their sizes, and how many were ever put in and written."""
 
     items: deque[tuple[Item, int]] = field(default_factory=deque)
-    taken: int = 0  # so many were ever put in
-    done: int = 0  # and so many are written
+    bytes: int = 0
+    taken: int = 0
+    done: int = 0
+    # Set when the pause before the next batch should end: it is full, or somebody waits for it.
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a whole batch waits."""
+        return len(self.items) >= BATCH_ITEMS or self.bytes >= BATCH_BYTES
 
 
 class Inbox(Generic[Item]):
@@ -65,46 +77,51 @@ class Inbox(Generic[Item]):
         write: Callable[[Batch[Item]], Awaitable[None]],
         *,
         lost: Callable[[Sequence[Item], Exception | None], None],
-        away: Callable[[bool], None] = lambda _is_away: None,
+        unavailable: Callable[[bool], None] = lambda _is_unavailable: None,
     ) -> None:
+        """`lost` is called with items that could not be written, and why; `unavailable` when the store becomes
+        unavailable and when it is back.
+        """
         self._write = write
-        self._lost = lost  # told of what could not be written, and why
-        self._away = away  # told when the store has to be asked again, and when it no longer has to
+        self._lost = lost
+        self._unavailable = unavailable
         self._retrying = 0
         self._lanes: dict[SessionKey, _Lane[Item]] = {}
-        self._items: Counter[str] = Counter()  # that wait, by owner
+        # What waits, by owner.
+        self._items: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
         self._closed = False
-        self._last_put_s = 0.0
 
     @property
     def waiting(self) -> int:
         return self._items.total()
 
     @property
-    def is_away(self) -> bool:
-        """Whether the store has to be asked again for some of what waits."""
+    def is_unavailable(self) -> bool:
+        """Whether the store is unavailable for some of what waits."""
         return self._retrying > 0
 
     def put(self, key: SessionKey, items: Sequence[Item], sizes_bytes: Sequence[int]) -> None:
-        """Take them all, or refuse with InboxFull. What was taken is written, unless the process is killed before."""
+        """Take all items, or none and raise InboxFull."""
         if not items:
             return
         self._check_room(key.owner, len(items), sum(sizes_bytes))
         loop = asyncio.get_running_loop()
-        self._last_put_s = loop.time()
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane()
         lane.items.extend(zip(items, sizes_bytes, strict=True))
         lane.taken += len(items)
+        lane.bytes += sum(sizes_bytes)
         self._count(key.owner, len(items), sum(sizes_bytes))
         if lane.task is None:
             lane.task = loop.create_task(self._work(key, lane))
+        elif lane.is_full:
+            lane.hurry.set()
 
     async def settled(self, key: SessionKey, timeout_s: float | None = None) -> None:
         """Wait until everything that was put in for this session by now is written."""
-        timeout_s = SETTLED_S if timeout_s is None else timeout_s
+        timeout_s = SETTLED_TIMEOUT_S if timeout_s is None else timeout_s
         lane = self._lanes.get(key)
         if lane is None:
             return
@@ -120,12 +137,12 @@ class Inbox(Generic[Item]):
             lane.waiters = [waiter for waiter in lane.waiters if waiter[1] is not written]
 
     async def all_settled(self, owner: str) -> None:
-        """Wait for what was put in for any session of an owner's. One that cannot be written holds up no other."""
+        """Wait for what was put in for any session of an owner. One that cannot be written delays no other."""
         keys = [key for key in self._lanes if key.owner == owner]
-        await asyncio.gather(*(self.settled(key, ALL_SETTLED_S) for key in keys), return_exceptions=True)
+        await asyncio.gather(*(self.settled(key, ALL_SETTLED_TIMEOUT_S) for key in keys), return_exceptions=True)
 
     async def close(self, timeout_s: float) -> None:
-        """Write all that is there, and take nothing more. What is left when the time is over is lost, and told."""
+        """Write everything that waits, and take nothing more. What is left after the timeout is reported as lost."""
         self._closed = True
         lanes = list(self._lanes.values())
         for lane in lanes:
@@ -158,40 +175,36 @@ class Inbox(Generic[Item]):
 
     async def _work(self, key: SessionKey, lane: _Lane[Item]) -> None:
         while lane.items:
-            await self._linger(lane.hurry)
+            if not lane.is_full:
+                await _wait(lane.hurry, random.uniform(*PAUSE_S))  # noqa: S311 - no secret
             batch = _first(lane.items)
             await self._deliver(Batch(key, secrets.token_hex(16), [item for item, _ in batch]))
             for _ in batch:
                 lane.items.popleft()
-            self._count(key.owner, -len(batch), -sum(size_bytes for _, size_bytes in batch))
+            size_bytes = sum(item_bytes for _, item_bytes in batch)
+            lane.bytes -= size_bytes
+            self._count(key.owner, -len(batch), -size_bytes)
             lane.done += len(batch)
             for ticket, written in lane.waiters:
                 if ticket <= lane.done and not written.done():
                     written.set_result(None)
             if not self._closed and all(written.done() for _, written in lane.waiters):
                 lane.hurry.clear()
-        del self._lanes[key]  # with no await since the last look, nothing can have come
-
-    async def _linger(self, hurry: asyncio.Event) -> None:
-        """Until a quiet moment, or for as long as can be afforded."""
-        loop = asyncio.get_running_loop()
-        for _ in range(LINGERS_MOST):
-            await _wait(hurry, random.uniform(*LINGER_S))  # noqa: S311 - no secret
-            if hurry.is_set() or loop.time() - self._last_put_s > QUIET_S:
-                return
+        # There was no await since the last check, so nothing can have been put in meanwhile.
+        del self._lanes[key]
 
     async def _deliver(self, batch: Batch[Item]) -> None:
-        """Write them together; if that cannot be done, one by one, so that one bad apple spoils nothing."""
-        pause_s = AGAIN_FIRST_S
+        """Write a batch; if it is refused, its items one by one, so that a bad one does not cost the others."""
+        pause_s = RETRY_FIRST_S
         while True:
             try:
                 await self._write(batch)
             except StoreUnavailable:
                 await self._pause(pause_s)
-                pause_s = min(2 * pause_s, AGAIN_MOST_S)
-                batch = replace(batch, is_again=True)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                batch = replace(batch, is_retry=True)
                 continue
-            except Exception as problem:  # a text that cannot be scrubbed, a log that cannot be read: it stays so
+            except Exception as problem:  # such as a text that cannot be scrubbed: trying again would not help
                 if len(batch.items) == 1:
                     self._lost(batch.items, problem)
                 else:
@@ -207,14 +220,14 @@ class Inbox(Generic[Item]):
             self._retry(-1)
 
     def _retry(self, more: int) -> None:
-        was_away = self.is_away
+        was_unavailable = self.is_unavailable
         self._retrying += more
-        if self.is_away != was_away:
-            self._away(self.is_away)
+        if self.is_unavailable != was_unavailable:
+            self._unavailable(self.is_unavailable)
 
 
 def _first(items: deque[tuple[Item, int]]) -> list[tuple[Item, int]]:
-    """As many as are written with one commit."""
+    """The next batch."""
     chosen: list[tuple[Item, int]] = []
     size_bytes = 0
     for item, item_bytes in items:

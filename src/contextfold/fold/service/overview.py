@@ -1,5 +1,5 @@
-"""What people look at: an owner's sessions, one session's tree, how its figures went, what a thread did. Only looks,
-and goes back where a person says so. Knows no wire and no screen.
+"""What the dashboard and the terminal read: an owner's sessions, a session's tree and timeline, trajectories, the
+ledger; and the rollback a person asks for. Knows no wire and no screen.
 """
 
 from __future__ import annotations
@@ -11,33 +11,37 @@ from dataclasses import dataclass
 
 from contextfold.common.canonical import Encodable, encode
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StoreInvalid
-from contextfold.fold import session
 from contextfold.fold.accounting import total_tokens
 from contextfold.fold.events import BranchDiscarded, members
-from contextfold.fold.ledger.savings import Book, Ledger
-from contextfold.fold.ledger.savings import told as ledger_told
+from contextfold.fold.ledger.savings import LedgerBook, LedgerSums, SavingsLedger, ledger_result, sums_result, verdict
 from contextfold.fold.service.callers import Target
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.session_views import (
-    POINTS_MOST,
-    Point,
-    branch_told,
+    POINTS_MAX,
+    TimelinePoint,
+    branch_view,
     height_of,
     open_rows,
     point_after,
-    point_told,
+    point_view,
     row_of,
-    session_told,
+    session_view,
     thinned,
     tree,
 )
-from contextfold.fold.service.sessions import TURN_EVENTS
+from contextfold.fold.service.sessions import REPLAY_STEP_EVENTS
 from contextfold.fold.session import EMPTY, State, replay, states
 from contextfold.fold.store import KnownRevision, ListedSession, SessionKey
+from contextfold.fold.verbs import RollBack
 
-TIMELINES_MAX = 64  # kept, of the sessions that were looked at last, and ledgers as well
-POINTS_KEPT = 4 * POINTS_MOST  # of each: more than are told, so that thinning them again and again loses no height
-SUMMARY_TOLD = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
+# How savings can be grouped, and how many sessions are read at a time for that.
+SAVINGS_GROUPS = ("session", "project", "day")
+SESSIONS_READ = 100
+# Timelines and ledgers that are cached, of the sessions read last.
+TIMELINES_MAX = 64
+# Points of a cached timeline: more than are shown, so that thinning them repeatedly loses no peak.
+POINTS_CACHED = 4 * POINTS_MAX
+SUMMARY_FIELDS = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
 
 Shape = Mapping[str, Encodable]
 
@@ -45,19 +49,19 @@ Shape = Mapping[str, Encodable]
 @dataclass(frozen=True, slots=True)
 class _Timeline:
     state: State = EMPTY
-    points: Sequence[Point] = ()
+    points: Sequence[TimelinePoint] = ()
 
 
 @dataclass(slots=True)
-class _Kept:
-    """A ledger, and up to which event it is kept."""
+class _CachedLedger:
+    """A ledger, and the last event that is in it."""
 
-    book: Book
+    book: LedgerBook
     revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundSession:
     key: SessionKey
     state: State
 
@@ -71,7 +75,7 @@ class Overview:
         self._service = service
         self._store = service.store
         self._timelines: OrderedDict[str, _Timeline] = OrderedDict()
-        self._books: OrderedDict[str, _Kept] = OrderedDict()
+        self._books: OrderedDict[str, _CachedLedger] = OrderedDict()
         self._reading = asyncio.Lock()
 
     async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
@@ -97,8 +101,8 @@ class Overview:
         first = max(0, end - limit)
         return {
             "session": self.row(state),
-            "open_branches": [branch_told(row) for row in open_rows(state)],
-            "branches": [branch_told(row) for row in rows[first:end]],
+            "open_branches": [branch_view(row) for row in open_rows(state)],
+            "branches": [branch_view(row) for row in rows[first:end]],
             "first_row": first,
             "total_rows": len(rows),
             "counter": self._service.policy.counter,
@@ -111,23 +115,23 @@ class Overview:
         async with self._reading:  # a long log is read once, however many want to see it
             points = await self._points(found.key, session_id)
         return {
-            "context_limit": self._service.policy.limits.context_tokens,
-            "points": [point_told(point) for point in thinned(points, height=height_of)],
+            "context_limit": self._service.policy.context_limit(found.state),
+            "points": [point_view(point) for point in thinned(points, height=height_of)],
         }
 
-    async def _points(self, key: SessionKey, session_id: str) -> Sequence[Point]:
+    async def _points(self, key: SessionKey, session_id: str) -> Sequence[TimelinePoint]:
         kept = self._timelines.get(session_id) or _Timeline()
         known = KnownRevision(session_id, kept.state.revision) if kept.state.revision else None
         log = await self._store.load(key, known)
         state, points = kept.state, list(kept.points)
         events = log.events if log and log.session_id == session_id else ()
-        for begin_at in range(0, len(events), TURN_EVENTS):
-            for after in states(events[begin_at : begin_at + TURN_EVENTS], state):
+        for begin_at in range(0, len(events), REPLAY_STEP_EVENTS):
+            for after in states(events[begin_at : begin_at + REPLAY_STEP_EVENTS], state):
                 state = after
                 points.append(point_after(state))
             await asyncio.sleep(0)
-        if len(points) > POINTS_KEPT:
-            points = thinned(points, POINTS_KEPT // 2, height=height_of)
+        if len(points) > POINTS_CACHED:
+            points = thinned(points, POINTS_CACHED // 2, height=height_of)
         self._keep(session_id, _Timeline(replay((), state), points))
         return points
 
@@ -136,16 +140,42 @@ class Overview:
         found = await self.find(owner, session_id)
         async with self._reading:
             ledger = await self._ledger(found.key, session_id)
-        return {"session_id": session_id, **ledger_told(ledger)}
+        return {"session_id": session_id, **ledger_result(ledger)}
 
-    async def _ledger(self, key: SessionKey, session_id: str) -> Ledger:
-        kept = self._books.pop(session_id, None) or _Kept(Book(self._service.policy.prices))
+    async def savings_by(self, owner: str, group: str) -> Shape:
+        """What folding has saved or cost in the owner's live sessions, by session, project or day."""
+        sums: dict[str, LedgerSums] = {}
+        paths: dict[str, Encodable] = {}
+        cursor: tuple[str, str] | None = None
+        while page := await self._store.sessions(owner, after=cursor, limit=SESSIONS_READ):
+            cursor = (page[-1].last_at, page[-1].session_id)
+            for listed in page:
+                state = await self._readable(listed.key)
+                if not state.session_id:
+                    continue
+                async with self._reading:
+                    ledger = await self._ledger(listed.key, state.session_id)
+                parts = ledger.days if group == "day" else {_group_of(state, group): ledger.sums}
+                for name, part in parts.items():
+                    sums[name] = sums.get(name, LedgerSums()).plus(part)
+                    paths[name] = state.project_path
+        total = LedgerSums()
+        for part in sums.values():
+            total = total.plus(part)
+        rows = [
+            {group: name, **({"project_path": paths[name]} if group == "session" else {}), **sums_result(part)}
+            for name, part in sorted(sums.items())
+        ]
+        return {"by": group, "groups": rows, "total": {**sums_result(total), "verdict": verdict(total)}}
+
+    async def _ledger(self, key: SessionKey, session_id: str) -> SavingsLedger:
+        kept = self._books.pop(session_id, None) or _CachedLedger(LedgerBook(self._service.policy.ledger_prices))
         log = await self._store.load(key, KnownRevision(session_id, kept.revision) if kept.revision else None)
         events = log.events if log and log.session_id == session_id else ()
         for count, event in enumerate(events, 1):
             kept.book.take(event)
             kept.revision = event.n
-            if count % TURN_EVENTS == 0:
+            if count % REPLAY_STEP_EVENTS == 0:
                 await asyncio.sleep(0)
         self._books[session_id] = kept
         if len(self._books) > TIMELINES_MAX:
@@ -166,22 +196,22 @@ class Overview:
         if branch_id is not None and branch_id not in found.state.branches:
             raise BranchNotFound(branch_id, session_id)
         page = await self._service.page(found.key, branch_id, session_id, budget_tokens, position)
-        told = branch_told(row_of(found.state, branch_id)) if branch_id is not None else None
-        return {"branch": told, **{name: value for name, value in page.items() if name != "branch_id"}}
+        branch = branch_view(row_of(found.state, branch_id)) if branch_id is not None else None
+        return {"branch": branch, **{name: value for name, value in page.items() if name != "branch_id"}}
 
     async def preview(
         self, owner: str, session_id: str, branch_id: str, *, restore_state: bool, most: int | None = None
     ) -> Shape:
         """What a rollback would do; of the branches it discards, the first of so many."""
         state = (await self.find(owner, session_id)).state
-        events = session.rollback(state, state.last_at, branch_id=branch_id, restore_state=restore_state)
+        events = RollBack(branch_id, restore_state).decide(state, state.last_at)
         after = replay(events, state)
         discarded = [event.branch_id for event in events if isinstance(event, BranchDiscarded)]
         return {
             "rolled_back_to": branch_id,
-            "branches_discarded": [branch_told(row_of(state, later)) for later in discarded[::-1][:most]],
+            "branches_discarded": [branch_view(row_of(state, later)) for later in discarded[::-1][:most]],
             "total_discarded": len(discarded),
-            "reopened": [branch_told(row_of(state, opened)) for opened in after.path if opened not in state.path],
+            "reopened": [branch_view(row_of(state, opened)) for opened in after.path if opened not in state.path],
             "tokens_recovered": max(0, total_tokens(state) - total_tokens(after)),
             "total_tokens_after": total_tokens(after),
         }
@@ -190,7 +220,7 @@ class Overview:
         self, owner: str, session_id: str, branch_id: str, *, restore_state: bool, operation_id: str | None = None
     ) -> str:
         found = await self.find(owner, session_id)
-        outcome = await self._service.roll_back(found.target, branch_id, restore_state, operation_id)
+        outcome = await self._service.roll_back(found.target, RollBack(branch_id, restore_state), operation_id)
         return outcome.answer
 
     async def search(self, owner: str, query: str, *, limit: int) -> Shape:
@@ -200,7 +230,7 @@ class Overview:
         live = {session_id: await self._store.find(owner, session_id) is not None for session_id in sessions}
         return {
             "summaries": [
-                {**{name: getattr(one, name) for name in SUMMARY_TOLD}, "live": live[one.session_id]} for one in found
+                {**{name: getattr(one, name) for name in SUMMARY_FIELDS}, "live": live[one.session_id]} for one in found
             ]
         }
 
@@ -212,12 +242,12 @@ class Overview:
             if session_id in (None, seen.session_id):
                 yield seen.cursor, seen.event.kind, encode({"session_id": seen.session_id, **members(seen.event)})
 
-    async def find(self, owner: str, session_id: str) -> Found:
+    async def find(self, owner: str, session_id: str) -> FoundSession:
         key = await self._store.find(owner, session_id)
         state = await self._service.look(key) if key else EMPTY
         if key is None or state.session_id != session_id:
             raise SessionNotFound(session_id)
-        return Found(key, state)
+        return FoundSession(key, state)
 
     async def _readable(self, key: SessionKey) -> State:
         """A session for a list: one whose log cannot be read is left out of it, and spoils no other."""
@@ -227,7 +257,11 @@ class Overview:
             return EMPTY
 
     def row(self, state: State) -> dict[str, Encodable]:
-        return session_told(state, self._service.policy.limits, self._service.policy.thresholds)
+        return session_view(state, self._service.policy)
+
+
+def _group_of(state: State, group: str) -> str:
+    return state.project_path if group == "project" else state.session_id or ""
 
 
 def _cursor(listed: ListedSession) -> str:

@@ -1,8 +1,8 @@
-"""What agents' hosts and requests to models tell: received at once, written behind. Knows no host's format and no wire.
+"""Hook reports and requests to models: received at once, recorded later. Knows no host's format and no wire.
 
-Models do not report honestly, so their hosts do, and their providers count. Neither must be slowed, so what they tell
-is taken into the session's inbox and its sender goes on; scrubbing, counting and the commit come after, all in the
-order it came. What the log has already is left out.
+Models do not report honestly, so their hosts do, and their providers count. Neither must be slowed down, so a report
+goes into the session's inbox and its sender goes on; scrubbing and committing come later, in the order of arrival. What
+the log has already is left out.
 """
 
 from __future__ import annotations
@@ -15,26 +15,33 @@ from typing import Protocol
 
 from contextfold.fold import session
 from contextfold.fold.events import Event
-from contextfold.fold.ledger.provider_counts import SOURCE, Happened, requested
+from contextfold.fold.ledger.provider_counts import SOURCE, RecordedRequest, requested
 from contextfold.fold.ledger.sent_request import Sent, Share
 from contextfold.fold.project import hashed
-from contextfold.fold.service.activity import Noted
+from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Target
 from contextfold.fold.service.inbox import Batch, Inbox
-from contextfold.fold.service.sessions import Decide, Outcome, Tell
+from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.fold.session import State
 from contextfold.fold.store import Operation, SessionKey
+from contextfold.fold.tool_results import Shape
+from contextfold.fold.verbs import RecordedOperation, RecordOperations
 
-HOOK = "hook"  # the source of a report's figures
-PROXY = SOURCE  # and who tells of a request
-RECORDED, REPEATED, LOST = "recorded", "repeated", "lost"  # what becomes of a report
-CALL_ID_LENGTH = 16  # of a hash's 64 digits: enough among the few hundred it is compared with
-UTF8_MOST_BYTES = 4  # of a character
-DRAIN_S = 5.0  # at the end, for what has been received
-REQUEST_TEXT_MOST = 8 << 20  # characters of one request's messages that are kept, the latest ones
+# The source of a hook report's figures, and of a request's.
+HOOK = "hook"
+PROXY = SOURCE
+# What becomes of a report.
+RECORDED, REPEATED, LOST = "recorded", "repeated", "lost"
+# Digits of a hash that are stored: enough among the few hundred ids it is compared with.
+CALL_ID_LENGTH = 16
+CHARACTER_BYTES_MAX = 4
+# How long closing waits for what has been received.
+CLOSE_TIMEOUT_S = 5.0
+# Characters of one request's messages that are archived, the latest ones.
+REQUEST_CHARACTERS_MAX = 8 << 20
 
 
-class Scrubbed(Protocol):
+class ScrubbedText(Protocol):
     @property
     def text(self) -> str: ...
     @property
@@ -43,95 +50,105 @@ class Scrubbed(Protocol):
     def rules(self) -> tuple[str, ...]: ...
 
 
-class Scrub(Protocol):
-    async def __call__(self, *texts: str) -> list[Scrubbed]: ...
+class ScrubTexts(Protocol):
+    async def __call__(self, *texts: str) -> list[ScrubbedText]: ...
 
 
-class Commit(Protocol):
+class CommitEvents(Protocol):
     async def __call__(
         self,
         target: Target,
         operation: Operation | None,
-        decide: Decide,
-        tell: Tell,
+        decide: Callable[[State, str], list[Event]],
+        answer: Callable[[State, Sequence[Event], State], Shape],
+        texts: Callable[[Sequence[Event]], Mapping[int, str]],
         *,
-        begins: bool,
-        texts: dict[int, str],
-        is_again: bool,
-    ) -> Outcome: ...
+        begins_session: bool,
+        is_retry: bool = True,
+    ) -> VerbOutcome: ...
 
 
 class Received(Protocol):
-    """Something that was told of a session, not yet written."""
+    """A report or a request that is not yet recorded."""
 
     @property
     def target(self) -> Target: ...
     @property
-    def told_by(self) -> str:
-        """Which host, or that it was a request."""
+    def reporter(self) -> str:
+        """The host's name, or that it was a request."""
 
     @property
     def tokens(self) -> int:
-        """By which the session's figures will surely grow."""
+        """By how many tokens the session's figures will surely grow."""
 
     @property
     def texts(self) -> Sequence[str]:
         """Everything in it that may hold secrets."""
 
-    def decided(self, state: State, at: str, scrubbed: Sequence[Scrubbed]) -> Happened:
-        """What is to be written of it, given its scrubbed texts; nothing if the log has it."""
+    def decided(self, state: State, at: str, scrubbed: Sequence[ScrubbedText]) -> RecordedRequest:
+        """The events to commit, given its scrubbed texts; none if the log has it already."""
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What a host says was done."""
+class HookReport:
+    """Something that a host says was done."""
 
     target: Target
-    told_by: str  # which host
+    # The host's name.
+    reporter: str
     type: str
     content: str
     tokens: int
     failed: bool
-    call_id: str  # empty if nothing tells two of them apart
-    left_tokens: int | None = None  # of a compaction: what the context holds after it
+    # Empty if nothing tells two reports apart.
+    call_id: str
+    # Of a compaction: the tokens that the context has after it.
+    left_tokens: int | None = None
+    by_user: bool = False
+    model: str = ""
 
     @property
     def texts(self) -> Sequence[str]:
-        return (self.type, self.content)
+        return (self.type, self.content, self.model) if self.model else (self.type, self.content)
 
-    def decided(self, state: State, at: str, scrubbed: Sequence[Scrubbed]) -> Happened:
-        kind, content = scrubbed
+    def decided(self, state: State, at: str, scrubbed: Sequence[ScrubbedText]) -> RecordedRequest:
+        kind, content = scrubbed[:2]
         call_id = _call_id(self.call_id)
         if call_id and call_id in state.calls:
-            return Happened()
-        redactions = kind.redactions + content.redactions
-        work = session.Work(
+            return RecordedRequest()
+        done = RecordedOperation(
             kind.text,
             self.tokens if self.left_tokens is None else self.left_tokens,
             HOOK,
             failed=self.failed,
-            redactions=redactions,
+            redactions=kind.redactions + content.redactions,
+            text=content.text,
             call_id=call_id,
             compacts=self.left_tokens is not None,
+            by_user=self.by_user,
+            model=scrubbed[2].text if self.model else "",
+            host=self.reporter,
         )
-        events = session.record(state, at, work)
-        return Happened(events, [(event.n, content.text) for event in events])
+        verb = RecordOperations((done,))
+        events = verb.decide(state, at)
+        return RecordedRequest(events, list(verb.texts(events).items()))
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RequestReport:
     """A request to a model that was answered."""
 
     target: Target
     sent: Sent
-    told_by: str = PROXY
-    tokens: int = 0  # a level, and not known before it is compared
+    reporter: str = PROXY
+    # Its figures are compared with the session's first, so nothing is known to grow.
+    tokens: int = 0
 
     @property
     def texts(self) -> Sequence[str]:
         return (self.sent.model, *(text for share in self.sent.shares for text in share.texts))
 
-    def decided(self, state: State, at: str, scrubbed: Sequence[Scrubbed]) -> Happened:
+    def decided(self, state: State, at: str, scrubbed: Sequence[ScrubbedText]) -> RecordedRequest:
         model, *rest = scrubbed
         messages = iter(rest)
         texts = [[next(messages) for _ in share.texts] for share in self.sent.shares]
@@ -139,61 +156,62 @@ class Request:
 
 
 class Reports:
-    def __init__(self, commit: Commit, scrub: Scrub, note: Callable[[Noted], None]) -> None:
+    def __init__(self, commit: CommitEvents, scrub: ScrubTexts, note: Callable[[Activity], None]) -> None:
         self._commit, self._scrub, self._note = commit, scrub, note
         self._inbox: Inbox[Received] = Inbox(
-            self._write, lost=self._lost, away=lambda is_away: note(Noted(reports_wait=is_away))
+            self._write, lost=self._lost, unavailable=lambda waits: note(Activity(reports_wait=waits))
         )
-        self._tokens: Counter[SessionKey] = Counter()  # of what waits
-        self._compactions: Counter[SessionKey] = Counter()  # that wait
-        self._requests: defaultdict[SessionKey, list[Sent]] = defaultdict(list)  # that wait
+        # What waits, by session.
+        self._tokens: Counter[SessionKey] = Counter()
+        self._compactions: Counter[SessionKey] = Counter()
+        self._requests: defaultdict[SessionKey, list[Sent]] = defaultdict(list)
 
     @property
     def waiting(self) -> int:
         return self._inbox.waiting
 
     @property
-    def is_away(self) -> bool:
-        """Whether some cannot be written for the time being."""
-        return self._inbox.is_away
+    def is_unavailable(self) -> bool:
+        """Whether the store is unavailable for some of what waits."""
+        return self._inbox.is_unavailable
 
-    def receive(self, key: SessionKey, reports: Sequence[Report]) -> None:
-        """Take reports of a session, to be written behind; InboxFull, and none is taken, if there is no room."""
+    def receive(self, key: SessionKey, reports: Sequence[HookReport]) -> None:
+        """Take reports of a session, to be recorded later; InboxFull, and none is taken, if there is no room."""
         self._put(key, reports)
 
     def receive_request(self, target: Target, sent: Sent) -> None:
-        """The same with a request; of its messages' texts, the latest that fit."""
-        request = Request(target, replace(sent, shares=_bounded(sent.shares)))
+        """Take a request, with the latest of its messages' texts that fit."""
+        request = RequestReport(target, replace(sent, shares=_bounded(sent.shares)))
         self._put(target.key, [request])
         self._requests[target.key].append(request.sent)
 
     def waiting_tokens(self, key: SessionKey) -> int:
-        """What a session's figures do not have yet."""
+        """Tokens that a session's figures do not contain yet."""
         return self._tokens[key]
 
     def waiting_compactions(self, key: SessionKey) -> int:
-        """How many will yet make a session's figures shrink."""
+        """Compactions that a session's figures do not show yet."""
         return self._compactions[key]
 
     def waiting_messages(self, key: SessionKey) -> Mapping[str | None, int]:
-        """How many messages each thread has by requests that are not yet written."""
+        """How many messages each thread has by requests that are not yet recorded."""
         counts: dict[str | None, int] = {}
         for share in (share for sent in self._requests.get(key, ()) for share in sent.shares):
             counts[share.branch_id] = max(counts.get(share.branch_id, 0), share.messages)
         return counts
 
     async def settled(self, key: SessionKey) -> None:
-        """Wait until what was received for this session by now is written."""
+        """Wait until what was received for this session by now is recorded."""
         await self._inbox.settled(key)
 
     async def all_settled(self, owner: str) -> None:
         await self._inbox.all_settled(owner)
 
     async def close(self) -> None:
-        await self._inbox.close(DRAIN_S)
+        await self._inbox.close(CLOSE_TIMEOUT_S)
 
     def _put(self, key: SessionKey, received: Sequence[Received]) -> None:
-        self._inbox.put(key, received, [UTF8_MOST_BYTES * sum(map(len, one.texts)) for one in received])
+        self._inbox.put(key, received, [CHARACTER_BYTES_MAX * sum(map(len, one.texts)) for one in received])
         for one in received:
             self._tokens[key] += one.tokens
             self._compactions[key] += _compacts(one)
@@ -212,23 +230,29 @@ class Reports:
             new.clear()
             events: list[Event] = []
             state = session.drafted(state)
-            for place, (one, part) in enumerate(zip(received, parts, strict=True)):
-                happened = one.decided(state, at, part)
-                for event in happened.events:
+            for index, (one, part) in enumerate(zip(received, parts, strict=True)):
+                recorded = one.decided(state, at, part)
+                for event in recorded.events:
                     state = session.apply(state, event)
-                    new.add(place)
-                events += happened.events
-                texts.update(happened.texts)
+                    new.add(index)
+                events += recorded.events
+                texts.update(recorded.texts)
             return events
 
-        # With an id, a commit whose answer was lost is known when it is tried again.
+        # With an id, a commit whose answer was lost is recognised when it is tried again.
         operation = Operation(batch.id, batch.id)
         await self._commit(
-            received[0].target, operation, decide, lambda *_: {}, begins=True, texts=texts, is_again=batch.is_again
+            received[0].target,
+            operation,
+            decide,
+            lambda *_: {},
+            lambda _events: texts,
+            begins_session=True,
+            is_retry=batch.is_retry,
         )
-        became = Counter((one.told_by, RECORDED if place in new else REPEATED) for place, one in enumerate(received))
+        outcomes = Counter((one.reporter, RECORDED if index in new else REPEATED) for index, one in enumerate(received))
         self._settle(received)
-        self._note(Noted(reports=became, reports_took_s=time.monotonic() - started_s))
+        self._note(Activity(reports=outcomes, reports_took_s=time.monotonic() - started_s))
 
     def _settle(self, received: Sequence[Received]) -> None:
         for one in received:
@@ -238,19 +262,19 @@ class Reports:
             for counted in (self._tokens, self._compactions):
                 if not counted[key]:
                     del counted[key]
-            if isinstance(one, Request):
+            if isinstance(one, RequestReport):
                 self._requests[key].remove(one.sent)
                 if not self._requests[key]:
                     del self._requests[key]
 
     def _lost(self, received: Sequence[Received], problem: Exception | None) -> None:
         self._settle(received)
-        became = Counter((one.told_by, LOST) for one in received)
-        self._note(Noted(reports=became, reports_failed=problem))
+        outcomes = Counter((one.reporter, LOST) for one in received)
+        self._note(Activity(reports=outcomes, reports_failed=problem))
 
 
 def _compacts(received: Received) -> bool:
-    return isinstance(received, Report) and received.left_tokens is not None
+    return isinstance(received, HookReport) and received.left_tokens is not None
 
 
 def _call_id(given: str) -> str:
@@ -259,7 +283,7 @@ def _call_id(given: str) -> str:
 
 def _bounded(shares: Sequence[Share]) -> tuple[Share, ...]:
     """The latest texts of each, the innermost thread's first, as long as there is room."""
-    room = REQUEST_TEXT_MOST
+    room = REQUEST_CHARACTERS_MAX
     kept: list[Share] = []
     for share in reversed(shares):
         first = len(share.texts)

@@ -1,6 +1,6 @@
-"""A session told as people look at it: its figures in a row, its branches as a tree, how the figures went. Pure.
+"""A session as the dashboard and the terminal show it: its figures, its branches as a tree, its timeline. Pure.
 
-The dashboard and the terminal show these; the tools' own shapes are in `fold.tool_results`.
+The results of the tools are in `fold.tool_results`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from contextfold.common.canonical import Encodable
-from contextfold.fold.accounting import Thresholds, folded_tokens, health, percent, total_tokens
-from contextfold.fold.session import Branch, Limits, State
-from contextfold.fold.tool_results import Shape, health_told
+from contextfold.fold.accounting import folded_tokens, percent, total_tokens
+from contextfold.fold.service.policy import FoldPolicy
+from contextfold.fold.session import Branch, State
+from contextfold.fold.tool_results import Shape, health_result
 
-POINTS_MOST = 240  # of a timeline; a screen has not many more
+# Points of a timeline; a screen shows not many more.
+POINTS_MAX = 240
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BranchRow:
     """A branch in its place in the tree."""
 
     branch: Branch
@@ -26,7 +28,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class TimelinePoint:
     """What the figures were after an event."""
 
     n: int
@@ -35,9 +37,9 @@ class Point:
     main_thread_tokens: int
 
 
-def session_told(state: State, limits: Limits, thresholds: Thresholds) -> dict[str, Encodable]:
+def session_view(state: State, policy: FoldPolicy) -> dict[str, Encodable]:
     branches = state.branches.values()
-    total = total_tokens(state)
+    total, limit = total_tokens(state), policy.context_limit(state)
     return {
         "session_id": state.session_id,
         "project_path": state.project_path,
@@ -52,9 +54,9 @@ def session_told(state: State, limits: Limits, thresholds: Thresholds) -> dict[s
         "main_thread_tokens": state.main.tokens,
         "folded_tokens": folded_tokens(state),
         "tokens_saved": sum(map(tokens_saved, branches)),
-        "context_limit": limits.context_tokens,
-        "usage_percent": percent(total, limits.context_tokens),
-        "context_health": health_told(health(state, limits, thresholds, state.active)),
+        "context_limit": limit,
+        "usage_percent": percent(total, limit),
+        "context_health": health_result(policy.health(state, state.active)),
         "operations": state.main.operations + sum(branch.operations for branch in branches),
         "failed_operations": state.main.failed + sum(branch.failed for branch in branches),
         "secrets_scrubbed": state.main.redactions + sum(branch.redactions for branch in branches),
@@ -66,7 +68,7 @@ def session_told(state: State, limits: Limits, thresholds: Thresholds) -> dict[s
     }
 
 
-def branch_told(row: Row) -> dict[str, Encodable]:
+def branch_view(row: BranchRow) -> dict[str, Encodable]:
     branch = row.branch
     return {
         "id": branch.id,
@@ -85,7 +87,7 @@ def branch_told(row: Row) -> dict[str, Encodable]:
     }
 
 
-def point_told(point: Point) -> Shape:
+def point_view(point: TimelinePoint) -> Shape:
     return {
         "n": point.n,
         "at": point.at,
@@ -99,7 +101,7 @@ def tokens_saved(branch: Branch) -> int:
     return branch.tokens - branch.summary_tokens if branch.status == "folded" else 0
 
 
-def tree(state: State) -> list[Row]:
+def tree(state: State) -> list[BranchRow]:
     """Every branch below the one it belongs to, siblings in order of creation."""
     children: dict[str | None, list[Branch]] = {}
     for branch in state.branches.values():
@@ -107,48 +109,49 @@ def tree(state: State) -> list[Row]:
     return list(_rows(children, None, 0))
 
 
-def _rows(children: dict[str | None, list[Branch]], parent_id: str | None, depth: int) -> Iterator[Row]:
-    for branch in children.get(parent_id, ()):  # as deep as branches may nest, which is a setting of at most 64
-        yield Row(branch, depth)
+def _rows(children: dict[str | None, list[Branch]], parent_id: str | None, depth: int) -> Iterator[BranchRow]:
+    # As deep as branches may nest, which is a setting of at most 64.
+    for branch in children.get(parent_id, ()):
+        yield BranchRow(branch, depth)
         yield from _rows(children, branch.id, depth + 1)
 
 
-def open_rows(state: State) -> list[Row]:
+def open_rows(state: State) -> list[BranchRow]:
     """The branches on the active path, the outermost first."""
-    return [Row(state.branches[open_id], depth) for depth, open_id in enumerate(state.path)]
+    return [BranchRow(state.branches[open_id], depth) for depth, open_id in enumerate(state.path)]
 
 
-def row_of(state: State, branch_id: str) -> Row:
+def row_of(state: State, branch_id: str) -> BranchRow:
     depth, parent_id = 0, state.branches[branch_id].parent_id
     while parent_id is not None:
         depth, parent_id = depth + 1, state.branches[parent_id].parent_id
-    return Row(state.branches[branch_id], depth)
+    return BranchRow(state.branches[branch_id], depth)
 
 
-def height_of(point: Point) -> int:
+def height_of(point: TimelinePoint) -> int:
     return point.total_tokens
 
 
-def point_after(state: State) -> Point:
-    return Point(state.revision, state.last_at, total_tokens(state), state.main.tokens)
+def point_after(state: State) -> TimelinePoint:
+    return TimelinePoint(state.revision, state.last_at, total_tokens(state), state.main.tokens)
 
 
-class Numbered(Protocol):
+class NumberedPoint(Protocol):
     @property
     def n(self) -> int: ...
 
 
-Shown = TypeVar("Shown", bound=Numbered)
+AnyPoint = TypeVar("AnyPoint", bound=NumberedPoint)
 
 
-def thinned(points: Sequence[Shown], most: int = POINTS_MOST, *, height: Callable[[Shown], int]) -> list[Shown]:
-    """No more points than can be seen: of each stretch its peak and its end, so that no height is lost."""
+def thinned(points: Sequence[AnyPoint], most: int = POINTS_MAX, *, height: Callable[[AnyPoint], int]) -> list[AnyPoint]:
+    """No more points than can be seen: of each stretch its peak and its end, so that no peak is lost."""
     if len(points) <= most:
         return list(points)
     stretches = most // 2
-    kept: list[Shown] = []
+    chosen: list[AnyPoint] = []
     for stretch in range(stretches):
         part = points[len(points) * stretch // stretches : len(points) * (stretch + 1) // stretches]
         peak = max(part, key=lambda point: (height(point), -point.n))
-        kept += [peak] if peak is part[-1] else [peak, part[-1]]
-    return kept
+        chosen += [peak] if peak is part[-1] else [peak, part[-1]]
+    return chosen

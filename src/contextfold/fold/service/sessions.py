@@ -1,8 +1,8 @@
-"""Load, decide, commit: how a verb becomes a fact, over any store. Knows no verb, no text and no wire.
+"""Load, decide, commit: how a verb's events get into the log, over any store. Knows no verb, no text and no wire.
 
-A session's state is kept between calls, and the store checks it when something is committed on it: whoever was slower
-reads what was missed and decides again. An answer that says no, and one that only looks, is never given from a state
-that might be old.
+A session's state is cached between calls, and the store checks it when something is committed on it: a call that lost a
+race reads what it missed and decides again. A refusal, and a call that only reads, is never answered from a state that
+might be old.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from datetime import datetime, timedelta
 from contextfold.common.canonical import encode
 from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import entries_of
-from contextfold.fold.events import BranchFolded, Event, EventUnknown, SessionRolledBack
-from contextfold.fold.session import EMPTY, Beginning, Limits, LogBroken, State, apply, begin, replay
+from contextfold.fold.events import BranchFolded, Event, EventUnknown, SessionRolledBack, WorkFolded
+from contextfold.fold.session import EMPTY, LogBroken, State, apply, replay
 from contextfold.fold.store import (
     Commit,
     CommitReceipt,
@@ -30,44 +30,50 @@ from contextfold.fold.store import (
     Store,
     Summary,
 )
-from contextfold.fold.tool_results import Shape, state_told
+from contextfold.fold.tool_results import Shape, state_summary
+from contextfold.fold.verbs import NewSession
 
-TRIES_MAX = 200  # each lost race means that somebody else got on
-TURN_EVENTS = 200  # of a long log are replayed in one go
-TURN_S = 5.0  # for the calls before it on the same session
-PAUSE_MOST_S = 0.02  # before another try, at random: in step, two would meet again and again
-CALLS_OF_A_WEIGHT = 16  # ids of calls, requests and folds take that much less than a branch
-WEIGHT_KEPT_MAX = 200_000  # sessions and branches whose state is held in memory; the rest is read when needed
-
-
-Decide = Callable[[State, str], list[Event]]  # on a state, at a moment
-Tell = Callable[[State, Sequence[Event], State], Shape]  # before, what happened, after
+# Each lost race means that another call succeeded.
+TRIES_MAX = 200
+# A longer log is replayed in steps of this many events, so that other calls get a turn.
+REPLAY_STEP_EVENTS = 200
+# How long a call waits for the calls before it on the same session.
+TURN_TIMEOUT_S = 5.0
+# The longest pause before another try. It is random: two daemons in step would collide again and again.
+RETRY_PAUSE_MAX_S = 0.02
+# The ids of calls, requests and folds take this much less memory than a branch.
+IDS_PER_WEIGHT = 16
+# How many sessions and branches are cached; the rest is read from the store when needed.
+WEIGHT_CACHED_MAX = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SessionChange:
     key: SessionKey
-    beginning: Beginning
-    begins: bool  # whether this may begin a session; else there must be one
-    operation: Operation | None  # of a call that its sender may send again, and may have sent before
-    decide: Decide
-    tell: Tell
-    texts: Mapping[int, str] = field(default_factory=dict)  # of operations, by event; `decide` fills it
-    is_again: bool = True  # whether the operation may have been done already
+    # None if this may not begin a session.
+    new_session: NewSession | None
+    # Set where the sender may send the call again.
+    operation: Operation | None
+    decide: Callable[[State, str], list[Event]]
+    answer: Callable[[State, Sequence[Event], State], Shape]
+    # The texts of operations, by the number of their event.
+    texts: Callable[[Sequence[Event]], Mapping[int, str]]
+    # Whether the operation may have been committed before.
+    is_retry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """An answer, and the session's state after it, both as JSON."""
+class VerbOutcome:
+    """A result and the session's state after it, both as JSON, and that state itself."""
 
     answer: str
     state: str
     events: Sequence[Event] = ()
-    now: State = EMPTY  # the same state, for who has more to tell of it
+    now: State = EMPTY
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedSession:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     state: State = EMPTY
     users: int = 0
@@ -76,77 +82,78 @@ class _Kept:
     def weight(self) -> int:
         state = self.state
         ids = len(state.calls) + len(state.requests) + len(state.folds_seen)
-        return 1 + len(state.branches) + ids // CALLS_OF_A_WEIGHT
+        return 1 + len(state.branches) + ids // IDS_PER_WEIGHT
 
 
 class Sessions:
     def __init__(
         self,
         store: Store,
-        limits: Limits,
+        limit_of: Callable[[State], int],
         idle_s: int,
         clock: Callable[[], datetime],
         on_conflict: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._on_conflict = on_conflict
-        self._limits = limits
+        self._limit_of = limit_of
         self._idle = timedelta(seconds=idle_s)
         self._clock = clock
-        self._kept: OrderedDict[SessionKey, _Kept] = OrderedDict()
+        self._cached: OrderedDict[SessionKey, _CachedSession] = OrderedDict()
         self._weight = 0
 
     async def look(self, key: SessionKey) -> State:
-        """The session as it is now; the empty one if there is none."""
-        async with self._held(key) as kept:  # nobody's turn: who only looks waits for nobody who commits
-            state = await self._refresh(key, kept)
+        """The session as it is now; the empty one if there is none. Readers do not wait for writers."""
+        async with self._in_use(key) as cached:
+            state = await self._refresh(key, cached)
             return EMPTY if self._is_idle(state) else state
 
-    async def change(self, change: Change) -> Outcome:
-        async with self._session(change.key) as kept:
-            if change.operation is not None and change.is_again:
-                done = await self._earlier(change.operation, change.key, kept)
+    async def change(self, change: SessionChange) -> VerbOutcome:
+        async with self._session(change.key) as cached:
+            if change.operation is not None and change.is_retry:
+                done = await self._earlier(change.operation, change.key, cached)
                 if done is not None:
                     return done
-            # What is kept is tried first; whoever it is too old for, or would refuse, looks again.
-            if kept.state.revision and (outcome := await self._attempt(change, kept, is_fresh=False)):
+            # The cached state is tried first. A refusal on it, or a lost race, makes the call read the store.
+            if cached.state.revision and (outcome := await self._attempt(change, cached, is_fresh=False)):
                 return outcome
             for lost in range(TRIES_MAX):
-                await self._refresh(change.key, kept)
-                if outcome := await self._attempt(change, kept, is_fresh=True):
+                await self._refresh(change.key, cached)
+                if outcome := await self._attempt(change, cached, is_fresh=True):
                     return outcome
-                await asyncio.sleep(random.uniform(0, min(PAUSE_MOST_S, 0.001 * (lost + 1))))  # noqa: S311 - no secret
+                await asyncio.sleep(random.uniform(0, min(RETRY_PAUSE_MAX_S, 0.001 * (lost + 1))))  # noqa: S311 - no secret
         raise StoreUnavailable(f"lost {TRIES_MAX} races for one session in a row")
 
     def last_known(self, key: SessionKey) -> State:
-        """What is kept of a session, without asking anybody: for when the store is what fails."""
-        kept = self._kept.get(key)
-        return EMPTY if kept is None or self._is_idle(kept.state) else kept.state
+        """The cached state of a session, without asking the store."""
+        cached = self._cached.get(key)
+        return EMPTY if cached is None or self._is_idle(cached.state) else cached.state
 
-    async def _earlier(self, operation: Operation, key: SessionKey, kept: _Kept) -> Outcome | None:
-        """What this operation was answered with, if the session it was done in has not ended."""
-        if self._is_idle(await self._refresh(key, kept)):
+    async def _earlier(self, operation: Operation, key: SessionKey, cached: _CachedSession) -> VerbOutcome | None:
+        """The outcome of this operation if it was committed before and its session has not ended."""
+        if self._is_idle(await self._refresh(key, cached)):
             return None
         done = await self._store.receipt(key, operation.id)
-        return self._again(done, operation, kept.state) if done else None
+        return self._again(done, operation, cached.state) if done else None
 
-    async def _attempt(self, change: Change, kept: _Kept, *, is_fresh: bool) -> Outcome | None:
-        """Decide on what is kept and commit it; None if that was too old."""
-        if self._is_idle(kept.state):
+    async def _attempt(self, change: SessionChange, cached: _CachedSession, *, is_fresh: bool) -> VerbOutcome | None:
+        """Decide on the cached state and commit; None if that state was too old."""
+        if self._is_idle(cached.state):
             if not is_fresh:
                 return None
-            await self._store.expire(self._idle_since(), moment_told(self._clock()))
-            kept.state = EMPTY
-        before = kept.state
-        at = max(moment_told(self._clock()), before.last_at)  # a clock that jumps back must not reorder the log
+            await self._store.expire(self._idle_since(), timestamp(self._clock()))
+            cached.state = EMPTY
+        before = cached.state
+        # A clock that jumps back must not reorder the log.
+        at = max(timestamp(self._clock()), before.last_at)
         try:
             events = _decided(change, before, at)
         except FoldError:
             if is_fresh:
                 raise
             return None
-        if not events:  # nothing to say that the log does not say already
-            return Outcome("", self.told(before), now=before) if is_fresh else None
+        if not events:
+            return VerbOutcome("", self.summary(before), now=before) if is_fresh else None
         after = replay(events, before)
         commit = self._commit(change, before, events, after)
         try:
@@ -154,21 +161,21 @@ class Sessions:
         except StaleRevision:
             self._on_conflict()
             return None
-        if receipt.repeated and change.operation is not None:  # another daemon was first with it
-            return self._again(receipt, change.operation, await self._refresh(change.key, kept))
-        kept.state = after
-        return Outcome(receipt.answer, self.told(after), events, after)
+        if receipt.repeated and change.operation is not None:
+            return self._again(receipt, change.operation, await self._refresh(change.key, cached))
+        cached.state = after
+        return VerbOutcome(receipt.answer, self.summary(after), events, after)
 
-    def told(self, state: State) -> str:
-        return encode(state_told(state, self._limits))
+    def summary(self, state: State) -> str:
+        return encode(state_summary(state, self._limit_of(state)))
 
-    def _again(self, done: CommitReceipt, operation: Operation, state: State) -> Outcome:
-        """What a call was answered with when it was first made; the state is that of now."""
+    def _again(self, done: CommitReceipt, operation: Operation, state: State) -> VerbOutcome:
+        """The first answer to a call that was sent again, with the state of now."""
         if done.fingerprint != operation.fingerprint:
             raise ArgumentInvalid("operation_id", "was used for another call already; use a new one for each call")
-        return Outcome(done.answer, self.told(state), now=state)
+        return VerbOutcome(done.answer, self.summary(state), now=state)
 
-    def _commit(self, change: Change, before: State, events: Sequence[Event], after: State) -> Commit:
+    def _commit(self, change: SessionChange, before: State, events: Sequence[Event], after: State) -> Commit:
         assert after.session_id is not None
         return Commit(
             change.key,
@@ -176,19 +183,19 @@ class Sessions:
             before.revision,
             events,
             change.operation,
-            encode(change.tell(before, events, after)),
-            entries_of(before, events, change.texts),
+            encode(change.answer(before, events, after)),
+            entries_of(before, events, change.texts(events)),
             [
-                _summary(change, after, event)
+                _summary(change.key, after, event)
                 for event in events
-                if isinstance(event, BranchFolded) and not event.forced
+                if isinstance(event, WorkFolded) or (isinstance(event, BranchFolded) and not event.forced)
             ],
             _unfolded(before, after) if isinstance(events[-1], SessionRolledBack) else (),
         )
 
-    async def _refresh(self, key: SessionKey, kept: _Kept) -> State:
-        """Bring what is kept up to what the store has."""
-        state = kept.state
+    async def _refresh(self, key: SessionKey, cached: _CachedSession) -> State:
+        """Bring the cached state up to the store's."""
+        state = cached.state
         known = KnownRevision(state.session_id, state.revision) if state.session_id else None
         try:
             log = await self._store.load(key, known)
@@ -196,72 +203,72 @@ class Sessions:
             state = await _replayed(log.events if log else (), before)
         except (LogBroken, EventUnknown) as problem:
             raise StoreInvalid(f"{problem}; was it written by a newer version?") from problem
-        if state.session_id != kept.state.session_id or state.revision > kept.state.revision:
-            kept.state = state  # unless somebody has got further meanwhile
+        if state.session_id != cached.state.session_id or state.revision > cached.state.revision:
+            cached.state = state
         return state
 
     def _is_idle(self, state: State) -> bool:
         return bool(state.revision) and state.last_at <= self._idle_since()
 
     def _idle_since(self) -> str:
-        return moment_told(self._clock() - self._idle)
+        return timestamp(self._clock() - self._idle)
 
     @asynccontextmanager
-    async def _session(self, key: SessionKey) -> AsyncIterator[_Kept]:
-        """One call at a time for a session: in turn they never conflict, side by side they would."""
-        async with self._held(key) as kept:
-            await _acquire(kept.lock)
+    async def _session(self, key: SessionKey) -> AsyncIterator[_CachedSession]:
+        """One writer at a time for a session: side by side they would only conflict."""
+        async with self._in_use(key) as cached:
+            await _acquire(cached.lock)
             try:
-                yield kept
+                yield cached
             finally:
-                kept.lock.release()
+                cached.lock.release()
 
     @asynccontextmanager
-    async def _held(self, key: SessionKey) -> AsyncIterator[_Kept]:
-        """What is kept of a session, and is not forgotten while it is used."""
-        kept = self._kept.setdefault(key, _Kept())
-        self._kept.move_to_end(key)
-        kept.users += 1
-        self._weight -= kept.weight if kept.users == 1 and kept.state.revision else 0
+    async def _in_use(self, key: SessionKey) -> AsyncIterator[_CachedSession]:
+        """The cache entry of a session, which is not evicted while it is in use."""
+        cached = self._cached.setdefault(key, _CachedSession())
+        self._cached.move_to_end(key)
+        cached.users += 1
+        self._weight -= cached.weight if cached.users == 1 and cached.state.revision else 0
         try:
-            yield kept
+            yield cached
         finally:
-            kept.users -= 1
-            self._weight += kept.weight if kept.users == 0 and kept.state.revision else 0
-            self._forget_some(key, kept)
+            cached.users -= 1
+            self._weight += cached.weight if cached.users == 0 and cached.state.revision else 0
+            self._evict(key, cached)
 
-    def _forget_some(self, key: SessionKey, kept: _Kept) -> None:
-        if not kept.users and not kept.state.revision:
-            del self._kept[key]  # nothing is known of it, so nothing is lost
-        while self._weight > WEIGHT_KEPT_MAX:
-            oldest = next((key for key, held in self._kept.items() if not held.users), None)
+    def _evict(self, key: SessionKey, cached: _CachedSession) -> None:
+        if not cached.users and not cached.state.revision:
+            del self._cached[key]
+        while self._weight > WEIGHT_CACHED_MAX:
+            oldest = next((key for key, cached in self._cached.items() if not cached.users), None)
             if oldest is None:
                 return
-            self._weight -= self._kept.pop(oldest).weight
+            self._weight -= self._cached.pop(oldest).weight
 
 
 async def _acquire(lock: asyncio.Lock) -> None:
-    """Wait for one's turn, but not behind a queue that a hanging store holds up."""
+    """Wait for the calls before this one, but not for ever: the store may hang."""
     try:
-        async with asyncio.timeout(TURN_S):
+        async with asyncio.timeout(TURN_TIMEOUT_S):
             await lock.acquire()
     except TimeoutError:
-        raise StoreUnavailable(f"calls before this one have taken {TURN_S:g} s") from None
+        raise StoreUnavailable(f"calls before this one have taken {TURN_TIMEOUT_S:g} s") from None
 
 
 async def _replayed(events: Sequence[Event], state: State) -> State:
-    """The state after events, however many: others get a turn now and then."""
-    for begin_at in range(0, len(events), TURN_EVENTS):
+    """The state after events. Between steps other calls get a turn."""
+    for begin_at in range(0, len(events), REPLAY_STEP_EVENTS):
         if begin_at:
             await asyncio.sleep(0)
-        state = replay(events[begin_at : begin_at + TURN_EVENTS], state)
+        state = replay(events[begin_at : begin_at + REPLAY_STEP_EVENTS], state)
     return state
 
 
-def _decided(change: Change, before: State, at: str) -> list[Event]:
-    if before.revision or not change.begins:
+def _decided(change: SessionChange, before: State, at: str) -> list[Event]:
+    if before.revision or change.new_session is None:
         return change.decide(before, at)
-    started = begin(change.beginning, at)
+    started = change.new_session.started(at)
     events = change.decide(apply(before, started), at)
     return [started, *events] if events else []
 
@@ -275,11 +282,11 @@ def _unfolded(before: State, after: State) -> list[str]:
     ]
 
 
-def _summary(change: Change, after: State, event: BranchFolded) -> Summary:
+def _summary(key: SessionKey, after: State, event: BranchFolded | WorkFolded) -> Summary:
     assert after.session_id is not None
     return Summary(
-        change.key.project_hash,
-        change.beginning.project_path,
+        key.project_hash,
+        after.project_path,
         after.session_id,
         event.branch_id,
         after.branches[event.branch_id].description,
@@ -289,5 +296,5 @@ def _summary(change: Change, after: State, event: BranchFolded) -> Summary:
     )
 
 
-def moment_told(moment: datetime) -> str:
+def timestamp(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -24,7 +24,7 @@ def error_response(error: RequestError) -> Response:
 
 def failure_response(problem: FoldError, fold: FoldService) -> Response:
     """An expected failure, without secrets."""
-    message, data = fold.told_safely(problem)
+    message, data = fold.safe_error(problem)
     log("request.refused", "warning", code=problem.code)
     return error_response(known_error(problem.code, message, data))
 

@@ -18,8 +18,8 @@ from starlette.routing import Route
 from contextfold.common.canonical import encode
 from contextfold.common.exception_location import place_of
 from contextfold.errors import FoldError, StoreUnavailable
-from contextfold.serve.api import Api
-from contextfold.serve.hooks import Hooks
+from contextfold.serve.api import HttpApi
+from contextfold.serve.hooks import HookEndpoints
 from contextfold.serve.http.dashboard_files import DashboardFiles
 from contextfold.serve.http.exchange import MCP_PATH, PROXY_PATH, Receive, Scope, Send
 from contextfold.serve.http.json_responses import JSON, error_response
@@ -49,7 +49,7 @@ class DaemonApplication(Starlette):
 
     def __init__(self, tools: Sequence[Tool], services: DaemonServices, proxy_settings: ProxySettings) -> None:
         self._services = services
-        self._hooks = Hooks(services.fold, services.metrics)
+        self._hooks = HookEndpoints(services.fold, services.metrics)
         self._proxy = Proxy(services.fold, services.metrics, proxy_settings)
         has_fold_tools = any(isinstance(tool, FoldTool) for tool in tools)
         mcp = Route(MCP_PATH, endpoint=McpEndpoint(tools, services), methods=["POST"])
@@ -63,7 +63,7 @@ class DaemonApplication(Starlette):
                 mcp,
                 *hooks,
                 *proxied,
-                *([*Api(services.fold).routes(), *DashboardFiles().routes()] if has_fold_tools else []),
+                *([*HttpApi(services.fold).routes(), *DashboardFiles().routes()] if has_fold_tools else []),
                 Route(MCP_PATH, endpoint=pages.no_stream, methods=["GET", "DELETE"]),
                 Route(f"{MCP_PATH}/tools/list", endpoint=pages.tools, methods=["GET"]),
                 Route("/healthz", endpoint=pages.healthz, methods=["GET"]),
@@ -131,7 +131,7 @@ class StatusPages:
             if self._services.clock() - self._checked_s >= READY_CACHED_S:
                 self._is_ready = await self._check()
                 self._checked_s = self._services.clock()
-        if self._is_ready and not self._services.fold.reports.is_away:
+        if self._is_ready and not self._services.fold.reports.is_unavailable:
             return PlainTextResponse("ready\n")
         return PlainTextResponse(f"{StoreUnavailable.code}: the state store does not take commits\n", 503)
 

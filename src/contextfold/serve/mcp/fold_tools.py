@@ -1,7 +1,8 @@
 """The folding tools, defined once for every transport: name, schema, and what a call does.
 
-Names, descriptions and schemas are the seed's where it gives them. Failures are protocol errors that carry the
-session's state. Importing this module is cheap; a call imports what it needs.
+Names, descriptions and schemas are the contract's where it gives them. Every agent pays for the definitions with every
+request, so together they stay below 900 tokens. Failures are errors of the protocol, with the session's state beside
+them. Importing this module is cheap; a call imports what it needs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from contextfold.common.canonical import Encodable
     from contextfold.fold.service.callers import Caller
     from contextfold.fold.service.fold_service import FoldService
-    from contextfold.fold.service.sessions import Outcome
+    from contextfold.fold.service.sessions import VerbOutcome
 
     Arguments = Mapping[str, object]
 
@@ -30,43 +31,49 @@ META_OPERATION = "contextfold/operation_id"
 REPORTED = "reported"
 
 
-async def _branch(service: FoldService, caller: Caller, arguments: Arguments) -> Outcome:
+async def _branch(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
     from contextfold.fold.tool_arguments import branch_request
 
     return await service.branch(caller, branch_request(arguments))
 
 
-async def _return(service: FoldService, caller: Caller, arguments: Arguments) -> Outcome:
+async def _return(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
     from contextfold.fold.tool_arguments import return_request
 
     return await service.fold(caller, return_request(arguments))
 
 
-async def _status(service: FoldService, caller: Caller, arguments: Arguments) -> Outcome:
+async def _fold(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
+    from contextfold.fold.tool_arguments import fold_request
+
+    return await service.fold_recent_work(caller, fold_request(arguments))
+
+
+async def _status(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
     from contextfold.fold.tool_arguments import look_request
 
     return await service.status(caller, look_request(arguments))
 
 
-async def _list(service: FoldService, caller: Caller, arguments: Arguments) -> Outcome:
+async def _list(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
     from contextfold.fold.tool_arguments import look_request
 
     return await service.list_branches(caller, look_request(arguments))
 
 
-async def _rollback(service: FoldService, caller: Caller, arguments: Arguments) -> Outcome:
+async def _rollback(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
     from contextfold.fold.tool_arguments import rollback_request
 
     return await service.rollback(caller, rollback_request(arguments))
 
 
-async def record(service: FoldService, caller: Caller, arguments: Arguments) -> Outcome:
+async def record(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
     from contextfold.fold.tool_arguments import record_request
 
     return await service.record(caller, record_request(arguments), REPORTED)
 
 
-async def _expand(service: FoldService, caller: Caller, arguments: Arguments) -> Outcome:
+async def _expand(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
     from contextfold.fold.tool_arguments import expand_request
 
     return await service.expand(caller, expand_request(arguments))
@@ -81,11 +88,13 @@ def _text(description: str) -> Encodable:
 
 
 _PROJECT = _text("Absolute path to project directory")
+# Said once: the tools are read together.
+_SAME_PROJECT: Encodable = {"type": "string"}
 
 FOLD_TOOLS = (
     FoldTool(
         "context_branch",
-        "before a subtask whose details the main thread will not need, such as a search or a series of tries",
+        "before a subtask of many calls whose details you will not need, such as a search or a series of attempts",
         "Create sub-trajectory for focused subtask",
         _schema(
             ["description", "prompt", "project_path"],
@@ -98,7 +107,7 @@ FOLD_TOOLS = (
     ),
     FoldTool(
         "context_return",
-        "when the subtask is done or given up; say in the message all that is needed from then on",
+        "when that subtask is done or given up; the message must say everything needed from then on",
         "Fold branch and return to parent with summary",
         _schema(
             ["message", "project_path"],
@@ -110,18 +119,31 @@ FOLD_TOOLS = (
         _return,
     ),
     FoldTool(
+        "context_fold",
+        "after finished work, without a branch; worth it from 5,000 tokens on with more work to come, not near the end",
+        "Replace your finished tool calls since the user's last message by a summary, to keep the context small. Worth "
+        "it from 5,000 tokens on with more work to come, not near the end. Call it beside another call where possible",
+        _schema(
+            ["message", "project_path"],
+            message=_text("All that is still needed: results, files and lines, changes, failures"),
+            project_path=_SAME_PROJECT,
+        ),
+        hints(reads=False),
+        _fold,
+    ),
+    FoldTool(
         "context_branch_status",
         "see which branch is active and how full the context is",
         "Get current branch state",
-        _schema(["project_path"], project_path=_PROJECT),
+        _schema(["project_path"], project_path=_SAME_PROJECT),
         hints(reads=True, repeatable=True),
         _status,
     ),
     FoldTool(
         "context_list_branches",
-        "see every branch of the session and what became of it",
+        "see every branch of the session and its status",
         "List all branches for session",
-        _schema(["project_path"], project_path=_PROJECT),
+        _schema(["project_path"], project_path=_SAME_PROJECT),
         hints(reads=True, repeatable=True),
         _list,
     ),
@@ -131,42 +153,38 @@ FOLD_TOOLS = (
         "Rollback to specific branch point (checkpoint integration)",
         _schema(
             ["project_path", "branch_id"],
-            project_path=_PROJECT,
-            branch_id=_text("Branch to go back to"),
-            restore_state={
-                "type": "boolean",
-                "default": True,
-                "description": "Undo everything since the branch began (true), or only discard later branches (false)",
-            },
+            project_path=_SAME_PROJECT,
+            branch_id={"type": "string"},
+            restore_state={"type": "boolean", "description": "false: keep work, only discard later branches"},
         ),
         hints(reads=False, destroys=True),
         _rollback,
     ),
     FoldTool(
         "context_record",
-        "tell what was done, where no hook does: a tool's output, a file that was read, a message",
-        "Record an operation in the active branch, or on the main thread",
+        "report what was done where no hook does: a tool's output, a file that was read, a message",
+        "Record an operation of yours, where no hook does",
         _schema(
             ["project_path", "type"],
-            project_path=_PROJECT,
-            type=_text("What was done, e.g. tool_call, file_read, message"),
-            content=_text("Its text; counted, scrubbed of secrets and archived"),
-            tokens={"type": "integer", "minimum": 0, "description": "Its tokens, if known better than by the text"},
-            failed={"type": "boolean", "default": False, "description": "Whether it failed"},
+            project_path=_SAME_PROJECT,
+            type=_text("tool_call, file_read, message, …"),
+            content={"type": "string"},
+            tokens={"type": "integer", "minimum": 0},
+            failed={"type": "boolean"},
         ),
         hints(reads=False),
         record,
     ),
     FoldTool(
         "context_expand",
-        "get back what a folded branch did, a page at a time",
-        "Read the archived trajectory of a branch, within a token budget",
+        "read again what was folded, a page at a time",
+        "Read again what was folded",
         _schema(
             ["project_path", "branch_id"],
-            project_path=_PROJECT,
-            branch_id=_text("Branch whose trajectory is wanted"),
-            budget={"type": "integer", "minimum": 200, "description": "Maximum tokens of the answer (default 2000)"},
-            cursor=_text("next_cursor of the page before"),
+            project_path=_SAME_PROJECT,
+            branch_id=_text("Id of the branch or fold"),
+            budget={"type": "integer", "description": "Tokens of the result (default 2000)"},
+            cursor=_text("next_cursor of the last result"),
         ),
         hints(reads=True, repeatable=True),
         _expand,
@@ -203,12 +221,20 @@ async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: 
     except Exception as problem:
         state = await _state(service, caller, arguments, problem)
         raise internal_error(f"{type(problem).__name__} at {place_of(problem)}", state=state, data={}) from problem
-    return ToolResult(outcome.answer, state=outcome.state, counter=service.policy.counter)
+    text = _with_reminder(outcome.answer, service.reminder(outcome))
+    return ToolResult(text, state=outcome.state, counter=service.policy.counter)
+
+
+def _with_reminder(result: str, reminder: str) -> str:
+    """The result, which is a JSON object, with a reminder as its last member where there is one."""
+    from contextfold.common.canonical import encode
+
+    return f'{result[:-1]},"reminder":{encode(reminder)}}}' if reminder else result
 
 
 async def request_error(problem: FoldError, service: FoldService, caller: Caller, arguments: Arguments) -> RequestError:
     """An expected failure as the caller sees it: without secrets, and with the session's state."""
-    message, data = service.told_safely(problem)
+    message, data = service.safe_error(problem)
     reason = f"{problem.code}: {problem.reason}" if problem.reason != problem.message else problem.code
     state = await _state(service, caller, arguments, problem)
     return known_error(problem.code, message, data, reason=reason, state=state)

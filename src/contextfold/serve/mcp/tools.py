@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from contextfold.common.canonical import Encodable
     from contextfold.fold.service.callers import Caller
     from contextfold.fold.service.fold_service import FoldService
-    from contextfold.fold.service.sessions import Outcome
+    from contextfold.fold.service.sessions import VerbOutcome
     from contextfold.resolve.root import CacheRoot
 
     Arguments = Mapping[str, object]
@@ -70,7 +70,7 @@ class FoldTool(Record):
     description: str
     schema: dict[str, Encodable]
     hints: dict[str, bool]
-    handler: Callable[[FoldService, Caller, Arguments], Awaitable[Outcome]]
+    handler: Callable[[FoldService, Caller, Arguments], Awaitable[VerbOutcome]]
 
 
 if TYPE_CHECKING:
@@ -78,13 +78,14 @@ if TYPE_CHECKING:
 
 
 def hints(*, reads: bool, destroys: bool = False, repeatable: bool = False) -> dict[str, bool]:
-    """A tool's annotations for hosts. Every tool works on this product's own state alone."""
-    return {
-        "readOnlyHint": reads,
-        "destructiveHint": destroys,
-        "idempotentHint": repeatable,
-        "openWorldHint": False,
-    }
+    """What a host may show its user about a tool. All of them work on this product's own state alone.
+
+    Only what differs from the protocol's defaults is said: a list of tools is paid for with every request.
+    """
+    if reads:
+        return {"readOnlyHint": True, "openWorldHint": False}
+    said = {"openWorldHint": False} if destroys else {"destructiveHint": False, "openWorldHint": False}
+    return {**said, "idempotentHint": True} if repeatable else said
 
 
 def listing(tool: Tool) -> dict[str, Encodable]:
@@ -107,5 +108,5 @@ def instructions(tools: Sequence[Tool]) -> str:
 
 _ABOUT: dict[type, str] = {
     ResolveTool: "Whole documents for a question and a token budget, from caches built beforehand.",
-    FoldTool: "Do a subtask in a branch and fold it back to a short summary, so that the main thread stays small.",
+    FoldTool: "Keeps a long conversation small: finished work is replaced by a summary and stays readable.",
 }

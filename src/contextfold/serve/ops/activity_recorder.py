@@ -11,8 +11,9 @@ from contextfold.fold.events import (
     OperationCompleted,
     SessionRolledBack,
     SessionStarted,
+    WorkFolded,
 )
-from contextfold.fold.service.activity import Noted
+from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.reports import LOST, PROXY
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
@@ -28,19 +29,19 @@ class ActivityRecorder:
     def __init__(self, metrics: Metrics, tracer: Tracer | None) -> None:
         self._metrics, self._tracer = metrics, tracer
 
-    def __call__(self, noted: Noted) -> None:
-        for rule in noted.rules:
+    def __call__(self, activity: Activity) -> None:
+        for rule in activity.rules:
             self._metrics.redacted(rule)
-        for _ in range(noted.conflicts):
+        for _ in range(activity.conflicts):
             self._metrics.store_conflict()
-        if noted.store_failed:
+        if activity.store_failed:
             self._metrics.store_error()
-        if noted.events:
+        if activity.events:
             self._metrics.store_commit()
-        for event in noted.events:
+        for event in activity.events:
             self._count_event(event)
-        if noted.reports or noted.reports_wait is not None or noted.reports_took_s is not None:
-            self._count_reports(noted)
+        if activity.reports or activity.reports_wait is not None or activity.reports_took_s is not None:
+            self._count_reports(activity)
 
     def _count_event(self, event: Event) -> None:
         metrics = self._metrics
@@ -48,6 +49,9 @@ class ActivityRecorder:
             case BranchFolded():
                 metrics.folded(event.tokens_folded, event.tokens_folded - event.summary_tokens)
                 metrics.branch("folded_unfinished" if event.forced else "folded")
+            case WorkFolded():
+                metrics.folded(event.tokens_folded, event.tokens_folded - event.summary_tokens)
+                metrics.branch("folded")
             case OperationCompleted():
                 metrics.operation(event.source, event.tokens, failed=event.failed)
             case BranchCreated():
@@ -59,22 +63,22 @@ class ActivityRecorder:
             case SessionRolledBack():
                 metrics.session("rolled_back")
 
-    def _count_reports(self, noted: Noted) -> None:
-        for (host, outcome), times in noted.reports.items():
+    def _count_reports(self, activity: Activity) -> None:
+        for (host, outcome), times in activity.reports.items():
             # The proxy counts its requests itself.
             if host != PROXY:
                 self._metrics.hook_report(host, outcome, times)
             if outcome == LOST:
-                problem = noted.reports_failed
+                problem = activity.reports_failed
                 why = {"exception": type(problem).__name__, "raised_at": place_of(problem)} if problem else {}
                 log("reports.lost", "error", host=host, count=times, **why)
-        if noted.reports_wait is not None:
-            waits = noted.reports_wait
+        if activity.reports_wait is not None:
+            waits = activity.reports_wait
             log("reports.waiting" if waits else "reports.tried", "warning" if waits else "info")
-        if noted.reports_took_s is not None:
-            self._metrics.hook_write_took(noted.reports_took_s)
+        if activity.reports_took_s is not None:
+            self._metrics.hook_write_took(activity.reports_took_s)
             if self._tracer is not None:
-                self._tracer.reports_written(noted.reports, noted.reports_took_s)
+                self._tracer.reports_written(activity.reports, activity.reports_took_s)
 
 
 class StoreConnectionLog:

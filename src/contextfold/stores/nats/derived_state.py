@@ -16,7 +16,7 @@ from typing import Final
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import Entry
-from contextfold.fold.events import BranchCreated, BranchFolded, Event, SessionExpired
+from contextfold.fold.events import BranchCreated, BranchFolded, Event, SessionExpired, WorkFolded
 from contextfold.fold.session import EMPTY, State, replay
 from contextfold.fold.store import SessionKey
 from contextfold.stores.nats import records
@@ -55,7 +55,7 @@ class PublishedSession:
             if isinstance(event, BranchCreated):
                 self.prompts[event.branch_id] = event.prompt[:TEXT_MOST]
                 self.weight += len(self.prompts[event.branch_id]) + SHOWN_LEAST // 10
-            elif isinstance(event, BranchFolded):
+            elif isinstance(event, BranchFolded | WorkFolded):
                 self.summaries[event.branch_id] = event.summary[:TEXT_MOST]
                 self.weight += len(self.summaries[event.branch_id])
 

@@ -1,0 +1,127 @@
+"""What an agent is advised to do about its context, and when that pays. Pure; does not know what was advised before.
+
+A model that works in a branch forgets to return, and one that has finished a piece of work does not think of folding
+it. A line beside what it reads reminds it. Each line names something the agent can do now, and is due once: a caller
+gives only advice whose `key` it has not given in the session.
+
+Folding with one call costs a request that reads the whole context, the call's output and the summary's cache write;
+every later request then saves reading what was folded. `requests_until_paid` says after how many it has paid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from contextfold.fold.accounting import Thresholds, percent, warning
+from contextfold.fold.model_catalog import RELATIVE_PRICES, TokenPrices
+from contextfold.fold.session import Branch, State, open_tokens
+
+# Less than this many tokens is never worth a fold.
+TOKENS_WORTH_FOLDING = 5_000
+# Advice is given where a fold has paid after so many further requests.
+PAID_WITHIN_REQUESTS = 10
+# What a fold leaves in the context, and what the model writes for it: medians over recorded conversations.
+SUMMARY_TOKENS = 460
+CALL_OUTPUT_TOKENS = 290
+DESCRIPTION_LENGTH_SHOWN = 60
+_ELLIPSIS = "…"
+_NO_QUOTES = str.maketrans({'"': "’", "'": "’"})
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceSettings:
+    is_on: bool = True
+    # At so many tokens a branch is asked to return; 0 is half of the context.
+    branch_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    # Names the threshold that was passed: it is given once for each.
+    key: str
+    # What to do, as a sentence.
+    suggestion: str
+    # Where the agent stands and what to do, on one line without quotation marks.
+    line: str
+
+
+def requests_until_paid(before_tokens: int, folded_tokens: int, prices: TokenPrices) -> float:
+    """After how many further requests one call that folds so many tokens behind so many others has paid."""
+    saved = prices.cache_read * (folded_tokens - SUMMARY_TOKENS)
+    if saved <= 0:
+        return float("inf")
+    cost = prices.cache_read * (before_tokens + folded_tokens)
+    cost += prices.cache_write_5m * SUMMARY_TOKENS + prices.output * CALL_OUTPUT_TOKENS
+    return cost / saved
+
+
+def pays(before_tokens: int, folded_tokens: int, prices: TokenPrices | None) -> bool:
+    is_large = folded_tokens >= TOKENS_WORTH_FOLDING
+    return is_large and requests_until_paid(before_tokens, folded_tokens, prices or RELATIVE_PRICES) <= (
+        PAID_WITHIN_REQUESTS
+    )
+
+
+def branch_limit(context_tokens: int, settings: AdviceSettings) -> int:
+    return settings.branch_tokens or max(1, context_tokens // 2)
+
+
+def advice_for(
+    state: State,
+    context_tokens: int,
+    thresholds: Thresholds,
+    settings: AdviceSettings,
+    prices: TokenPrices | None,
+    *,
+    waiting_tokens: int = 0,
+) -> list[Advice]:
+    """The advice that holds now, the most urgent first. `waiting_tokens` are reported but not yet recorded."""
+    if not settings.is_on:
+        return []
+    if state.active is not None:
+        return _for_branch(state, state.active, context_tokens, settings, prices, waiting_tokens=waiting_tokens)
+    return _for_main_thread(state, context_tokens, thresholds, prices, waiting_tokens)
+
+
+def _for_branch(
+    state: State,
+    branch: Branch,
+    context_tokens: int,
+    settings: AdviceSettings,
+    prices: TokenPrices | None,
+    *,
+    waiting_tokens: int,
+) -> list[Advice]:
+    tokens, limit = branch.tokens + waiting_tokens, branch_limit(context_tokens, settings)
+    named = f"contextfold: branch {branch.id} ({_described(branch)})"
+    advice = []
+    if tokens >= limit:
+        suggestion = "Call context_return now with what you have found."
+        line = f"{named} is at its limit: {tokens} of {limit} tokens. {suggestion}"
+        advice.append(Advice(f"{branch.id} limit", suggestion, line))
+    if pays(open_tokens(state) - branch.tokens, tokens, prices):
+        suggestion = "When it is done, call context_return with all that is needed later."
+        line = f"{named} is open: {tokens} of {limit} tokens. {suggestion}"
+        advice.append(Advice(f"{branch.id} pays", suggestion, line))
+    return advice
+
+
+def _for_main_thread(
+    state: State, context_tokens: int, thresholds: Thresholds, prices: TokenPrices | None, waiting_tokens: int
+) -> list[Advice]:
+    main, work = state.main.tokens + waiting_tokens, state.main.recent.tokens + waiting_tokens
+    if not pays(main - work, work, prices):
+        return []
+    level = warning(main, context_tokens, thresholds)
+    suggestion = f"Call context_fold with what is still needed of the last {work} tokens of work, if that work is done."
+    used = f"{main} of {context_tokens} tokens ({percent(main, context_tokens)} %)"
+    line = f"contextfold: the main thread holds {used}. {suggestion}"
+    passed = {"high": ("high", "medium", "pays"), "medium": ("medium", "pays"), "none": ("pays",)}[level]
+    return [Advice(f"main {threshold}", suggestion, line) for threshold in passed]
+
+
+def _described(branch: Branch) -> str:
+    text = " ".join(branch.description.translate(_NO_QUOTES).split())
+    if len(text) > DESCRIPTION_LENGTH_SHOWN:
+        text = text[: DESCRIPTION_LENGTH_SHOWN - len(_ELLIPSIS)].rstrip() + _ELLIPSIS
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

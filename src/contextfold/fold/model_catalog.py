@@ -1,0 +1,205 @@
+"""What is known of models, as data: how large their context is, what their tokens cost, what a host's own prompt takes.
+
+Every figure has the date on which it was read and where. A user's file may add models and replace figures
+(`models-file` in the settings; `parse_models`). A model is found by the longest name in the list that its own name
+starts with, so `claude-opus-4-5-20251101` and `us.anthropic.claude-opus-4-5` are both `claude-opus-4-5`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+CONTEXT_TOKENS_UNKNOWN = 32_768
+TOKENS_PER_MILLION = 1_000_000
+# A price is an integer: thousandths of a millionth of a dollar a token are dollars a million tokens times a thousand.
+PRICE_UNITS_PER_DOLLAR = 1_000 * TOKENS_PER_MILLION
+_MILLION_CONTEXT = "[1m]"
+_MILLION_CONTEXT_TOKENS = 1_000_000
+_BEFORE_NAME = re.compile(r"^(?:.*/)?(?:[a-z]{2,4}\.)?(?:anthropic\.|models/)?")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrices:
+    """Prices of one token of each kind, in units that only their ratios or `PRICE_UNITS_PER_DOLLAR` give a meaning."""
+
+    input: int
+    output: int
+    cache_read: int
+    cache_write_5m: int
+    cache_write_1h: int
+
+
+# The usual ratios, for a model whose prices are not known: in hundredths of an input token.
+RELATIVE_PRICES = TokenPrices(100, 500, 10, 125, 200)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    name: str
+    context_tokens: int | None = None
+    # In thousandths of a dollar for a million tokens; None where unknown.
+    prices: TokenPrices | None = None
+    read_on: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCatalog:
+    models: Sequence[ModelFacts]
+
+    def find(self, model: str) -> ModelFacts | None:
+        """The facts of a model by its name as requests give it; None where it is not known."""
+        name = _BEFORE_NAME.sub("", model.lower(), count=1)
+        known = [facts for facts in self.models if name.startswith(facts.name)]
+        return max(known, key=lambda facts: len(facts.name), default=None)
+
+    def context_tokens(self, model: str) -> int | None:
+        if model.lower().endswith(_MILLION_CONTEXT):
+            return _MILLION_CONTEXT_TOKENS
+        facts = self.find(model)
+        return facts.context_tokens if facts else None
+
+    def prices(self, model: str) -> TokenPrices | None:
+        facts = self.find(model)
+        return facts.prices if facts else None
+
+    def with_models(self, models: Sequence[ModelFacts]) -> ModelCatalog:
+        """These before the others; what they leave open is taken from the entry of the same name."""
+        known = {facts.name: facts for facts in self.models}
+        for facts in models:
+            before = known.get(facts.name, facts)
+            known[facts.name] = ModelFacts(
+                facts.name,
+                facts.context_tokens or before.context_tokens,
+                facts.prices or before.prices,
+                facts.read_on,
+                facts.source,
+            )
+        return ModelCatalog(tuple(known.values()))
+
+
+class ModelsInvalid(ValueError):
+    """A user's list of models that cannot be used; the text says why."""
+
+
+def parse_models(tables: Mapping[str, object]) -> list[ModelFacts]:
+    """The models of a user's file: `[models."NAME"]` with `context_tokens` and prices in dollars a million tokens."""
+    models = tables.get("models")
+    if not isinstance(models, Mapping) or tables.keys() != {"models"}:
+        raise ModelsInvalid('must hold tables [models."NAME"] and nothing else')
+    return [_parse_model(str(name), members) for name, members in models.items()]
+
+
+def _parse_model(name: str, members: object) -> ModelFacts:
+    if not isinstance(members, Mapping) or not name.strip():
+        raise ModelsInvalid(f"{name!r} must be a table")
+    rest = dict(members)
+    window = rest.pop("context_tokens", None)
+    if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
+        raise ModelsInvalid(f"{name}: context_tokens must be a whole number above 0")
+    read_on, source = str(rest.pop("read_on", "")), str(rest.pop("source", ""))
+    if not rest:
+        return ModelFacts(name.lower(), window, None, read_on, source)
+    if not {"input", "output"} <= rest.keys() or not rest.keys() <= set(_PRICE_NAMES):
+        raise ModelsInvalid(f"{name}: prices are input and output, and may be {', '.join(_PRICE_NAMES[2:])}")
+    for kind, price in rest.items():
+        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price <= _PRICE_MAX:
+            raise ModelsInvalid(f"{name}: {kind} must be a price in dollars from 0 to {_PRICE_MAX}")
+    return ModelFacts(
+        name.lower(), window, _prices(**{str(kind): price for kind, price in rest.items()}), read_on, source
+    )
+
+
+_PRICE_NAMES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
+_PRICE_MAX = 100_000
+
+
+def _prices(
+    *,
+    input: float,
+    output: float,
+    cache_read: float | None = None,
+    cache_write_5m: float | None = None,
+    cache_write_1h: float | None = None,
+) -> TokenPrices:
+    """Dollars a million tokens; without prices of their own, cached tokens cost what others do."""
+    given = (
+        input,
+        output,
+        input if cache_read is None else cache_read,
+        input if cache_write_5m is None else cache_write_5m,
+        input if cache_write_1h is None else cache_write_1h,
+    )
+    return TokenPrices(*(round(price * 1_000) for price in given))
+
+
+def _claude(name: str, window: int, input: float, *, read: float = 0.1) -> ModelFacts:
+    """Claude models: an output token costs five input tokens, a cache write 1.25 or 2 of them."""
+    prices = _prices(
+        input=input,
+        output=5 * input,
+        cache_read=read * input,
+        cache_write_5m=1.25 * input,
+        cache_write_1h=2 * input,
+    )
+    return ModelFacts(name, window, prices, "2026-10-10", "platform.claude.com/docs/en/about-claude/pricing")
+
+
+def _openai(name: str, window: int, input: float, cached: float, output: float) -> ModelFacts:
+    """OpenAI models: writing to the cache costs nothing beyond the input price."""
+    prices = _prices(input=input, output=output, cache_read=cached)
+    return ModelFacts(name, window, prices, "2026-06-30", "developers.openai.com/api/docs/pricing")
+
+
+def _gemini(name: str, input: float, cached: float, output: float) -> ModelFacts:
+    """Gemini models, prompts up to 200,000 tokens."""
+    prices = _prices(input=input, output=output, cache_read=cached)
+    return ModelFacts(name, 1_048_576, prices, "2026-06-30", "ai.google.dev/gemini-api/docs/pricing")
+
+
+# The window of a Claude model is the one it has without asking for more; `[1m]` behind a name asks for a million.
+MODELS = ModelCatalog(
+    (
+        _claude("claude-fable-5-1", 1_000_000, 10, read=0.025),
+        _claude("claude-mythos-5-1", 1_000_000, 10, read=0.025),
+        _claude("claude-fable-5", 1_000_000, 10),
+        _claude("claude-mythos-5", 1_000_000, 10),
+        _claude("claude-opus-5-5", 1_000_000, 4, read=0.05),
+        _claude("claude-opus-5", 1_000_000, 5),
+        _claude("claude-opus-4-8", 200_000, 5),
+        _claude("claude-opus-4-7", 200_000, 5),
+        _claude("claude-opus-4-6", 200_000, 5),
+        _claude("claude-opus-4-5", 200_000, 5),
+        _claude("claude-opus-4", 200_000, 15),
+        _claude("claude-3-opus", 200_000, 15),
+        _claude("claude-sonnet-5-5", 1_000_000, 2, read=0.05),
+        _claude("claude-sonnet-5", 1_000_000, 2),
+        _claude("claude-sonnet-4", 200_000, 3),
+        _claude("claude-3-7-sonnet", 200_000, 3),
+        _claude("claude-3-5-sonnet", 200_000, 3),
+        _claude("claude-haiku-4-5", 200_000, 1),
+        _claude("claude-3-5-haiku", 200_000, 0.8),
+        _openai("gpt-5.5", 1_000_000, 5, 0.5, 30),
+        _openai("gpt-5.4", 1_000_000, 2.5, 0.25, 15),
+        _openai("gpt-5.4-mini", 1_000_000, 0.75, 0.075, 4.5),
+        _openai("gpt-5.4-nano", 1_000_000, 0.2, 0.02, 1.25),
+        _openai("gpt-5", 272_000, 1.25, 0.125, 10),
+        _openai("gpt-5-mini", 272_000, 0.25, 0.025, 2),
+        _openai("gpt-5-nano", 272_000, 0.05, 0.005, 0.4),
+        _openai("gpt-4.1", 1_000_000, 2, 0.5, 8),
+        _openai("gpt-4.1-mini", 1_000_000, 0.4, 0.1, 1.6),
+        _openai("gpt-4.1-nano", 1_000_000, 0.1, 0.025, 0.4),
+        _openai("gpt-4o", 128_000, 2.5, 1.25, 10),
+        _openai("gpt-4o-mini", 128_000, 0.15, 0.075, 0.6),
+        _openai("o3", 200_000, 2, 0.5, 8),
+        _openai("o4-mini", 200_000, 1.1, 0.275, 4.4),
+        _gemini("gemini-2.5-pro", 1.25, 0.125, 10),
+        _gemini("gemini-2.5-flash", 0.3, 0.03, 2.5),
+    )
+)
+
+# What a host's own prompt and tools take of the window, where it was measured. Requests through the proxy show it, so
+# it is taken off only where no request was seen. Claude Code: 21,000 to 26,000 tokens, measured in 2026.
+HOST_TOKENS: Mapping[str, int] = {"claude-code": 26_000}

@@ -1,0 +1,68 @@
+"""Reads the trajectory of a thread from the archive, in order, wherever its entries are stored. Knows stores' pages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from contextfold.fold.archive import Entry, moved_work, readable
+from contextfold.fold.store import Store, Trajectory
+
+PAGE_ENTRIES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedThread:
+    """A branch by its id; or the main thread of a session, where `branch_id` is None."""
+
+    owner: str
+    project_hash: str
+    branch_id: str | None
+    session_id: str = ""
+
+
+async def thread_entries(
+    store: Store, thread: ArchivedThread, *, after_n: int = 0, characters: int | None = None
+) -> AsyncIterator[Sequence[Entry]]:
+    """Pages of entries after event `after_n`, each of about so many characters. Nothing if the archive has none.
+
+    The operations of a branch that was folded afterwards come first; they are stored with the thread above it.
+    """
+    while found := await _page(store, thread, after_n, characters):
+        if not found.entries:
+            return
+        if work := moved_work(found.entries[0]):
+            above = ArchivedThread(thread.owner, thread.project_hash, work.branch_id, work.session_id)
+            async for entries in _between(store, above, max(after_n, work.after_n), work.before_n, characters):
+                yield entries
+        yield readable(found.entries, found.rollbacks)
+        after_n = found.entries[-1].n
+
+
+async def is_archived(store: Store, thread: ArchivedThread) -> bool:
+    return await _page(store, thread, 0, 1) is not None
+
+
+async def _between(
+    store: Store, thread: ArchivedThread, after_n: int, before_n: int, characters: int | None
+) -> AsyncIterator[Sequence[Entry]]:
+    """The operations of a thread between two events, including those that moved away from it."""
+    while found := await _page(store, thread, after_n, characters):
+        undone = [(start, end) for start, end in found.rollbacks if start >= 0]
+        entries = [entry for entry in found.entries if entry.n < before_n]
+        yield [entry for entry in readable(entries, undone) if entry.kind == "operation"]
+        if len(entries) < len(found.entries) or not entries:
+            return
+        after_n = entries[-1].n
+
+
+async def _page(store: Store, thread: ArchivedThread, after_n: int, characters: int | None) -> Trajectory | None:
+    return await store.trajectory(
+        thread.owner,
+        thread.project_hash,
+        thread.branch_id,
+        session_id=thread.session_id,
+        after_n=after_n,
+        limit=PAGE_ENTRIES,
+        characters=characters,
+    )

@@ -1,0 +1,40 @@
+"""What a user may set about folding, and what follows from it for a session's figures. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from contextfold.fold.accounting import Health, Thresholds, context_limit, health
+from contextfold.fold.advice import Advice, AdviceSettings, advice_for
+from contextfold.fold.ledger.prices import LedgerPrices
+from contextfold.fold.model_catalog import MODELS, RELATIVE_PRICES, ModelCatalog, TokenPrices
+from contextfold.fold.session import Branch, SessionLimits, State
+
+
+@dataclass(frozen=True, slots=True)
+class FoldPolicy:
+    limits: SessionLimits = field(default_factory=SessionLimits)
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    counter: str = "v0"
+    idle_s: int = 24 * 3600
+    archive_days: int = 30
+    summary_days: int = 365
+    advice: AdviceSettings = field(default_factory=AdviceSettings)
+    models: ModelCatalog = MODELS
+    # For models whose prices are not known; in hundredths of an input token.
+    relative_prices: TokenPrices = RELATIVE_PRICES
+
+    @property
+    def ledger_prices(self) -> LedgerPrices:
+        return LedgerPrices(self.models, self.relative_prices)
+
+    def context_limit(self, state: State) -> int:
+        return context_limit(state, self.limits, self.models)
+
+    def health(self, state: State, branch: Branch | None = None, suggestion: str | None = None) -> Health:
+        return replace(health(state, self.context_limit(state), self.thresholds, branch), suggestion=suggestion)
+
+    def advice_for(self, state: State, waiting_tokens: int = 0) -> list[Advice]:
+        prices = self.models.prices(state.model) or self.relative_prices
+        limit = self.context_limit(state)
+        return advice_for(state, limit, self.thresholds, self.advice, prices, waiting_tokens=waiting_tokens)

@@ -1,0 +1,298 @@
+"""The verbs that change a session, each in one place: what it decides on a state, and what it answers. Pure.
+
+    verb.decide(state, at)               events, or an error; texts come scrubbed and tokens counted
+    verb.result(before, events, after)   the tool's result
+    verb.identity                        what makes two calls the same; a retry must have the same one
+
+A service commits the events and calls `decide` again if somebody else was first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
+from contextfold.fold import tool_results
+from contextfold.fold.accounting import Health, context_limit
+from contextfold.fold.events import (
+    BranchCreated,
+    BranchDiscarded,
+    BranchFolded,
+    Event,
+    OperationCompleted,
+    SessionRolledBack,
+    SessionStarted,
+    WorkFolded,
+)
+from contextfold.fold.model_catalog import MODELS, ModelCatalog
+from contextfold.fold.session import Branch, SessionLimits, State, open_tokens
+from contextfold.fold.tool_arguments import DESCRIPTION_LENGTH_MAX
+from contextfold.fold.tool_results import Shape
+
+
+class Verb(Protocol):
+    # Whether it may begin a session; otherwise there must be one.
+    @property
+    def begins_session(self) -> bool: ...
+    @property
+    def identity(self) -> Sequence[str]: ...
+    def decide(self, state: State, at: str) -> list[Event]: ...
+    def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape: ...
+    def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
+        """The texts of the operations among these events, for the archive."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """What a session that does not exist yet begins with."""
+
+    session_id: str
+    project_path: str
+    name: str | None
+
+    def started(self, at: str) -> SessionStarted:
+        return SessionStarted(1, at, self.session_id, self.project_path, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBranch:
+    """`context_branch`: begin a branch under the active one."""
+
+    begins_session: ClassVar[bool] = True
+    branch_id: str
+    description: str
+    prompt: str
+    tokens: int
+    redactions: int
+    limits: SessionLimits
+    models: ModelCatalog = MODELS
+
+    @property
+    def identity(self) -> Sequence[str]:
+        return ("branch", self.description, self.prompt)
+
+    def decide(self, state: State, at: str) -> list[Event]:
+        limits = self.limits
+        if state.depth >= limits.depth:
+            raise LimitReached("branch_depth", limits.depth, "return from a branch first")
+        _check_branch_count(state, limits)
+        total, limit = open_tokens(state) + self.tokens, context_limit(state, limits, self.models)
+        if limits.is_hard and total > limit:
+            raise ContextLimitExceeded(total, limit, _way_out(state))
+        parent_id = state.path[-1] if state.path else None
+        n = state.revision + 1
+        return [
+            BranchCreated(n, at, self.branch_id, parent_id, self.description, self.prompt, self.tokens, self.redactions)
+        ]
+
+    def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape:
+        return tool_results.branched(after.branches[self.branch_id], after)
+
+    def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnFromBranch:
+    """`context_return`: fold a branch, by default the active one. Branches open below it are folded first, the deepest
+    first, without a summary.
+    """
+
+    begins_session: ClassVar[bool] = False
+    branch_id: str | None
+    summary: str
+    summary_tokens: int
+    redactions: int
+
+    @property
+    def identity(self) -> Sequence[str]:
+        return ("return", self.summary, self.branch_id or "")
+
+    def decide(self, state: State, at: str) -> list[Event]:
+        target = self._target(state)
+        below = reversed(state.path[state.path.index(target.id) + 1 :])
+        events: list[Event] = [
+            BranchFolded(n, at, open_id, "", 0, state.branches[open_id].tokens, 0, forced=True)
+            for n, open_id in enumerate(below, state.revision + 1)
+        ]
+        n = state.revision + len(events) + 1
+        summary = (self.summary, self.summary_tokens, target.tokens, self.redactions)
+        return [*events, BranchFolded(n, at, target.id, *summary, forced=False)]
+
+    def _target(self, state: State) -> Branch:
+        target = state.active if self.branch_id is None else state.branches.get(self.branch_id)
+        if target is None and self.branch_id is not None:
+            raise BranchNotFound(self.branch_id, state.session_id)
+        if target is None or target.status != "active":
+            data = {"branch_id": target.id if target else None, "current_status": target.status if target else None}
+            raise BranchStateInvalid("Cannot fold branch: branch is not active", data)
+        return target
+
+    def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape:
+        event = events[-1]
+        assert isinstance(event, BranchFolded)
+        return tool_results.folded(event, after, health)
+
+    def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class FoldRecentWork:
+    """`context_fold`: fold what was done on the active thread since the user's last words, or since the last fold,
+    return or branch point if that is later, without having opened a branch before.
+    """
+
+    begins_session: ClassVar[bool] = False
+    branch_id: str
+    summary: str
+    summary_tokens: int
+    redactions: int
+    limits: SessionLimits
+
+    @property
+    def identity(self) -> Sequence[str]:
+        return ("fold", self.summary)
+
+    def decide(self, state: State, at: str) -> list[Event]:
+        work = state.active_thread.recent
+        if not work.operations:
+            raise BranchStateInvalid("Cannot fold: nothing was done since the last fold", {})
+        _check_branch_count(state, self.limits)
+        parent_id = state.path[-1] if state.path else None
+        description = first_line(self.summary)
+        summary = (self.summary, self.summary_tokens, work.tokens, self.redactions)
+        n = state.revision + 1
+        return [WorkFolded(n, at, self.branch_id, parent_id, description, *summary, work.since)]
+
+    def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape:
+        (event,) = events
+        assert isinstance(event, WorkFolded)
+        return {**tool_results.folded(event, after, health), "session_id": after.session_id}
+
+    def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOperations:
+    """Record what was done on the active thread. No limit refuses it: it has happened."""
+
+    begins_session: ClassVar[bool] = True
+    operations: Sequence[RecordedOperation]
+    # The name of the counter, where it counted the tokens.
+    counter: str | None = None
+
+    @property
+    def identity(self) -> Sequence[str]:
+        return (
+            "record",
+            *(
+                part
+                for done in self.operations
+                for part in (done.type, done.text, str(done.tokens), str(done.failed), done.source)
+            ),
+        )
+
+    def decide(self, state: State, at: str) -> list[Event]:
+        branch_id = state.path[-1] if state.path else None
+        return [
+            OperationCompleted(
+                n,
+                at,
+                # What a compaction leaves belongs to all threads, so it stays when a branch is folded.
+                None if done.compacts else branch_id,
+                done.type,
+                done.tokens,
+                done.source,
+                done.failed,
+                done.redactions,
+                done.call_id,
+                done.compacts,
+                done.by_user,
+                done.model if done.model != state.model else "",
+                done.host if done.host != state.host else "",
+            )
+            for n, done in enumerate(self.operations, state.revision + 1)
+        ]
+
+    def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape:
+        event = events[-1]
+        assert isinstance(event, OperationCompleted)
+        return tool_results.recorded(event, after, health, self.counter)
+
+    def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
+        recorded = (event for event in events if isinstance(event, OperationCompleted))
+        return {event.n: done.text for event, done in zip(recorded, self.operations, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedOperation:
+    """An operation before it has its place in the log."""
+
+    type: str
+    tokens: int
+    source: str
+    failed: bool
+    redactions: int
+    text: str = ""
+    call_id: str = ""
+    compacts: bool = False
+    by_user: bool = False
+    model: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RollBack:
+    """`context_rollback`: go back to where a branch began; every later branch is discarded."""
+
+    begins_session: ClassVar[bool] = False
+    branch_id: str
+    restore_state: bool
+
+    @property
+    def identity(self) -> Sequence[str]:
+        return ("rollback", self.branch_id, str(self.restore_state))
+
+    def decide(self, state: State, at: str) -> list[Event]:
+        target = state.branches.get(self.branch_id)
+        if target is None:
+            raise BranchNotFound(self.branch_id, state.session_id)
+        if target.status == "discarded":
+            data = {"branch_id": self.branch_id, "current_status": target.status}
+            raise BranchStateInvalid("Cannot roll back: branch is discarded", data)
+        created = list(state.branches)
+        later = [one for one in created[created.index(target.id) + 1 :] if state.branches[one].status != "discarded"]
+        # The deepest first, as in a fold.
+        events: list[Event] = [BranchDiscarded(n, at, one) for n, one in enumerate(reversed(later), state.revision + 1)]
+        n = state.revision + len(events) + 1
+        return [*events, SessionRolledBack(n, at, self.branch_id, self.restore_state)]
+
+    def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape:
+        return tool_results.rolled_back(self.branch_id, before, events, after)
+
+    def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
+        return {}
+
+
+def first_line(message: str) -> str:
+    """The first line of a message that is not blank, cut to the length of a description."""
+    line = next((line.strip() for line in message.splitlines() if line.strip()), "")
+    return line[:DESCRIPTION_LENGTH_MAX]
+
+
+def _check_branch_count(state: State, limits: SessionLimits) -> None:
+    if len(state.branches) >= limits.branches:
+        raise LimitReached("branches_per_session", limits.branches, "continue without branches")
+
+
+def _way_out(state: State) -> str:
+    """What an agent over the hard limit can do now."""
+    if state.path:
+        return ContextLimitExceeded.SUGGESTION
+    if state.main.recent.operations:
+        return "Fold finished work with context_fold before continuing"
+    return "Continue without a branch"

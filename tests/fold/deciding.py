@@ -1,0 +1,61 @@
+"""The verbs as plain functions, for tests of the pure core."""
+
+from __future__ import annotations
+
+from contextfold.fold.events import Event, SessionStarted
+from contextfold.fold.session import SessionLimits, State
+from contextfold.fold.verbs import (
+    FoldRecentWork,
+    NewSession,
+    OpenBranch,
+    RecordedOperation,
+    RecordOperations,
+    ReturnFromBranch,
+    RollBack,
+)
+
+
+def begin(at: str, *, session_id: str = "sess_1", project_path: str = "/p", name: str | None = None) -> SessionStarted:
+    return NewSession(session_id, project_path, name).started(at)
+
+
+def branch(
+    state: State,
+    limits: SessionLimits,
+    at: str,
+    *,
+    branch_id: str,
+    description: str,
+    prompt: str,
+    tokens: int,
+    redactions: int,
+) -> list[Event]:
+    return OpenBranch(branch_id, description, prompt, tokens, redactions, limits).decide(state, at)
+
+
+def record(state: State, at: str, *operations: RecordedOperation) -> list[Event]:
+    return RecordOperations(operations).decide(state, at)
+
+
+def fold(
+    state: State, at: str, *, branch_id: str | None, summary: str, summary_tokens: int, redactions: int
+) -> list[Event]:
+    return ReturnFromBranch(branch_id, summary, summary_tokens, redactions).decide(state, at)
+
+
+def fold_recent(
+    state: State,
+    at: str,
+    *,
+    branch_id: str = "br_fold",
+    summary: str = "s",
+    summary_tokens: int = 0,
+    redactions: int = 0,
+    limits: SessionLimits | None = None,
+) -> list[Event]:
+    verb = FoldRecentWork(branch_id, summary, summary_tokens, redactions, limits or SessionLimits())
+    return verb.decide(state, at)
+
+
+def rollback(state: State, at: str, *, branch_id: str, restore_state: bool) -> list[Event]:
+    return RollBack(branch_id, restore_state).decide(state, at)

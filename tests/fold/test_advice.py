@@ -1,0 +1,250 @@
+"""What an agent is advised: only what pays, once for each threshold, and something it can do now."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextfold.fold.accounting import Thresholds
+from contextfold.fold.advice import (
+    DESCRIPTION_LENGTH_SHOWN,
+    TOKENS_WORTH_FOLDING,
+    AdviceSettings,
+    advice_for,
+    requests_until_paid,
+)
+from contextfold.fold.messages import project
+from contextfold.fold.model_catalog import MODELS, RELATIVE_PRICES
+from contextfold.fold.project import project_at
+from contextfold.fold.service.callers import Caller, target_of
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.policy import FoldPolicy
+from contextfold.fold.session import EMPTY, SessionLimits, State, replay
+from contextfold.fold.tool_arguments import branch_request, record_request
+from contextfold.fold.verbs import RecordedOperation
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, call
+from contextfold.serve.mcp.tools import ToolResult
+from contextfold.stores.memory import MemoryStore
+from tests.fold import deciding
+
+AT = "2026-01-01T00:00:00Z"
+LIMIT = 40_000
+ON = AdviceSettings()
+
+
+def state_with(*descriptions: str, main_tokens: int = 0, tokens: Sequence[int] = ()) -> State:
+    """A session with open branches, one in the other, each with some tokens."""
+    state = replay([deciding.begin(AT)], EMPTY)
+    done = RecordedOperation("t", main_tokens, "hook", failed=False, redactions=0)
+    state = replay(deciding.record(state, AT, done), state)
+    for number, description in enumerate(descriptions):
+        events = deciding.branch(
+            state,
+            SessionLimits(),
+            AT,
+            branch_id=f"br_{number}",
+            description=description,
+            prompt="p",
+            tokens=(tokens or [0] * len(descriptions))[number],
+            redactions=0,
+        )
+        state = replay(events, state)
+    return state
+
+
+def lines(state: State, waiting: int = 0, settings: AdviceSettings = ON) -> list[str]:
+    advice = advice_for(state, LIMIT, Thresholds(), settings, RELATIVE_PRICES, waiting_tokens=waiting)
+    return [one.line for one in advice]
+
+
+def test_nothing_is_advised_below_what_is_worth_folding() -> None:
+    assert lines(EMPTY) == []
+    assert lines(state_with(main_tokens=TOKENS_WORTH_FOLDING - 1)) == []
+    assert lines(state_with("d", tokens=[TOKENS_WORTH_FOLDING - 1])) == []
+
+
+def test_an_open_branch_is_named_with_its_tokens_and_the_way_back() -> None:
+    (line,) = lines(state_with("Find the leak", tokens=[6000]))
+    assert line.startswith("contextfold: branch br_0 (Find the leak) is open: 6000 of 20000 tokens. ")
+    assert "context_return" in line
+
+
+def test_of_nested_branches_the_active_one_is_named() -> None:
+    (line,) = lines(state_with("outer", "inner", tokens=[400, 7000]))
+    assert "branch br_1 (inner)" in line
+
+
+def test_what_is_not_recorded_yet_counts() -> None:
+    assert " 6130 of 20000 tokens" in lines(state_with("d", tokens=[100]), waiting=6030)[0]
+
+
+@pytest.mark.parametrize(("tokens", "asks"), [(19_999, False), (20_000, True), (39_000, True)])
+def test_at_the_limit_the_return_is_asked_for_first(tokens: int, asks: bool) -> None:
+    assert ("is at its limit" in lines(state_with("d", tokens=[tokens]))[0]) is asks
+
+
+def test_the_limit_is_half_of_the_context_unless_it_is_set() -> None:
+    state = state_with("d", tokens=[60])
+    assert lines(state) == []
+    assert "is at its limit: 60 of 50 tokens" in lines(state, settings=AdviceSettings(branch_tokens=50))[0]
+
+
+def test_turned_off_nothing_is_advised() -> None:
+    assert lines(state_with("d", tokens=[30_000]), settings=AdviceSettings(is_on=False)) == []
+    assert lines(state_with(main_tokens=30_000), settings=AdviceSettings(is_on=False)) == []
+
+
+def test_the_main_thread_is_advised_to_fold_what_was_done_since_the_user_spoke() -> None:
+    (line,) = lines(state_with(main_tokens=8_000))
+    assert "8000 of 40000 tokens (20 %)" in line
+    assert "context_fold" in line
+    assert "new session" not in line
+
+
+def test_each_threshold_of_the_main_thread_is_one_more_advice() -> None:
+    assert [len(lines(state_with(main_tokens=tokens))) for tokens in (8_000, 20_001, 28_001)] == [1, 2, 3]
+
+
+def test_a_full_main_thread_whose_work_is_folded_already_is_left_alone() -> None:
+    state = state_with(main_tokens=30_000)
+    words = RecordedOperation("prompt", 100, "hook", failed=False, redactions=0, by_user=True)
+    assert lines(replay(deciding.record(state, AT, words), state)) == []
+
+
+def test_it_pays_as_late_as_measured() -> None:
+    """The table of one call afterwards: requests until it has paid, with so much in front and so much folded."""
+    table = {(20_000, 5_000): 10, (20_000, 20_000): 3, (50_000, 5_000): 17, (50_000, 10_000): 8, (100_000, 20_000): 7}
+    assert {given_: -int(-requests_until_paid(*given_, RELATIVE_PRICES) // 1) for given_ in table} == pytest.approx(
+        table, abs=1
+    )
+
+
+def test_a_model_whose_cache_is_cheaper_to_read_is_advised_later() -> None:
+    cheap = MODELS.prices("claude-fable-5-1")
+    assert cheap is not None
+    assert requests_until_paid(50_000, 10_000, cheap) > requests_until_paid(50_000, 10_000, RELATIVE_PRICES)
+
+
+@given(st.text(min_size=1, max_size=200))
+def test_no_description_breaks_the_line_or_looks_like_a_member_of_a_result(description: str) -> None:
+    (line,) = lines(state_with(description, tokens=[6000]))
+    assert line.isprintable()
+    assert not {'"', "'"} & set(line)
+    assert len(line) < 10 * DESCRIPTION_LENGTH_SHOWN + 200
+
+
+def test_a_long_description_is_shortened_and_a_control_character_is_visible() -> None:
+    assert f"({'x' * (DESCRIPTION_LENGTH_SHOWN - 1)}…)" in lines(state_with("x" * 200, tokens=[6000]))[0]
+    assert r"(a b \x1b[2J \u202e)" in lines(state_with("a\n\tb \x1b[2J \u202e", tokens=[6000]))[0]
+
+
+class TestOnce:
+    def results(self, *calls: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
+        tools = {tool.name: tool for tool in FOLD_TOOLS}
+
+        async def scenario() -> list[dict[str, Any]]:
+            policy = FoldPolicy(limits=SessionLimits(context_tokens=LIMIT))
+            service = FoldService(MemoryStore(), standard_scrubber(), policy)
+            made = []
+            for name, arguments in calls:
+                answer = await call(tools[name], service, Caller("local"), {"project_path": "/p", **arguments})
+                assert isinstance(answer, ToolResult)
+                assert len(answer.texts) == 1
+                made.append(json.loads(answer.text))
+            await service.close()
+            return made
+
+        return asyncio.run(scenario())
+
+    def test_a_suggestion_comes_once_for_each_threshold_of_a_session(self) -> None:
+        work = ("context_record", {"type": "t", "tokens": 6_000})
+        results = self.results(*[work] * 6)
+        assert ["suggestion" in result["context_health"] for result in results] == [
+            True,
+            False,
+            False,
+            True,
+            True,
+            False,
+        ]
+
+    def test_a_reminder_is_a_member_of_the_result_and_comes_once(self) -> None:
+        branch = ("context_branch", {"description": "d", "prompt": "p"})
+        work = ("context_record", {"type": "t", "tokens": 6_000})
+        results = self.results(branch, *[work] * 5)
+        assert ["reminder" in result for result in results] == [False, True, False, False, True, False]
+        assert list(results[1])[-1] == "reminder"
+
+    def test_a_session_that_has_ended_is_not_advised(self) -> None:
+        now = datetime(2026, 1, 1, tzinfo=UTC)
+
+        async def scenario() -> tuple[str, str]:
+            nonlocal now
+            service = FoldService(MemoryStore(), standard_scrubber(), clock=lambda: now)
+            key = target_of(Caller("local"), project_at("/p")).key
+            begun = {"description": "d", "prompt": "p", "project_path": "/p"}
+            await service.branch(Caller("local"), branch_request(begun))
+            work = record_request({"type": "t", "tokens": 9_000, "project_path": "/p"})
+            await service.record(Caller("local"), work, "hook")
+            before = service.line(key)
+            service._advised = type(service._advised)()
+            now += timedelta(days=1)
+            after = service.line(key)
+            await service.close()
+            return before, after
+
+        before, after = asyncio.run(scenario())
+        assert before.startswith("contextfold: branch br_")
+        assert after == ""
+
+
+def test_a_request_with_reminders_in_results_is_folded_whatever_the_description_says() -> None:
+    tools = {tool.name: tool for tool in FOLD_TOOLS}
+    described = "why {'error': 1}, \"isError\": true and 'branch_id': 'br_1'"
+
+    async def scenario() -> list[dict[str, object]]:
+        service = FoldService(MemoryStore(), standard_scrubber())
+        work: list[tuple[str, dict[str, object]]] = [
+            ("context_branch", {"description": described, "prompt": "p"}),
+            ("context_branch", {"description": "inner", "prompt": "p"}),
+            ("context_record", {"type": "t", "tokens": 30_000}),
+            ("context_return", {"message": "m"}),
+        ]
+        made: list[dict[str, object]] = [{"role": "user", "content": "Go."}]
+        for number, (name, arguments) in enumerate(work):
+            answer = await call(tools[name], service, Caller("local"), {"project_path": "/p", **arguments})
+            assert isinstance(answer, ToolResult)
+            asked = {"type": "tool_use", "id": f"t{number}", "name": name, "input": arguments}
+            result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": answer.text}
+            made += [{"role": "assistant", "content": [asked]}, {"role": "user", "content": [result]}]
+        await service.close()
+        return made
+
+    receipt = project(asyncio.run(scenario()), "anthropic").receipt
+    assert (len(receipt.folds), receipt.turns_dropped, receipt.reason) == (1, 1, "")
+
+
+class TestTheLimit:
+    def test_is_the_setting_then_the_models_window_then_a_default(self) -> None:
+        policy = FoldPolicy()
+        assert policy.context_limit(EMPTY) == 32_768
+        assert policy.context_limit(replace(EMPTY, model="some-model")) == 32_768
+        assert policy.context_limit(replace(EMPTY, model="claude-opus-4-5-20251101")) == 200_000
+        assert policy.context_limit(replace(EMPTY, model="us.anthropic.claude-sonnet-4-5")) == 200_000
+        assert policy.context_limit(replace(EMPTY, model="claude-sonnet-4-5[1m]")) == 1_000_000
+        set_ = FoldPolicy(limits=SessionLimits(context_tokens=5_000))
+        assert set_.context_limit(replace(EMPTY, model="claude-opus-4-5")) == 5_000
+
+    def test_leaves_out_what_the_host_takes_unless_the_provider_counts_it(self) -> None:
+        state = replace(EMPTY, model="claude-opus-4-5", host="claude-code")
+        assert FoldPolicy().context_limit(state) == 174_000
+        assert FoldPolicy().context_limit(replace(state, requests=("r",))) == 200_000
