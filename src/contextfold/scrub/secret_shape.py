@@ -1,0 +1,171 @@
+"""Decides whether a value looks like a secret. Owns the tests for randomness, placeholders, prose and identifiers.
+
+It sees a value and, where there is one, the name that the value is assigned to. It knows no rule and no text around it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from functools import cache
+
+from contextfold.scrub.rules import ValueShape, compiled
+
+# More bytes of a value would cost time and change no decision.
+JUDGED_BYTES = 256
+# A value under a name such as `token_type` must be at least this long to be a secret.
+RANDOM_BYTES = 16
+# Shorter values, and values that are ordinary words, are common in any text: their copies are left alone.
+COPY_BYTES = 6
+COPY_ENTROPY = 2.3
+
+_PLACEHOLDERS = compiled(
+    r"(?is)(?:"
+    + "|".join(
+        (
+            # $NAME, ${NAME}, $(command). A value with a default has a rule of its own.
+            r"(?-i:\$[A-Z_][A-Z0-9_]*)|\$[a-z_]+|\$\{{1,2}[^{}]*\}{0,2}|\$\([^()]*\)?|\$\[[^\[\]]*\]?",
+            # %NAME%, %(name)s, %s
+            r"%[A-Z_][A-Z0-9_]*%|%\([a-z_]\w*\)[sd]|%[sdv]",
+            # {name}, {{ name }}, #{name}: the braces enclose all of it.
+            r"[#$%@!]?\{\{?-?[^{}]*\}?\}?",
+            # <your token>, [hidden], (none)
+            r"<[^<>]*>?|\[[A-Za-z _-]*\]|\([A-Za-z _-]*\)|<%.*%>",
+            # References to a secret store.
+            r"(?:arn|vault|ssm|sops|op|env|file|secretsmanager|keyvault|gcpsm|kms|ref)(?:\+\w+)?:[a-z/].*",
+            # A path.
+            r"[~.]{0,2}/(?:[A-Za-z_.@~-]{1,30}[0-9]{0,4}/)*(?:[A-Za-z_.@~-]{1,30}[0-9]{0,4})?",
+            r"(?:[A-Za-z_.-]{1,30}/){1,6}[A-Za-z_.-]{0,30}\.[a-z]{2,4}",
+            # The name of another variable.
+            r"(?-i:[A-Z]{2,20}(?:_[A-Z]{1,20}){2,8})",
+            # An address without a query.
+            r"[a-z][a-z+]{1,15}://[^\s@?]*",
+            r"!?(?:none|null|nil|true|false|undefined|yes|no|on|off|empty|unset|default|example|optional|required|"
+            r"string|str|text|varchar|char|bytes|int|integer|number|boolean|object|array|any|unknown|void|hidden|masked|"
+            r"redacted|removed|encrypted|sensitive|omitted|placeholder|dummy|sample|foobar|changeme|change[_-]me|todo|tbd|"
+            r"replaceme|fixme|n/a|not[ _-]?set|invalid|missing|wrong|expired|valid|values?|confirm(?:ation)?|current|"
+            r"incorrect|correct|new|old|reset|forgot|pass|password|passwd|passphrase|secrets?|tokens?|key|api_?key|"
+            r"username|user|login|email|name|type|id|label|title|description|input|field|m(?:in|ax)_?length|"
+            r"bearer|basic|jwt|oauth|oauth2|refresh|access|session|plain|prompt|ask|stdin|manual|auto|never|always)"
+            r"[\]\[)(}{.,;:!?\\/=*]*",
+            r"(?:your|my|enter|insert|replace|example|sample|dummy|fake|todo|some|the)[ _-]+[a-z][a-z _-]*[>\]})]*",
+            r".*(?:x{5,}|\*{3,}|\.{3,}|(?:•){2,}|0{8,}|_{5,}|-{5,}|#{4,}|…).*",
+            # Punctuation alone.
+            r"[^A-Za-z0-9\x80-\xff]*",
+            # A small number: a port, a limit.
+            r"[-+]?[0-9]{1,5}(?:\.[0-9]+)?[a-z]{0,2}[)}\],;]*",
+            r".*(?:[-_.]|\b)(?:placeholder|your[-_](?:own|api|secret|token|key|password)[a-z_-]*|goes[-_ ]here)\b.*",
+        )
+    )
+    + ")",
+    as_bytes=True,
+)
+
+# Sentences and labels: several words, one of which only ever joins other words. A passphrase seldom has one.
+_PROSE = compiled(
+    r"(?is)(?:[^\s]+\s+)*(?:an?|the|is|are|was|to|of|for|in|on|or|and|not|no|your|you|must|please|enter|with|from|has|"
+    r"have|this|that|be|by|as|at|it|if|can|cannot|should|will|do|does|when|than|least|use|set|get|new|all|only|"
+    r"de|la|le|les|el|los|las|un|une|il|per|di|da|del|der|die|das|ein|eine|ist|und|zu|het|een|och|att|för|som|er|med|"
+    r"til|og|av|på|para|por|con|que|não|pas|est)\s.*",
+    as_bytes=True,
+)
+
+# Words of letters, joined or not. Digits occur only where they are customary in names. A random value of any length has
+# digits elsewhere, or capitals that begin no word.
+_HUMP = r"(?:[A-Z]{1,5}[a-z]{2,20}|Id|To|In|Of|On|By|At|Is|Or|As|Db|Ui|Up|No)"
+_CUSTOMARY = (
+    r"(?i:oauth2?|base64|b64|sha-?(?:1|256|384|512)|md5|utf-?8|http[23]|ipv[46]|x509|[rhep]s(?:256|512)|argon2i?d?|"
+    r"pbkdf2|v[0-9]{1,2})"
+)
+_WORD = rf"(?:(?:[a-z]{{1,20}}|{_HUMP})(?:{_HUMP})*[A-Z]{{0,4}}|[A-Z]{{1,30}}|{_CUSTOMARY})"
+_PART = rf"(?:[$_]*{_WORD}(?:_+{_WORD})*_*|[A-Z][a-z]{{0,2}}[0-9]{{3,5}}(?:{_HUMP})+)"
+_MEMBER = r"(?:\.|->|::|\?\.)"
+_NAMES = compiled(
+    # Words with or without something between them.
+    rf"(?s)[^\w]?_{{0,2}}{_WORD}(?:[ _./:@-]{{1,2}}(?:{_WORD}|[0-9]))*_?[^\w]{{0,3}}"
+    # settings.password, ed25519.Ed25519PublicKey
+    rf"|!*[A-Za-z_$]\w*(?:{_MEMBER}{_PART})+[?!]?(?:[;,)}}\]].*)?"
+    # A call or a subscript whose name is made of words, or that ends as code does: os.environ[
+    rf"|[$@&*!]?{_PART}(?:{_MEMBER}{_PART})*[(\[].*"
+    rf"|(?i:[$@&*!]?[a-z_]\w*(?:{_MEMBER}\w+)*(?:<[\w, ]*>)?[(\[](?:.*[^A-Za-z0-9])?)"
+    # @decorated, @file
+    r"|@[A-Za-z_]\w*(?:[./]\w+)*"
+    # True or false in minified code.
+    r"|![01][,;)}].*",
+    as_bytes=True,
+)
+
+# As above, but a few digits may end any word of three letters: an identifier of a program, never a long random value.
+_DIGIT_WORD = rf"(?:{_WORD}|[A-Za-z][a-z]{{2,20}}[0-9]{{1,5}}|[A-Z]{{2,20}}[0-9]{{1,5}}|[a-z][0-9][a-z]|[0-9]{{1,4}})"
+_IDENTIFIERS = compiled(
+    rf"(?s)[^\w]{{0,2}}_{{0,2}}{_DIGIT_WORD}{{1,3}}(?:(?:[ _./:@#+-]|->|::|\?\.){{1,2}}{_DIGIT_WORD}{{1,3}})*_?"
+    r"(?:[^\w]{0,3}|[(\[{<,;].*)",
+    as_bytes=True,
+)
+
+# The last word of a name that describes a secret and does not contain one: token_type, passwordField, secret.name
+_DESCRIBING = compiled(
+    r"(?i)(?:name|names|type|types|kind|file|filename|path|dir|url|uri|urls|endpoint|host|field|fields|label|length|len|"
+    r"size|count|counts|limit|expiry|expires|expiration|expired|ttl|lifetime|timeout|age|regex|regexp|re|pattern|format|"
+    r"policy|prompt|message|msg|error|errors|class|classes|prefix|suffix|header|headers|param|params|parameter|index|idx|"
+    r"algorithm|algo|method|mode|func|function|handler|callback|provider|manager|service|store|storage|cache|list|set|"
+    r"map|table|column|schema|text|title|description|desc|help|usage|docs?|doc|link|placeholder|button|input|form|view|"
+    r"page|screen|icon|color|style|width|height|position|pos|start|end|line|loc|location|range|offset|state|status|"
+    r"required|enabled|disabled|visible|valid|invalid|exists|present|changed|updated|created|at|by|from|to|for|in|of|"
+    r"is|has|usage|usages|use|uses|scope|scopes|issuer|audience|version|strength|rules?|check|checks|test|tests|"
+    r"spec|example|examples|generator|factory|builder|parser|reader|writer|stream|source|ref|reference|arn|alias|"
+    r"model|names?pace|group|role|owner|user|users|username|email|account|domain|region|bucket|feature|option|options|"
+    r"settings?|config|configuration|property|properties|attribute|attr|element|node|selector|event|action|command|"
+    r"separator|delimiter|char|character|characters|encoding|charset|locale|language|lang|template|reset|recovery|"
+    r"confirmation|change|rotation|management|auth|authentication|login|required|optional|default|budget|budgets|"
+    r"per|total|max|min|used|limits?|ratio|rate|price|cost|stats|metrics|details|info|meta|metadata|data|digest|"
+    r"fingerprint|checksum|public|pub|identifier|ids?|hint|question|answer|order|sort|code|codes|exception|warning|"
+    r"notice|log|event|events|request|response|result|results|object|instance|entry|entries|item|items|pair|pairs|"
+    r"exchange|grant|flow|grants|uri|bits|bytes|check|derivation|agreement|schedule|ring|board|word|words|press|down|up)",
+    as_bytes=True,
+)
+_LAST_WORD = compiled(r"(?:[_.:-]|[a-z0-9])([A-Z]?[a-z]{1,15}|[A-Z]{1,15})[0-9]{0,2}$", as_bytes=True)
+# Names in which such a word does not describe: the `id` of a secret id is as good as the secret.
+_SECRET_ALL_THE_SAME = (b"secret_id", b"secretid", b"secret-id")
+
+
+@cache
+def _weight(count: int) -> float:
+    return count * math.log2(count)
+
+
+def entropy(value: bytes) -> float:
+    """Shannon's entropy of the value's bytes, in bits for each."""
+    size = len(value)
+    return math.log2(size) - sum(map(_weight, Counter(value).values())) / size
+
+
+def looks_secret(value: bytes, *, minimum_entropy: float, shape: ValueShape, name: bytes = b"") -> bool:
+    """Whether the value is random enough, no placeholder or prose, and of the shape that its rule asks for."""
+    judged = value[:JUDGED_BYTES]
+    if entropy(judged) < minimum_entropy or _PLACEHOLDERS.fullmatch(judged):
+        return False
+    if b" " in judged and _PROSE.fullmatch(judged):
+        return False
+    if shape == "any" and not name:
+        return True
+    if name and describes_a_secret(name):
+        return len(judged) >= RANDOM_BYTES and not _IDENTIFIERS.fullmatch(judged) and not _NAMES.fullmatch(judged)
+    if shape == "any":
+        return True
+    return not _NAMES.fullmatch(judged) and (shape == "no-name" or not _IDENTIFIERS.fullmatch(judged))
+
+
+def describes_a_secret(name: bytes) -> bool:
+    """Whether a name such as `token_type` says something about a secret rather than being one."""
+    last = _LAST_WORD.search(name)
+    if last is None or not _DESCRIBING.fullmatch(last.group(1)):
+        return False
+    return not name.lower().endswith(_SECRET_ALL_THE_SAME)
+
+
+def copies_are_secret(value: bytes) -> bool:
+    """Whether a value that was redacted once is distinctive enough to be redacted wherever else it occurs."""
+    if len(value) < COPY_BYTES or entropy(value[:JUDGED_BYTES]) < COPY_ENTROPY:
+        return False
+    return not _NAMES.fullmatch(value[:JUDGED_BYTES]) and not _PLACEHOLDERS.fullmatch(value[:JUDGED_BYTES])
