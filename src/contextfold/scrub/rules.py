@@ -13,8 +13,8 @@ import re2  # type: ignore[import-untyped]
 
 from contextfold.record import Record
 
-# What a loosely described value may look like: anything, no words or code, or no identifier either.
-ValueShape = Literal["any", "no-name", "random"]
+# What a loosely described value may look like. Each shape rejects what the one before it rejects.
+ValueShape = Literal["any", "no-word", "no-code", "random"]
 
 RULE_KEYS = {
     "id": str,
@@ -49,7 +49,7 @@ class Rule(Record):
     pattern: str
     group: int = 0
     entropy: float | None = None
-    shape: ValueShape = "no-name"
+    shape: ValueShape = "no-code"
     each: str = ""
     decode: bool = False
 
@@ -202,7 +202,5 @@ def _allowed_pattern(pattern: str, number: int) -> str:
 
 def _rule_off(rule_id: str, number: int) -> str:
     if not RULE_ID.fullmatch(rule_id):
-        raise RulesInvalid(
-            f"allowlist line {number}: 'rule:' needs the id of a rule after it, as a redaction shows it"
-        )
+        raise RulesInvalid(f"allowlist line {number}: 'rule:' needs the id of a rule after it, as a redaction shows it")
     return rule_id

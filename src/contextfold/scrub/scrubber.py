@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import re2  # type: ignore[import-untyped]
 
@@ -41,6 +43,8 @@ LITERALS_MEMORY_BYTES = 64 << 20
 COPIED_VALUES, COPIED_BYTES = 1_000, 512
 # A shorter value that is part of a longer word is not a copy.
 GLUED_COPY_BYTES = 12
+# What is read together with an escape sequence, on either side and up to the end of the line.
+ESCAPE_CONTEXT_BYTES = 100
 # The part of an encoded value that is decoded and searched.
 DECODED_BYTES = 1 << 16
 
@@ -50,14 +54,8 @@ _ALPHANUMERIC = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 _UNRESERVED = re.compile(rb"[^A-Za-z0-9._~-]")
 _BASE64_SIGN = re.compile(rb"[^A-Za-z0-9+/]")
 
-# Each pattern begins with a literal byte, which makes Python's `re` skip to it quickly.
-_BACKSLASH_ESCAPE = re.compile(rb"\\+(?:[nrt\"']|u00(?:0[aAdD9]|2[267]|3[cCdDeE]))")
-_PERCENT_ESCAPE = re.compile(rb"%(?:0[aAdD9]|2[02367cC]|3[aAdDfFbB]|[57][bBdD])")
-_ENTITY = re.compile(rb"&(?:quot|apos|amp|#34|#39|#x27|#x22);")
-_COLOUR = re.compile(rb"\x1b\[[0-9;]{0,12}[mK]")
-_ESCAPED_COLOUR = re.compile(rb"\\(?:u001[bB]|x1[bB]|033|e)\[[0-9;]{0,12}[mK]")
-_MEANING = {b"n": b"\n", b"r": b"\n", b"t": b"\n", b'"': b'"', b"'": b"'"}
-_ENTITY_MEANING = {b"&amp;": b"&", b"&apos;": b"'", b"&#39;": b"'", b"&#x27;": b"'"}
+# Stands between parts of a text that do not adjoin, so that no rule sees them as one.
+_PART_SEPARATOR = b"\n\xff\n"
 
 
 class Scrubbed(Record):
@@ -91,7 +89,9 @@ class Scrubber:
         self._redactions = tuple(b"[REDACTED:%s]" % rule.id.encode() for rule in rules)
         self._known = frozenset(rule.id.encode() for rule in rules)
         if unknown := sorted(allowlist.rules_off - {rule.id for rule in rules}):
-            raise RulesInvalid(f"the allowlist turns off {unknown[0]!r}, which is no rule: take the id from a redaction")
+            raise RulesInvalid(
+                f"the allowlist turns off {unknown[0]!r}, which is no rule: take the id from a redaction"
+            )
         self._patterns = tuple(compiled(rule.pattern, as_bytes=True) for rule in rules)
         self._each = tuple(compiled(rule.each, as_bytes=True) if rule.each else None for rule in rules)
         self._groups = tuple(
@@ -102,33 +102,40 @@ class Scrubber:
         self._allowed_values = frozenset(value.encode("utf-8", "surrogatepass") for value in allowlist.values)
         self._allowed_patterns = tuple(compiled(pattern, as_bytes=False) for pattern in allowlist.patterns)
         active = [rank for rank, rule in enumerate(self._rules) if rule.id not in allowlist.rules_off]
-        keywords = sorted({keyword.lower() for rank in active for keyword in self._rules[rank].keywords})
+        keywords = sorted({keyword for rank in active for keyword in self._rules[rank].keywords})
         self._ranks = tuple(
-            tuple(rank for rank in active if keyword in map(str.lower, self._rules[rank].keywords))
-            for keyword in keywords
+            tuple(rank for rank in active if keyword in self._rules[rank].keywords) for keyword in keywords
         )
+        # The automaton ignores case. A keyword with a capital letter counts only as it is written.
+        self._exact = tuple(keyword.encode() if keyword != keyword.lower() else b"" for keyword in keywords)
         self._keywords = _keyword_set(keywords)
 
     def scrub(self, text: str) -> Scrubbed:
         """The text with every secret that was found replaced by `[REDACTED:rule-id]`."""
         raw = text.encode("utf-8", "surrogatepass")
-        if not self._candidates(raw):
+        ranks = self._candidates(raw)
+        if not ranks:
             return Scrubbed(text, 0, ())
         folded, markers = self._without_redactions(raw)
         copied: dict[bytes, int] = {}
         for _ in range(PASSES):
-            findings = self._findings(folded, copied)
+            findings = self._findings(folded, ranks, copied)
             if not findings:
                 return self._restored(text, folded, markers)
             folded, markers = self._replaced(folded, markers, findings)
+            ranks = self._candidates(folded)
         # Only a hostile text uncovers a new secret in every pass. It is redacted as a whole.
         first = min(finding.rank for finding in findings)
         return self._restored(text, REDACTION_BYTE, [_Marker(self._redactions[first], first)])
 
     def _candidates(self, raw: bytes) -> list[int]:
         """The indexes of the rules that have a keyword in the text."""
-        matched = self._keywords.Match(raw) or ()
-        return sorted({rank for number in matched for rank in self._ranks[number]})
+        ranks: set[int] = set()
+        for number in self._keywords.Match(raw) or ():
+            # The search for an exact keyword is skipped where the rules run anyway.
+            if not ranks.issuperset(self._ranks[number]) and self._exact[number] in raw:
+                ranks.update(self._ranks[number])
+        return sorted(ranks)
 
     def _without_redactions(self, raw: bytes) -> tuple[bytes, list[_Marker]]:
         """The text with one byte for each redaction by one of our rules, and the redactions."""
@@ -145,22 +152,24 @@ class Scrubber:
         pieces.append(raw[done:])
         return REDACTION_BYTE.join(pieces), markers
 
-    def _findings(self, folded: bytes, copied: dict[bytes, int]) -> list[_Finding]:
+    def _findings(self, folded: bytes, ranks: Sequence[int], copied: dict[bytes, int]) -> list[_Finding]:
         """The secrets that one pass finds, merged where they overlap or touch; `copied` gets the new values."""
-        found = list(self._found_by_rules(folded, decoding=True))
+        found = list(self._found_by_rules(folded, ranks))
         for start, end, rank in found:
             self._remember(folded[start:end], rank, copied)
         if found:
             found += _copies(folded, copied)
         return _merged(found)
 
-    def _found_by_rules(self, folded: bytes, *, decoding: bool) -> Iterator[_Finding]:
-        # The meaning of an escape sequence never completes a keyword, so the text as written has all of them.
-        ranks = self._candidates(folded)
-        for reading in _readings(folded) if ranks else ():
+    def _found_by_rules(self, folded: bytes, ranks: Sequence[int]) -> Iterator[_Finding]:
+        for rank in ranks:
+            yield from self._found_by(rank, folded)
+        # The meaning of an escape sequence never completes a keyword, so the same rules apply.
+        meant = _as_meant(folded) if ranks else None
+        if meant is not None:
             for rank in ranks:
-                if decoding or not self._rules[rank].decode:
-                    yield from self._found_by(rank, reading)
+                for start, end, _ in self._found_by(rank, meant.text):
+                    yield from meant.original(start, end, rank)
 
     def _found_by(self, rank: int, folded: bytes) -> Iterator[_Finding]:
         rule, search, groups = self._rules[rank], self._patterns[rank].search, self._groups[rank]
@@ -228,7 +237,8 @@ class Scrubber:
             decoded.decode("ascii")
         except (binascii.Error, UnicodeDecodeError):
             return False
-        return next(self._found_by_rules(decoded, decoding=False), None) is not None
+        ranks = [rank for rank in self._candidates(decoded) if not self._rules[rank].decode]
+        return next(self._found_by_rules(decoded, ranks), None) is not None
 
     def _remember(self, value: bytes, rank: int, copied: dict[bytes, int]) -> None:
         """Add the value and its encodings to the values whose copies are searched for."""
@@ -266,36 +276,96 @@ class Scrubber:
         return Scrubbed((whole + pieces[-1]).decode("utf-8", "surrogatepass"), len(ranks), ids)
 
 
-def _readings(folded: bytes) -> Sequence[bytes]:
-    """The text as written and, if it has escape sequences, the text as meant. Both have every byte at one offset."""
+class _Meant(Record):
+    """The parts of a text that contain escape sequences, with what these mean, joined; and where each part was."""
+
+    text: bytes
+    starts: tuple[int, ...]
+    origins: tuple[int, ...]
+
+    def original(self, start: int, end: int, rank: int) -> Iterator[_Finding]:
+        """The same finding in the original text, unless it spans two parts."""
+        part = bisect_right(self.starts, start) - 1
+        if part + 1 == len(self.starts) or end <= self.starts[part + 1]:
+            moved = self.origins[part] - self.starts[part]
+            yield _Finding(start + moved, end + moved, rank)
+
+
+def _as_meant(folded: bytes) -> _Meant | None:
+    """The lines with escape sequences, and what is near them, read as they are meant; None if there are none."""
+    changed: list[tuple[int, int]] = []
     meant = folded
-    if b"\\" in meant:
-        meant = _BACKSLASH_ESCAPE.sub(_unescaped, _ESCAPED_COLOUR.sub(_blank, meant))
-    if b"\x1b[" in meant:
-        meant = _COLOUR.sub(_blank, meant)
-    if b"%" in meant:
-        meant = _PERCENT_ESCAPE.sub(_percent_decoded, meant)
-    if b"&" in meant:
-        meant = _ENTITY.sub(_entity_decoded, meant)
-    return (folded,) if meant == folded else (folded, meant)
+    for sign, pattern, meaning in _ESCAPES:
+        if sign in meant:
+            meant = pattern.sub(partial(_noted, changed, meaning), meant)
+    if not changed:
+        return None
+    pieces: list[bytes] = []
+    starts: list[int] = []
+    origins: list[int] = []
+    size = done = 0
+    for first, last in _with_context(folded, changed):
+        starts.append(size)
+        origins.append(first)
+        pieces.append(meant[first:last])
+        size += last - first + len(_PART_SEPARATOR)
+        done = last
+    assert done <= len(folded)
+    return _Meant(_PART_SEPARATOR.join(pieces), tuple(starts), tuple(origins))
 
 
-def _blank(escape: re.Match[bytes]) -> bytes:
-    return b" " * len(escape.group())
+def _noted(changed: list[tuple[int, int]], meaning: Callable[[bytes], bytes], escape: re.Match[bytes]) -> bytes:
+    changed.append(escape.span())
+    return meaning(escape.group()).rjust(escape.end() - escape.start())
 
 
-def _unescaped(escape: re.Match[bytes]) -> bytes:
-    written = escape.group()
-    sign = _MEANING.get(written[-1:]) if b"u00" not in written else bytes([int(written[-2:], 16)])
-    return (sign or b" ").rjust(len(written))
+def _with_context(folded: bytes, changed: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The spans with some context on both sides, extended to whole lines, in order and without overlaps."""
+    first = last = -1
+    for start, end in sorted(changed):
+        if end + ESCAPE_CONTEXT_BYTES <= last:
+            continue
+        begin = (
+            folded.rfind(b"\n", 0, max(0, start - ESCAPE_CONTEXT_BYTES)) + 1
+            if start - ESCAPE_CONTEXT_BYTES > last
+            else last
+        )
+        stop = folded.find(b"\n", end + ESCAPE_CONTEXT_BYTES)
+        if begin > last:
+            if first >= 0:
+                yield first, last
+            first = begin
+        last = len(folded) if stop < 0 else stop + 1
+    yield first, last
 
 
-def _percent_decoded(escape: re.Match[bytes]) -> bytes:
-    return bytes([int(escape.group()[1:], 16)]).rjust(3)
+def _blank(_written: bytes) -> bytes:
+    return b" "
 
 
-def _entity_decoded(entity: re.Match[bytes]) -> bytes:
-    return _ENTITY_MEANING.get(entity.group(), b'"').rjust(len(entity.group()))
+def _unescaped(written: bytes) -> bytes:
+    if b"u00" in written:
+        return bytes([int(written[-2:], 16)])
+    return written[-1:] if written[-1:] in b"\"'" else b"\n"
+
+
+def _percent_decoded(written: bytes) -> bytes:
+    return bytes([int(written[1:], 16)])
+
+
+def _entity_decoded(written: bytes) -> bytes:
+    return {b"&amp;": b"&", b"&apos;": b"'", b"&#39;": b"'", b"&#x27;": b"'"}.get(written, b'"')
+
+
+# The escape sequences: a byte without which there are none, the pattern, and what a match means. Each pattern begins with
+# a literal, which makes Python's `re` skip to it quickly.
+_ESCAPES: tuple[tuple[bytes, re.Pattern[bytes], Callable[[bytes], bytes]], ...] = (
+    (b"\\", re.compile(rb"\\(?:u001[bB]|x1[bB]|033|e)\[[0-9;]{0,12}[mK]"), _blank),
+    (b"\\", re.compile(rb"\\+(?:[nrt\"']|u00(?:0[aAdD9]|2[267]|3[cCdDeE]))"), _unescaped),
+    (b"\x1b[", re.compile(rb"\x1b\[[0-9;]{0,12}[mK]"), _blank),
+    (b"%", re.compile(rb"%(?:0[aAdD9]|2[02367cC]|3[aAdDfFbB]|[57][bBdD])"), _percent_decoded),
+    (b"&", re.compile(rb"&(?:quot|apos|amp|#34|#39|#x27|#x22);"), _entity_decoded),
+)
 
 
 def _forms(value: bytes) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ JUDGED_BYTES = 256
 RANDOM_BYTES = 16
 # Shorter values, and values that are ordinary words, are common in any text: their copies are left alone.
 COPY_BYTES = 6
+IDENTIFIER_COPY_BYTES = 8
 COPY_ENTROPY = 2.3
 
 _PLACEHOLDERS = compiled(
@@ -37,12 +38,12 @@ _PLACEHOLDERS = compiled(
             r"[~.]{0,2}/(?:[A-Za-z_.@~-]{1,30}[0-9]{0,4}/)*(?:[A-Za-z_.@~-]{1,30}[0-9]{0,4})?",
             r"(?:[A-Za-z_.-]{1,30}/){1,6}[A-Za-z_.-]{0,30}\.[a-z]{2,4}",
             # The name of another variable.
-            r"(?-i:[A-Z]{2,20}(?:_[A-Z]{1,20}){2,8})",
+            r"(?-i:[A-Z][A-Z0-9]{1,20}(?:_[A-Z0-9]{1,20}){2,8})",
             # An address without a query.
             r"[a-z][a-z+]{1,15}://[^\s@?]*",
             r"!?(?:none|null|nil|true|false|undefined|yes|no|on|off|empty|unset|default|example|optional|required|"
             r"string|str|text|varchar|char|bytes|int|integer|number|boolean|object|array|any|unknown|void|hidden|masked|"
-            r"redacted|removed|encrypted|sensitive|omitted|placeholder|dummy|sample|foobar|changeme|change[_-]me|todo|tbd|"
+            r"redacted|removed|encrypted|sensitive|omitted|placeholder|dummy|sample|foo|bar|baz|foobar|changeme|change[_-]me|todo|tbd|"
             r"replaceme|fixme|n/a|not[ _-]?set|invalid|missing|wrong|expired|valid|values?|confirm(?:ation)?|current|"
             r"incorrect|correct|new|old|reset|forgot|pass|password|passwd|passphrase|secrets?|tokens?|key|api_?key|"
             r"username|user|login|email|name|type|id|label|title|description|input|field|m(?:in|ax)_?length|"
@@ -50,6 +51,14 @@ _PLACEHOLDERS = compiled(
             r"[\]\[)(}{.,;:!?\\/=*]*",
             r"(?:your|my|enter|insert|replace|example|sample|dummy|fake|todo|some|the)[ _-]+[a-z][a-z _-]*[>\]})]*",
             r".*(?:x{5,}|\*{3,}|\.{3,}|(?:•){2,}|0{8,}|_{5,}|-{5,}|#{4,}|…).*",
+            # A string with a variable in it: secret${index}
+            r"[\w./: -]*\$\{[\w.$\[\]()+ ]+\}.*",
+            # A regular expression or a format.
+            r".*(?:\(\?[:=!<P]|\[\^?%s|%s[)|\]]|\[a-z]-|\[\^).*",
+            # The text between two strings: 'password=' + value + ', port='
+            r"[,;)\]}+][\s)].*|[,)]\s*\w.*",
+            # A public key.
+            r"(?-i:MFkw|MIIBIj|MIICIj|MIGfMA|MCowBQ|MHYwEA|MIIC[Ij]|AAAA[BCE][23]).*",
             # Punctuation alone.
             r"[^A-Za-z0-9\x80-\xff]*",
             # A small number: a port, a limit.
@@ -82,23 +91,33 @@ _PART = rf"(?:[$_]*{_WORD}(?:_+{_WORD})*_*|[A-Z][a-z]{{0,2}}[0-9]{{3,5}}(?:{_HUM
 _MEMBER = r"(?:\.|->|::|\?\.)"
 _NAMES = compiled(
     # Words with or without something between them.
-    rf"(?s)[^\w]?_{{0,2}}{_WORD}(?:[ _./:@-]{{1,2}}(?:{_WORD}|[0-9]))*_?[^\w]{{0,3}}"
+    rf"(?s)[^\w]?_{{0,2}}{_WORD}(?:[ _./:@=*-]{{1,3}}(?:{_WORD}|[0-9]))*_?[^\w]{{0,3}}"
     # settings.password, ed25519.Ed25519PublicKey
     rf"|!*[A-Za-z_$]\w*(?:{_MEMBER}{_PART})+[?!]?(?:[;,)}}\]].*)?"
-    # A call or a subscript whose name is made of words, or that ends as code does: os.environ[
-    rf"|[$@&*!]?{_PART}(?:{_MEMBER}{_PART})*[(\[].*"
-    rf"|(?i:[$@&*!]?[a-z_]\w*(?:{_MEMBER}\w+)*(?:<[\w, ]*>)?[(\[](?:.*[^A-Za-z0-9])?)"
     # @decorated, @file
-    r"|@[A-Za-z_]\w*(?:[./]\w+)*"
-    # True or false in minified code.
-    r"|![01][,;)}].*",
+    r"|@[A-Za-z_]\w*(?:[./]\w+)*",
+    as_bytes=True,
+)
+
+# Expressions, which can only be code where the value has no quotes.
+_CODE = compiled(
+    # A call or a subscript whose name has no digits, or that ends as code does: os.environ[, load2(path)
+    rf"(?s)[$@&*!(]{{0,3}}[A-Za-z_$]+(?:{_MEMBER}[A-Za-z_$]+)*(?:<[\w, ]*>)?!?[(\[].*"
+    rf"|[$@&*!(]{{0,3}}[A-Za-z_]\w*(?:{_MEMBER}\w+)*(?:<[\w, ]*>)?!?[(\[](?:.*[^A-Za-z0-9])?"
+    # A generated identifier.
+    r"|[A-Za-z_$][\w$]*\$[0-9]+(?:[.(,;].*)?"
+    # True or false in minified code, and other expressions.
+    r"|![01][,;)}].*|[\w.$]+\?[\w.$]+[.(:].*|.*(?:\}\)|\)\.|\}\}[a-z;,]|\(\)|\(\(|\)\{|=>|&&|\|\|).*",
     as_bytes=True,
 )
 
 # As above, but a few digits may end any word of three letters: an identifier of a program, never a long random value.
-_DIGIT_WORD = rf"(?:{_WORD}|[A-Za-z][a-z]{{2,20}}[0-9]{{1,5}}|[A-Z]{{2,20}}[0-9]{{1,5}}|[a-z][0-9][a-z]|[0-9]{{1,4}})"
+_DIGIT_WORD = (
+    rf"(?:{_WORD}|(?:[A-Za-z]?[a-z]{{2,20}}|{_HUMP})(?:{_HUMP})*[0-9]{{1,5}}(?:(?:{_HUMP})+[0-9]{{0,5}})?"
+    r"|[A-Z]{2,20}[0-9]{1,5}[A-Z]{0,10}|[a-z]{1,20}[0-9][a-z]{1,20}|[0-9]{1,4})"
+)
 _IDENTIFIERS = compiled(
-    rf"(?s)[^\w]{{0,2}}_{{0,2}}{_DIGIT_WORD}{{1,3}}(?:(?:[ _./:@#+-]|->|::|\?\.){{1,2}}{_DIGIT_WORD}{{1,3}})*_?"
+    rf"(?s)[^\w]{{0,2}}_{{0,2}}{_DIGIT_WORD}(?:(?:[ _./:@#+=*-]|->|::|\?\.){{1,2}}{_DIGIT_WORD})*_?"
     r"(?:[^\w]{0,3}|[(\[{<,;].*)",
     as_bytes=True,
 )
@@ -121,7 +140,9 @@ _DESCRIBING = compiled(
     r"per|total|max|min|used|limits?|ratio|rate|price|cost|stats|metrics|details|info|meta|metadata|data|digest|"
     r"fingerprint|checksum|public|pub|identifier|ids?|hint|question|answer|order|sort|code|codes|exception|warning|"
     r"notice|log|event|events|request|response|result|results|object|instance|entry|entries|item|items|pair|pairs|"
-    r"exchange|grant|flow|grants|uri|bits|bytes|check|derivation|agreement|schedule|ring|board|word|words|press|down|up)",
+    r"exchange|grant|flow|grants|uri|bits|bytes|check|derivation|agreement|schedule|ring|board|word|words|press|down|up|"
+    r"mgr|realm|processor|variants?|terminator|compound|stack|buffer|matcher|lexer|identity|bundle|pool|queue|topic|interval|"
+    r"window|delta|span|seconds|minutes|hours|days)",
     as_bytes=True,
 )
 _LAST_WORD = compiled(r"(?:[_.:-]|[a-z0-9])([A-Z]?[a-z]{1,15}|[A-Z]{1,15})[0-9]{0,2}$", as_bytes=True)
@@ -147,13 +168,15 @@ def looks_secret(value: bytes, *, minimum_entropy: float, shape: ValueShape, nam
         return False
     if b" " in judged and _PROSE.fullmatch(judged):
         return False
-    if shape == "any" and not name:
-        return True
     if name and describes_a_secret(name):
-        return len(judged) >= RANDOM_BYTES and not _IDENTIFIERS.fullmatch(judged) and not _NAMES.fullmatch(judged)
+        shape = "random"
+        if len(judged) < RANDOM_BYTES:
+            return False
     if shape == "any":
         return True
-    return not _NAMES.fullmatch(judged) and (shape == "no-name" or not _IDENTIFIERS.fullmatch(judged))
+    if _NAMES.fullmatch(judged) or (shape != "no-word" and _CODE.fullmatch(judged)):
+        return False
+    return shape != "random" or not _IDENTIFIERS.fullmatch(judged)
 
 
 def describes_a_secret(name: bytes) -> bool:
@@ -168,4 +191,7 @@ def copies_are_secret(value: bytes) -> bool:
     """Whether a value that was redacted once is distinctive enough to be redacted wherever else it occurs."""
     if len(value) < COPY_BYTES or entropy(value[:JUDGED_BYTES]) < COPY_ENTROPY:
         return False
-    return not _NAMES.fullmatch(value[:JUDGED_BYTES]) and not _PLACEHOLDERS.fullmatch(value[:JUDGED_BYTES])
+    judged = value[:JUDGED_BYTES]
+    if len(value) < IDENTIFIER_COPY_BYTES and _IDENTIFIERS.fullmatch(judged):
+        return False
+    return not _NAMES.fullmatch(judged) and not _PLACEHOLDERS.fullmatch(judged)
