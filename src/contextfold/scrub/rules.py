@@ -26,6 +26,7 @@ RULE_KEYS = {
     "shape": str,
     "each": str,
     "decode": bool,
+    "near": bool,
 }
 REQUIRED_KEYS = ("id", "description", "keywords", "pattern")
 RULE_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -52,6 +53,7 @@ class Rule(Record):
     shape: ValueShape = "no-code"
     each: str = ""
     decode: bool = False
+    near: bool = False
 
 
 class Allowlist(Record):

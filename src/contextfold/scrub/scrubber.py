@@ -43,6 +43,8 @@ LITERALS_MEMORY_BYTES = 64 << 20
 COPIED_VALUES, COPIED_BYTES = 1_000, 512
 # A shorter value that is part of a longer word is not a copy.
 GLUED_COPY_BYTES = 12
+# The lines after a keyword in which the rules that are marked as near look for a secret.
+NEAR_LINES = 3
 # What is read together with an escape sequence, on either side and up to the end of the line.
 ESCAPE_CONTEXT_BYTES = 100
 # The part of an encoded value that is decoded and searched.
@@ -106,9 +108,10 @@ class Scrubber:
         self._ranks = tuple(
             tuple(rank for rank in active if keyword in self._rules[rank].keywords) for keyword in keywords
         )
-        # The automaton ignores case. A keyword with a capital letter counts only as it is written.
-        self._exact = tuple(keyword.encode() if keyword != keyword.lower() else b"" for keyword in keywords)
         self._keywords = _keyword_set(keywords)
+        self._near_lines = _near_lines(
+            sorted({word for rank in active if rules[rank].near for word in rules[rank].keywords})
+        )
 
     def scrub(self, text: str) -> Scrubbed:
         """The text with every secret that was found replaced by `[REDACTED:rule-id]`."""
@@ -130,12 +133,8 @@ class Scrubber:
 
     def _candidates(self, raw: bytes) -> list[int]:
         """The indexes of the rules that have a keyword in the text."""
-        ranks: set[int] = set()
-        for number in self._keywords.Match(raw) or ():
-            # The search for an exact keyword is skipped where the rules run anyway.
-            if not ranks.issuperset(self._ranks[number]) and self._exact[number] in raw:
-                ranks.update(self._ranks[number])
-        return sorted(ranks)
+        matched = self._keywords.Match(raw) or ()
+        return sorted({rank for number in matched for rank in self._ranks[number]})
 
     def _without_redactions(self, raw: bytes) -> tuple[bytes, list[_Marker]]:
         """The text with one byte for each redaction by one of our rules, and the redactions."""
@@ -162,14 +161,22 @@ class Scrubber:
         return _merged(found)
 
     def _found_by_rules(self, folded: bytes, ranks: Sequence[int]) -> Iterator[_Finding]:
-        for rank in ranks:
-            yield from self._found_by(rank, folded)
+        near = [rank for rank in ranks if self._rules[rank].near]
+        far = [rank for rank in ranks if not self._rules[rank].near]
+        yield from self._found_in(folded, far, near)
         # The meaning of an escape sequence never completes a keyword, so the same rules apply.
         meant = _as_meant(folded) if ranks else None
         if meant is not None:
-            for rank in ranks:
-                for start, end, _ in self._found_by(rank, meant.text):
-                    yield from meant.original(start, end, rank)
+            for finding in self._found_in(meant.text, far, near):
+                yield from meant.original(finding)
+
+    def _found_in(self, folded: bytes, far: Sequence[int], near: Sequence[int]) -> Iterator[_Finding]:
+        for rank in far:
+            yield from self._found_by(rank, folded)
+        lines = _parts(folded, [match.span() for match in self._near_lines.finditer(folded)]) if near else None
+        for rank in near if lines else ():
+            for finding in self._found_by(rank, lines.text):
+                yield from lines.original(finding)
 
     def _found_by(self, rank: int, folded: bytes) -> Iterator[_Finding]:
         rule, search, groups = self._rules[rank], self._patterns[rank].search, self._groups[rank]
@@ -276,22 +283,36 @@ class Scrubber:
         return Scrubbed((whole + pieces[-1]).decode("utf-8", "surrogatepass"), len(ranks), ids)
 
 
-class _Meant(Record):
-    """The parts of a text that contain escape sequences, with what these mean, joined; and where each part was."""
+class _Parts(Record):
+    """Parts of a text, joined, and the offsets of each part: in the joined text and in the original."""
 
     text: bytes
     starts: tuple[int, ...]
     origins: tuple[int, ...]
 
-    def original(self, start: int, end: int, rank: int) -> Iterator[_Finding]:
+    def original(self, finding: _Finding) -> Iterator[_Finding]:
         """The same finding in the original text, unless it spans two parts."""
+        start, end, rank = finding
         part = bisect_right(self.starts, start) - 1
         if part + 1 == len(self.starts) or end <= self.starts[part + 1]:
             moved = self.origins[part] - self.starts[part]
             yield _Finding(start + moved, end + moved, rank)
 
 
-def _as_meant(folded: bytes) -> _Meant | None:
+def _parts(text: bytes, spans: Sequence[tuple[int, int]]) -> _Parts | None:
+    """The parts of the text that the spans enclose; None without spans."""
+    if not spans:
+        return None
+    starts: list[int] = []
+    size = 0
+    for first, last in spans:
+        starts.append(size)
+        size += last - first + len(_PART_SEPARATOR)
+    joined = _PART_SEPARATOR.join(text[first:last] for first, last in spans)
+    return _Parts(joined, tuple(starts), tuple(first for first, _ in spans))
+
+
+def _as_meant(folded: bytes) -> _Parts | None:
     """The lines with escape sequences, and what is near them, read as they are meant; None if there are none."""
     changed: list[tuple[int, int]] = []
     meant = folded
@@ -300,18 +321,7 @@ def _as_meant(folded: bytes) -> _Meant | None:
             meant = pattern.sub(partial(_noted, changed, meaning), meant)
     if not changed:
         return None
-    pieces: list[bytes] = []
-    starts: list[int] = []
-    origins: list[int] = []
-    size = done = 0
-    for first, last in _with_context(folded, changed):
-        starts.append(size)
-        origins.append(first)
-        pieces.append(meant[first:last])
-        size += last - first + len(_PART_SEPARATOR)
-        done = last
-    assert done <= len(folded)
-    return _Meant(_PART_SEPARATOR.join(pieces), tuple(starts), tuple(origins))
+    return _parts(meant, _with_context(folded, changed))
 
 
 def _noted(changed: list[tuple[int, int]], meaning: Callable[[bytes], bytes], escape: re.Match[bytes]) -> bytes:
@@ -319,24 +329,19 @@ def _noted(changed: list[tuple[int, int]], meaning: Callable[[bytes], bytes], es
     return meaning(escape.group()).rjust(escape.end() - escape.start())
 
 
-def _with_context(folded: bytes, changed: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _with_context(folded: bytes, changed: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The spans with some context on both sides, extended to whole lines, in order and without overlaps."""
-    first = last = -1
+    spans: list[tuple[int, int]] = []
     for start, end in sorted(changed):
+        first, last = spans[-1] if spans else (0, 0)
         if end + ESCAPE_CONTEXT_BYTES <= last:
             continue
-        begin = (
-            folded.rfind(b"\n", 0, max(0, start - ESCAPE_CONTEXT_BYTES)) + 1
-            if start - ESCAPE_CONTEXT_BYTES > last
-            else last
-        )
-        stop = folded.find(b"\n", end + ESCAPE_CONTEXT_BYTES)
-        if begin > last:
-            if first >= 0:
-                yield first, last
-            first = begin
-        last = len(folded) if stop < 0 else stop + 1
-    yield first, last
+        stop = folded.find(b"\n", end + ESCAPE_CONTEXT_BYTES) + 1 or len(folded)
+        if spans and start - ESCAPE_CONTEXT_BYTES <= last:
+            spans[-1] = (first, stop)
+        else:
+            spans.append((folded.rfind(b"\n", last, max(last, start - ESCAPE_CONTEXT_BYTES)) + 1 or last, stop))
+    return spans
 
 
 def _blank(_written: bytes) -> bytes:
@@ -421,19 +426,31 @@ def _merged(found: Iterable[_Finding]) -> list[_Finding]:
 
 
 def _keyword_set(keywords: Sequence[str]) -> re2.Set:
-    """All keywords in one automaton. It is tested, because one that runs out of memory would report no match."""
+    """All keywords in one automaton; a keyword with a capital letter matches only as it is written.
+
+    The automaton is tested, because one that runs out of memory would report no match.
+    """
     options = re2.Options()
-    options.literal = True
-    options.case_sensitive = False
     options.encoding = re2.Options.Encoding.LATIN1
     options.max_mem = LITERALS_MEMORY_BYTES
     found = re2.Set.SearchSet(options)
     for keyword in keywords:
-        found.Add(keyword.encode("utf-8"))
+        found.Add((b"" if keyword != keyword.lower() else b"(?i)") + _quoted(keyword.encode("utf-8")))
     found.Compile()
     everything = "\n".join(keywords).encode("utf-8")
     assert not keywords or len(found.Match(everything) or ()) == len(keywords), "the keyword automaton has no memory"
     return found
+
+
+def _near_lines(keywords: Sequence[str]) -> re2._Regexp:
+    """A pattern of the longest runs of lines in which a line with a keyword is never more than a few lines away."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.case_sensitive = False
+    options.longest_match = True
+    options.never_capture = True
+    words = b"|".join(_quoted(keyword.encode("utf-8")) for keyword in keywords) or rb"[^\x00-\xff]"
+    return re2.compile(rb"(?:[^\n]*(?:%s)[^\n]*(?:\n|$)(?:[^\n]*(?:\n|$)){0,%d})+" % (words, NEAR_LINES), options)
 
 
 def _secret_span(match: re2._Match, groups: range) -> tuple[int, int]:
