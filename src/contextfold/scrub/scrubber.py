@@ -19,7 +19,6 @@ import binascii
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 
 import re2  # type: ignore[import-untyped]
 
@@ -45,8 +44,8 @@ COPIED_VALUES, COPIED_BYTES = 1_000, 512
 GLUED_COPY_BYTES = 12
 # The lines after a keyword in which the rules that are marked as near look for a secret.
 NEAR_LINES = 3
-# What is read together with an escape sequence, on either side and up to the end of the line.
-ESCAPE_CONTEXT_BYTES = 100
+# The backslashes before an escaped sign, as in JSON inside JSON.
+BACKSLASHES = 16
 # The part of an encoded value that is decoded and searched.
 DECODED_BYTES = 1 << 16
 
@@ -55,6 +54,21 @@ _GAP = compiled(r"\s|\\[nrt]", as_bytes=True)
 _ALPHANUMERIC = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _UNRESERVED = re.compile(rb"[^A-Za-z0-9._~-]")
 _BASE64_SIGN = re.compile(rb"[^A-Za-z0-9+/]")
+
+_BACKSLASH_ESCAPES = ((rb"\n", b" \n"), (rb"\r", b" \n"), (rb"\t", b" \n"), (rb"\"", b' "'), (rb"\'", b" '"))
+_ENTITIES = tuple(
+    (written, sign.rjust(len(written)))
+    for sign, names in (
+        (b'"', (b"&quot;", b"&#34;", b"&#x22;")),
+        (b"'", (b"&apos;", b"&#39;", b"&#x27;")),
+        (b"&", (b"&amp;",)),
+    )
+    for written in names
+)
+# Each pattern begins with a literal, which makes Python's `re` skip to it quickly.
+_BACKSLASH_CODE = re.compile(rb"\\(?:u00(?:0[aAdD9]|2[267]|3[cCdDeE])|(?:u001[bB]|x1[bB]|033|e)\[[0-9;]{0,12}[mK])")
+_COLOUR = re.compile(rb"\x1b\[[0-9;]{0,12}[mK]")
+_PERCENT_CODE = re.compile(rb"%(?:0[aAdD9]|2[02367cC]|3[aAdDfFbB]|[57][bBdD])")
 
 # Stands between parts of a text that do not adjoin, so that no rule sees them as one.
 _PART_SEPARATOR = b"\n\xff\n"
@@ -313,64 +327,39 @@ def _parts(text: bytes, spans: Sequence[tuple[int, int]]) -> _Parts | None:
 
 
 def _as_meant(folded: bytes) -> _Parts | None:
-    """The lines with escape sequences, and what is near them, read as they are meant; None if there are none."""
-    changed: list[tuple[int, int]] = []
-    meant = folded
-    for sign, pattern, meaning in _ESCAPES:
-        if sign in meant:
-            meant = pattern.sub(partial(_noted, changed, meaning), meant)
-    if not changed:
+    """The lines with escape sequences and their neighbours, read as they are meant; None if there are none."""
+    written = _parts(folded, [match.span() for match in _ESCAPED_LINES.finditer(folded)])
+    if written is None:
         return None
-    return _parts(meant, _with_context(folded, changed))
+    meant = _unescaped(written.text)
+    return None if meant == written.text else _Parts(meant, written.starts, written.origins)
 
 
-def _noted(changed: list[tuple[int, int]], meaning: Callable[[bytes], bytes], escape: re.Match[bytes]) -> bytes:
-    changed.append(escape.span())
-    return meaning(escape.group()).rjust(escape.end() - escape.start())
+def _unescaped(text: bytes) -> bytes:
+    """The text with escape sequences replaced by what they mean, padded so that every other byte keeps its offset."""
+    if b"\\" in text:
+        text = _BACKSLASH_CODE.sub(
+            _padded(lambda code: b" " if b"[" in code else bytes.fromhex(code[-2:].decode())), text
+        )
+        for written, meant in _BACKSLASH_ESCAPES:
+            text = text.replace(written, meant)
+        # JSON inside JSON has several backslashes before the sign. Each round removes one of them.
+        for _ in range(BACKSLASHES):
+            if b"\\ " not in text:
+                break
+            text = text.replace(b"\\ ", b"  ")
+    if b"\x1b[" in text:
+        text = _COLOUR.sub(_padded(lambda _: b" "), text)
+    if b"%" in text:
+        text = _PERCENT_CODE.sub(_padded(lambda code: bytes.fromhex(code[1:].decode())), text)
+    if b"&" in text:
+        for written, meant in _ENTITIES:
+            text = text.replace(written, meant)
+    return text
 
 
-def _with_context(folded: bytes, changed: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The spans with some context on both sides, extended to whole lines, in order and without overlaps."""
-    spans: list[tuple[int, int]] = []
-    for start, end in sorted(changed):
-        first, last = spans[-1] if spans else (0, 0)
-        if end + ESCAPE_CONTEXT_BYTES <= last:
-            continue
-        stop = folded.find(b"\n", end + ESCAPE_CONTEXT_BYTES) + 1 or len(folded)
-        if spans and start - ESCAPE_CONTEXT_BYTES <= last:
-            spans[-1] = (first, stop)
-        else:
-            spans.append((folded.rfind(b"\n", last, max(last, start - ESCAPE_CONTEXT_BYTES)) + 1 or last, stop))
-    return spans
-
-
-def _blank(_written: bytes) -> bytes:
-    return b" "
-
-
-def _unescaped(written: bytes) -> bytes:
-    if b"u00" in written:
-        return bytes([int(written[-2:], 16)])
-    return written[-1:] if written[-1:] in b"\"'" else b"\n"
-
-
-def _percent_decoded(written: bytes) -> bytes:
-    return bytes([int(written[1:], 16)])
-
-
-def _entity_decoded(written: bytes) -> bytes:
-    return {b"&amp;": b"&", b"&apos;": b"'", b"&#39;": b"'", b"&#x27;": b"'"}.get(written, b'"')
-
-
-# The escape sequences: a byte without which there are none, the pattern, and what a match means. Each pattern begins with
-# a literal, which makes Python's `re` skip to it quickly.
-_ESCAPES: tuple[tuple[bytes, re.Pattern[bytes], Callable[[bytes], bytes]], ...] = (
-    (b"\\", re.compile(rb"\\(?:u001[bB]|x1[bB]|033|e)\[[0-9;]{0,12}[mK]"), _blank),
-    (b"\\", re.compile(rb"\\+(?:[nrt\"']|u00(?:0[aAdD9]|2[267]|3[cCdDeE]))"), _unescaped),
-    (b"\x1b[", re.compile(rb"\x1b\[[0-9;]{0,12}[mK]"), _blank),
-    (b"%", re.compile(rb"%(?:0[aAdD9]|2[02367cC]|3[aAdDfFbB]|[57][bBdD])"), _percent_decoded),
-    (b"&", re.compile(rb"&(?:quot|apos|amp|#34|#39|#x27|#x22);"), _entity_decoded),
-)
+def _padded(meaning: Callable[[bytes], bytes]) -> Callable[[re.Match[bytes]], bytes]:
+    return lambda match: meaning(match.group()).rjust(match.end() - match.start())
 
 
 def _forms(value: bytes) -> Iterator[bytes]:
@@ -444,13 +433,24 @@ def _keyword_set(keywords: Sequence[str]) -> re2.Set:
 
 def _near_lines(keywords: Sequence[str]) -> re2._Regexp:
     """A pattern of the longest runs of lines in which a line with a keyword is never more than a few lines away."""
+    words = b"|".join(_quoted(keyword.encode("utf-8")) for keyword in keywords) or rb"[^\x00-\xff]"
+    # An escaped newline ends a line too. Otherwise a JSON document would be one line.
+    line, end = rb"(?:[^\n\\]|\\[^n\n])*", rb"(?:\\?\n|\\n|\\?$)"
+    return _longest(rb"(?i)(?:%s(?:%s)%s%s(?:%s%s){0,%d})+" % (line, words, line, end, line, end, NEAR_LINES))
+
+
+def _longest(pattern: bytes) -> re2._Regexp:
+    """A pattern that finds the longest of the leftmost matches, and no groups."""
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
-    options.case_sensitive = False
     options.longest_match = True
     options.never_capture = True
-    words = b"|".join(_quoted(keyword.encode("utf-8")) for keyword in keywords) or rb"[^\x00-\xff]"
-    return re2.compile(rb"(?:[^\n]*(?:%s)[^\n]*(?:\n|$)(?:[^\n]*(?:\n|$)){0,%d})+" % (words, NEAR_LINES), options)
+    return re2.compile(pattern, options)
+
+
+_ESCAPED_LINES = _longest(
+    rb"(?:[^\n]*\n)?(?:[^\n]*(?:\\[nrtuxe0\"'\\]|%[0-9A-Fa-f]{2}|\x1b\[|&(?:quot|apos|amp|#))[^\n]*(?:\n|$)(?:[^\n]*(?:\n|$))?)+"
+)
 
 
 def _secret_span(match: re2._Match, groups: range) -> tuple[int, int]:
