@@ -61,6 +61,10 @@ _PLACEHOLDERS = compiled(
             r"(?-i:MFkw|MIIBIj|MIICIj|MIGfMA|MCowBQ|MHYwEA|MIIC[Ij]|AAAA[BCE][23]).*",
             # Punctuation alone.
             r"[^A-Za-z0-9\x80-\xff]*",
+            # A number of a program, a colour, a format.
+            r"0x[0-9a-f]{1,16}[ul]{0,3}[,;)]*|#[0-9a-f]{3,8}|[0-9]+\.[0-9]+|(?:%[sd][:@/ -]?)+",
+            r"[\w:./@-]*(?-i:\$[A-Z_]{3,})|[\w=\"'./: -]*\{[a-z_]+(?:\.[a-z_]+)+\}.*",
+            r"(?-i:[a-z]{2,20}(?:Password|Passwd|Token|Secret|Key))",
             # A small number: a port, a limit.
             r"[-+]?[0-9]{1,5}(?:\.[0-9]+)?[a-z]{0,2}[)}\],;]*",
             r".*(?:[-_.]|\b)(?:placeholder|your[-_](?:own|api|secret|token|key|password)[a-z_-]*|goes[-_ ]here)\b.*",
@@ -81,17 +85,22 @@ _PROSE = compiled(
 
 # Words of letters, joined or not. Digits occur only where they are customary in names. A random value of any length has
 # digits elsewhere, or capitals that begin no word.
-_HUMP = r"(?:[A-Z]{1,5}[a-z]{2,20}|Id|To|In|Of|On|By|At|Is|Or|As|Db|Ui|Up|No)"
+_HUMP = (
+    r"(?:[A-Z]{1,8}[a-z]{2,20}|Id|To|In|Of|On|By|At|Is|Or|As|Db|Ui|Up|No|De|Ex|Fn|Do|My|Ok|Ip|Io|Os|Fs|Js|Ts|Tx|Rx|Re|Un|"
+    r"If|We|Me|Go)"
+)
 _CUSTOMARY = (
     r"(?i:oauth2?|base64|b64|sha-?(?:1|256|384|512)|md5|utf-?8|http[23]|ipv[46]|x509|[rhep]s(?:256|512)|argon2i?d?|"
     r"pbkdf2|v[0-9]{1,2})"
 )
-_WORD = rf"(?:(?:[a-z]{{1,20}}|{_HUMP})(?:{_HUMP})*[A-Z]{{0,4}}|[A-Z]{{1,30}}|{_CUSTOMARY})"
+_WORD = rf"(?:(?:[a-z]{{1,30}}|{_HUMP})(?:{_HUMP})*[A-Z]{{0,4}}|[A-Z]{{1,30}}|{_CUSTOMARY})"
 _PART = rf"(?:[$_]*{_WORD}(?:_+{_WORD})*_*|[A-Z][a-z]{{0,2}}[0-9]{{3,5}}(?:{_HUMP})+)"
 _MEMBER = r"(?:\.|->|::|\?\.)"
 _NAMES = compiled(
     # Words with or without something between them.
-    rf"(?s)[^\w]?_{{0,2}}{_WORD}(?:[ _./:@=*-]{{1,3}}(?:{_WORD}|[0-9]))*_?[^\w]{{0,3}}"
+    rf"(?s)[^\w]?_{{0,3}}{_WORD}(?:[ _./:@=*-]{{1,3}}(?:{_WORD}|[0-9]))*_{{0,3}}[^\w]{{0,3}}"
+    # Words of other scripts.
+    r"|[^0-9]*[\x80-\xff]{6,}[^0-9]*"
     # settings.password, ed25519.Ed25519PublicKey
     rf"|!*[A-Za-z_$]\w*(?:{_MEMBER}{_PART})+[?!]?(?:[;,)}}\]].*)?"
     # @decorated, @file
@@ -104,7 +113,9 @@ _CODE = compiled(
     # A call or a subscript whose name has no digits, or that ends as code does: os.environ[, load2(path)
     rf"(?s)[$@&*!(]{{0,3}}[A-Za-z_$]+(?:{_MEMBER}[A-Za-z_$]+)*(?:<[\w, ]*>)?!?[(\[].*"
     rf"|[$@&*!(]{{0,3}}[A-Za-z_]\w*(?:{_MEMBER}\w+)*(?:<[\w, ]*>)?!?[(\[](?:.*[^A-Za-z0-9])?"
-    # A generated identifier.
+    r"|!\(.*|/\^.*|\$[\w:]+->.*|(?:self|this)\..*"
+    # Identifiers with digits that no password has.
+    rf"|[A-Z]{{2,20}}[0-9]{{1,4}}(?:{_HUMP})+[0-9]{{0,3}}[^\w]*|[a-z]+(?:_[a-z]+){{2,}}[0-9]{{1,3}}[^\w]*|Uint(?:8|16|32)\w*.*"
     r"|[A-Za-z_$][\w$]*\$[0-9]+(?:[.(,;].*)?"
     # True or false in minified code, and other expressions.
     r"|![01][,;)}].*|[\w.$]+\?[\w.$]+[.(:].*|.*(?:\}\)|\)\.|\}\}[a-z;,]|\(\)|\(\(|\)\{|=>|&&|\|\|).*",
@@ -114,10 +125,11 @@ _CODE = compiled(
 # As above, but a few digits may end any word of three letters: an identifier of a program, never a long random value.
 _DIGIT_WORD = (
     rf"(?:{_WORD}|(?:[A-Za-z]?[a-z]{{2,20}}|{_HUMP})(?:{_HUMP})*[0-9]{{1,5}}(?:(?:{_HUMP})+[0-9]{{0,5}})?"
-    r"|[A-Z]{2,20}[0-9]{1,5}[A-Z]{0,10}|[a-z]{1,20}[0-9][a-z]{1,20}|[0-9]{1,4})"
+    rf"|[A-Z]{{1,20}}[0-9]{{1,5}}(?:V[0-9]{{1,2}})?(?:{_HUMP})*[A-Z]{{0,10}}|[a-z]{{1,20}}[0-9]{{1,3}}[a-z]{{0,20}}"
+    r"|[a-z]{1,10}[0-9]{1,3}v[0-9]|[0-9]{1,4})"
 )
 _IDENTIFIERS = compiled(
-    rf"(?s)[^\w]{{0,2}}_{{0,2}}{_DIGIT_WORD}(?:(?:[ _./:@#+=*-]|->|::|\?\.){{1,2}}{_DIGIT_WORD})*_?"
+    rf"(?s)[^\w]{{0,2}}_{{0,3}}{_DIGIT_WORD}(?:(?:[ _./:@#+=*-]|->|::|\?\.){{1,2}}{_DIGIT_WORD})*_{{0,3}}"
     r"(?:[^\w!#$%&*]{0,3}|[(\[{<,;].*)",
     as_bytes=True,
 )
@@ -141,7 +153,8 @@ _DESCRIBING = compiled(
     r"fingerprint|checksum|public|pub|identifier|ids?|hint|question|answer|order|sort|code|codes|exception|warning|"
     r"notice|log|event|events|request|response|result|results|object|instance|entry|entries|item|items|pair|pairs|"
     r"exchange|grant|flow|grants|uri|bits|bytes|check|derivation|agreement|schedule|ring|board|word|words|press|down|up|"
-    r"mgr|realm|processor|variants?|terminator|compound|stack|buffer|matcher|lexer|identity|bundle|pool|queue|topic|interval|"
+    r"encode|decode|split|replace|strip|join|startswith|endswith|match|includes|append|add|remove|lower|upper|trim|parts|"
+    r"close|open|dynamic|storage|builtin|enum|global|time|date|timestamp|through|fail|depth|mgr|realm|processor|variants?|terminator|compound|stack|buffer|matcher|lexer|identity|bundle|pool|queue|topic|interval|"
     r"window|delta|span|seconds|minutes|hours|days)",
     as_bytes=True,
 )
