@@ -28,8 +28,8 @@ _PLACEHOLDERS = compiled(
             r"(?-i:\$[A-Z_][A-Z0-9_]*)|\$[a-z_]+|\$\{{1,2}[^{}]*\}{0,2}|\$\([^()]*\)?|\$\[[^\[\]]*\]?",
             # %NAME%, %(name)s, %s
             r"%[A-Z_][A-Z0-9_]*%|%\([a-z_]\w*\)[sd]|%[sdv]",
-            # {name}, {{ name }}, #{name}: the braces enclose all of it.
-            r"[#$%@!]?\{\{?-?[^{}]*\}?\}?",
+            # A placeholder in braces, single around a name and double around anything.
+            r"\$?\{\{[^{}]*\}\}|\$?\{\{?[-A-Za-z_.$%]*|[#$%@!]?\{[A-Za-z_][A-Za-z_.:!|-]*\}|\{[0-9]{0,2}\}",
             # <your token>, [hidden], (none)
             r"<[^<>]*>?|\[[A-Za-z _-]*\]|\([A-Za-z _-]*\)|<%.*%>",
             # References to a secret store.
@@ -47,7 +47,7 @@ _PLACEHOLDERS = compiled(
             r"replaceme|fixme|n/a|not[ _-]?set|invalid|missing|wrong|expired|valid|values?|confirm(?:ation)?|current|"
             r"incorrect|correct|new|old|reset|forgot|pass|password|passwd|passphrase|secrets?|tokens?|key|api_?key|"
             r"username|user|login|email|name|type|id|label|title|description|input|field|m(?:in|ax)_?length|"
-            r"bearer|basic|jwt|oauth|oauth2|refresh|access|session|plain|prompt|ask|stdin|manual|auto|never|always)"
+            r"bearer|basic|jwt|oauth|oauth2|refresh|access|session|plain|prompt|ask|stdin|manual|auto|never|always|options?|arguments?|parameters?|flags?|and|or|is|are|from)"
             r"[\]\[)(}{.,;:!?\\/=*]*",
             r"(?:your|my|enter|insert|replace|example|sample|dummy|fake|todo|some|the)[ _-]+[a-z][a-z _-]*[>\]})]*",
             r".*(?:x{5,}|\*{3,}|\.{3,}|(?:•){2,}|0{8,}|_{5,}|-{5,}|#{4,}|…).*",
@@ -115,7 +115,11 @@ _CODE = compiled(
     rf"|[$@&*!(]{{0,3}}[A-Za-z_]\w*(?:{_MEMBER}\w+)*(?:<[\w, ]*>)?!?[(\[](?:.*[^A-Za-z0-9])?"
     r"|!\(.*|/\^.*|\$[\w:]+->.*|(?:self|this)\..*"
     # Identifiers with digits that no password has.
-    rf"|[A-Z]{{2,20}}[0-9]{{1,4}}(?:{_HUMP})+[0-9]{{0,3}}[^\w]*|[a-z]+(?:_[a-z]+){{2,}}[0-9]{{1,3}}[^\w]*|Uint(?:8|16|32)\w*.*"
+    rf"|[A-Z]{{2,20}}[0-9]{{1,4}}(?:{_HUMP})+[0-9]{{0,3}}[^\w]*|[A-Z][a-z]{{0,2}}[0-9]{{3,5}}(?:{_HUMP})+[^\w]*"
+    r"|[a-z]+[0-9]{0,2}(?:_[a-z]+[0-9]{0,2}){2,}[^\w]*|Uint(?:8|16|32)\w*.*"
+    # Style sheets.
+    r"|.*\{[a-z-]+:.*|(?:before|after|hover|active|focus|not|first|last|nth|checked|disabled|root)[^\w].*"
+    # A generated identifier.
     r"|[A-Za-z_$][\w$]*\$[0-9]+(?:[.(,;].*)?"
     # True or false in minified code, and other expressions.
     r"|![01][,;)}].*|[\w.$]+\?[\w.$]+[.(:].*|.*(?:\}\)|\)\.|\}\}[a-z;,]|\(\)|\(\(|\)\{|=>|&&|\|\|).*",
@@ -130,7 +134,7 @@ _DIGIT_WORD = (
 )
 _IDENTIFIERS = compiled(
     rf"(?s)[^\w]{{0,2}}_{{0,3}}{_DIGIT_WORD}(?:(?:[ _./:@#+=*-]|->|::|\?\.){{1,2}}{_DIGIT_WORD})*_{{0,3}}"
-    r"(?:[^\w!#$%&*]{0,3}|[(\[{<,;].*)",
+    r"[^\w!#$%&*]{0,3}",
     as_bytes=True,
 )
 
@@ -154,7 +158,7 @@ _DESCRIBING = compiled(
     r"notice|log|event|events|request|response|result|results|object|instance|entry|entries|item|items|pair|pairs|"
     r"exchange|grant|flow|grants|uri|bits|bytes|check|derivation|agreement|schedule|ring|board|word|words|press|down|up|"
     r"encode|decode|split|replace|strip|join|startswith|endswith|match|includes|append|add|remove|lower|upper|trim|parts|"
-    r"close|open|dynamic|storage|builtin|enum|global|time|date|timestamp|through|fail|depth|mgr|realm|processor|variants?|terminator|compound|stack|buffer|matcher|lexer|identity|bundle|pool|queue|topic|interval|"
+    r"hash|close|open|dynamic|storage|builtin|enum|global|time|date|timestamp|through|fail|depth|mgr|realm|processor|variants?|terminator|compound|stack|buffer|matcher|lexer|identity|bundle|pool|queue|topic|interval|"
     r"window|delta|span|seconds|minutes|hours|days)",
     as_bytes=True,
 )
@@ -207,4 +211,4 @@ def copies_are_secret(value: bytes) -> bool:
     judged = value[:JUDGED_BYTES]
     if len(value) < IDENTIFIER_COPY_BYTES and _IDENTIFIERS.fullmatch(judged):
         return False
-    return not _NAMES.fullmatch(judged) and not _PLACEHOLDERS.fullmatch(judged)
+    return not any(pattern.fullmatch(judged) for pattern in (_NAMES, _PLACEHOLDERS, _CODE))
