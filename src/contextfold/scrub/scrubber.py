@@ -228,13 +228,8 @@ class Scrubber:
 
     def _is_secret(self, rule: Rule, value: bytes, name: bytes) -> bool:
         """Whether a matched value is to be redacted. Redactions inside it are ignored."""
-        if (
-            len(value) > LOOSE_BYTES
-            and rule.entropy is not None
-            and value.startswith(REDACTION_BYTE)
-            and _GAP.search(value)
-        ):
-            # This is the rest of a value that was too long to be one.
+        if rule.entropy is not None and value.startswith(REDACTION_BYTE) and _GAP.search(value):
+            # This is the text after a redaction, or the rest of a value that was too long to be one.
             return False
         value = value.replace(REDACTION_BYTE, b"").strip()
         if not value or value in self._allowed_values:

@@ -53,6 +53,7 @@ _PLACEHOLDERS = compiled(
             r".*(?:x{5,}|\*{3,}|\.{3,}|(?:•){2,}|0{8,}|_{5,}|-{5,}|#{4,}|…).*",
             # A string with a variable in it: secret${index}
             r"[\w./: -]*\$\{[\w.$\[\]()+ ]+\}.*",
+            r"(?:[\w.:/@ -]*\{[a-z_][a-z_.]*\})+[\w.:/@ -]*",
             # A regular expression or a format.
             r".*(?:\(\?[:=!<P]|\[\^?%s|%s[)|\]]|\[a-z]-|\[\^).*",
             # The text between two strings: 'password=' + value + ', port='
@@ -62,7 +63,7 @@ _PLACEHOLDERS = compiled(
             # Punctuation alone.
             r"[^A-Za-z0-9\x80-\xff]*",
             # A number of a program, a colour, a format.
-            r"0x[0-9a-f]{1,16}[ul]{0,3}[,;)]*|#[0-9a-f]{3,8}|[0-9]+\.[0-9]+|(?:%[sd][:@/ -]?)+",
+            r"0x[0-9a-f]{1,16}[ul]{0,3}[,;)]*|#[0-9a-f]{3,8}|[~^>=v]*[0-9]+(?:\.[0-9]+)+(?:-[a-z]+[.0-9]*)?|(?:%[sd][:@/ -]?)+",
             r"[\w:./@-]*(?-i:\$[A-Z_]{3,})|[\w=\"'./: -]*\{[a-z_]+(?:\.[a-z_]+)+\}.*",
             r"(?-i:[a-z]{2,20}(?:Password|Passwd|Token|Secret|Key))",
             # A small number: a port, a limit.
@@ -76,7 +77,7 @@ _PLACEHOLDERS = compiled(
 
 # Sentences and labels: several words, one of which only ever joins other words. A passphrase seldom has one.
 _PROSE = compiled(
-    r"(?is)(?:[^\s]+\s+)*(?:an?|the|is|are|was|to|of|for|in|on|or|and|not|no|your|you|must|please|enter|with|from|has|"
+    r"(?is)(?:[^\s0-9]+\s+(?:[^\s]+\s+)*)?(?:an?|the|is|are|was|to|of|for|in|on|or|and|not|no|your|you|must|please|enter|with|from|has|"
     r"have|this|that|be|by|as|at|it|if|can|cannot|should|will|do|does|when|than|least|use|set|get|new|all|only|"
     r"de|la|le|les|el|los|las|un|une|il|per|di|da|del|der|die|das|ein|eine|ist|und|zu|het|een|och|att|för|som|er|med|"
     r"til|og|av|på|para|por|con|que|não|pas|est)\s.*",
@@ -86,7 +87,7 @@ _PROSE = compiled(
 # Words of letters, joined or not. Digits occur only where they are customary in names. A random value of any length has
 # digits elsewhere, or capitals that begin no word.
 _HUMP = (
-    r"(?:[A-Z]{1,8}[a-z]{2,20}|Id|To|In|Of|On|By|At|Is|Or|As|Db|Ui|Up|No|De|Ex|Fn|Do|My|Ok|Ip|Io|Os|Fs|Js|Ts|Tx|Rx|Re|Un|"
+    r"(?:[A-Z]{1,12}[a-z]{2,20}|Id|To|In|Of|On|By|At|Is|Or|As|Db|Ui|Up|No|De|Ex|Fn|Do|My|Ok|Ip|Io|Os|Fs|Js|Ts|Tx|Rx|Re|Un|"
     r"If|We|Me|Go)"
 )
 _CUSTOMARY = (
@@ -117,6 +118,7 @@ _CODE = compiled(
     # Identifiers with digits that no password has.
     rf"|[A-Z]{{2,20}}[0-9]{{1,4}}(?:{_HUMP})+[0-9]{{0,3}}[^\w]*|[A-Z][a-z]{{0,2}}[0-9]{{3,5}}(?:{_HUMP})+[^\w]*"
     r"|[a-z]+[0-9]{0,2}(?:_[a-z]+[0-9]{0,2}){2,}[^\w]*|Uint(?:8|16|32)\w*.*"
+    r"|[A-Za-z_]\w*(?:,[0-9]+L?)+|\w{1,3}[},]+\w*[:=.}].*|null,.*"
     # Style sheets.
     r"|.*\{[a-z-]+:.*|(?:before|after|hover|active|focus|not|first|last|nth|checked|disabled|root)[^\w].*"
     # A generated identifier.
@@ -130,7 +132,7 @@ _CODE = compiled(
 _DIGIT_WORD = (
     rf"(?:{_WORD}|(?:[A-Za-z]?[a-z]{{2,20}}|{_HUMP})(?:{_HUMP})*[0-9]{{1,5}}(?:(?:{_HUMP})+[0-9]{{0,5}})?"
     rf"|[A-Z]{{1,20}}[0-9]{{1,5}}(?:V[0-9]{{1,2}})?(?:{_HUMP})*[A-Z]{{0,10}}|[a-z]{{1,20}}[0-9]{{1,3}}[a-z]{{0,20}}"
-    r"|[a-z]{1,10}[0-9]{1,3}v[0-9]|[0-9]{1,4})"
+    r"|[a-z]{1,10}[0-9]{1,3}v[0-9]|[A-Z][a-z]|[0-9]{1,4})"
 )
 _IDENTIFIERS = compiled(
     rf"(?s)[^\w]{{0,2}}_{{0,3}}{_DIGIT_WORD}(?:(?:[ _./:@#+=*-]|->|::|\?\.){{1,2}}{_DIGIT_WORD})*_{{0,3}}"
@@ -158,7 +160,7 @@ _DESCRIBING = compiled(
     r"notice|log|event|events|request|response|result|results|object|instance|entry|entries|item|items|pair|pairs|"
     r"exchange|grant|flow|grants|uri|bits|bytes|check|derivation|agreement|schedule|ring|board|word|words|press|down|up|"
     r"encode|decode|split|replace|strip|join|startswith|endswith|match|includes|append|add|remove|lower|upper|trim|parts|"
-    r"hash|close|open|dynamic|storage|builtin|enum|global|time|date|timestamp|through|fail|depth|mgr|realm|processor|variants?|terminator|compound|stack|buffer|matcher|lexer|identity|bundle|pool|queue|topic|interval|"
+    r"hash|scheme|close|open|dynamic|storage|builtin|enum|global|time|date|timestamp|through|fail|depth|mgr|realm|processor|variants?|terminator|compound|stack|buffer|matcher|lexer|identity|bundle|pool|queue|topic|interval|"
     r"window|delta|span|seconds|minutes|hours|days)",
     as_bytes=True,
 )
