@@ -1,4 +1,4 @@
-"""The scrubber's figures: how fast it is, what it misses and what it takes by mistake on the labelled set."""
+"""The scrubber's figures: its speed, its recall on three labelled sets, and its false alarms."""
 
 from __future__ import annotations
 
@@ -9,17 +9,25 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from bench.figures import Figure, in_turns, show, tell
+import re2  # type: ignore[import-untyped]
+
+from bench.everyday_secrets import everyday_secrets
+from bench.figures import Figure, in_turns, print_table, show, tell
+from bench.heldout_secrets import heldout_secrets
 from bench.labelled_secrets import Labelled, Source, negatives, positives
 from contextfold.scrub.rules import Rule, rules_from
 from contextfold.scrub.scrubber import Scrubber
 from contextfold.scrub.standard import standard_scrubber
 
 SEEDS = range(20)
-SEEN = 6  # as many characters in a row of what follows the preview are a leak
-PREVIEW = 4
+# The text of the source trees in which redactions are counted, and the files that are read.
+TREE_BYTES = 12_000_000
+SOURCE_SUFFIXES = frozenset((".py", ".pyi", ".js", ".ts", ".c", ".h", ".md", ".txt", ".json", ".toml", ".cfg"))
 SMALL, HOSTILE, LARGE = 2_048, 24_000, 1_000_000
 MISSED_LIMIT = 0.05
+EVERYDAY_MISSED_LIMIT = 0.10
+# Redactions in a megabyte of source code. Examples of secrets in documentation and tests count.
+ALARMS_LIMIT = 2.0
 MISTAKEN_LIMIT = 0.05
 # Each with room for a busy machine: measured were 0.01, 0.19, 0.03, 0.05 and 1.0.
 PLAIN_LIMIT, RICH_LIMIT, LARGE_LIMIT, HOSTILE_LIMIT, DOUBLED_LIMIT = 0.05, 0.6, 0.25, 0.6, 1.8
@@ -115,10 +123,49 @@ def speed_figures(scrubber: Scrubber, turns: int) -> list[Figure]:
     return figures
 
 
-def leaks(scrubber: Scrubber, labelled: Labelled) -> bool:
-    """Whether more of the secret than its preview is still to be read."""
-    scrubbed, rest = scrubber.scrub(labelled.text).text, labelled.secret[PREVIEW:]
-    return any(rest[at : at + SEEN] in scrubbed for at in range(max(1, len(rest) - SEEN + 1)))
+def half_remains(scrubber: Scrubber, labelled: Labelled) -> bool:
+    """Whether half of the secret or more can still be read in one piece. The names of rules do not count."""
+    text = re.sub(r"\[REDACTED:[a-z0-9-]+\]", "\n", scrubber.scrub(labelled.text).text)
+    half = (len(labelled.secret) + 1) // 2
+    return any(labelled.secret[at : at + half] in text for at in range(len(labelled.secret) - half + 1))
+
+
+def families(name: str, scrubber: Scrubber, sets: Sequence[Labelled]) -> list[tuple[str, ...]]:
+    """A row for each family of a set: how many of its secrets were found."""
+    total = Counter(labelled.kind.partition(":")[0] for labelled in sets)
+    missed = Counter(labelled.kind.partition(":")[0] for labelled in sets if half_remains(scrubber, labelled))
+    return [
+        (name, family, f"{count - missed[family]} of {count}", f"{1 - missed[family] / count:.1%}")
+        for family, count in total.items()
+    ]
+
+
+def source_trees() -> list[str]:
+    """Files of the installed packages, a fixed random choice."""
+    folder = Path(re2.__file__).parent.parent
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in SOURCE_SUFFIXES and path.is_file())
+    Source(2).random.shuffle(paths)
+    texts: list[str] = []
+    size = 0
+    for path in paths:
+        if size >= TREE_BYTES:
+            break
+        texts.append(path.read_text(encoding="utf-8", errors="replace"))
+        size += len(texts[-1])
+    return texts
+
+
+def false_alarms(scrubber: Scrubber) -> Figure:
+    texts = source_trees()
+    megabytes = sum(map(len, texts)) / 1e6
+    found = sum(scrubber.scrub(text).redactions for text in texts)
+    return Figure(
+        "redactions in source trees",
+        f"{found} in {megabytes:.1f} MB",
+        "1 per MB",
+        found / megabytes,
+        ALARMS_LIMIT,
+    )
 
 
 def share(name: str, wrong: Counter[str], total: int, limit: float) -> Figure:
@@ -126,7 +173,7 @@ def share(name: str, wrong: Counter[str], total: int, limit: float) -> Figure:
     return Figure(name, f"{count} of {total:,}", f"{limit:.0%} of them", count / total, limit)
 
 
-def told(what: str, wrong: Counter[str], each: int) -> None:
+def print_counts(what: str, wrong: Counter[str], each: int) -> None:
     kinds = ", ".join(f"{kind} {count}/{each}" for kind, count in wrong.most_common())
     print(f"  {what}: {kinds or 'none'}")
 
@@ -137,11 +184,19 @@ def main(turns: int = 9) -> bool:
     figures = speed_figures(scrubber, turns)
     with_secret = [labelled for seed in SEEDS for labelled in positives(seed)]
     without = [labelled for seed in SEEDS for labelled in negatives(seed)]
-    missed = Counter(labelled.kind for labelled in with_secret if leaks(scrubber, labelled))
+    missed = Counter(labelled.kind for labelled in with_secret if half_remains(scrubber, labelled))
     mistaken = Counter(labelled.kind for labelled in without if scrubber.scrub(labelled.text).redactions)
     figures.append(share("secrets missed", missed, len(with_secret), MISSED_LIMIT))
+    rows: list[tuple[str, ...]] = [("set", "family", "found", "recall")]
+    for name, generate in (("development", everyday_secrets), ("held-out", heldout_secrets)):
+        sets = [labelled for seed in SEEDS for labelled in generate(seed)]
+        wrong = Counter(labelled.kind for labelled in sets if half_remains(scrubber, labelled))
+        figures.append(share(f"everyday secrets missed, {name} set", wrong, len(sets), EVERYDAY_MISSED_LIMIT))
+        rows += families(name, scrubber, sets)
+    figures.append(false_alarms(scrubber))
     figures.append(share("texts redacted by mistake", mistaken, len(without), MISTAKEN_LIMIT))
-    held = show("secrets", figures)
-    told("missed", missed, len(SEEDS))
-    told("by mistake", mistaken, len(SEEDS))
-    return held
+    good = show("secrets", figures)
+    print_table(rows)
+    print_counts("missed", missed, len(SEEDS))
+    print_counts("by mistake", mistaken, len(SEEDS))
+    return good

@@ -16,7 +16,7 @@ keywords = ["on"]
 pattern = 'on(e)'
 group = 1
 entropy = 2
-words = true
+shape = "any"
 """
 
 
@@ -28,24 +28,30 @@ def changed(old: str, new: str) -> str:
 def test_rules_are_read_in_their_order() -> None:
     second = '[[rule]]\nid = "two"\ndescription = "d"\nkeywords = ["tw"]\npattern = "two"\n'
     assert rules_from(GOOD + second) == (
-        Rule("one", "first", ("on",), "on(e)", 1, 2, True),
-        Rule("two", "d", ("tw",), "two", 0, None, False),
+        Rule("one", "first", ("on",), "on(e)", 1, 2, "any"),
+        Rule("two", "d", ("tw",), "two"),
     )
+
+
+def test_a_pattern_may_use_fragments_and_a_fragment_those_above_it() -> None:
+    fragments = "[fragment]\ndigit = '[0-9]'\nnumber = '@{digit}+'\n"
+    (rule,) = rules_from(fragments + changed("'on(e)'", "'on(@{number})'"))
+    assert rule.pattern == "on([0-9]+)"
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("[[rule", "the rules are not TOML"),
-        ("", "the rules hold no rule: write at least one [[rule]] table"),
-        ("rule = 3", "the rules hold no rule"),
-        ("rule = [3]", "rule number 1 is no table: write it as [[rule]]"),
-        ("[rules]\n" + GOOD, "unknown table 'rules': every rule stands under [[rule]]"),
-        (changed("words = true", "word = true"), "rule 'one' has the unknown key 'word': use id, description"),
+        ("", "the rules contain no rule: write at least one [[rule]] table"),
+        ("rule = 3", "the rules contain no rule"),
+        ("rule = [3]", "rule number 1 is not a table: write it as [[rule]]"),
+        ("[rules]\n" + GOOD, "unknown table 'rules': use [fragment] and [[rule]]"),
+        (changed('shape = "any"', "word = true"), "rule 'one' has the unknown key 'word': use id, description"),
         (changed('description = "first"', ""), "rule 'one' lacks 'description': add it"),
         (changed('id = "one"', ""), "rule number 1 lacks 'id': add it"),
         (changed('id = "one"', "id = 1"), "rule number 1 has a id that is not a string"),
-        (changed('id = "one"', 'id = "One"'), "cannot stand in a redaction: use a-z, 0-9 and single dashes"),
+        (changed('id = "one"', 'id = "One"'), "that a redaction cannot show: use a-z, 0-9 and single dashes"),
         (changed('["on"]', "[]"), "rule 'one' needs keywords that are strings"),
         (changed('["on"]', "[1]"), "rule 'one' needs keywords that are strings"),
         (changed('["on"]', '"on"'), "rule 'one' has a keywords that is not an array"),
@@ -57,7 +63,11 @@ def test_rules_are_read_in_their_order() -> None:
         (changed("group = 1", "group = true"), "rule 'one' has a group that is not a whole number"),
         (changed("entropy = 2", "entropy = -1"), "rule 'one' has a negative entropy"),
         (changed("entropy = 2", 'entropy = "2"'), "rule 'one' has a entropy that is not a number"),
-        (GOOD + GOOD, "rule 'one' stands twice: give one of them another id"),
+        (changed('"any"', '"some"'), "rule 'one' has an unknown shape: use any, no-word, no-code, random"),
+        (changed("'on(e)'", "'@{two}on(e)'"), "rule 'one' uses the unknown fragment 'two': define it above"),
+        ('[fragment]\none = "@{two}"\n' + GOOD, "fragment 'one' uses the unknown fragment 'two'"),
+        ("[fragment]\none = 1\n" + GOOD, "the table [fragment] may contain strings only"),
+        (GOOD + GOOD, "rule 'one' is defined twice: give one of them another id"),
     ],
 )
 def test_rules_that_cannot_work_are_refused_by_name_with_what_to_do(text: str, said: str) -> None:

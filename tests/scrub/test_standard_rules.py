@@ -19,9 +19,13 @@ from tests.support.known_secrets import KnownSecret, known_secrets
 from tests.support.machine import times
 
 RULES = rules_from(files("contextfold.scrub").joinpath("rules.toml").read_text(encoding="utf-8"))
-SEEN = 8  # as many characters in a row of a secret are a leak; a preview has four
+# As many characters of a secret in a row are a leak.
+SEEN = 6
 
-KEYWORD_BESIDE = {"jwk-private-part", "discord-bot-token"}  # their keyword is no part of what they match
+# The keyword of this rule is not part of what it matches.
+KEYWORD_BESIDE = {"jwk-private-part"}
+# What these rules match must have a structure that a random sample lacks.
+STRUCTURED = {"base64-text", "kubernetes-secret", "secret-block"}
 
 
 @cache
@@ -91,12 +95,12 @@ def alone(rule: Rule) -> Scrubber:
     return Scrubber([rule], Allowlist())
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.id not in STRUCTURED], ids=lambda rule: rule.id)
 def test_every_rule_finds_what_its_pattern_describes(rule: Rule) -> None:
     samples = [sample(rule, seed) for seed in range(times(20, 150))]
     beside = "".join(rule.keywords) if rule.id in KEYWORD_BESIDE else "before"
     finder = alone(rule)
-    found = [finder.scrub(f"{beside} {text} after").redactions for text in samples]
+    found = [finder.scrub(f"{beside}\n{text}\nafter").redactions for text in samples]
     assert sum(map(bool, found)) >= len(found) * 0.2, samples[0]  # a sample may be too plain to look random
 
 
@@ -128,10 +132,10 @@ def test_no_loosely_described_value_is_taken_when_it_is_one_letter_repeated(rule
         assert finder.scrub(plain).redactions == 0, plain
 
 
-def pieces(value: str) -> list[str]:
-    """What is left of a value when its preview is known, in pieces long enough to be a leak."""
-    body = value[9:] if len(value) > 24 else value[4:]
-    return [body[at : at + SEEN] for at in range(max(1, len(body) - SEEN + 1))]
+def leaked(value: str, scrubbed: str) -> list[str]:
+    """The pieces of a value that are long enough to be a leak and still in the text. The names of rules do not count."""
+    text = re.sub(r"\[REDACTED:[a-z0-9-]+\]", "\n", scrubbed)
+    return [value[at : at + SEEN] for at in range(max(1, len(value) - SEEN + 1)) if value[at : at + SEEN] in text]
 
 
 @pytest.mark.parametrize("seed", range(times(10, 200)))
@@ -140,7 +144,7 @@ def test_no_known_secret_is_seen_again(seed: int) -> None:
         scrubbed = scrubber().scrub(known.text)
         assert scrubbed.redactions >= 1, known
         assert known.value not in scrubbed.text, known
-        assert not [piece for piece in pieces(known.value) if piece in scrubbed.text], known
+        assert not leaked(known.value, scrubbed.text), known
 
 
 @pytest.mark.parametrize("indent", ["", "\t", "\r\n"])
@@ -149,7 +153,7 @@ def test_no_known_secret_is_seen_again_where_a_message_of_json_holds_the_lines(i
         message = {"role": "user", "content": [{"type": "text", "text": f"one\n{indent}{known.text}\nend"}]}
         scrubbed = scrubber().scrub(json.dumps(message, ensure_ascii=False)).text
         assert json.dumps(known.value, ensure_ascii=False)[1:-1] not in scrubbed, known
-        assert not [piece for piece in pieces(known.value) if piece in scrubbed], known
+        assert not leaked(known.value, scrubbed), known
         assert scrubber().scrub(scrubbed).text == scrubbed
 
 
@@ -346,7 +350,7 @@ def test_prose_between_the_marks_of_a_private_key_stays() -> None:
 def test_a_private_key_is_taken_whole_with_its_headers_and_a_comment() -> None:
     body = "\n".join((GITHUB[4:] + GITHUB[4:32]) for _ in range(60))
     comment = "Comment: made for the deployment of the service by its own build\nProc-Type: 4,ENCRYPTED\n\n"
-    assert scrubber().scrub(f"{BEGIN}\n{comment}{body}\n{END}").text == "[REDACTED:private-key:----]"
+    assert scrubber().scrub(f"{BEGIN}\n{comment}{body}\n{END}").text == "[REDACTED:private-key]"
 
 
 @pytest.mark.parametrize("gap", [" ", "\\n"])
@@ -359,4 +363,4 @@ def test_a_quote_that_is_never_closed_takes_a_bounded_part(gap: str) -> None:
 
 
 def test_a_long_value_in_one_piece_is_taken_whole() -> None:
-    assert scrubber().scrub(f'password = "{GITHUB[4:] * 400}"').text == 'password = "[REDACTED:password-quoted:aB3d]"'
+    assert scrubber().scrub(f'password = "{GITHUB[4:] * 400}"').text == 'password = "[REDACTED:password-quoted]"'

@@ -1,16 +1,20 @@
-"""What counts as a secret and what a user lets through, read from text. Knows neither files nor texts to scrub.
+"""Reads the rules and the user's allowlist from text. Knows neither files nor the texts that are scrubbed.
 
-Both readers are strict: a rule that silently does not work would be a leak.
+Both readers are strict, because a rule that silently does not work would be a leak.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
+from typing import Literal, get_args
 
 import re2  # type: ignore[import-untyped]
 
 from contextfold.common.record import Record
+
+# What a loosely described value may look like. Each shape rejects what the one before it rejects.
+ValueShape = Literal["any", "no-word", "no-code", "random"]
 
 RULE_KEYS = {
     "id": str,
@@ -19,11 +23,18 @@ RULE_KEYS = {
     "pattern": str,
     "group": int,
     "entropy": float,
-    "words": bool,
+    "shape": str,
+    "each": str,
+    "decode": bool,
+    "near": bool,
 }
 REQUIRED_KEYS = ("id", "description", "keywords", "pattern")
 RULE_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-KEYWORD_BYTES = 2  # a single letter is in every text and would switch its rule on for all of them
+# The group of a pattern that is the name beside the value.
+NAME_GROUP = "name"
+# A single letter is in nearly every text and would run its rule on all of them.
+KEYWORD_BYTES = 2
+_FRAGMENT = re.compile(r"@\{([a-z-]+)\}")
 
 
 class RulesInvalid(ValueError):
@@ -31,7 +42,7 @@ class RulesInvalid(ValueError):
 
 
 class Rule(Record):
-    """One kind of secret. Without a group the whole match is secret; with an entropy the value has to look like one."""
+    """One kind of secret; the head of `rules.toml` explains the fields."""
 
     id: str
     description: str
@@ -39,11 +50,14 @@ class Rule(Record):
     pattern: str
     group: int = 0
     entropy: float | None = None
-    words: bool = False
+    shape: ValueShape = "no-code"
+    each: str = ""
+    decode: bool = False
+    near: bool = False
 
 
 class Allowlist(Record):
-    """What must not be redacted: exact values, values that match a pattern as a whole, rules turned off."""
+    """What is not redacted: exact values, values that match a pattern as a whole, and rules that are turned off."""
 
     values: frozenset[str] = frozenset()
     patterns: tuple[str, ...] = ()
@@ -51,7 +65,7 @@ class Allowlist(Record):
 
 
 def compiled(pattern: str, *, as_bytes: bool) -> re2._Regexp:
-    """A pattern ready for use: on bytes one by one, which any text has, or on the characters of a value."""
+    """A compiled RE2 pattern that matches single bytes, or the characters of a decoded value."""
     options = re2.Options()
     options.log_errors = False
     if not as_bytes:
@@ -61,30 +75,48 @@ def compiled(pattern: str, *, as_bytes: bool) -> re2._Regexp:
 
 
 def rules_from(toml_text: str) -> tuple[Rule, ...]:
-    """The rules of a TOML text in their order; RulesInvalid if any of them is not exactly as it should be."""
+    """The rules of a TOML text in their order; raises RulesInvalid if any of them cannot be used."""
     try:
         tables = tomllib.loads(toml_text)
     except tomllib.TOMLDecodeError as problem:
         raise RulesInvalid(f"the rules are not TOML ({problem}): correct the syntax there") from problem
-    if unknown := sorted(tables.keys() - {"rule"}):
-        raise RulesInvalid(f"the rules have an unknown table {unknown[0]!r}: every rule stands under [[rule]]")
+    if unknown := sorted(tables.keys() - {"rule", "fragment"}):
+        raise RulesInvalid(f"the rules have an unknown table {unknown[0]!r}: use [fragment] and [[rule]]")
+    fragments = _fragments(tables.get("fragment", {}))
     entries = tables.get("rule", [])
     if not isinstance(entries, list) or not entries:
-        raise RulesInvalid("the rules hold no rule: write at least one [[rule]] table")
+        raise RulesInvalid("the rules contain no rule: write at least one [[rule]] table")
     rules: dict[str, Rule] = {}
     for number, entry in enumerate(entries, start=1):
-        rule = _rule(entry, number)
+        rule = _rule(entry, number, fragments)
         if rule.id in rules:
-            raise RulesInvalid(f"rule {rule.id!r} stands twice: give one of them another id")
+            raise RulesInvalid(f"rule {rule.id!r} is defined twice: give one of them another id")
         rules[rule.id] = rule
     return tuple(rules.values())
 
 
-def _rule(entry: object, number: int) -> Rule:
-    """One checked rule. It is named by its id once that is known, by its number before."""
+def _fragments(table: object) -> dict[str, str]:
+    """The named parts of patterns. A fragment may use the fragments above it."""
+    if not isinstance(table, dict) or not all(isinstance(text, str) for text in table.values()):
+        raise RulesInvalid("the table [fragment] may contain strings only: correct its entries")
+    fragments: dict[str, str] = {}
+    for name, text in table.items():
+        fragments[name] = _expanded(text, fragments, f"fragment {name!r}")
+    return fragments
+
+
+def _expanded(pattern: str, fragments: dict[str, str], name: str) -> str:
+    """The pattern with each `@{fragment}` replaced."""
+    if unknown := [used for used in _FRAGMENT.findall(pattern) if used not in fragments]:
+        raise RulesInvalid(f"{name} uses the unknown fragment {unknown[0]!r}: define it above in [fragment]")
+    return _FRAGMENT.sub(lambda used: fragments[used.group(1)], pattern)
+
+
+def _rule(entry: object, number: int, fragments: dict[str, str]) -> Rule:
+    """One checked rule. An error names it by its id, or by its number while the id is unknown."""
     name = f"rule number {number}"
     if not isinstance(entry, dict):
-        raise RulesInvalid(f"{name} is no table: write it as [[rule]]")
+        raise RulesInvalid(f"{name} is not a table: write it as [[rule]]")
     if isinstance(entry.get("id"), str):
         name = f"rule {entry['id']!r}"
     if unknown := sorted(entry.keys() - RULE_KEYS.keys()):
@@ -95,14 +127,19 @@ def _rule(entry: object, number: int) -> Rule:
         if key in entry and type(entry[key]) not in ((int, float) if kind is float else (kind,)):
             raise RulesInvalid(f"{name} has a {key} that is not {_KIND_NAMES[kind]}: correct its type")
     if not RULE_ID.fullmatch(entry["id"]):
-        raise RulesInvalid(f"{name} has an id that cannot stand in a redaction: use a-z, 0-9 and single dashes")
+        raise RulesInvalid(f"{name} has an id that a redaction cannot show: use a-z, 0-9 and single dashes")
     keywords = _keywords(entry["keywords"], name)
-    groups = _groups(entry["pattern"], name)
+    pattern, each = (_expanded(entry.get(key, ""), fragments, name) for key in ("pattern", "each"))
+    groups = _groups(pattern, name)
+    if each:
+        _groups(each, name)
+    if entry.get("shape", "any") not in get_args(ValueShape):
+        raise RulesInvalid(f"{name} has an unknown shape: use {', '.join(get_args(ValueShape))}")
     if not 0 <= entry.get("group", 0) <= groups:
         raise RulesInvalid(f"{name} has group {entry['group']}, but its pattern has {groups}: correct one of them")
     if entry.get("entropy", 0) < 0:
         raise RulesInvalid(f"{name} has a negative entropy: use bits per character, 0 to 8")
-    return Rule(**(entry | {"keywords": keywords}))
+    return Rule(**(entry | {"keywords": keywords, "pattern": pattern, "each": each}))
 
 
 def _keywords(given: list[object], name: str) -> tuple[str, ...]:
@@ -115,28 +152,28 @@ def _keywords(given: list[object], name: str) -> tuple[str, ...]:
 
 
 def _groups(pattern: str, name: str) -> int:
-    """How many groups the pattern has, once it is known to work and not to find secrets in nothing."""
+    """The number of groups of a pattern; raises RulesInvalid if RE2 rejects it or if it matches an empty text."""
     try:
         regexp = compiled(pattern, as_bytes=True)
     except re2.error as problem:
         raise RulesInvalid(
-            f"{name} has a pattern RE2 cannot use ({_said(problem)}): rewrite it in RE2 syntax"
+            f"{name} has a pattern RE2 cannot use ({_error_text(problem)}): rewrite it in RE2 syntax"
         ) from problem
     if regexp.search(b"") is not None:
         raise RulesInvalid(f"{name} has a pattern that matches an empty text: let it ask for at least one character")
     return int(regexp.groups)
 
 
-def _said(problem: Exception) -> str:
-    said = problem.args[0] if problem.args else ""
-    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+def _error_text(problem: Exception) -> str:
+    text = problem.args[0] if problem.args else ""
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
 
 
 _KIND_NAMES = {str: "a string", int: "a whole number", list: "an array", float: "a number", bool: "true or false"}
 
 
 def allowlist_from(text: str) -> Allowlist:
-    """What a user's allowlist lets through: a value a line, `re:PATTERN`, `rule:ID`; `#` begins a comment line."""
+    """A user's allowlist: one value, `re:PATTERN` or `rule:ID` per line; a line that starts with `#` is a comment."""
     values: set[str] = set()
     patterns: list[str] = []
     rules_off: set[str] = set()
@@ -160,14 +197,12 @@ def _allowed_pattern(pattern: str, number: int) -> str:
         compiled(pattern, as_bytes=False)
     except re2.error as problem:
         raise RulesInvalid(
-            f"allowlist line {number}: RE2 cannot use this pattern ({_said(problem)}): rewrite it in RE2 syntax"
+            f"allowlist line {number}: RE2 cannot use this pattern ({_error_text(problem)}): rewrite it in RE2 syntax"
         ) from problem
     return pattern
 
 
 def _rule_off(rule_id: str, number: int) -> str:
     if not RULE_ID.fullmatch(rule_id):
-        raise RulesInvalid(
-            f"allowlist line {number}: 'rule:' needs the id of a rule after it, as it stands in a redaction"
-        )
+        raise RulesInvalid(f"allowlist line {number}: 'rule:' needs the id of a rule after it, as a redaction shows it")
     return rule_id

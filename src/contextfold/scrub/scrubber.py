@@ -1,44 +1,81 @@
-"""Takes the secrets out of a text. Owns finding, judging, naming and replacing them; knows no file and no rule by name.
+"""Redacts the secrets in a text. Owns finding, judging and replacing them; knows no file and no rule by name.
 
-A text is worked on as UTF-8 bytes. First every redaction that already stands in it is folded into one byte that no
-UTF-8 text has, so that no rule sees into it and nothing that merely looks like one is spared. Then the rules whose
-keywords occur replace what they find by that byte too, again and again until they find nothing more: a text at rest
-is what scrubbing it once more gives back. Time is linear in the text: RE2 is, each rule's search moves on after every
-match by what it read, and the passes are counted.
+The text is processed as UTF-8 bytes. Each redaction, old or new, is represented by one byte that valid UTF-8 never
+contains, so that no rule matches inside a redaction and a text that merely resembles one is not spared. The rules whose
+keywords occur are applied in passes until none of them finds anything more. So a scrubbed text that is scrubbed again
+stays as it is. Time is linear in the size of the text: RE2 is linear, each rule's search advances past what it has
+matched, and the number of passes is bounded.
 
-Much of what comes is JSON, some of it within JSON: there a line ends in a backslash and an `n`, and that letter stands
-right before a key that begins the next one. So each pass reads such a text as it is and as it is meant.
+Much of the text is JSON, sometimes inside JSON, or percent-encoded, or coloured for a terminal. There a newline is
+written as a backslash and an `n`, and that letter would precede a key that begins the next line. So every pass reads
+such a text twice: as it is written, and with those sequences replaced by the characters they mean.
+
+A value that was redacted once is redacted wherever else the text contains it, also in base64 and percent-encoding.
 """
 
 from __future__ import annotations
 
+import binascii
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import re2  # type: ignore[import-untyped]
 
 from contextfold.common.record import Record
-from contextfold.scrub.likeness import looks_secret
-from contextfold.scrub.rules import Allowlist, Rule, RulesInvalid, compiled
+from contextfold.scrub.rules import NAME_GROUP, Allowlist, Rule, RulesInvalid, compiled
+from contextfold.scrub.secret_shape import copies_are_secret, looks_secret
 
-FOLDED = b"\xff"
-INSIDE_CHARACTER = range(0x80, 0xC0)  # the bytes of a character after its first
-PREVIEW_CHARACTERS = 4
-PREVIEW_SHARE = 4  # a preview shows at most one character in so many
+REDACTION_BYTE = b"\xff"
+# The bytes of a UTF-8 character after its first.
+CONTINUATION_BYTES = range(0x80, 0xC0)
 PASSES = 12
-LOOSE_BYTES = 1_000  # a loosely described value that is longer ends where its first word after that does
-REREAD_BYTES = 300  # a refused value up to this long is searched for secrets of its own
-REMEMBERED_VALUES, REMEMBERED_BYTES = 1_000, 64  # verdicts kept while one rule reads one text
-KEYWORD_MEMORY_BYTES = 64 << 20  # a text with every keyword needs many states
+# A loosely described value that is longer than this ends at the next white space.
+LOOSE_BYTES = 1_000
+# A rejected value up to this long is searched for secrets of its own.
+REREAD_BYTES = 300
+# The decisions that are remembered while one rule reads one text, and the longest value among them.
+REMEMBERED_VALUES, REMEMBERED_BYTES = 1_000, 64
+# An automaton of many literals needs many states.
+LITERALS_MEMORY_BYTES = 64 << 20
+# The copies of this many different values are searched for, each up to this long. Only a hostile text has more.
+COPIED_VALUES, COPIED_BYTES = 1_000, 512
+# A shorter value that is part of a longer word is not a copy.
+GLUED_COPY_BYTES = 12
+# The lines after a keyword in which the rules that are marked as near look for a secret.
+NEAR_LINES = 3
+# The backslashes before an escaped sign, as in JSON inside JSON.
+BACKSLASHES = 16
+# The part of an encoded value that is decoded and searched.
+DECODED_BYTES = 1 << 16
 
-_MARKER = compiled(r"\[REDACTED:([a-z0-9-]{1,64}):[A-Za-z0-9_-]{0,4}\]", as_bytes=True)
-_ESCAPED = re.compile(rb"\\+[nrt\"]")  # in JSON, or in JSON that stands in JSON
+_MARKER = compiled(r"\[REDACTED:([a-z0-9-]{1,64})\]", as_bytes=True)
 _GAP = compiled(r"\s|\\[nrt]", as_bytes=True)
-_PREVIEW = re.compile(rb"[A-Za-z0-9_-]{0,4}")  # so small a pattern is Python's own several times faster at
+_ALPHANUMERIC = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+_UNRESERVED = re.compile(rb"[^A-Za-z0-9._~-]")
+_BASE64_SIGN = re.compile(rb"[^A-Za-z0-9+/]")
+
+_BACKSLASH_ESCAPES = ((rb"\n", b" \n"), (rb"\r", b" \n"), (rb"\t", b" \n"), (rb"\"", b' "'), (rb"\'", b" '"))
+_ENTITIES = tuple(
+    (written, sign.rjust(len(written)))
+    for sign, names in (
+        (b'"', (b"&quot;", b"&#34;", b"&#x22;")),
+        (b"'", (b"&apos;", b"&#39;", b"&#x27;")),
+        (b"&", (b"&amp;",)),
+    )
+    for written in names
+)
+# Each pattern begins with a literal, which makes Python's `re` skip to it quickly.
+_BACKSLASH_CODE = re.compile(rb"\\(?:u00(?:0[aAdD9]|2[267]|3[cCdDeE])|(?:u001[bB]|x1[bB]|033|e)\[[0-9;]{0,12}[mK])")
+_COLOUR = re.compile(rb"\x1b\[[0-9;]{0,12}[mK]")
+_PERCENT_CODE = re.compile(rb"%(?:0[aAdD9]|2[02367cC]|3[aAdDfFbB]|[57][bBdD])")
+
+# Stands between parts of a text that do not adjoin, so that no rule sees them as one.
+_PART_SEPARATOR = b"\n\xff\n"
 
 
 class Scrubbed(Record):
-    """A text without its secrets, how many were taken out now, and by which rules, in order of appearance."""
+    """A scrubbed text, the number of new redactions, and the rules that caused them, in order of appearance."""
 
     text: str
     redactions: int
@@ -46,7 +83,7 @@ class Scrubbed(Record):
 
 
 class _Finding(Record):
-    """A secret in the bytes; `rank` is the place of its rule."""
+    """A secret in the bytes; `rank` is the index of its rule."""
 
     start: int
     end: int
@@ -54,61 +91,67 @@ class _Finding(Record):
 
 
 class _Marker(Record):
-    """What a folded byte stands for; `rank` is None for one that was in the text already."""
+    """The redaction that a byte represents; `rank` is None for one that the text already contained."""
 
     text: bytes
     rank: int | None
 
 
 class Scrubber:
-    """Made once, used for many texts, by several threads if need be."""
+    """Created once and used for many texts, by several threads if necessary."""
 
     def __init__(self, rules: Sequence[Rule], allowlist: Allowlist) -> None:
         self._rules = tuple(rules)
-        self._heads = tuple(b"[REDACTED:%s:" % rule.id.encode() for rule in rules)
+        self._redactions = tuple(b"[REDACTED:%s]" % rule.id.encode() for rule in rules)
         self._known = frozenset(rule.id.encode() for rule in rules)
         if unknown := sorted(allowlist.rules_off - {rule.id for rule in rules}):
             raise RulesInvalid(
                 f"the allowlist turns off {unknown[0]!r}, which is no rule: take the id from a redaction"
             )
         self._patterns = tuple(compiled(rule.pattern, as_bytes=True) for rule in rules)
+        self._each = tuple(compiled(rule.each, as_bytes=True) if rule.each else None for rule in rules)
         self._groups = tuple(
             range(rule.group, pattern.groups + 1) if rule.group else range(0)
             for rule, pattern in zip(self._rules, self._patterns, strict=True)
         )
+        self._name_groups = tuple(pattern.groupindex.get(NAME_GROUP.encode(), 0) for pattern in self._patterns)
         self._allowed_values = frozenset(value.encode("utf-8", "surrogatepass") for value in allowlist.values)
         self._allowed_patterns = tuple(compiled(pattern, as_bytes=False) for pattern in allowlist.patterns)
         active = [rank for rank, rule in enumerate(self._rules) if rule.id not in allowlist.rules_off]
-        keywords = sorted({keyword.lower() for rank in active for keyword in self._rules[rank].keywords})
+        keywords = sorted({keyword for rank in active for keyword in self._rules[rank].keywords})
         self._ranks = tuple(
-            tuple(rank for rank in active if keyword in map(str.lower, self._rules[rank].keywords))
-            for keyword in keywords
+            tuple(rank for rank in active if keyword in self._rules[rank].keywords) for keyword in keywords
         )
         self._keywords = _keyword_set(keywords)
+        self._near_lines = _near_lines(
+            sorted({word for rank in active if rules[rank].near for word in rules[rank].keywords})
+        )
 
     def scrub(self, text: str) -> Scrubbed:
-        """The text with every secret found in it replaced by `[REDACTED:rule-id:preview]`."""
+        """The text with every secret that was found replaced by `[REDACTED:rule-id]`."""
         raw = text.encode("utf-8", "surrogatepass")
-        if not self._candidates(raw):
+        ranks = self._candidates(raw)
+        if not ranks:
             return Scrubbed(text, 0, ())
-        folded, markers = self._fold(raw)
+        folded, markers = self._without_redactions(raw)
+        copied: dict[bytes, int] = {}
         for _ in range(PASSES):
-            findings = self._findings(folded)
+            findings = self._findings(folded, ranks, copied)
             if not findings:
-                return self._unfolded(text, folded, markers)
+                return self._restored(text, folded, markers)
             folded, markers = self._replaced(folded, markers, findings)
-        # Only a text made for it uncovers a new secret at every pass. It gets no say in when to stop.
+            ranks = self._candidates(folded)
+        # Only a hostile text uncovers a new secret in every pass. It is redacted as a whole.
         first = min(finding.rank for finding in findings)
-        marker = _Marker(self._heads[first] + b"]", first)
-        return self._unfolded(text, FOLDED, [marker])
+        return self._restored(text, REDACTION_BYTE, [_Marker(self._redactions[first], first)])
 
     def _candidates(self, raw: bytes) -> list[int]:
-        """The places of the rules of which a keyword occurs."""
+        """The indexes of the rules that have a keyword in the text."""
         matched = self._keywords.Match(raw) or ()
         return sorted({rank for number in matched for rank in self._ranks[number]})
 
-    def _fold(self, raw: bytes) -> tuple[bytes, list[_Marker]]:
-        """Redactions of our own making, each as one byte. A preview is too short to be a secret worth the name."""
+    def _without_redactions(self, raw: bytes) -> tuple[bytes, list[_Marker]]:
+        """The text with one byte for each redaction by one of our rules, and the redactions."""
         pieces: list[bytes] = []
         markers: list[_Marker] = []
         done = 0
@@ -120,127 +163,293 @@ class Scrubber:
                 markers.append(_Marker(match.group(), None))
                 done = match.end()
         pieces.append(raw[done:])
-        return FOLDED.join(pieces), markers
+        return REDACTION_BYTE.join(pieces), markers
 
-    def _findings(self, folded: bytes) -> list[_Finding]:
-        """Every secret of one pass; those that overlap or touch are one, named by the rule that stands first."""
-        ranks = self._candidates(folded)  # what is meant has no keyword that is not written
-        readings = _readings(folded) if ranks else ()
-        found = [finding for reading in readings for rank in ranks for finding in self._found_by(rank, reading)]
-        merged: list[_Finding] = []
-        for finding in sorted(found):
-            last = merged[-1] if merged else None
-            if last is not None and finding.start <= last.end:
-                merged[-1] = _Finding(last.start, max(last.end, finding.end), min(last.rank, finding.rank))
-            else:
-                merged.append(finding)
-        return merged
+    def _findings(self, folded: bytes, ranks: Sequence[int], copied: dict[bytes, int]) -> list[_Finding]:
+        """The secrets that one pass finds, merged where they overlap or touch; `copied` gets the new values."""
+        found = list(self._found_by_rules(folded, ranks))
+        for start, end, rank in found:
+            self._remember(folded[start:end], rank, copied)
+        if found:
+            found += _copies(folded, copied)
+        return _merged(found)
+
+    def _found_by_rules(self, folded: bytes, ranks: Sequence[int]) -> Iterator[_Finding]:
+        near = [rank for rank in ranks if self._rules[rank].near]
+        far = [rank for rank in ranks if not self._rules[rank].near]
+        yield from self._found_in(folded, far, near)
+        # The meaning of an escape sequence never completes a keyword, so the same rules apply.
+        meant = _as_meant(folded) if ranks else None
+        if meant is not None:
+            for finding in self._found_in(meant.text, far, near):
+                yield from meant.original(finding)
+
+    def _found_in(self, folded: bytes, far: Sequence[int], near: Sequence[int]) -> Iterator[_Finding]:
+        for rank in far:
+            yield from self._found_by(rank, folded)
+        lines = _parts(folded, [match.span() for match in self._near_lines.finditer(folded)]) if near else None
+        for rank in near if lines else ():
+            for finding in self._found_by(rank, lines.text):
+                yield from lines.original(finding)
 
     def _found_by(self, rank: int, folded: bytes) -> Iterator[_Finding]:
         rule, search, groups = self._rules[rank], self._patterns[rank].search, self._groups[rank]
-        verdicts: dict[bytes, bool] = {}
+        name_group = self._name_groups[rank]
+        verdicts: dict[tuple[bytes, bytes], bool] = {}
         position = 0
-        while position < len(folded):  # bounded: each round moves the position on
+        # Bounded: each iteration advances the position.
+        while position < len(folded):
             match = search(folded, position)
             if match is None:
                 return
             start, end = _secret_span(match, groups)
-            value = folded[start:end]
-            verdict = verdicts.get(value)
+            each = self._each[rank]
+            if each is not None:
+                for inner in each.finditer(folded, start, end):
+                    inner_start, inner_end = inner.span(1)
+                    if self._is_secret(rule, folded[inner_start:inner_end], b""):
+                        yield _whole_characters(folded, inner_start, inner_end, rank)
+                position = max(end, match.start() + 1)
+                continue
+            value, name = folded[start:end], (match.group(name_group) or b"") if name_group else b""
+            verdict = verdicts.get((name, value))
             if verdict is None:
-                verdict = self._is_secret(rule, value)
+                verdict = self._is_secret(rule, value, name)
                 if len(value) <= REMEMBERED_BYTES and len(verdicts) < REMEMBERED_VALUES:
-                    verdicts[value] = verdict
+                    verdicts[name, value] = verdict
             if verdict:
                 if rule.entropy is not None and end - start > LOOSE_BYTES:
                     end = _loose_end(folded, start, end)
                 yield _whole_characters(folded, start, end, rank)
-                position = end
+                position = max(end, match.start() + 1)
             else:
                 short = end - start <= REREAD_BYTES
                 position = max(start if short else end, match.start() + 1)
 
-    def _is_secret(self, rule: Rule, value: bytes) -> bool:
-        """Whether what a rule matched is to be redacted; what was redacted already says nothing for or against it."""
-        if len(value) > LOOSE_BYTES and rule.entropy is not None and value.startswith(FOLDED) and _GAP.search(value):
-            return False  # the rest of what was too long to be one value
-        value = value.replace(FOLDED, b"").strip()
+    def _is_secret(self, rule: Rule, value: bytes, name: bytes) -> bool:
+        """Whether a matched value is to be redacted. Redactions inside it are ignored."""
+        if rule.entropy is not None and value.startswith(REDACTION_BYTE) and _GAP.search(value):
+            # This is the text after a redaction, or the rest of a value that was too long to be one.
+            return False
+        value = value.replace(REDACTION_BYTE, b"").strip()
         if not value or value in self._allowed_values:
             return False
-        if rule.entropy is not None and not looks_secret(value, minimum_entropy=rule.entropy, words=rule.words):
+        if rule.decode and not self._encodes_a_secret(value):
+            return False
+        if rule.entropy is not None and not looks_secret(
+            value, minimum_entropy=rule.entropy, shape=rule.shape, name=name
+        ):
             return False
         return not (self._allowed_patterns and self._is_allowed(value.decode("utf-8", "replace")))
 
     def _is_allowed(self, value: str) -> bool:
         return any(pattern.fullmatch(value) for pattern in self._allowed_patterns)
 
+    def _encodes_a_secret(self, value: bytes) -> bool:
+        """Whether the value is base64 of a text in which some other rule finds a secret."""
+        value = _BASE64_SIGN.sub(b"", value[:DECODED_BYTES])
+        try:
+            decoded = binascii.a2b_base64(value[: len(value) // 4 * 4])
+            decoded.decode("ascii")
+        except (binascii.Error, UnicodeDecodeError):
+            return False
+        ranks = [rank for rank in self._candidates(decoded) if not self._rules[rank].decode]
+        return next(self._found_by_rules(decoded, ranks), None) is not None
+
+    def _remember(self, value: bytes, rank: int, copied: dict[bytes, int]) -> None:
+        """Add the value and its encodings to the values whose copies are searched for."""
+        value = value.strip()
+        if len(value) > COPIED_BYTES or len(copied) >= COPIED_VALUES or value in copied or REDACTION_BYTE in value:
+            return
+        if copies_are_secret(value):
+            for form in _forms(value):
+                copied.setdefault(form, rank)
+
     def _replaced(self, folded: bytes, markers: list[_Marker], findings: list[_Finding]) -> tuple[bytes, list[_Marker]]:
-        """The bytes with each finding folded away, and what all folded bytes stand for, in their order."""
+        """The text with one byte for each finding, and the redactions of all such bytes in their order."""
         pieces: list[bytes] = []
         kept: list[_Marker] = []
         done = passed = 0
         for finding in findings:
             between = folded[done : finding.start]
             pieces.append(between)
-            standing = between.count(FOLDED)
+            standing = between.count(REDACTION_BYTE)
             kept += markers[passed : passed + standing]
-            kept.append(self._marker(folded, finding))
-            passed += standing + folded.count(FOLDED, finding.start, finding.end)
+            kept.append(_Marker(self._redactions[finding.rank], finding.rank))
+            passed += standing + folded.count(REDACTION_BYTE, finding.start, finding.end)
             done = finding.end
         pieces.append(folded[done:])
-        return FOLDED.join(pieces), kept + markers[passed:]
+        return REDACTION_BYTE.join(pieces), kept + markers[passed:]
 
-    def _marker(self, folded: bytes, finding: _Finding) -> _Marker:
-        """The redaction of a finding. Beside another one it shows nothing: both may be parts of one secret."""
-        start, end, rank = finding
-        preview = b""
-        if not (folded.startswith(FOLDED, end) or (start and folded.startswith(FOLDED, start - 1))):
-            secret = folded[start:end]
-            characters = len(secret) if secret.isascii() else len(secret.decode("utf-8", "replace"))
-            match = _PREVIEW.match(secret, 0, min(PREVIEW_CHARACTERS, characters // PREVIEW_SHARE))
-            preview = match.group() if match else b""
-        return _Marker(b"%s%s]" % (self._heads[rank], preview), rank)
-
-    def _unfolded(self, text: str, folded: bytes, markers: list[_Marker]) -> Scrubbed:
+    def _restored(self, text: str, folded: bytes, markers: list[_Marker]) -> Scrubbed:
         ranks = [marker.rank for marker in markers if marker.rank is not None]
         if not ranks:
             return Scrubbed(text, 0, ())
-        pieces = folded.split(FOLDED)
+        pieces = folded.split(REDACTION_BYTE)
         assert len(pieces) == len(markers) + 1
         whole = b"".join(part for piece, marker in zip(pieces, markers, strict=False) for part in (piece, marker.text))
         ids = tuple(self._rules[rank].id for rank in ranks)
         return Scrubbed((whole + pieces[-1]).decode("utf-8", "surrogatepass"), len(ranks), ids)
 
 
-def _readings(folded: bytes) -> Sequence[bytes]:
-    """The bytes, and if anything in them is escaped the same with blanks and quotes for it, each byte in its place."""
-    meant = _ESCAPED.sub(_meant, folded) if b"\\" in folded else folded
-    return (folded,) if meant == folded else (folded, meant)
+class _Parts(Record):
+    """Parts of a text, joined, and the offsets of each part: in the joined text and in the original."""
+
+    text: bytes
+    starts: tuple[int, ...]
+    origins: tuple[int, ...]
+
+    def original(self, finding: _Finding) -> Iterator[_Finding]:
+        """The same finding in the original text, unless it spans two parts."""
+        start, end, rank = finding
+        part = bisect_right(self.starts, start) - 1
+        if part + 1 == len(self.starts) or end <= self.starts[part + 1]:
+            moved = self.origins[part] - self.starts[part]
+            yield _Finding(start + moved, end + moved, rank)
 
 
-def _meant(escaped: re.Match[bytes]) -> bytes:
-    sign = escaped.group()
-    return (b'"' if sign.endswith(b'"') else b"\n").rjust(len(sign))
+def _parts(text: bytes, spans: Sequence[tuple[int, int]]) -> _Parts | None:
+    """The parts of the text that the spans enclose; None without spans."""
+    if not spans:
+        return None
+    starts: list[int] = []
+    size = 0
+    for first, last in spans:
+        starts.append(size)
+        size += last - first + len(_PART_SEPARATOR)
+    joined = _PART_SEPARATOR.join(text[first:last] for first, last in spans)
+    return _Parts(joined, tuple(starts), tuple(first for first, _ in spans))
+
+
+def _as_meant(folded: bytes) -> _Parts | None:
+    """The lines with escape sequences and their neighbours, read as they are meant; None if there are none."""
+    written = _parts(folded, [match.span() for match in _ESCAPED_LINES.finditer(folded)])
+    if written is None:
+        return None
+    meant = _unescaped(written.text)
+    return None if meant == written.text else _Parts(meant, written.starts, written.origins)
+
+
+def _unescaped(text: bytes) -> bytes:
+    """The text with escape sequences replaced by what they mean, padded so that every other byte keeps its offset."""
+    if b"\\" in text:
+        text = _BACKSLASH_CODE.sub(
+            _padded(lambda code: b" " if b"[" in code else bytes.fromhex(code[-2:].decode())), text
+        )
+        for written, meant in _BACKSLASH_ESCAPES:
+            text = text.replace(written, meant)
+        # JSON inside JSON has several backslashes before the sign. Each round removes one of them.
+        for _ in range(BACKSLASHES):
+            if b"\\ " not in text:
+                break
+            text = text.replace(b"\\ ", b"  ")
+    if b"\x1b[" in text:
+        text = _COLOUR.sub(_padded(lambda _: b" "), text)
+    if b"%" in text:
+        text = _PERCENT_CODE.sub(_padded(lambda code: bytes.fromhex(code[1:].decode())), text)
+    if b"&" in text:
+        for written, meant in _ENTITIES:
+            text = text.replace(written, meant)
+    return text
+
+
+def _padded(meaning: Callable[[bytes], bytes]) -> Callable[[re.Match[bytes]], bytes]:
+    return lambda match: meaning(match.group()).rjust(match.end() - match.start())
+
+
+def _forms(value: bytes) -> Iterator[bytes]:
+    """The value and the ways in which a copy of it may be encoded."""
+    yield value
+    percent = _UNRESERVED.sub(lambda sign: b"%%%02X" % sign.group()[0], value)
+    if percent != value:
+        yield percent
+    # The last characters depend on what follows the value. They are left out where that may be something else.
+    encoded = binascii.b2a_base64(value, newline=False)
+    whole = encoded if not len(value) % 3 else encoded.rstrip(b"=")[:-1]
+    if len(whole) >= GLUED_COPY_BYTES:
+        yield whole
+        if b"+" in whole or b"/" in whole:
+            yield whole.translate(bytes.maketrans(b"+/", b"-_"))
+
+
+def _copies(folded: bytes, copied: dict[bytes, int]) -> Iterator[_Finding]:
+    """Every occurrence of the values. Overlapping occurrences give the longest that begins first."""
+    if not copied:
+        return
+    longest_first = sorted(copied, key=len, reverse=True)
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.max_mem = LITERALS_MEMORY_BYTES
+    options.never_capture = True
+    literals = re2.compile(b"|".join(map(_quoted, longest_first)), options)
+    for match in literals.finditer(folded):
+        start, end = match.span()
+        if end - start < GLUED_COPY_BYTES and (
+            (start and folded[start - 1] in _ALPHANUMERIC and folded[start] in _ALPHANUMERIC)
+            or (end < len(folded) and folded[end] in _ALPHANUMERIC and folded[end - 1] in _ALPHANUMERIC)
+        ):
+            continue
+        yield _whole_characters(folded, start, end, copied[match.group()])
+
+
+def _quoted(literal: bytes) -> bytes:
+    """The literal as an RE2 pattern."""
+    return b"".join(b"%c" % byte if byte in _ALPHANUMERIC else b"\\x%02x" % byte for byte in literal)
+
+
+def _merged(found: Iterable[_Finding]) -> list[_Finding]:
+    """The findings in order. Those that overlap or touch become one, named by the earliest of their rules."""
+    merged: list[_Finding] = []
+    for finding in sorted(found):
+        last = merged[-1] if merged else None
+        if last is not None and finding.start <= last.end:
+            merged[-1] = _Finding(last.start, max(last.end, finding.end), min(last.rank, finding.rank))
+        else:
+            merged.append(finding)
+    return merged
 
 
 def _keyword_set(keywords: Sequence[str]) -> re2.Set:
-    """All keywords in one automaton. One that ran out of memory would say that nothing was found, so it is tried."""
+    """All keywords in one automaton; a keyword with a capital letter matches only as it is written.
+
+    The automaton is tested, because one that runs out of memory would report no match.
+    """
     options = re2.Options()
-    options.literal = True
-    options.case_sensitive = False
     options.encoding = re2.Options.Encoding.LATIN1
-    options.max_mem = KEYWORD_MEMORY_BYTES
+    options.max_mem = LITERALS_MEMORY_BYTES
     found = re2.Set.SearchSet(options)
     for keyword in keywords:
-        found.Add(keyword.encode("utf-8"))
+        found.Add((b"" if keyword != keyword.lower() else b"(?i)") + _quoted(keyword.encode("utf-8")))
     found.Compile()
     everything = "\n".join(keywords).encode("utf-8")
     assert not keywords or len(found.Match(everything) or ()) == len(keywords), "the keyword automaton has no memory"
     return found
 
 
+def _near_lines(keywords: Sequence[str]) -> re2._Regexp:
+    """A pattern of the longest runs of lines in which a line with a keyword is never more than a few lines away."""
+    words = b"|".join(_quoted(keyword.encode("utf-8")) for keyword in keywords) or rb"[^\x00-\xff]"
+    # An escaped newline ends a line too. Otherwise a JSON document would be one line.
+    line, end = rb"(?:[^\n\\]|\\[^n\n])*", rb"(?:\\?\n|\\n|\\?$)"
+    return _longest(rb"(?i)(?:%s(?:%s)%s%s(?:%s%s){0,%d})+" % (line, words, line, end, line, end, NEAR_LINES))
+
+
+def _longest(pattern: bytes) -> re2._Regexp:
+    """A pattern that finds the longest of the leftmost matches, and no groups."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.longest_match = True
+    options.never_capture = True
+    return re2.compile(pattern, options)
+
+
+_ESCAPED_LINES = _longest(
+    rb"(?:[^\n]*\n)?(?:[^\n]*(?:\\[nrtuxe0\"'\\]|%[0-9A-Fa-f]{2}|\x1b\[|&(?:quot|apos|amp|#))[^\n]*(?:\n|$)(?:[^\n]*(?:\n|$))?)+"
+)
+
+
 def _secret_span(match: re2._Match, groups: range) -> tuple[int, int]:
-    """The group that is the secret, or the next that took part; alternatives of a pattern have a group each."""
+    """The span of the secret's group, or of the next group that took part: each alternative has a group of its own."""
     for number in groups:
         start, end = match.span(number)
         if start >= 0:
@@ -250,15 +459,15 @@ def _secret_span(match: re2._Match, groups: range) -> tuple[int, int]:
 
 
 def _loose_end(folded: bytes, start: int, end: int) -> int:
-    """Where a loosely described value of great length ends: a quote that is never closed must not take the text."""
+    """The end of a loosely described value that is very long: an unclosed quote must not take the rest of the text."""
     gap = _GAP.search(folded, start + LOOSE_BYTES, end)
     return int(gap.start()) if gap else end
 
 
 def _whole_characters(folded: bytes, start: int, end: int, rank: int) -> _Finding:
-    """The span, widened where it cuts through a character."""
-    while start > 0 and folded[start] in INSIDE_CHARACTER:  # bounded: a character has at most four bytes
+    """The span, widened where it cuts through a character. Bounded, as a character has at most four bytes."""
+    while start > 0 and folded[start] in CONTINUATION_BYTES:
         start -= 1
-    while end < len(folded) and folded[end] in INSIDE_CHARACTER:
+    while end < len(folded) and folded[end] in CONTINUATION_BYTES:
         end += 1
     return _Finding(start, end, rank)

@@ -1,0 +1,216 @@
+"""Decides whether a value looks like a secret. Owns the tests for randomness, placeholders, prose and identifiers.
+
+It sees a value and, where there is one, the name that the value is assigned to. It knows no rule and no text around it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from functools import cache
+
+from contextfold.scrub.rules import ValueShape, compiled
+
+# More bytes of a value would cost time and change no decision.
+JUDGED_BYTES = 256
+# A value under a name such as `token_type` must be at least this long to be a secret.
+RANDOM_BYTES = 16
+# Shorter values, and values that are ordinary words, are common in any text: their copies are left alone.
+COPY_BYTES = 6
+IDENTIFIER_COPY_BYTES = 8
+COPY_ENTROPY = 2.3
+
+_PLACEHOLDERS = compiled(
+    r"(?is)(?:"
+    + "|".join(
+        (
+            # $NAME, ${NAME}, $(command). A value with a default has a rule of its own.
+            r"(?-i:\$[A-Z_][A-Z0-9_]*)|\$[a-z_]+|\$\{{1,2}[^{}]*\}{0,2}|\$\([^()]*\)?|\$\[[^\[\]]*\]?",
+            # %NAME%, %(name)s, %s
+            r"%[A-Z_][A-Z0-9_]*%|%\([a-z_]\w*\)[sd]|%[sdv]",
+            # A placeholder in braces, single around a name and double around anything.
+            r"\$?\{\{[^{}]*\}\}|\$?\{\{?[-A-Za-z_.$%]*|[#$%@!]?\{[A-Za-z_][A-Za-z_.:!|-]*\}|\{[0-9]{0,2}\}",
+            # <your token>, [hidden], (none)
+            r"<[^<>]*>?|\[[A-Za-z _-]*\]|\([A-Za-z _-]*\)|<%.*%>",
+            # References to a secret store.
+            r"(?:arn|vault|ssm|sops|op|env|file|secretsmanager|keyvault|gcpsm|kms|ref)(?:\+\w+)?:[a-z/].*",
+            # A path.
+            r"[~.]{0,2}/(?:[A-Za-z_.@~-]{1,30}[0-9]{0,4}/)*(?:[A-Za-z_.@~-]{1,30}[0-9]{0,4})?",
+            r"(?:[A-Za-z_.-]{1,30}/){1,6}[A-Za-z_.-]{0,30}\.[a-z]{2,4}",
+            # The name of another variable.
+            r"(?-i:[A-Z][A-Z0-9]{1,20}(?:_[A-Z0-9]{1,20}){2,8})",
+            # An address without a query.
+            r"[a-z][a-z+]{1,15}://[^\s@?]*",
+            r"!?(?:none|null|nil|true|false|undefined|yes|no|on|off|empty|unset|default|example|optional|required|"
+            r"string|str|text|varchar|char|bytes|int|integer|number|boolean|object|array|any|unknown|void|hidden|masked|"
+            r"redacted|removed|encrypted|sensitive|omitted|placeholder|dummy|sample|foo|bar|baz|foobar|changeme|change[_-]me|todo|tbd|"
+            r"replaceme|fixme|n/a|not[ _-]?set|invalid|missing|wrong|expired|valid|values?|confirm(?:ation)?|current|"
+            r"incorrect|correct|new|old|reset|forgot|pass|password|passwd|passphrase|secrets?|tokens?|key|api_?key|"
+            r"username|user|login|email|name|type|id|label|title|description|input|field|m(?:in|ax)_?length|"
+            r"bearer|basic|jwt|oauth|oauth2|refresh|access|session|plain|prompt|ask|stdin|manual|auto|never|always|options?|arguments?|parameters?|flags?|and|or|is|are|from)"
+            r"[\]\[)(}{.,;:!?\\/=*]*",
+            r"(?:your|my|enter|insert|replace|example|sample|dummy|fake|todo|some|the)[ _-]+[a-z][a-z _-]*[>\]})]*",
+            r".*(?:x{5,}|\*{3,}|\.{3,}|(?:•){2,}|0{8,}|_{5,}|-{5,}|#{4,}|…).*",
+            # A string with a variable in it: secret${index}
+            r"[\w./: -]*\$\{[\w.$\[\]()+ ]+\}.*",
+            r"(?:[\w.:/@ -]*\{[a-z_][a-z_.]*\})+[\w.:/@ -]*",
+            # A regular expression or a format.
+            r".*(?:\(\?[:=!<P]|\[\^?%s|%s[)|\]]|\[a-z]-|\[\^).*",
+            # The text between two strings: 'password=' + value + ', port='
+            r"[,;)\]}+][\s)].*|[,)]\s*\w.*",
+            # A public key.
+            r"(?-i:MFkw|MIIBIj|MIICIj|MIGfMA|MCowBQ|MHYwEA|MIIC[Ij]|AAAA[BCE][23]).*",
+            # Punctuation alone.
+            r"[^A-Za-z0-9\x80-\xff]*",
+            # A number of a program, a colour, a format.
+            r"0x[0-9a-f]{1,16}[ul]{0,3}[,;)]*|#[0-9a-f]{3,8}|[~^>=v]*[0-9]+(?:\.[0-9]+)+(?:-[a-z]+[.0-9]*)?|(?:%[sd][:@/ -]?)+",
+            r"[\w:./@-]*(?-i:\$[A-Z_]{3,})|[\w=\"'./: -]*\{[a-z_]+(?:\.[a-z_]+)+\}.*",
+            r"(?-i:[a-z]{2,20}(?:Password|Passwd|Token|Secret|Key))",
+            # A small number: a port, a limit.
+            r"[-+]?[0-9]{1,5}(?:\.[0-9]+)?[a-z]{0,2}[)}\],;]*",
+            r".*(?:[-_.]|\b)(?:placeholder|your[-_](?:own|api|secret|token|key|password)[a-z_-]*|goes[-_ ]here)\b.*",
+        )
+    )
+    + ")",
+    as_bytes=True,
+)
+
+# Sentences and labels: several words, one of which only ever joins other words. A passphrase seldom has one.
+_PROSE = compiled(
+    r"(?is)(?:[^\s0-9]+\s+(?:[^\s]+\s+)*)?(?:an?|the|is|are|was|to|of|for|in|on|or|and|not|no|your|you|must|please|enter|with|from|has|"
+    r"have|this|that|be|by|as|at|it|if|can|cannot|should|will|do|does|when|than|least|use|set|get|new|all|only|"
+    r"de|la|le|les|el|los|las|un|une|il|per|di|da|del|der|die|das|ein|eine|ist|und|zu|het|een|och|att|för|som|er|med|"
+    r"til|og|av|på|para|por|con|que|não|pas|est)\s.*",
+    as_bytes=True,
+)
+
+# Words of letters, joined or not. Digits occur only where they are customary in names. A random value of any length has
+# digits elsewhere, or capitals that begin no word.
+_HUMP = (
+    r"(?:[A-Z]{1,12}[a-z]{2,20}|Id|To|In|Of|On|By|At|Is|Or|As|Db|Ui|Up|No|De|Ex|Fn|Do|My|Ok|Ip|Io|Os|Fs|Js|Ts|Tx|Rx|Re|Un|"
+    r"If|We|Me|Go)"
+)
+_CUSTOMARY = (
+    r"(?i:oauth2?|base64|b64|sha-?(?:1|256|384|512)|md5|utf-?8|http[23]|ipv[46]|x509|[rhep]s(?:256|512)|argon2i?d?|"
+    r"pbkdf2|v[0-9]{1,2})"
+)
+_WORD = rf"(?:(?:[a-z]{{1,30}}|{_HUMP})(?:{_HUMP})*[A-Z]{{0,4}}|[A-Z]{{1,30}}|{_CUSTOMARY})"
+_PART = rf"(?:[$_]*{_WORD}(?:_+{_WORD})*_*|[A-Z][a-z]{{0,2}}[0-9]{{3,5}}(?:{_HUMP})+)"
+_MEMBER = r"(?:\.|->|::|\?\.)"
+_NAMES = compiled(
+    # Words with or without something between them.
+    rf"(?s)[^\w]?_{{0,3}}{_WORD}(?:[ _./:@=*-]{{1,3}}(?:{_WORD}|[0-9]))*_{{0,3}}[^\w]{{0,3}}"
+    # Words of other scripts.
+    r"|[^0-9]*[\x80-\xff]{6,}[^0-9]*"
+    # settings.password, ed25519.Ed25519PublicKey
+    rf"|!*[A-Za-z_$]\w*(?:{_MEMBER}{_PART})+[?!]?(?:[;,)}}\]].*)?"
+    # @decorated, @file
+    r"|@[A-Za-z_]\w*(?:[./]\w+)*",
+    as_bytes=True,
+)
+
+# Expressions, which can only be code where the value has no quotes.
+_CODE = compiled(
+    # A call or a subscript whose name has no digits, or that ends as code does: os.environ[, load2(path)
+    rf"(?s)[$@&*!(]{{0,3}}[A-Za-z_$]+(?:{_MEMBER}[A-Za-z_$]+)*(?:<[\w, ]*>)?!?[(\[].*"
+    rf"|[$@&*!(]{{0,3}}[A-Za-z_]\w*(?:{_MEMBER}\w+)*(?:<[\w, ]*>)?!?[(\[](?:.*[^A-Za-z0-9])?"
+    r"|!\(.*|/\^.*|\$[\w:]+->.*|(?:self|this)\..*"
+    # Identifiers with digits that no password has.
+    rf"|[A-Z]{{2,20}}[0-9]{{1,4}}(?:{_HUMP})+[0-9]{{0,3}}[^\w]*|[A-Z][a-z]{{0,2}}[0-9]{{3,5}}(?:{_HUMP})+[^\w]*"
+    r"|[a-z]+[0-9]{0,2}(?:_[a-z]+[0-9]{0,2}){2,}[^\w]*|Uint(?:8|16|32)\w*.*"
+    r"|[A-Za-z_]\w*(?:,[0-9]+L?)+|\w{1,3}[},]+\w*[:=.}].*|null,.*"
+    # Style sheets.
+    r"|.*\{[a-z-]+:.*|(?:before|after|hover|active|focus|not|first|last|nth|checked|disabled|root)[^\w].*"
+    # A generated identifier.
+    r"|[A-Za-z_$][\w$]*\$[0-9]+(?:[.(,;].*)?"
+    # True or false in minified code, and other expressions.
+    r"|![01][,;)}].*|[\w.$]+\?[\w.$]+[.(:].*|.*(?:\}\)|\)\.|\}\}[a-z;,]|\(\)|\(\(|\)\{|=>|&&|\|\|).*",
+    as_bytes=True,
+)
+
+# As above, but a few digits may end any word of three letters: an identifier of a program, never a long random value.
+_DIGIT_WORD = (
+    rf"(?:{_WORD}|(?:[A-Za-z]?[a-z]{{2,20}}|{_HUMP})(?:{_HUMP})*[0-9]{{1,5}}(?:(?:{_HUMP})+[0-9]{{0,5}})?"
+    rf"|[A-Z]{{1,20}}[0-9]{{1,5}}(?:V[0-9]{{1,2}})?(?:{_HUMP})*[A-Z]{{0,10}}|[a-z]{{1,20}}[0-9]{{1,3}}[a-z]{{0,20}}"
+    r"|[a-z]{1,10}[0-9]{1,3}v[0-9]|[A-Z][a-z]|[0-9]{1,4})"
+)
+_IDENTIFIERS = compiled(
+    rf"(?s)[^\w]{{0,2}}_{{0,3}}{_DIGIT_WORD}(?:(?:[ _./:@#+=*-]|->|::|\?\.){{1,2}}{_DIGIT_WORD})*_{{0,3}}"
+    r"[^\w!#$%&*]{0,3}",
+    as_bytes=True,
+)
+
+# The last word of a name that describes a secret and does not contain one: token_type, passwordField, secret.name
+_DESCRIBING = compiled(
+    r"(?i)(?:name|names|type|types|kind|file|filename|path|dir|url|uri|urls|endpoint|host|field|fields|label|length|len|"
+    r"size|count|counts|limit|expiry|expires|expiration|expired|ttl|lifetime|timeout|age|regex|regexp|re|pattern|format|"
+    r"policy|prompt|message|msg|error|errors|class|classes|prefix|suffix|header|headers|param|params|parameter|index|idx|"
+    r"algorithm|algo|method|mode|func|function|handler|callback|provider|manager|service|store|storage|cache|list|set|"
+    r"map|table|column|schema|text|title|description|desc|help|usage|docs?|doc|link|placeholder|button|input|form|view|"
+    r"page|screen|icon|color|style|width|height|position|pos|start|end|line|loc|location|range|offset|state|status|"
+    r"required|enabled|disabled|visible|valid|invalid|exists|present|changed|updated|created|at|by|from|to|for|in|of|"
+    r"is|has|usage|usages|use|uses|scope|scopes|issuer|audience|version|strength|rules?|check|checks|test|tests|"
+    r"spec|example|examples|generator|factory|builder|parser|reader|writer|stream|source|ref|reference|arn|alias|"
+    r"model|names?pace|group|role|owner|user|users|username|email|account|domain|region|bucket|feature|option|options|"
+    r"settings?|config|configuration|property|properties|attribute|attr|element|node|selector|event|action|command|"
+    r"separator|delimiter|char|character|characters|encoding|charset|locale|language|lang|template|reset|recovery|"
+    r"confirmation|change|rotation|management|auth|authentication|login|required|optional|default|budget|budgets|"
+    r"per|total|max|min|used|limits?|ratio|rate|price|cost|stats|metrics|details|info|meta|metadata|data|digest|"
+    r"fingerprint|checksum|public|pub|identifier|ids?|hint|question|answer|order|sort|code|codes|exception|warning|"
+    r"notice|log|event|events|request|response|result|results|object|instance|entry|entries|item|items|pair|pairs|"
+    r"exchange|grant|flow|grants|uri|bits|bytes|check|derivation|agreement|schedule|ring|board|word|words|press|down|up|"
+    r"encode|decode|split|replace|strip|join|startswith|endswith|match|includes|append|add|remove|lower|upper|trim|parts|"
+    r"hash|scheme|close|open|dynamic|storage|builtin|enum|global|time|date|timestamp|through|fail|depth|mgr|realm|processor|variants?|terminator|compound|stack|buffer|matcher|lexer|identity|bundle|pool|queue|topic|interval|"
+    r"window|delta|span|seconds|minutes|hours|days)",
+    as_bytes=True,
+)
+_LAST_WORD = compiled(r"(?:[_.:-]|[a-z0-9])([A-Z]?[a-z]{1,15}|[A-Z]{1,15})[0-9]{0,2}$", as_bytes=True)
+# Names in which such a word does not describe: the `id` of a secret id is as good as the secret.
+_SECRET_ALL_THE_SAME = (b"secret_id", b"secretid", b"secret-id")
+
+
+@cache
+def _weight(count: int) -> float:
+    return count * math.log2(count)
+
+
+def entropy(value: bytes) -> float:
+    """Shannon's entropy of the value's bytes, in bits for each."""
+    size = len(value)
+    return math.log2(size) - sum(map(_weight, Counter(value).values())) / size
+
+
+def looks_secret(value: bytes, *, minimum_entropy: float, shape: ValueShape, name: bytes = b"") -> bool:
+    """Whether the value is random enough, no placeholder or prose, and of the shape that its rule asks for."""
+    judged = value[:JUDGED_BYTES]
+    if entropy(judged) < minimum_entropy or _PLACEHOLDERS.fullmatch(judged):
+        return False
+    if b" " in judged and _PROSE.fullmatch(judged):
+        return False
+    if name and describes_a_secret(name):
+        shape = "random"
+        if len(judged) < RANDOM_BYTES:
+            return False
+    if shape == "any":
+        return True
+    if _NAMES.fullmatch(judged) or (shape != "no-word" and _CODE.fullmatch(judged)):
+        return False
+    return shape != "random" or not _IDENTIFIERS.fullmatch(judged)
+
+
+def describes_a_secret(name: bytes) -> bool:
+    """Whether a name such as `token_type` says something about a secret rather than being one."""
+    last = _LAST_WORD.search(name)
+    if last is None or not _DESCRIBING.fullmatch(last.group(1)):
+        return False
+    return not name.lower().endswith(_SECRET_ALL_THE_SAME)
+
+
+def copies_are_secret(value: bytes) -> bool:
+    """Whether a value that was redacted once is distinctive enough to be redacted wherever else it occurs."""
+    if len(value) < COPY_BYTES or entropy(value[:JUDGED_BYTES]) < COPY_ENTROPY:
+        return False
+    judged = value[:JUDGED_BYTES]
+    if len(value) < IDENTIFIER_COPY_BYTES and _IDENTIFIERS.fullmatch(judged):
+        return False
+    return not any(pattern.fullmatch(judged) for pattern in (_NAMES, _PLACEHOLDERS, _CODE))

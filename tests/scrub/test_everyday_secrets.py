@@ -1,0 +1,164 @@
+"""The everyday forms of secrets are found whole, and ordinary source code stays as it is."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from bench.everyday_secrets import everyday_secrets
+from bench.heldout_secrets import heldout_secrets
+from bench.labelled_secrets import Labelled
+from bench.secrets import half_remains
+from contextfold.scrub.scrubber import Scrubber
+from contextfold.scrub.standard import standard_scrubber
+from tests.support.machine import times
+
+SEEDS = range(100, 100 + times(2, 20))
+DEVELOPMENT_RECALL, HELDOUT_RECALL = 0.96, 0.92
+VALUE = "Xk9#" + "mQ2vLp7wZ4"
+KEY = "q7ZpLk2VwRt9" + "Xc4Bn8Ms"
+AWS_ID, AWS_SECRET = "AK" + "IA" + "QWERTYUIOP234567", "h8Kd/2mNq+" * 3 + "Zx5Vb7Lw1T"
+BRACES = "w{{z}k)p${e]tur(nip[grows-_$#hereabout}}"
+
+
+@cache
+def scrubber() -> Scrubber:
+    return standard_scrubber()
+
+
+def recall(sets: list[Labelled]) -> tuple[float, Counter[str]]:
+    missed = Counter(labelled.kind for labelled in sets if half_remains(scrubber(), labelled))
+    return 1 - missed.total() / len(sets), missed
+
+
+def test_the_development_set_is_found() -> None:
+    share, missed = recall([labelled for seed in SEEDS for labelled in everyday_secrets(seed)])
+    assert share >= DEVELOPMENT_RECALL, missed
+
+
+def test_the_held_out_set_is_found() -> None:
+    share, missed = recall([labelled for seed in SEEDS for labelled in heldout_secrets(seed)])
+    assert share >= HELDOUT_RECALL, missed
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        (f"API_KEY_OPENAI={KEY}", KEY),
+        (f"TOKEN_GITHUB={KEY}", KEY),
+        (f"DB_PASSWORD_PRIMARY={VALUE}", VALUE),
+        (f"NEXTAUTH_SECRET_V2={KEY}", KEY),
+        (f"secret_id={KEY}", KEY),
+        (f"bindpw {VALUE}", VALUE),
+        (f"rootpw={VALUE}", VALUE),
+        (f"adminpass: '{VALUE}'", VALUE),
+        (f"-storepass {VALUE}", VALUE),
+        (f'wifi_psk = "{VALUE}"', VALUE),
+        (f'maps_key = "{KEY}"', KEY),
+        (f'password ?= "{VALUE}"', VALUE),
+        (f"token ::= {KEY}", KEY),
+        (f'token :::= "{KEY}"', KEY),
+        (f"$token .= '{KEY}';", KEY),
+        (f'password += "{VALUE}"', VALUE),
+        (f'password -> "{VALUE}"', VALUE),
+        (f'token = @"{KEY}";', KEY),
+        (f'password "{VALUE}"', VALUE),
+        (f"<Token>\n  {KEY}\n</Token>", KEY),
+        (f'os.getenv("DB_PASSWORD", "{VALUE}")', VALUE),
+        (f'os.environ.get("API_TOKEN") or "{KEY}"', KEY),
+        (f"getenv('API_TOKEN') ?: '{KEY}'", KEY),
+        (f"process.env.API_TOKEN || '{KEY}'", KEY),
+        (f'if ("{VALUE}" == password)', VALUE),
+        (f"Access key ID,Secret access key\n{AWS_ID},{AWS_SECRET}\n", AWS_SECRET),
+        (f"{AWS_ID}:{AWS_SECRET}", AWS_SECRET),
+        (f'connect("{AWS_ID}", "{AWS_SECRET}")', AWS_SECRET),
+        (f"curl -X POST \\\n  -u admin:{VALUE} \\\n  https://a.internal", VALUE),
+        (f"db.internal:5432:shop:app:{VALUE}", VALUE),
+        (f'sql.Open("mysql", "app:{VALUE}@tcp(db:3306)/shop")', VALUE),
+        (f"kind: Secret\nmetadata:\n  name: a\ndata:\n  anything: {KEY}\n", KEY),
+        (f"apiVersion: v1\ndata:\n  anything: {KEY}\nkind: Secret\n", KEY),
+        (f'{{"kind": "Secret", "data": {{"first": "abcdef", "anything": "{KEY}"}}}}', KEY),
+        (f"define('AUTH_KEY', '{KEY} {KEY} *')", f"{KEY} {KEY}"),
+        (f"body=%7B%22password%22%3A%22{KEY}%22%7D", KEY),
+        (f'password = "{BRACES}"', BRACES),
+        (f"<secret>{{AQAAABAAA {KEY}}}</secret>", KEY),
+        ("shp" + "ua_" + KEY + KEY, KEY),
+        ("dap" + "i" + "0123456789ABCDEF" * 2, "0123456789ABCDEF"),
+        ("sg" + "p_" + "0123456789abcdef" * 3, "0123456789abcdef"),
+        ("sha" + "256~" + KEY * 3, KEY),
+        ("EZ" + "AK" + KEY * 3, KEY),
+        ("da" + "2-" + "abcdefghij1234567890klmnop", "abcdefghij1234567890klmnop"),
+        ("amzn" + ".mws.4ea38b7b-f563-7709-4bae-87aeaEXAMPLE", "87aea"),
+        ("https://a.tines.com/webhook/" + "0123456789abcdef" * 2 + "/" + "fedcba9876543210" * 2, "fedcba9876543210"),
+        ("x" + "gh" + "p_" + KEY * 2, KEY),
+    ],
+)
+def test_a_form_that_was_missed_is_found(text: str, secret: str) -> None:
+    if "EXAMPLE" in text:
+        text = text.replace("EXAMPLE", "0123456")
+    assert not half_remains(scrubber(), Labelled("", f"{text}\n", secret))
+
+
+@pytest.mark.parametrize("prefix", ["{n}:", "id_rsa:{n}:", "\x1b[32m{n}\x1b[0m:", "  - ", "> ", "+"])
+def test_a_private_key_is_found_behind_what_a_tool_puts_before_its_lines(prefix: str) -> None:
+    body = [base64.b64encode(bytes((7 * row + 31 * column) % 251 for column in range(48))).decode() for row in range(6)]
+    lines = ["-" * 5 + "BEGIN RSA PRIVATE" + " KEY" + "-" * 5, *body, "-" * 5 + "END RSA PRIVATE" + " KEY" + "-" * 5]
+    text = "\n".join(prefix.replace("{n}", str(number)) + line for number, line in enumerate(lines, 1))
+    scrubbed = scrubber().scrub(text).text
+    assert not [line for line in body if line[:32] in scrubbed or line[32:] in scrubbed]
+
+
+def test_a_private_key_in_wrapped_base64_is_found() -> None:
+    pem = "-" * 5 + "BEGIN PRIVATE" + " KEY" + "-" * 5 + "\n" + (KEY * 3 + "\n") * 8
+    encoded = base64.b64encode(pem.encode()).decode()
+    text = "\n".join(encoded[at : at + 76] for at in range(0, len(encoded), 76))
+    assert encoded[200:240] not in scrubber().scrub(text).text
+
+
+def test_a_text_in_base64_that_contains_a_secret_is_redacted_and_another_is_not() -> None:
+    secret, plain = (
+        base64.b64encode(text).decode() for text in (f"DB_PASSWORD={VALUE}".encode(), b"the key of the map is here")
+    )
+    assert scrubber().scrub(f"a {secret} b {plain} c").text == f"a [REDACTED:base64-text] b {plain} c"
+
+
+def test_each_value_of_a_kubernetes_secret_is_redacted_and_its_names_stay() -> None:
+    text = f"kind: Secret\ndata:\n  first: {KEY}\n  second: {KEY[::-1]}\n---\nkind: ConfigMap\ndata:\n  a: something\n"
+    redacted = re.sub(r"\[REDACTED:[a-z0-9-]+\]", "#", scrubber().scrub(text).text)
+    assert redacted == "kind: Secret\ndata:\n  first: #\n  second: #\n---\nkind: ConfigMap\ndata:\n  a: something\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token, value = get_atom(value)",
+        '"pass": "All links have a discernible text",',
+        "describe('login', () => { it('pass: \"shows the form\"') })",
+        "fields = ['username', 'password', 'email_address', 'first_name2']",
+        'provided that such works are identified as "derived from the original"',
+        "key = self._backend._lib.d2i_PUBKEY_bio(bio, self._backend._ffi.NULL)",
+        "from hub import hf_transfer_enabled_for_this_download",
+        "hf_hubDownloadFileFromTheRepositoryOfModels(path)",
+        "password: {{ vault_db_password }}",
+        "password = \"{{ lookup('env', 'PASSWORD') }}\"",
+        "token_type: bearer",
+        'token_type = "access_token_v2"',
+        '# define OSSL_PKEY_PARAM_RSA_EXPONENT9 "rsa-exponent9"',
+        "password = await read.password('Password:', creds.password)",
+        'MovedAttribute("HTTPPasswordMgrWithDefaultRealm", "urllib2", "urllib.request"),',
+        "progressToken: ProgressTokenSchema$1.optional(),",
+        '.codicon-pass:before{content:"x"}',
+        "password: 'Please enter the password of your account'",
+        "#define GL_PASS_THROUGH_NV 0x86E6",
+        "const key = `cache-${version}-${name}`",
+        "{% if token %}{{ token }}{% endif %}",
+        "Authorization: Bearer ${TOKEN}",
+        "secrets:\n  db-password:\n    external: true\n",
+    ],
+)
+def test_ordinary_source_code_stays(text: str) -> None:
+    assert scrubber().scrub(text) == (text, 0, ())
