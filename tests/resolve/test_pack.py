@@ -179,8 +179,8 @@ def test_inodes_beyond_63_bits_are_told_apart(
     """Some network file systems number their files that way."""
     real = os.lstat
 
-    def lstat(path: bytes) -> os.stat_result:
-        status = real(path)
+    def lstat(path: bytes, *, dir_fd: int | None = None) -> os.stat_result:
+        status = real(path, dir_fd=dir_fd)
         if b".json" not in os.fsencode(path):
             return status
         times_ns = {"st_mtime_ns": status.st_mtime_ns, "st_ctime_ns": status.st_ctime_ns}
@@ -200,8 +200,8 @@ def test_where_ctime_can_be_set_nothing_is_trusted(
 ) -> None:
     real = os.lstat
 
-    def lstat(path: bytes) -> os.stat_result:
-        status = real(path)
+    def lstat(path: bytes, *, dir_fd: int | None = None) -> os.stat_result:
+        status = real(path, dir_fd=dir_fd)
         return os.stat_result(list(status), {"st_mtime_ns": status.st_mtime_ns, "st_ctime_ns": status.st_mtime_ns})
 
     monkeypatch.setattr(os, "lstat", lstat)
