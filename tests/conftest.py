@@ -22,7 +22,7 @@ give_children_default_signals()
 
 settings.register_profile(
     "house",
-    max_examples=times(40, 2000),
+    max_examples=times(25, 2000),
     deadline=None,
     derandomize=times(1, 0) == 1,  # `make test` is the same every time; `make soak` explores
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

@@ -57,7 +57,7 @@ print([name for name in opened if ".json" in name])
 
 @covers("product.md#checks", "resolve.md#packed-index")
 @given(data=st.data())
-@settings(max_examples=times(60, 3000))
+@settings(max_examples=times(25, 3000))
 def test_a_damaged_pack_changes_no_answer(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, call: Call
 ) -> None:
@@ -227,7 +227,7 @@ def test_a_file_that_cannot_be_looked_at_is_never_recorded_as_trusted(
 
 
 @given(data=st.data())
-@settings(max_examples=times(60, 3000))
+@settings(max_examples=times(25, 3000))
 def test_a_table_that_is_wrong_but_well_summed_ends_in_an_answer_or_a_plain_no(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, call: Call
 ) -> None:
