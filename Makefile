@@ -29,10 +29,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 setup: $(READY) $(COMPILED) $(NODE_MODULES)
 
+# Packages are compiled when they are first imported: that is less than all of them.
 $(RUNTIME): pyproject.toml requirements/runtime.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "contextfold needs Python 3.11 or newer: make PYTHON=python3.11 …")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) -r requirements/runtime.lock
+	$(INSTALL) --no-compile -r requirements/runtime.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from contextfold.cli.main import main
+from tests.support.forked import end_forker
 from tests.support.machine import SOAK, Call, Ran, times, write_files
 from tests.support.nats_servers import NatsServer
 from tests.support.signals import give_children_default_signals
@@ -21,7 +22,7 @@ give_children_default_signals()
 
 settings.register_profile(
     "house",
-    max_examples=times(40, 2000),
+    max_examples=times(25, 2000),
     deadline=None,
     derandomize=times(1, 0) == 1,  # `make test` is the same every time; `make soak` explores
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
@@ -35,7 +36,7 @@ collect_ignore = [] if SOAK else ["test_bench.py"]
 LONG = (
     "stores/nats/test_cluster.py",
     "fold/test_histories.py",
-    "web/test_page.py::test_page[a thousand",
+    "web/test_page.py::test_every_scenario",
 )
 
 
@@ -89,6 +90,10 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest begin first, so that no worker is left alone with one at the end."""
     items.sort(key=lambda item: not any(name in item.nodeid for name in LONG))
+
+
+def pytest_unconfigure() -> None:
+    end_forker()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.golden import replay
 from tests.support.clauses import covers
-from tests.support.machine import COMMAND, GOLDEN, SHARED, command_of, interpreters
+from tests.support.machine import COMMAND, GOLDEN, SHARED, command_of, interpreters, times
 
 PYTHONS = interpreters()
 CASES = sorted(path.parent for path in GOLDEN.glob("cases/*/case.json"))
@@ -57,8 +57,9 @@ def test_the_installed_command_gives_the_recorded_answer(case: Path, monkeypatch
     "product.md#resolve", "product.md#platforms", "resolve.md#reference", "resolve.md#unicode", "seed-000#invariants"
 )
 @pytest.mark.parametrize("version", list(PYTHONS)[1:])
-@pytest.mark.parametrize("case", CASES, ids=name_of)
+@pytest.mark.parametrize("case", CASES[:: times(14, 1)], ids=name_of)
 def test_every_other_python_gives_the_same(case: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample; `make pythons` runs all cases on each of them."""
     monkeypatch.setattr(replay, "CONTEXT", command_of(PYTHONS[version]))
     assert replay.faults(str(case)) == []
 

@@ -287,7 +287,7 @@ def test_the_search_command_tells_none(ways: Ways, secrets: list[KnownSecret]) -
 @covers("folding.md#context-return", "folding.md#scrubbed-text")
 def test_the_stdio_server_keeps_and_tells_none_either(tmp_path: Path, secrets: list[KnownSecret]) -> None:
     lines = [{"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": LEGACY}}]
-    for number, secret in enumerate(secrets[: times(80, 2000)]):
+    for number, secret in enumerate(secrets[: times(30, 2000)]):
         for tool, arguments in (
             ("context_branch", {"description": secret.text[:200], "prompt": secret.text}),
             ("context_record", {"type": "t", "content": secret.text}),

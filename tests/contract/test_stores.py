@@ -190,7 +190,7 @@ def test_the_same_operation_id_in_two_sessions_is_two_operations(run: Run) -> No
 
 @covers("folding.md#commit", "store.md#commit")
 def test_of_those_who_race_for_a_revision_one_wins(run: Run) -> None:
-    racers, rounds = 8, times(10, 200)
+    racers, rounds = 8, times(5, 200)
 
     async def act(store: Store) -> None:
         async def race(racer: int, revision: int) -> bool:
@@ -226,7 +226,7 @@ def test_those_who_race_with_one_operation_id_all_get_its_receipt(run: Run) -> N
 
 @covers("folding.md#commit")
 def test_whoever_retries_after_losing_gets_through_once(run: Run) -> None:
-    workers, each = 8, times(10, 100)
+    workers, each = 8, times(5, 100)
 
     async def act(store: Store) -> None:
         async def work(worker: int) -> None:
@@ -310,7 +310,7 @@ def test_owners_never_see_each_others_things(run: Run) -> None:
 def test_a_watcher_is_not_held_up_by_what_others_do(run: Run) -> None:
     async def act(store: Store) -> None:
         async with watching(store, "ann", await store.cursor()) as watch:
-            for revision in range(times(300, 3000)):
+            for revision in range(times(120, 3000)):
                 await store.commit(commit_of(key_of(owner="bob"), revision))
             await begin(store, key_of(owner="ann"))
             assert numbers(await take(watch, 1)) == [("sess_1", 1)]

@@ -135,7 +135,7 @@ def test_sqlite_and_memory_agree_on_any_history(history: list[Step]) -> None:
 
 
 @covers("store.md#port")
-@settings(max_examples=times(15, 500))
+@settings(max_examples=times(8, 500))
 @given(st.lists(steps, max_size=STEPS_MOST))
 def test_nats_and_memory_agree_on_any_history(nats_server: NatsServer, history: list[Step]) -> None:
     options = options_on(nats_server)

@@ -292,7 +292,7 @@ def test_archive_and_summaries_outlive_the_session_until_their_time(run: Run) ->
 
 @covers("store.md#expiry")
 def test_sweeps_of_any_size_end_everything_that_is_due(run: Run) -> None:
-    sessions = times(300, 5000)
+    sessions = times(100, 5000)
 
     async def act(store: Store) -> None:
         start = await store.cursor()
@@ -324,7 +324,7 @@ def test_sweeps_of_any_size_end_everything_that_is_due(run: Run) -> None:
 
 def test_a_session_that_becomes_active_is_not_ended(run: Run) -> None:
     """Sweeps and commits at once: whoever was acknowledged is there, the others were told that it is too late."""
-    sessions = times(100, 2000)
+    sessions = times(50, 2000)
 
     async def act(store: Store) -> None:
         keys = [key_of(f"p{number}") for number in range(sessions)]

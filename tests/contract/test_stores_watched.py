@@ -73,7 +73,7 @@ def test_a_watch_goes_on_after_any_cursor(run: Run) -> None:
 
 @covers("store.md#events")
 def test_a_watch_that_is_busy_with_many_writers_misses_nothing(run: Run) -> None:
-    writers, each = 10, times(40, 400)
+    writers, each = 10, times(15, 400)
 
     async def act(store: Store) -> None:
         async def write(writer: int) -> None:

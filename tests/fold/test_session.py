@@ -277,7 +277,7 @@ class TestRollingBack:
         assert refused.value.data == {"branch_id": "br_b", "current_status": "discarded"}
 
     @covers("folding.md#events", "folding.md#context-rollback")
-    @settings(max_examples=times(200, 10_000))
+    @settings(max_examples=times(60, 10_000))
     @given(HISTORIES)
     def test_restoring_is_what_the_log_gives_up_to_the_branchs_beginning(self, steps: list[Step]) -> None:
         log = played(steps)

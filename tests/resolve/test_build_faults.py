@@ -139,7 +139,7 @@ class TestFailures:
         writer = threading.Thread(target=rewrite)
         writer.start()
         try:
-            for number in range(times(6, 200)):
+            for number in range(times(3, 200)):
                 ran = context("build", "--sources", docs, "--cache", tmp_path / f"c{number}")
                 if ran.code == 0:
                     result = open_cache(tmp_path / f"c{number}").resolve("x", 10**9)
@@ -205,7 +205,7 @@ class TestKilled:
         target = tmp_path / "c"
         assert call("build", "--sources", sources, "--cache", target).code == 0
         argv = ["build", "--sources", str(sources), "--cache", str(target), "--force"]
-        for step in range(1, 1000, times(2, 1)):
+        for step in range(1, 1000, times(4, 1)):
             killed: list[str | Path] = [sys.executable, KILLER, exchange, str(step), *argv]
             done = subprocess.run(killed, capture_output=True, timeout=60, check=False)
             if done.returncode == 0:
@@ -227,7 +227,7 @@ class TestKilled:
         if force:
             assert call("build", "--sources", tmp_path / "old", "--cache", target).code == 0
         outcomes = set()
-        for step in range(1, 1000, times(3, 1)):
+        for step in range(1, 1000, times(5, 1)):
             argv = ["build", "--sources", str(sources), "--cache", str(target), *(["--force"] if force else [])]
             done = subprocess.run(
                 [sys.executable, KILLER, "exchange", str(step), *argv], capture_output=True, timeout=60, check=False
@@ -257,7 +257,7 @@ class TestKilled:
         target = tmp_path / "c"
         assert call("build", "--sources", docs, "--cache", target).code == 0
         chance = random.Random(20240607)
-        for _ in range(times(8, 300)):
+        for _ in range(times(4, 300)):
             process = subprocess.Popen(
                 [COMMAND, "build", "--sources", docs, "--cache", target, "--force"], stderr=subprocess.PIPE
             )
@@ -298,7 +298,7 @@ class TestTwoOfUs:
     def test_two_builds_to_one_target_end_in_one_cache_and_clear_errors(self, tmp_path: Path, call: Call) -> None:
         docs = write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 20 for n in range(200)})
         target = tmp_path / "c"
-        for turn in range(times(3, 60)):
+        for turn in range(times(2, 60)):
             force = ["--force"] if turn else []
             argv: list[str | Path] = [COMMAND, "build", "--sources", docs, "--cache", target, *force]
             racers = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for _ in range(4)]
@@ -311,7 +311,7 @@ class TestTwoOfUs:
             assert beside(target) == []
 
     def test_two_builds_below_one_missing_parent_both_succeed(self, sources: Path, tmp_path: Path) -> None:
-        for turn in range(times(5, 100)):
+        for turn in range(times(3, 100)):
             argvs: list[list[str | Path]] = [
                 [COMMAND, "build", "--sources", sources, "--cache", tmp_path / f"new{turn}" / "q" / n] for n in "abc"
             ]
@@ -346,7 +346,7 @@ class TestTwoOfUs:
         builder = threading.Thread(target=rebuild)
         builder.start()
         try:
-            for _ in range(times(400, 20000)):
+            for _ in range(times(150, 20000)):
                 answers.add(open_cache(target).resolve("one", 10).to_json())
             until(has_seen_both)  # a build may take longer than all of these
         finally:

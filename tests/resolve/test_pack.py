@@ -57,7 +57,7 @@ print([name for name in opened if ".json" in name])
 
 @covers("product.md#checks", "resolve.md#packed-index")
 @given(data=st.data())
-@settings(max_examples=times(60, 3000))
+@settings(max_examples=times(25, 3000))
 def test_a_damaged_pack_changes_no_answer(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, call: Call
 ) -> None:
@@ -179,8 +179,8 @@ def test_inodes_beyond_63_bits_are_told_apart(
     """Some network file systems number their files that way."""
     real = os.lstat
 
-    def lstat(path: bytes) -> os.stat_result:
-        status = real(path)
+    def lstat(path: bytes, *, dir_fd: int | None = None) -> os.stat_result:
+        status = real(path, dir_fd=dir_fd)
         if b".json" not in os.fsencode(path):
             return status
         times_ns = {"st_mtime_ns": status.st_mtime_ns, "st_ctime_ns": status.st_ctime_ns}
@@ -200,8 +200,8 @@ def test_where_ctime_can_be_set_nothing_is_trusted(
 ) -> None:
     real = os.lstat
 
-    def lstat(path: bytes) -> os.stat_result:
-        status = real(path)
+    def lstat(path: bytes, *, dir_fd: int | None = None) -> os.stat_result:
+        status = real(path, dir_fd=dir_fd)
         return os.stat_result(list(status), {"st_mtime_ns": status.st_mtime_ns, "st_ctime_ns": status.st_mtime_ns})
 
     monkeypatch.setattr(os, "lstat", lstat)
@@ -227,7 +227,7 @@ def test_a_file_that_cannot_be_looked_at_is_never_recorded_as_trusted(
 
 
 @given(data=st.data())
-@settings(max_examples=times(60, 3000))
+@settings(max_examples=times(25, 3000))
 def test_a_table_that_is_wrong_but_well_summed_ends_in_an_answer_or_a_plain_no(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, call: Call
 ) -> None:

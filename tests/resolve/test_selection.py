@@ -78,7 +78,7 @@ def build(files: dict[str, bytes], work: Path) -> Path:
     "seed-001#outputs",
 )
 @given(files=FOLDERS, query=QUERIES, budget=BUDGETS)
-@settings(max_examples=times(60, 5000))
+@settings(max_examples=times(30, 5000))
 def test_the_answer_is_the_contract_with_and_without_the_packed_index(
     files: dict[str, bytes], query: str, budget: int
 ) -> None:
@@ -119,7 +119,7 @@ SURROUNDINGS: list[dict[str, str]] = [
 
 @covers("product.md#resolve", "resolve.md#cache-version", "seed-000#security-and-isolation", "seed-000#invariants")
 @given(files=FOLDERS, query=QUERIES.filter(lambda text: "\0" not in text), data=st.data())
-@settings(max_examples=times(6, 150))
+@settings(max_examples=times(3, 150))
 def test_locale_hash_seed_folder_and_file_order_do_not_matter(
     files: dict[str, bytes], query: str, data: st.DataObject
 ) -> None:

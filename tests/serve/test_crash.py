@@ -12,7 +12,7 @@ from tests.support.clauses import covers
 from tests.support.daemon import LEGACY, MODERN, Daemon, HttpAgent, Refused
 from tests.support.machine import times
 
-SESSIONS = times(24, 200)
+SESSIONS = times(10, 200)
 ROUNDS = 3
 RECORDS = 3
 KILL_AT = (0.2, 0.45, 0.7)  # of all acknowledgements

@@ -15,7 +15,7 @@ from tests.support.clauses import covers
 from tests.support.jsonrpc_rules import due_answers, faults_in
 from tests.support.machine import times
 
-MESSAGES = times(4_000, 120_000)
+MESSAGES = times(1_500, 120_000)
 BATCH = 200
 SEED = 20260728
 
@@ -142,7 +142,7 @@ def test_every_request_gets_one_valid_answer_in_order_whatever_comes(root: Path)
 @covers("seed-002#jsonrpc", "seed-002#methods", "stdio.md#eras", "stdio.md#end-of-input", "stdio.md#streams")
 def test_before_the_handshake_too(root: Path) -> None:
     chance = random.Random(SEED + 1)
-    for _ in range(times(20, 200)):
+    for _ in range(times(6, 200)):
         lines = [structured(chance) for _ in range(40)]
         with Server(root) as server:
             server.input.write(b"".join(lines))

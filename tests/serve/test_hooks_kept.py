@@ -31,7 +31,7 @@ count = COUNTERS["v0"]
 class TestWhatWasReceived:
     @covers("folding.md#hooks")
     def test_is_there_for_the_next_call_of_a_tool(self, agent: HookedAgent) -> None:
-        for turn in range(times(20, 300)):
+        for turn in range(times(6, 300)):
             begun = agent.calls("context_branch", description="d", prompt="p")
             for _ in range(turn % 7):
                 agent.uses(response="x" * 400)
@@ -57,7 +57,7 @@ class TestWhatWasReceived:
         assert "reports.lost" not in daemon.log.read_text()
 
     def test_survives_the_end_of_the_daemon_however_much_it_is(self, tmp_path: Path) -> None:
-        reports = times(1000, 3000)  # many commits, and yet few enough for a slow disk
+        reports = times(300, 3000)  # many commits, and yet few enough for a slow disk
         daemon = Daemon(tmp_path)
         agent = HookedAgent(daemon, "/p")
         for _ in range(reports):

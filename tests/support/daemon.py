@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from tests.support.forked import Forked, forker
 from tests.support.machine import COMMAND
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
@@ -56,8 +57,15 @@ class Daemon:
     """`context serve` on a free port, with its state and its log below a folder."""
 
     def __init__(
-        self, folder: Path, *argv: str, env: Mapping[str, str] | None = None, store: str = "", port: int = 0
+        self,
+        folder: Path,
+        *argv: str,
+        env: Mapping[str, str] | None = None,
+        store: str = "",
+        port: int = 0,
+        fresh: bool = False,
     ) -> None:
+        """`fresh` starts the installed command, for tests of the start itself; else a fork that runs the same."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.store = folder / "state" / "state.db"  # unless another one is named
@@ -69,15 +77,22 @@ class Daemon:
             weakref.finalize(self, kept.close)
             self.port = int(kept.getsockname()[1])
         self._env = {**os.environ, "XDG_DATA_HOME": str(folder / "data"), **(env or {})}
+        self._fresh = fresh
         self.start()
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             argv = [*self._argv, "--port", str(self.port)]
-            self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, env=self._env)
+            self.process: subprocess.Popen[bytes] | Forked
+            if self._fresh or self._argv[0] != str(COMMAND) or not forker().can_start(self._env):
+                self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, env=self._env)
+            else:
+                self.process = forker().start(argv, self._env, log.fileno())
         assert self.process.stdout
         line = self.process.stdout.readline().decode()
-        assert line.startswith("contextfold listens on "), self.log.read_text()[-2000:]
+        if not line.startswith("contextfold listens on "):
+            self.kill()
+            raise AssertionError(self.log.read_text()[-2000:])
         self.url = line.split()[-1].removesuffix("/mcp")
         self.port = int(urlsplit(self.url).port or 0)
 

@@ -1,5 +1,6 @@
 // What every scenario needs: a real daemon, agents that work over real MCP calls, a real browser that is watched.
-// A scenario registers itself with `scenario`; CONTEXTFOLD_SCENARIO picks one of a file.
+// A scenario registers itself with `scenario`; CONTEXTFOLD_SCENARIO picks one of a file. The scenarios of a file share a
+// browser; each has profiles of its own in it.
 
 import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
@@ -8,7 +9,7 @@ import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
-import { test } from "node:test";
+import { after, test } from "node:test";
 import { fileURLToPath } from "node:url";
 
 const HERE = dirname(fileURLToPath(import.meta.url));
@@ -30,6 +31,14 @@ export const NARROW = { width: 360, height: 740 };
 const installed = createRequire(join(ROOT, "tests", "clients", "package.json"));
 const { chromium } = installed("playwright-core");
 const AXE = readFileSync(installed.resolve("axe-core/axe.min.js"), "utf8");
+
+let launched;
+let isRegistered = false;
+
+/** End the browser, if one was started. */
+export async function closeBrowser() {
+  await (await launched)?.close();
+}
 
 /** What a scenario started is ended with it, last first. */
 export class Stage {
@@ -80,11 +89,8 @@ export class Stage {
   }
 
   async browser() {
-    if (!this.launched) {
-      this.launched = await chromium.launch({ executablePath: CHROMIUM, args: FLAGS });
-      this.ends(() => this.launched.close());
-    }
-    return this.launched;
+    launched ??= chromium.launch({ executablePath: CHROMIUM, args: FLAGS });
+    return launched;
   }
 
   /** A page of its own profile, and everything it asks for and complains about. */
@@ -92,6 +98,7 @@ export class Stage {
     const context = await (
       await this.browser()
     ).newContext({ viewport: WIDE, locale: "en-GB", timezoneId: "UTC", ...options });
+    this.ends(() => context.close());
     context.setDefaultTimeout(PATIENCE_MS);
     const page = await context.newPage();
     const watched = { requests: [], problems: [], dialogs: [] };
@@ -200,6 +207,8 @@ export class Agent {
 
 /** @param {string} name @param {(stage: Stage) => Promise<void>} play */
 export function scenario(name, play) {
+  if (!isRegistered) after(closeBrowser);
+  isRegistered = true;
   const chosen = process.env.CONTEXTFOLD_SCENARIO;
   if (chosen && chosen !== name) return;
   test(name, async () => {

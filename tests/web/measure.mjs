@@ -3,7 +3,7 @@
 // stores.
 
 import { pathToFileURL } from "node:url";
-import { Agent, changed, live, Stage, textOf } from "./browser.mjs";
+import { Agent, changed, closeBrowser, live, Stage, textOf } from "./browser.mjs";
 
 const UPDATE_PAUSE_MS = 1100; // longer than the page waits between two readings of a list
 export const PROJECT = "/home/ana/many/project-0000"; // seed.py makes it, whatever the size
@@ -116,6 +116,7 @@ async function main([turns, sessions, branches, long, operations]) {
     );
   } finally {
     await stage.close();
+    await closeBrowser();
   }
 }
 

@@ -23,8 +23,8 @@ from tests.fold.messages.histories import FORMATS, LIST, PNG, Format, History, h
 from tests.support.clauses import covers
 from tests.support.machine import times
 
-COUNT = times(40, 10_000)
-HOSTILE_COUNT = times(150, 20_000)
+COUNT = times(20, 10_000)
+HOSTILE_COUNT = times(60, 20_000)
 SEED = os.environ.get("CONTEXTFOLD_SEED") or (str(random.SystemRandom().getrandbits(32)) if times(0, 1) else "1")
 BYTES_PER_TOKEN = 4
 RULES: dict[Format, Callable[[Any], list[str]]] = {

@@ -20,7 +20,7 @@ RULES: dict[Format, Callable[[Any], list[str]]] = {
     "openai-chat": rules_openai_chat.violations,
     "openai-responses": rules_openai_responses.violations,
 }
-COUNT = times(60, 2000)
+COUNT = times(25, 2000)
 every_format = pytest.mark.parametrize("format", FORMATS)
 
 

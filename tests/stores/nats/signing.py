@@ -20,6 +20,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 DAY = datetime.timedelta(days=1)
+# Python 3.13 and newer refuse an authority that does not say that it may sign certificates.
+AUTHORITY_USAGE = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,8 @@ def _certificate(
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
     )
+    if is_authority:
+        made = made.add_extension(AUTHORITY_USAGE, critical=True)
     if named:
         made = made.add_extension(x509.SubjectAlternativeName(named), critical=False)
     return made.sign(issuer_key, hashes.SHA256())

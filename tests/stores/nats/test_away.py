@@ -135,7 +135,7 @@ def test_a_store_with_much_on_its_way_comes_back_each_time(server: NatsServer, h
 
         workers = [asyncio.ensure_future(work(number)) for number in range(16)]
         try:
-            for _ in range(times(3, 50)):
+            for _ in range(times(2, 50)):
                 await asyncio.sleep(AWAY_S)
                 go(server)
                 await asyncio.sleep(AWAY_S)
@@ -196,7 +196,7 @@ def test_a_commit_is_done_once_though_its_answer_or_itself_was_lost(
         agent = Agent(daemon)
         done: list[str] = []
         try:
-            for turn in range(times(4, 200)):
+            for turn in range(times(2, 200)):
                 agent.insists(f"calm {turn}")
                 proxy.lose(what, f"{prefix}_log")
                 is_numbered = turn % 2 == 0

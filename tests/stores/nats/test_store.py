@@ -76,7 +76,7 @@ def test_any_number_of_publishers_at_once_publish_each_thing_once(on_nats: OnNat
     async def act(place: NatsOptions) -> None:
         chance = random.Random(1)
         stores = [NatsStore(place) for _ in range(4)]
-        for turn in range(times(6, 100)):
+        for turn in range(times(3, 100)):
             session_id = f"sess_{turn}"
             for commit in branching(KEY, session_id):
                 await chance.choice(stores)._logs.commit(commit)

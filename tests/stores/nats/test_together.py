@@ -54,7 +54,7 @@ async def closed(*stores: NatsStore) -> None:
 
 def test_commits_of_two_daemons_in_turn_are_published_in_order_and_soon(on_nats: OnNats) -> None:
     """Also where one's commits wait together and another's lies between them."""
-    commits = times(200, 2000)
+    commits = times(80, 2000)
 
     async def act(place: NatsOptions) -> None:
         stores = [NatsStore(place), NatsStore(place)]

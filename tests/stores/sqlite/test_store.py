@@ -60,7 +60,7 @@ def test_a_process_killed_in_the_middle_loses_nothing_it_acknowledged(path: Path
 
 @covers("folding.md#commit", "store.md#commit")
 def test_two_processes_on_one_file_lose_nothing(path: Path) -> None:
-    turns = times(20, 500)
+    turns = times(8, 500)
     processes = [worker(path, "shared", turns) for _ in range(2)] + [worker(path, "own", turns)]
     told = [process.communicate(timeout=300)[0].splitlines() for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
