@@ -239,12 +239,14 @@ def check_routing_headers(exchange: HttpExchange, request: RpcRequest) -> None:
     if request.is_notification or not has_envelope(request):
         _check_version(version, request)
         return
-    if version != request.params["_meta"][META_VERSION]:
+    # Values of another type than a string are the core's to refuse.
+    claimed = request.params["_meta"][META_VERSION]
+    if isinstance(claimed, str) and version != claimed:
         raise _header_mismatch(VERSION_HEADER, "does not match the version in params._meta")
-    if exchange.header_values(METHOD_HEADER) != [request.method]:
+    if _decoded(exchange.header_values(METHOD_HEADER)) != request.method:
         raise _header_mismatch(METHOD_HEADER, "does not match the method")
     name = request.params.get("name") if request.method == TOOLS_CALL else None
-    if name is not None and _decoded(exchange.header_values(NAME_HEADER)) != name:
+    if isinstance(name, str) and _decoded(exchange.header_values(NAME_HEADER)) != name:
         raise _header_mismatch(NAME_HEADER, "does not match the tool's name")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -15,6 +16,7 @@ from contextfold.errors import InternalError
 from contextfold.serve.http.guard import Guard
 from contextfold.serve.http.limits import is_loopback
 from contextfold.serve.http.uvicorn_adapter import BACKLOG, DaemonServer
+from contextfold.serve.mcp.jsonrpc import INTEGER_DIGITS
 from contextfold.serve.ops.logs import log
 from contextfold.settings import SettingsError
 
@@ -40,6 +42,8 @@ def run(app_factory: Callable[[], Guard], *, host: str, port: int, on_listening:
     The address is taken before the application is made, so that a second daemon ends before it opens the store. What
     the application raises while it starts or ends is raised here.
     """
+    # The environment may have changed the limit, and ids are echoed up to this length on every transport.
+    sys.set_int_max_str_digits(INTEGER_DIGITS)
     sockets = listen(host, port)
     try:
         _want_descriptors()
