@@ -138,10 +138,17 @@ class McpEndpoint:
         """Run a tool; count it, and log why it failed."""
         services = self._services
         started_s = services.clock()
+        tool, scope = call.tool, exchange.scope
         outcome: ToolResult | RequestError
         with tool_span(services.tracer) as span:
             try:
-                outcome = await self._call(exchange, call)
+                if isinstance(tool, ResolveTool):
+                    outcome = await services.resolvers.call(tool.name, call.arguments)
+                else:
+                    outcome = await run_fold_tool(tool, services.fold, caller_of(scope, call.meta), call.arguments)
+            except FoldError as problem:
+                # The session's name or the operation's id is not valid.
+                outcome = await request_error(problem, services.fold, Caller(scope[OWNER]), {})
             except RequestError as error:
                 outcome = error
             span.called(call.tool.name, outcome.kind or "ok")
@@ -152,16 +159,6 @@ class McpEndpoint:
         if isinstance(outcome, RequestError):
             raise outcome
         return outcome
-
-    async def _call(self, exchange: HttpExchange, call: McpToolCall) -> ToolResult:
-        tool, fold = call.tool, self._services.fold
-        if isinstance(tool, ResolveTool):
-            return await self._services.resolvers.call(tool.name, call.arguments)
-        try:
-            caller = caller_of(exchange.scope, call.meta)
-        except FoldError as problem:
-            raise await request_error(problem, fold, Caller(exchange.scope[OWNER]), {}) from problem
-        return await run_fold_tool(tool, fold, caller, call.arguments)
 
     async def _rate_limited(self, exchange: HttpExchange, request: RpcRequest | None) -> RequestError:
         """The error of a call beyond the rate limit, with the state of its session."""
