@@ -183,7 +183,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     )
     return Guard(
         DaemonApplication(tools, services, settings.proxy),
-        hosts=HostRule(settings.host, settings.allow_hosts),
+        hosts=HostRule(settings.host, settings.allow_host),
         metrics=metrics,
         buckets=buckets,
         tokens=tokens,
