@@ -17,7 +17,7 @@ from contextfold.cli.commands import COMMANDS, Command, Option
 from contextfold.error_codes import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.serve.http.guard import OPEN_PATHS, PAGE_PATH, WEB_PATH
+from contextfold.serve.http.exchange import OPEN_PATHS, PAGE_PATH, WEB_PATH
 from contextfold.serve.http.limits import Buckets, RateLimit
 from contextfold.serve.http.mcp_endpoint import DaemonServices
 from contextfold.serve.http.routes import DaemonApplication

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -136,6 +137,8 @@ def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) 
     path = settings.token_file
     tokens = TokenFile(path, lambda text: log("tokens", "warning", text=text)) if path else None
     take_over()
+    if "resolve" in settings.server.tools and not os.path.isdir(settings.server.cache_root):
+        log("cache_root.missing", "warning", path=os.fsdecode(settings.server.cache_root))
     tracer = _tracer_of(settings)
     try:
         run(
@@ -193,7 +196,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     )
     return Guard(
         DaemonApplication(tools, services, settings.proxy),
-        hosts=HostRule(settings.host, settings.allow_hosts),
+        hosts=HostRule(settings.host, settings.allow_host),
         metrics=metrics,
         buckets=buckets,
         tokens=tokens,

@@ -1,14 +1,15 @@
-"""What a server may be told from outside, checked and named in one place: flag, then variable, then file, then default.
+"""The settings of servers and commands, checked: an option first, then a variable, then the file, then the default.
 
-The only reader of the environment and of the configuration file. The rules are `contextfold.settings_table`'s; knows
-what goes together, not who uses it.
+The only reader of the environment and of the configuration file. Names, rules and defaults are
+`contextfold.settings_table`'s: a field of a record here is the setting of the same name. Knows which settings belong
+together, not who uses them.
 """
 
 from __future__ import annotations
 
 import os
 
-from contextfold.common.network_address import NATS_SCHEMES, NATS_URL, BadAddress, nats_servers_from
+from contextfold.common.network_address import NATS_SCHEMES, NATS_URL, BadAddress, authority_from, nats_servers_from
 from contextfold.common.record import Record
 from contextfold.settings_table import (
     CACHE_ROOT,
@@ -28,15 +29,20 @@ from contextfold.settings_table import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
+
+    Fields = dict[str, Any]
 
 STORE_SCHEME = "sqlite:"
-HTTPS_PROXY = ("https_proxy", "HTTPS_PROXY")  # the first that says something, as most programs have it
+# The first that is not empty counts, as in most programs.
+HTTPS_PROXY = ("https_proxy", "HTTPS_PROXY")
 NO_PROXY = ("no_proxy", "NO_PROXY")
-SECRET_MAX_BYTES = 4096  # of a file that holds a password
+# Of a file that contains a password.
+SECRET_MAX_BYTES = 4096
 
 
 class Settings(Record):
-    """Of a server on stdin and stdout."""
+    """The settings of a server on stdin and stdout."""
 
     cache_root: bytes
     tool_timeout_s: int
@@ -45,38 +51,38 @@ class Settings(Record):
 
 
 class FoldSettings(Record):
-    """Of folding, on any transport."""
+    """The settings of folding, on any transport. With a store on NATS, `store` is empty."""
 
     store: str
+    nats: NatsSettings | None
     context_limit: int
     hard_limit: bool
     branch_depth: int
     branches_per_session: int
+    branch_limit_tokens: int
+    branch_reminder: bool
     warn_medium_percent: int
     warn_high_percent: int
+    price_cache_read_percent: int
+    price_cache_write_percent: int
+    price_cache_write_1h_percent: int
+    price_output_percent: int
+    models_file: str
     token_counter: str
     session_idle_secs: int
     archive_days: int
     summary_days: int
     scrub_allowlist: str
-    nats: NatsSettings | None = None  # then the state is there, and `store` is empty
-    branch_limit_tokens: int = 0  # half of the context
-    branch_reminder: bool = True
-    price_cache_read_percent: int = 10  # of an input token's
-    price_cache_write_percent: int = 125
-    price_cache_write_1h_percent: int = 200
-    price_output_percent: int = 500
-    models_file: str = ""
 
 
 class NatsSettings(Record):
-    """Of a store on NATS: where it is, and as whom we go there."""
+    """The settings of a store on NATS. The fields from `prefix` on are the settings that begin with `nats-`."""
 
     servers: tuple[str, ...]
     prefix: str
     domain: str
-    replicas: int  # 0: one where a stream is made, and as they are where there are some
-    creds: str  # a file, as `nkey` and the last three are
+    replicas: int
+    creds: str
     nkey: str
     user: str
     password: str
@@ -85,20 +91,23 @@ class NatsSettings(Record):
     tls_key: str
 
     def __repr__(self) -> str:
-        """For logs and traces, so without what lets somebody in."""
+        """For logs and traces: without credentials."""
         return f"NatsSettings(servers={self.servers!r}, prefix={self.prefix!r})"
 
 
 class Upstream(Record):
-    """Where proxied requests go, and the HTTP proxy of this machine's on the way there, if any."""
+    """Where proxied requests go, and the HTTP proxy on the way there, if any.
+
+    `goes_direct` says that a variable names an HTTP proxy that cannot be used.
+    """
 
     url: str
     through: str = ""
-    goes_direct: bool = False  # though a variable names a proxy: one that cannot be used
+    goes_direct: bool = False
 
 
 class ProxySettings(Record):
-    """Of requests to models that pass through the daemon."""
+    """The settings of the proxy to models."""
 
     anthropic: Upstream
     openai: Upstream
@@ -106,86 +115,58 @@ class ProxySettings(Record):
 
 
 class DaemonSettings(Record):
-    """Of the daemon."""
+    """The settings of the daemon.
+
+    `otlp_is_asked_for` says that the endpoint was given to this program and not to every program of the machine.
+    """
 
     server: Settings
     fold: FoldSettings
+    proxy: ProxySettings
+    otlp_endpoint: str
+    otlp_is_asked_for: bool
     host: str
     port: int
     token_file: str
-    allow_hosts: tuple[str, ...]
+    allow_host: tuple[str, ...]
     rate_per_second: int
     rate_burst: int
     requests_max: int
     body_max_bytes: int
-    proxy: ProxySettings
-    otlp_endpoint: str = ""  # no traces if empty
-    otlp_is_asked_for: bool = False  # of us, not only of every program of this machine
 
 
-def settings_from(environment: Mapping[str, str], given: Mapping[str, str]) -> Settings:
+def settings_from(environment: Mapping[str, str], options: Mapping[str, str]) -> Settings:
     """The settings of a server on stdin and stdout."""
-    values = _Values(environment, given)
-    tools = values.toolsets("tools", ("resolve",))
-    root = values.text("cache-root")
+    values = _Values(environment, options)
+    tools = values.get("tools") or ("resolve",)
+    root = values.get("cache-root")
     if not root and "resolve" in tools:
         raise SettingsError(
             f"no cache root: give --cache-root DIR, or set {CACHE_ROOT} to the folder that holds the caches"
         )
-    timeout_s = values.whole("tool-timeout-secs")
     fold = _fold_settings(values) if "fold" in tools else None
-    return Settings(os.fsencode(root), timeout_s, tools, fold)
+    return Settings(os.fsencode(root), values.get("tool-timeout-secs"), tools, fold)
 
 
-def daemon_settings_from(environment: Mapping[str, str], given: Mapping[str, str]) -> DaemonSettings:
-    values = _Values(environment, given)
-    root = values.text("cache-root") or _in_home(environment, "XDG_DATA_HOME", ".local/share", "caches")
-    tools = values.toolsets("tools", TOOLSETS)
+def daemon_settings_from(environment: Mapping[str, str], options: Mapping[str, str]) -> DaemonSettings:
+    values = _Values(environment, options)
+    root = values.get("cache-root") or _in_home(environment, "XDG_DATA_HOME", ".local/share", "caches")
     fold = _fold_settings(values)
-    return DaemonSettings(
-        Settings(os.fsencode(root), values.whole("tool-timeout-secs"), tools, fold),
-        fold,
-        values.text("host"),
-        values.whole("port"),
-        values.text("token-file"),
-        tuple(values.text("allow-host").replace(",", " ").split()),
-        values.whole("rate-per-second"),
-        values.whole("rate-burst"),
-        values.whole("requests-max"),
-        values.whole("body-max-bytes"),
-        _proxy_settings(values),
-        *_otlp_endpoint(values),
-    )
+    server = Settings(os.fsencode(root), values.get("tool-timeout-secs"), values.get("tools") or TOOLSETS, fold)
+    endpoint, is_asked_for = _otlp_endpoint(values)
+    special: Fields = {"server": server, "fold": fold, "proxy": _proxy_settings(values)}
+    special |= {"otlp_endpoint": endpoint, "otlp_is_asked_for": is_asked_for}
+    return DaemonSettings(**values.fields(DaemonSettings, special))
 
 
-def fold_settings_from(environment: Mapping[str, str], given: Mapping[str, str]) -> FoldSettings:
-    return _fold_settings(_Values(environment, given))
+def fold_settings_from(environment: Mapping[str, str], options: Mapping[str, str]) -> FoldSettings:
+    return _fold_settings(_Values(environment, options))
 
 
 def _fold_settings(values: _Values) -> FoldSettings:
     nats = _nats_settings(values)
-    settings = FoldSettings(
-        "" if nats else _store_path(values),
-        values.whole("context-limit"),
-        values.text("hard-limit") == "on",
-        values.whole("branch-depth"),
-        values.whole("branches-per-session"),
-        values.whole("warn-medium-percent"),
-        values.whole("warn-high-percent"),
-        values.text("token-counter"),
-        values.whole("session-idle-secs"),
-        values.whole("archive-days"),
-        values.whole("summary-days"),
-        values.text("scrub-allowlist"),
-        nats,
-        values.whole("branch-limit-tokens"),
-        values.text("branch-reminder") == "on",
-        values.whole("price-cache-read-percent"),
-        values.whole("price-cache-write-percent"),
-        values.whole("price-cache-write-1h-percent"),
-        values.whole("price-output-percent"),
-        values.text("models-file"),
-    )
+    store = "" if nats else _store_path(values)
+    settings = FoldSettings(**values.fields(FoldSettings, {"store": store, "nats": nats}))
     if settings.warn_high_percent < settings.warn_medium_percent:
         raise SettingsError("warn-high-percent must not be below warn-medium-percent")
     return settings
@@ -195,18 +176,18 @@ def _proxy_settings(values: _Values) -> ProxySettings:
     return ProxySettings(
         _upstream(values, "anthropic-upstream"),
         _upstream(values, "openai-upstream"),
-        values.whole("proxy-body-max-bytes"),
+        values.get("proxy-body-max-bytes"),
     )
 
 
 def _upstream(values: _Values, name: str) -> Upstream:
     """The common variables count for https alone: there the proxy sees no key, only which host is asked for."""
-    url = values.text(name)
+    url = values.get(name)
     scheme, _, rest = url.partition("://")
-    authority = rest.partition("/")[0]
-    host = authority if authority.endswith("]") or ":" not in authority else authority.rpartition(":")[0]
+    machine = authority_from(rest.partition("/")[0])
+    assert machine is not None
     through = _first(values.environment, HTTPS_PROXY)
-    if scheme != "https" or not through or _goes_direct(values.environment, host):
+    if scheme != "https" or not through or _goes_direct(values.environment, machine.name):
         return Upstream(url)
     through = through if "://" in through else f"http://{through}"
     return Upstream(url, through) if _is_proxy(through) else Upstream(url, goes_direct=True)
@@ -235,7 +216,7 @@ def _first(environment: Mapping[str, str], variables: tuple[str, ...]) -> str:
 
 def _otlp_endpoint(values: _Values) -> tuple[str, bool]:
     """Where traces go, and whether that was said to us: the common variable is meant for many, and may suit others."""
-    ours = values.text("otlp-endpoint")
+    ours = values.get("otlp-endpoint")
     if ours:
         return ("" if ours == "off" else ours), ours != "off"
     common = values.environment.get(COMMON_OTLP_ENDPOINT, "")
@@ -244,7 +225,7 @@ def _otlp_endpoint(values: _Values) -> tuple[str, bool]:
 
 
 def _store_path(values: _Values) -> str:
-    store = values.text("store")
+    store: str = values.get("store")
     if not store:
         return _in_home(values.environment, "XDG_STATE_HOME", ".local/state", "state.db")
     scheme, colon, _rest = store.partition(":")
@@ -262,9 +243,9 @@ def _store_path(values: _Values) -> str:
 
 def _nats_settings(values: _Values) -> NatsSettings | None:
     """None where the store is a file. Settings of NATS are then in nobody's way, unless NATS was plainly meant."""
-    store = values.text("store")
+    store = values.get("store")
     if store.partition("://")[0].lower() not in NATS_SCHEMES:
-        if idle := [name for name in NATS if values.is_given(name, as_flag=bool(store))]:
+        if idle := [name for name in NATS if values.is_given(name, as_option=bool(store))]:
             raise SettingsError(
                 f"{values.called(idle[0])} is for a store on NATS: give --store {NATS_URL} too, or leave it out"
             )
@@ -273,25 +254,18 @@ def _nats_settings(values: _Values) -> NatsSettings | None:
         servers = nats_servers_from(store)
     except BadAddress as problem:
         raise SettingsError(f"{values.called('store')} cannot be used: {problem}") from None
-    settings = NatsSettings(
-        servers.urls,
-        values.text("nats-prefix"),
-        values.text("nats-domain"),
-        values.whole("nats-replicas"),
-        values.text("nats-creds"),
-        values.text("nats-nkey"),
-        servers.user or values.text("nats-user"),
-        servers.password or _first_line(values, "nats-password-file"),
-        values.text("nats-tls-ca"),
-        values.text("nats-tls-cert"),
-        values.text("nats-tls-key"),
-    )
+    special: Fields = {
+        "servers": servers.urls,
+        "user": servers.user or values.get("nats-user"),
+        "password": servers.password or _first_line(values, "nats-password-file"),
+    }
+    settings = NatsSettings(**values.fields(NatsSettings, special, prefix="nats-"))
     _check_nats(values, settings, bool(servers.user))
     return settings
 
 
 def _check_nats(values: _Values, settings: NatsSettings, is_user_in_url: bool) -> None:
-    if is_user_in_url and (values.text("nats-user") or values.text("nats-password-file")):
+    if is_user_in_url and (values.get("nats-user") or values.get("nats-password-file")):
         raise SettingsError("the user is given twice: take user:password out of --store, or leave --nats-user out")
     if bool(settings.user) != bool(settings.password):
         raise SettingsError("--nats-user and --nats-password-file need each other")
@@ -305,7 +279,7 @@ def _check_nats(values: _Values, settings: NatsSettings, is_user_in_url: bool) -
 
 def _first_line(values: _Values, name: str) -> str:
     """A secret, from a file, so that no list of processes shows it."""
-    path = values.text(name)
+    path = values.get(name)
     if not path:
         return ""
     with open(path, "rb") as file:
@@ -327,44 +301,43 @@ def _in_home(environment: Mapping[str, str], variable: str, beside: str, name: s
 
 
 class _Values:
-    """A setting's text, from the first place that gives one, once it keeps its rule."""
+    """Settings by name, each from the first source that gives it, checked and converted by its rule."""
 
-    def __init__(self, environment: Mapping[str, str], given: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], options: Mapping[str, str]) -> None:
         self.environment = environment
-        self._given = given
-        path = given.get("config") or environment.get(CONFIG)
+        self._options = options
+        path = options.get("config") or environment.get(CONFIG)
         self._file = _read_file(path) if path else {}
 
-    def text(self, name: str) -> str:
+    def get(self, name: str) -> Any:  # noqa: ANN401 - the rule decides
         setting = SETTINGS[name]
-        if name in self._given:
-            text = self._given[name]
+        if name in self._options:
+            text = self._options[name]
         elif setting.variable in self.environment:
             text = self.environment[setting.variable]
         elif name in self._file:
             text = self._file[name]
         else:
-            return setting.default
-        return str(setting.rule(self.called(name), text))
+            return setting.rule(self.called(name), setting.default) if setting.default else setting.empty
+        return setting.rule(self.called(name), text)
+
+    def fields(self, record: type, special: Fields, *, prefix: str = "") -> Fields:
+        """The fields of a record: those of `special`, and for each other one the setting of its name."""
+        names: tuple[str, ...] = record._fields  # type: ignore[attr-defined]
+        return special | {name: self.get(prefix + name.replace("_", "-")) for name in names if name not in special}
 
     def called(self, name: str) -> str:
-        """What whoever gave it calls it."""
-        if name in self._given or not self.is_given(name, as_flag=False):
+        """The name of a setting where it was given."""
+        if name in self._options or not self.is_given(name, as_option=False):
             return f"--{name}"
         variable = SETTINGS[name].variable
-        return variable if variable in self.environment else f"{name.replace('-', '_')} in the configuration file"
+        return variable if variable in self.environment else f"{SETTINGS[name].field} in the configuration file"
 
-    def is_given(self, name: str, *, as_flag: bool) -> bool:
-        """Whether it is given at all, or on the command line."""
-        if name in self._given or as_flag:
-            return name in self._given
+    def is_given(self, name: str, *, as_option: bool) -> bool:
+        """Whether it is given at all, or as an option."""
+        if name in self._options or as_option:
+            return name in self._options
         return SETTINGS[name].variable in self.environment or name in self._file
-
-    def whole(self, name: str) -> int:
-        return int(self.text(name))
-
-    def toolsets(self, name: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(self.text(name).split(",")) if self.text(name) else default
 
 
 def _read_file(path: str) -> dict[str, str]:

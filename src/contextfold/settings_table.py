@@ -1,15 +1,18 @@
-"""Every setting, as data: what it is called, what it is if nobody says, the rule it keeps, and a line about it.
+"""Every setting, once: its name, variable, default, rule, metavar and help.
 
-Knows names and rules, not where a value comes from (`contextfold.settings`) nor who uses it.
+Command-line options, environment variables, the configuration file, the help text, the reference and the records of
+`contextfold.settings` derive from this table. It knows neither where a value comes from nor who uses it.
 """
 
 from __future__ import annotations
 
+from contextfold.common.network_address import authority_from
 from contextfold.common.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 CACHE_ROOT = "CONTEXT_CACHE_ROOT"
 TOOL_TIMEOUT = "CONTEXT_TOOL_TIMEOUT_SECS"
@@ -19,25 +22,43 @@ COMMON_OTLP_PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
 
 TOOL_TIMEOUT_S = 30
 WHOLE_NUMBER_MAX = 1_000_000_000
-TIMEOUT_MAX_S = 1_000_000  # eleven days; a longer wait is no timeout, and systems count no further
+# Eleven days. A longer wait is no timeout, and systems count no further.
+TIMEOUT_MAX_S = 1_000_000
 TOOLSETS = ("resolve", "fold")
 PREFIX_MAX = 32
 DOMAIN_MAX = 64
-PORT_MAX, PORT_DIGITS = 65_535, 5
 _SMALL = "abcdefghijklmnopqrstuvwxyz0123456789-"
 _PLAIN = _SMALL + _SMALL.upper() + "_"
 
 
 class SettingsError(Exception):
-    """A setting that cannot be used; the text is one line that says what to do."""
+    """A setting that cannot be used; the text is one line with the remedy."""
 
 
 class Setting(Record):
-    name: str  # of the flag, and in the configuration file with underscores
-    variable: str
+    # The option is `--name`; in the configuration file and in records dashes are underscores.
+    name: str
     default: str
-    rule: Callable[[str, str], object]  # (what it is called, text) → value
+    # Checks a text and converts it. The first argument is what to call the setting in an error.
+    rule: Callable[[str, str], Any]
+    metavar: str
     help: str
+    # Empty where the variable follows from the name.
+    other_variable: str = ""
+
+    @property
+    def variable(self) -> str:
+        return self.other_variable or f"CONTEXT_{self.field.upper()}"
+
+    @property
+    def empty(self) -> Any:  # noqa: ANN401 - as `rule`
+        """The value of a setting that is not given and has no default."""
+        return () if self.rule in (_names, _toolsets) else ""
+
+    @property
+    def field(self) -> str:
+        """The name in the configuration file and in records."""
+        return self.name.replace("-", "_")
 
 
 def _any(_called: str, text: str) -> str:
@@ -45,7 +66,7 @@ def _any(_called: str, text: str) -> str:
 
 
 def _named(called: str, text: str) -> str:
-    """Empty is not the same as not given: a daemon meant to ask for tokens must not start without."""
+    """A file's name. Empty is not the same as absent: a daemon that was meant to have tokens must not start without."""
     if not text:
         raise SettingsError(f"{called} is empty: name a file, or leave it out")
     return text
@@ -65,10 +86,10 @@ def _readable(called: str, text: str) -> str:
         raise SettingsError(f"{called} names {text}, which cannot be read: {problem.strerror}") from None
 
 
-def _words(letters: str, told: str, most: int) -> Callable[[str, str], str]:
+def _words(letters: str, described: str, most: int) -> Callable[[str, str], str]:
     def rule(called: str, text: str) -> str:
         if not (text and len(text) <= most and set(letters).issuperset(text)):
-            raise SettingsError(f"{called} must be 1 to {most} of {told}, not {text!r}")
+            raise SettingsError(f"{called} must be 1 to {most} of {described}, not {text!r}")
         return text
 
     return rule
@@ -79,10 +100,14 @@ def _nats_prefix(called: str, text: str) -> str:
     return text and _words(_SMALL, "lowercase letters, digits and dashes", PREFIX_MAX)(called, text)
 
 
-def _switch(called: str, text: str) -> str:
+def _names(_called: str, text: str) -> tuple[str, ...]:
+    return tuple(text.replace(",", " ").split())
+
+
+def _switch(called: str, text: str) -> bool:
     if text not in ("on", "off"):
         raise SettingsError(f"{called} must be on or off, not {text!r}")
-    return text
+    return text == "on"
 
 
 def is_http_url(text: str) -> bool:
@@ -98,12 +123,12 @@ def _url_or_off(called: str, text: str) -> str:
 
 
 def _upstream(called: str, text: str) -> str:
-    """A base URL: what is asked for below it is added as it comes, so nothing may stand behind the path."""
+    """A base URL: paths are appended to it, so it must not have a query or a fragment."""
     scheme, separator, rest = text.partition("://")
     text = scheme.lower() + separator + rest
     host = rest.partition("/")[0]
     is_plain = text.isascii() and not set(text) & set(' ?#\\%"<>^`{|}')
-    if not (is_http_url(text) and is_plain and _is_authority(host) and not _leads_away(text)):
+    if not (is_http_url(text) and is_plain and authority_from(host) and not _has_dot_segments(text)):
         raise SettingsError(
             f"{called} must be a URL such as https://api.example.org/v1: http or https, a host, perhaps a port and a "
             "path; no user, no query, no fragment"
@@ -111,26 +136,15 @@ def _upstream(called: str, text: str) -> str:
     return text.rstrip("/")
 
 
-def _is_authority(text: str) -> bool:
-    host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
-    if not colon:
-        host = text
-    elif not (port.isdigit() and 0 < int(port[:PORT_DIGITS]) <= PORT_MAX and len(port) <= PORT_DIGITS):
-        return False
-    if host.startswith("[") and host.endswith("]"):
-        return bool(host[1:-1]) and set(host[1:-1].lower()) <= set("0123456789abcdef:.")
-    return bool(host) and set(host) <= set(f"{_PLAIN}.")
-
-
-def _leads_away(text: str) -> bool:
+def _has_dot_segments(text: str) -> bool:
     return not {".", ".."}.isdisjoint(text.split("/"))
 
 
-def _toolsets(called: str, text: str) -> str:
+def _toolsets(called: str, text: str) -> tuple[str, ...]:
     names = text.split(",")
     if not set(names) <= set(TOOLSETS) or len(set(names)) != len(names):
         raise SettingsError(f"{called} must be resolve, fold or resolve,fold, not {text!r}")
-    return ",".join(name for name in TOOLSETS if name in names)
+    return tuple(name for name in TOOLSETS if name in names)
 
 
 def _counter(called: str, text: str) -> str:
@@ -141,210 +155,188 @@ def _counter(called: str, text: str) -> str:
     return text
 
 
-def between(least: int, most: int) -> Callable[[str, str], str]:
-    def rule(called: str, text: str) -> str:
+def between(least: int, most: int) -> Callable[[str, str], int]:
+    def rule(called: str, text: str) -> int:
         digits = text.lstrip("0") or "0"
         if not (text.isascii() and text.isdigit()) or len(digits) > len(str(most)) or not least <= int(digits) <= most:
             raise SettingsError(f"{called} must be a whole number from {least} to {most}, not {text!r}")
-        return digits
+        return int(digits)
 
     return rule
 
 
-def _seconds(called: str, text: str) -> str:
+def _seconds(called: str, text: str) -> int:
     digits = text.removeprefix("+").lstrip("0")
     if not (text.isascii() and digits.isdigit()):
         raise SettingsError(f"{called} must be a positive whole number of seconds, not {text!r}")
-    return digits if len(digits) < len(str(TIMEOUT_MAX_S)) else str(TIMEOUT_MAX_S)
+    return int(digits) if len(digits) < len(str(TIMEOUT_MAX_S)) else TIMEOUT_MAX_S
 
 
 SETTINGS = {
     setting.name: setting
     for setting in (
-        Setting("cache-root", CACHE_ROOT, "", _any, "the folder that holds the caches"),
-        Setting("tool-timeout-secs", TOOL_TIMEOUT, str(TOOL_TIMEOUT_S), _seconds, "how long a resolve call may take"),
-        Setting("tools", "CONTEXT_TOOLS", "", _toolsets, "which tools to offer: resolve, fold or resolve,fold"),
-        Setting("host", "CONTEXT_HOST", "127.0.0.1", _any, "the address to listen on"),
-        Setting("port", "CONTEXT_PORT", "9090", between(0, 65_535), "the port to listen on; 0 takes a free one"),
-        Setting("token-file", "CONTEXT_TOKEN_FILE", "", _named, "who may call: owners and the hashes of their tokens"),
-        Setting("allow-host", "CONTEXT_ALLOW_HOST", "", _any, "further names clients may call this machine by"),
-        Setting("store", "CONTEXT_STORE", "", _named, "what holds the folding state: a file, or nats://HOST:PORT,…"),
+        Setting("cache-root", "", _any, "DIR", "the folder that contains the caches"),
+        Setting("tool-timeout-secs", str(TOOL_TIMEOUT_S), _seconds, "N", "the timeout of a resolve call"),
+        Setting("tools", "", _toolsets, "LIST", "the tools to offer: resolve, fold or resolve,fold"),
+        Setting("host", "127.0.0.1", _any, "ADDRESS", "the address to listen on"),
+        Setting("port", "9090", between(0, 65_535), "N", "the port to listen on; 0 takes a free one"),
+        Setting(
+            "token-file",
+            "",
+            _named,
+            "FILE",
+            "owners and the hashes of their tokens; needed to listen beyond this machine",
+        ),
+        Setting(
+            "allow-host", "", _names, "NAMES", "further names of this machine that clients may use, separated by commas"
+        ),
+        Setting("store", "", _named, "STORE", "the store of the folding state: a file, or nats://HOST:PORT,…"),
         Setting(
             "context-limit",
-            "CONTEXT_LIMIT_TOKENS",
             "0",
             between(0, WHOLE_NUMBER_MAX),
-            "tokens of a context; 0: the model's window, or 32768 where it is not known",
+            "N",
+            "the size of a context in tokens; 0: the model's window, or 32768 where it is not known",
+            "CONTEXT_LIMIT_TOKENS",
         ),
-        Setting("hard-limit", "CONTEXT_HARD_LIMIT", "off", _switch, "whether a branch beyond the limit is refused"),
-        Setting("branch-depth", "CONTEXT_BRANCH_DEPTH", "8", between(1, 64), "how deep branches may nest"),
-        Setting(
-            "branches-per-session",
-            "CONTEXT_BRANCHES_PER_SESSION",
-            "1000",
-            between(1, 10_000),
-            "how many branches a session may have",
-        ),
+        Setting("hard-limit", "off", _switch, "on|off", "whether a branch beyond the context limit is refused"),
+        Setting("branch-depth", "8", between(1, 64), "N", "how deep branches may nest"),
+        Setting("branches-per-session", "1000", between(1, 10_000), "N", "the maximum number of branches in a session"),
         Setting(
             "branch-limit-tokens",
-            "CONTEXT_BRANCH_LIMIT_TOKENS",
             "0",
             between(0, WHOLE_NUMBER_MAX),
-            "at so many tokens a branch is asked to return; 0: half of the context",
+            "N",
+            "the size in tokens from which a branch is asked to return; 0: half of the context",
         ),
         Setting(
             "branch-reminder",
-            "CONTEXT_BRANCH_REMINDER",
             "on",
             _switch,
+            "on|off",
             "whether tool results and hook answers advise when to return or fold, each advice once",
         ),
         Setting(
             "warn-medium-percent",
-            "CONTEXT_WARN_MEDIUM_PERCENT",
             "50",
             between(0, 100),
-            "above this share of the limit on the main thread the warning is medium",
+            "N",
+            "the warning is medium above this percentage of the limit on the main thread",
         ),
         Setting(
-            "warn-high-percent", "CONTEXT_WARN_HIGH_PERCENT", "70", between(0, 100), "and above this one it is high"
+            "warn-high-percent",
+            "70",
+            between(0, 100),
+            "N",
+            "the warning is high above this percentage of the limit on the main thread",
         ),
         Setting(
             "price-cache-read-percent",
-            "CONTEXT_PRICE_CACHE_READ_PERCENT",
             "10",
             between(0, 1_000),
-            "price of a token read from the cache, in hundredths of an input token, for models without known prices",
+            "N",
+            "the price of a token read from a provider's cache, as a percentage of an input token's; for models without "
+            "known prices, as the following ones",
         ),
         Setting(
             "price-cache-write-percent",
-            "CONTEXT_PRICE_CACHE_WRITE_PERCENT",
             "125",
             between(0, 1_000),
-            "price of a token written to the cache for five minutes, for models without known prices",
+            "N",
+            "the price of a token written to a provider's cache for 5 minutes, as a percentage of an input token's",
         ),
         Setting(
             "price-cache-write-1h-percent",
-            "CONTEXT_PRICE_CACHE_WRITE_1H_PERCENT",
             "200",
             between(0, 1_000),
-            "price of a token written to the cache for one hour, for models without known prices",
+            "N",
+            "the price of a token written to a provider's cache for one hour, as a percentage of an input token's",
         ),
         Setting(
             "price-output-percent",
-            "CONTEXT_PRICE_OUTPUT_PERCENT",
             "500",
             between(0, 10_000),
-            "price of a token of a response, for models without known prices",
+            "N",
+            "the price of a token of a response, as a percentage of an input token's",
         ),
         Setting(
             "models-file",
-            "CONTEXT_MODELS_FILE",
             "",
             _named,
+            "FILE",
             "a TOML file of models' windows and prices, which adds to the built-in list or overrides it",
         ),
-        Setting("token-counter", "CONTEXT_TOKEN_COUNTER", "v0", _counter, "how tokens are counted: v0 or dense"),
+        Setting("token-counter", "v0", _counter, "NAME", "the token counter: v0 or dense"),
         Setting(
             "session-idle-secs",
-            "CONTEXT_SESSION_IDLE_SECS",
             str(24 * 3600),
             between(1, WHOLE_NUMBER_MAX),
-            "a session ends after this long without activity",
+            "N",
+            "seconds without activity after which a session ends",
         ),
-        Setting("archive-days", "CONTEXT_ARCHIVE_DAYS", "30", between(1, 36_500), "how long trajectories are kept"),
-        Setting("summary-days", "CONTEXT_SUMMARY_DAYS", "365", between(1, 36_500), "how long summaries are kept"),
-        Setting("scrub-allowlist", "CONTEXT_SCRUB_ALLOWLIST", "", _named, "a file of values that are no secrets"),
+        Setting("archive-days", "30", between(1, 36_500), "N", "days after which trajectories are deleted"),
+        Setting("summary-days", "365", between(1, 36_500), "N", "days after which summaries are deleted"),
+        Setting("scrub-allowlist", "", _named, "FILE", "a file of values that are not secrets"),
         Setting(
             "rate-per-second",
-            "CONTEXT_RATE_PER_SECOND",
             "2000",
             between(1, WHOLE_NUMBER_MAX),
-            "calls an owner may make per second, in the long run",
+            "N",
+            "calls that an owner may make per second in the long run",
         ),
-        Setting("rate-burst", "CONTEXT_RATE_BURST", "4000", between(1, WHOLE_NUMBER_MAX), "and at once"),
-        Setting("requests-max", "CONTEXT_REQUESTS_MAX", "256", between(1, 100_000), "requests answered at a time"),
-        Setting(
-            "body-max-bytes",
-            "CONTEXT_BODY_MAX_BYTES",
-            str(4 << 20),
-            between(1024, 1 << 30),
-            "the largest request that is read",
-        ),
+        Setting("rate-burst", "4000", between(1, WHOLE_NUMBER_MAX), "N", "calls that an owner may make at once"),
+        Setting("requests-max", "256", between(1, 100_000), "N", "requests that are answered at a time"),
+        Setting("body-max-bytes", str(4 << 20), between(1024, 1 << 30), "N", "the largest body of a request"),
         Setting(
             "anthropic-upstream",
-            "CONTEXT_ANTHROPIC_UPSTREAM",
             "https://api.anthropic.com",
             _upstream,
+            "URL",
             "where requests to /proxy/anthropic go, as in ANTHROPIC_BASE_URL",
         ),
         Setting(
             "openai-upstream",
-            "CONTEXT_OPENAI_UPSTREAM",
             "https://api.openai.com/v1",
             _upstream,
+            "URL",
             "where requests to /proxy/openai/v1 go, as in OPENAI_BASE_URL",
         ),
         Setting(
-            "proxy-body-max-bytes",
-            "CONTEXT_PROXY_BODY_MAX_BYTES",
-            str(512 << 20),
-            between(1024, 1 << 40),
-            "the largest request that is passed on",
+            "proxy-body-max-bytes", str(512 << 20), between(1024, 1 << 40), "N", "the largest body of a proxied request"
         ),
         Setting(
             "otlp-endpoint",
-            "CONTEXT_OTLP_ENDPOINT",
             "",
             _url_or_off,
-            f"where traces go (OTLP over HTTP), {COMMON_OTLP_ENDPOINT} if not given; off: nowhere",
+            "URL",
+            f"where traces are sent (OTLP over HTTP), {COMMON_OTLP_ENDPOINT} if not given; off: nowhere",
         ),
         Setting(
             "nats-prefix",
-            "CONTEXT_NATS_PREFIX",
             "contextfold",
             _nats_prefix,
-            "the first part of streams and subjects on NATS, which keeps installations apart; may be empty",
+            "NAME",
+            "the first part of streams and subjects on NATS, which separates installations; may be empty",
         ),
         Setting(
-            "nats-domain",
-            "CONTEXT_NATS_DOMAIN",
-            "",
-            _words(_PLAIN, "letters, digits, - and _", DOMAIN_MAX),
-            "the JetStream domain",
+            "nats-domain", "", _words(_PLAIN, "letters, digits, - and _", DOMAIN_MAX), "NAME", "the JetStream domain"
         ),
         Setting(
             "nats-replicas",
-            "CONTEXT_NATS_REPLICAS",
             "0",
             between(0, 5),
-            "servers that keep each stream; 0: one for a new stream, and an existing one stays as it is",
+            "N",
+            "replicas of each stream; 0: one for a new stream, and an existing one is not changed",
         ),
-        Setting("nats-creds", "CONTEXT_NATS_CREDS", "", _readable, "a file of credentials for NATS"),
-        Setting("nats-nkey", "CONTEXT_NATS_NKEY", "", _readable, "a file with the seed of an nkey for NATS"),
-        Setting("nats-user", "CONTEXT_NATS_USER", "", _filled, "the user on NATS"),
+        Setting("nats-creds", "", _readable, "FILE", "a file of credentials for NATS"),
+        Setting("nats-nkey", "", _readable, "FILE", "a file with the seed of an nkey for NATS"),
+        Setting("nats-user", "", _filled, "NAME", "the user on NATS"),
         Setting(
-            "nats-password-file",
-            "CONTEXT_NATS_PASSWORD_FILE",
-            "",
-            _readable,
-            "a file whose first line is the user's password",
+            "nats-password-file", "", _readable, "FILE", "a file whose first line is the password of the user on NATS"
         ),
-        Setting(
-            "nats-tls-ca",
-            "CONTEXT_NATS_TLS_CA",
-            "",
-            _readable,
-            "a file of the authorities that NATS servers' certificates are from",
-        ),
-        Setting(
-            "nats-tls-cert",
-            "CONTEXT_NATS_TLS_CERT",
-            "",
-            _readable,
-            "a file with our certificate, where NATS servers ask for one",
-        ),
-        Setting("nats-tls-key", "CONTEXT_NATS_TLS_KEY", "", _readable, "a file with its key"),
+        Setting("nats-tls-ca", "", _readable, "FILE", "a file of the certificate authorities of NATS servers"),
+        Setting("nats-tls-cert", "", _readable, "FILE", "a file with our certificate for NATS servers"),
+        Setting("nats-tls-key", "", _readable, "FILE", "a file with the key of our certificate for NATS servers"),
     )
 }
 NATS = tuple(name for name in SETTINGS if name.startswith("nats-"))

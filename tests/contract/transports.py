@@ -46,7 +46,7 @@ class InProcess:
             answer = self._runner.run(run_fold_tool(self._tools[tool], self._service, caller, arguments))
         except RequestError as error:
             raise Refused(error.rpc_error()) from error
-        self.result = {"content": [{"type": "text", "text": answer.text}], "_meta": answer.meta}
+        self.result = {"content": [{"type": "text", "text": answer.text}], "_meta": answer.meta()}
         return json.loads(answer.text)
 
     def close(self) -> None:

@@ -160,6 +160,23 @@ class TestWhatComesIn:
             first.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert answer_on(first).status == 200
 
+    def test_an_address_cannot_use_up_the_connections_without_a_request(self, tmp_path: Path, stack: ExitStack) -> None:
+        running = started(stack, tmp_path, constants={"CONNECTIONS_MAX": 4})
+        silent = [stack.enter_context(running.connect()) for _ in range(3)]
+        assert answer_on(silent[-1]).error == "busy"
+        address = ("127.0.0.1", running.port)
+        with socket.create_connection(address, WAIT_S, source_address=("127.0.0.2", 0)) as other:
+            other.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert answer_on(other).status == 200
+
+    def test_a_client_that_closes_its_sending_side_is_answered(self, tmp_path: Path, stack: ExitStack) -> None:
+        running = started(stack, tmp_path)
+        client = stack.enter_context(begin(running, "/slow"))
+        client.shutdown(socket.SHUT_WR)
+        running.say_go_on()
+        assert json.loads(answer_on(client).body) == {"finished": True}
+        assert client.recv(1) == b""
+
     @covers("folding.md#owner")
     def test_a_token_gives_the_owner_and_goes_no_further(self, tmp_path: Path, stack: ExitStack) -> None:
         file = tmp_path / "tokens"
@@ -333,6 +350,18 @@ class TestTheAddress:
         *logged, told = (tmp_path / "stderr").read_text().splitlines()
         assert told == "the store is newer than this program; install the newest"
         assert "newer" not in "".join(logged)
+
+    def test_the_default_address_answers_clients_that_resolve_localhost_to_ipv6(
+        self, tmp_path: Path, stack: ExitStack
+    ) -> None:
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError:
+            pytest.skip("this system has no IPv6 loopback")
+        running = started(stack, tmp_path)
+        with socket.create_connection(("::1", running.port), WAIT_S) as client:
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert answer_on(client).status == 200
 
     def test_localhost_is_both_of_its_addresses_on_one_port(self) -> None:
         sockets = listen("localhost", 0)

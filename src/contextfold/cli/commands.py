@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextfold.common.record import Record
+from contextfold.settings_table import NATS, SETTINGS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,24 +140,18 @@ TOKEN_VARIABLE = Option("--token-variable", "the variable that holds the token, 
 YES = Option("--yes", "do not ask, where somebody could answer")
 DRY_RUN = Option("--dry-run", "print the difference and change nothing")
 
-STORE = Option("--store", "what holds the folding state: a file, or nats://HOST:PORT,…", "STORE")
+
+def _setting(name: str, *, takes_folder: bool = False) -> Option:
+    """The option of a setting."""
+    setting = SETTINGS[name]
+    default = f", {setting.default} if not given" if setting.default and setting.default != "0" else ""
+    return Option(f"--{name}", setting.help + default, setting.metavar, takes_folder=takes_folder)
+
+
+STORE = _setting("store")
 CONFIG = Option("--config", "a TOML file of settings", "FILE")
 JSON = Option("--json", "for programs")
-OF_NATS = tuple(
-    option._replace(is_advanced=True)
-    for option in (
-        Option("--nats-prefix", "what streams and subjects begin with, contextfold if not given", "NAME"),
-        Option("--nats-domain", "the JetStream domain", "NAME"),
-        Option("--nats-replicas", "servers that keep each stream, 1 for new ones if not given", "N"),
-        Option("--nats-creds", "credentials for NATS", "FILE"),
-        Option("--nats-nkey", "the seed of an nkey for NATS", "FILE"),
-        Option("--nats-user", "the user on NATS", "NAME"),
-        Option("--nats-password-file", "the user's password, on its first line", "FILE"),
-        Option("--nats-tls-ca", "the authorities that NATS servers' certificates are from", "FILE"),
-        Option("--nats-tls-cert", "our certificate, where NATS servers ask for one", "FILE"),
-        Option("--nats-tls-key", "its key", "FILE"),
-    )
-)
+OF_NATS = tuple(_setting(name)._replace(is_advanced=True) for name in NATS)
 OF_SESSION = (
     PROJECT,
     Option("--session", "the named session, the project's own if not given", "NAME"),
@@ -242,16 +237,16 @@ COMMANDS = (
         ),
         (
             Option("--stdio", "speak on stdin and stdout instead of HTTP"),
-            Option("--host", "the address to listen on, 127.0.0.1 if not given", "ADDRESS"),
-            Option("--port", "the port to listen on, 9090 if not given; 0 takes a free one", "N"),
-            Option("--cache-root", "the folder that holds the caches", "DIR", takes_folder=True),
+            _setting("host"),
+            _setting("port"),
+            _setting("cache-root", takes_folder=True),
             STORE,
-            Option("--tools", "resolve, fold or resolve,fold", "LIST"),
-            Option("--branch-reminder", "on, or off: no line about the open branch beside results", "on|off"),
-            Option("--token-file", "who may call; needed to listen beyond this machine", "FILE"),
-            Option("--allow-host", "further names clients may call this machine by, with commas", "NAMES"),
-            Option("--anthropic-upstream", "where /proxy/anthropic leads, as in ANTHROPIC_BASE_URL", "URL"),
-            Option("--openai-upstream", "where /proxy/openai/v1 leads, as in OPENAI_BASE_URL", "URL"),
+            _setting("tools"),
+            _setting("branch-reminder"),
+            _setting("token-file"),
+            _setting("allow-host"),
+            _setting("anthropic-upstream"),
+            _setting("openai-upstream"),
             CONFIG,
             *OF_NATS,
         ),

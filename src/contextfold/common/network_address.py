@@ -1,7 +1,8 @@
-"""Addresses as a person gives them, the daemon's and NATS servers': checked once, then known to be safe in JSON, in a
-shell's line and in a request. Knows no socket and no host's file.
+"""Network addresses as people write them: the daemon's, NATS servers', and the authority (`name:port`) of any URL.
 
-Read by hand: `context hook` runs after every tool call, and regular expressions would be a fifth of its time.
+An address that passes the checks here is safe in JSON, in a shell command and in a request. Knows no socket and no
+host's file. It is parsed by hand: `context hook` runs after every tool call, and regular expressions would take a fifth
+of its time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from contextfold.common.record import Record
 
 DAEMON_URL = "http://localhost:9090"
 MCP_PATH = "/mcp"
-PORT_MAX = 65_535
+PORT_MAX, PORT_DIGITS = 65_535, 5
 URL_MAX = 2_000
 NATS_URL = "nats://localhost:4222"
 NATS_SCHEMES = ("nats", "tls")
@@ -20,20 +21,33 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _DIGITS = frozenset("0123456789")
 _LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _NAME = _LETTERS | _DIGITS | frozenset("_.-")
-_BRACKETED = frozenset("ABCDEFabcdef:.") | _DIGITS  # an address of IPv6
+# The characters of an IPv6 address.
+_BRACKETED = frozenset("ABCDEFabcdef:.") | _DIGITS
 _SEGMENT = _NAME | {"~"}
 
 
 class BadAddress(ValueError):
-    """What was given cannot be used; says why."""
+    """An address that cannot be used; the text says why."""
+
+
+class Authority(Record):
+    """The part of a URL or a Host header that names a machine."""
+
+    # An IPv6 address has its brackets.
+    name: str
+    # None if there is none.
+    port: int | None
 
 
 class Address(Record):
-    url: str  # without a slash at its end
+    # Without a slash at its end.
+    url: str
     is_secure: bool
-    name: str  # of the machine, as a resolver takes it
+    # The machine's name as a resolver takes it.
+    name: str
     port: int
-    path: str  # empty, or begins with a slash
+    # Empty, or begins with a slash.
+    path: str
 
     @property
     def mcp(self) -> str:
@@ -41,7 +55,7 @@ class Address(Record):
 
     @property
     def authority(self) -> str:
-        """Name and port, as a request names them."""
+        """Name and port, as a Host header has them."""
         return self.url.split("/")[2]
 
 
@@ -51,23 +65,23 @@ def address_from(text: str) -> Address:
         raise BadAddress("it has an @ in it; a name and a password do not belong there, use --token-variable NAME")
     scheme, _, rest = text.partition("://")
     authority, slash, below = rest.removesuffix("/").partition("/")
-    name, port = _split(authority)
+    machine = authority_from(authority)
     segments = below.split("/") if slash else []
     if (
         len(text) > URL_MAX
         or scheme not in _DEFAULT_PORTS
-        or not _is_name(name)
-        or not _is_port(port)
+        or machine is None
         or not all(segment.strip(".") and _SEGMENT.issuperset(segment) for segment in segments)
     ):
         raise BadAddress(f"it must be like {DAEMON_URL}: http or https, a name, a port, and at most a plain path")
     path = "".join("/" + segment for segment in segments).removesuffix(MCP_PATH)
-    number = int(port.removeprefix(":") or _DEFAULT_PORTS[scheme])
-    return Address(f"{scheme}://{name}{port}{path}", scheme == "https", name.strip("[]"), number, path)
+    port = machine.port or _DEFAULT_PORTS[scheme]
+    return Address(f"{scheme}://{authority}{path}", scheme == "https", machine.name.strip("[]"), port, path)
 
 
 class NatsServers(Record):
-    urls: tuple[str, ...]  # scheme, name and port of each, and nobody's name or password
+    # Scheme, name and port of each, without user and password.
+    urls: tuple[str, ...]
     user: str
     password: str
 
@@ -76,32 +90,32 @@ class NatsServers(Record):
 
 
 def nats_servers_from(text: str) -> NatsServers:
-    """Servers of one cluster, commas between. What is wrong is told without a word of it: one may be a password."""
+    """The servers of one cluster, separated by commas. Errors do not quote the text: it may contain a password."""
     parts = [_nats_server(part) for part in text.split(",")]
     if len(parts) > NATS_SERVERS_MAX or len(text) > URL_MAX:
         raise BadAddress(f"it names too much: {NATS_SERVERS_MAX} servers and {URL_MAX} characters at most")
     if len({url.partition(":")[0] for url, _ in parts}) > 1:
         raise BadAddress("it mixes nats:// and tls://; with tls:// on every server nothing is sent in the clear")
-    told = {whose for _, whose in parts if whose}
-    if len(told) > 1:
+    users = {user for _, user in parts if user}
+    if len(users) > 1:
         raise BadAddress("its servers name different users; they are one cluster, and have the same")
-    user, _, password = told.pop().partition(":") if told else ("", "", "")
+    user, _, password = users.pop().partition(":") if users else ("", "", "")
     return NatsServers(tuple(dict.fromkeys(url for url, _ in parts)), _decoded(user), _decoded(password))
 
 
 def _nats_server(text: str) -> tuple[str, str]:
-    """A server's URL without user and password, and those."""
+    """A server's URL without user and password, and `user:password`."""
     scheme, _, rest = text.strip().partition("://")
     whose, at, authority = rest.removesuffix("/").rpartition("@")
-    name, port = _split(authority)
-    if scheme.lower() not in NATS_SCHEMES or not _is_name(name) or not _is_port(port):
+    machine = authority_from(authority)
+    if scheme.lower() not in NATS_SCHEMES or machine is None:
         raise BadAddress(
             f"it must be like {NATS_URL}: nats or tls, a name and a port; more of them with commas between"
         )
     user, _, password = whose.partition(":")
     if at and not (user and password and whose.isprintable() and not set("/?#@") & set(whose)):
         raise BadAddress("before the @ it must have user:password, other characters than letters and digits as %XX")
-    return f"{scheme.lower()}://{name}{port or _NATS_PORT}", whose
+    return f"{scheme.lower()}://{authority if machine.port else authority + _NATS_PORT}", whose
 
 
 def _decoded(text: str) -> str:
@@ -116,24 +130,25 @@ def _decoded(text: str) -> str:
 
 
 def is_variable(text: str) -> bool:
-    """Whether every shell takes this for the name of a variable."""
+    """Whether every shell accepts this as the name of a variable."""
     return bool(text) and (_LETTERS | _DIGITS | {"_"}).issuperset(text) and text[0] not in _DIGITS
 
 
-def _split(authority: str) -> tuple[str, str]:
-    """A machine's name, and its port with the colon before it."""
-    end = authority.find("]") + 1 or authority.find(":")
-    return (authority[:end], authority[end:]) if end >= 0 else (authority, "")
+def authority_from(text: str) -> Authority | None:
+    """The machine that `name`, `name:port`, `[address]` or `[address]:port` names; None if the text is none of them."""
+    end = text.find("]") + 1 or text.find(":")
+    name, port = (text[:end], text[end:]) if end >= 0 else (text, "")
+    if not _is_name(name):
+        return None
+    if not port:
+        return Authority(name, None)
+    digits = port[1:]
+    if port[0] != ":" or len(digits) not in range(1, PORT_DIGITS + 1) or not _DIGITS.issuperset(digits):
+        return None
+    return Authority(name, int(digits)) if 1 <= int(digits) <= PORT_MAX else None
 
 
 def _is_name(name: str) -> bool:
     if name.startswith("["):
-        return name.endswith("]") and len(name) > 2 and _BRACKETED.issuperset(name[1:-1])  # noqa: PLR2004 - brackets
+        return name.endswith("]") and len(name) > len("[]") and _BRACKETED.issuperset(name[1:-1])
     return _NAME.issuperset(name) and name[:1] not in ("", ".", "-")
-
-
-def _is_port(port: str) -> bool:
-    digits = port.removeprefix(":")
-    if not port:
-        return True
-    return len(digits) in range(1, 6) and _DIGITS.issuperset(digits) and 1 <= int(digits) <= PORT_MAX

@@ -63,6 +63,8 @@ def serve(settings: Settings) -> None:
     # A parent may ignore SIGCHLD or change the digit limit, and both are inherited.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     sys.set_int_max_str_digits(INTEGER_DIGITS)
+    if "resolve" in settings.tools and not os.path.isdir(settings.cache_root):
+        log(f"the cache root {os.fsdecode(settings.cache_root)} does not exist; `context build` makes caches in it")
     worker = Worker(ToolRunner(settings).respond, close_in_worker=(STDIN, responses))
     session = StdioSession(_tools(settings), lambda call: _run(call, worker, settings.tool_timeout_s))
     try:

@@ -126,6 +126,8 @@ def test_an_application_gets_the_whole_body_and_the_local_owner() -> None:
             "x-content-type-options": "nosniff",
             "cache-control": "no-store",
             "referrer-policy": "no-referrer",
+            "cross-origin-resource-policy": "same-origin",
+            "content-security-policy": "frame-ancestors 'none'",
         }
 
     run(scenario())
@@ -198,6 +200,7 @@ def test_whoever_watches_the_daemon_needs_no_token_but_a_right_host(tmp_path: Pa
         (host("localhost", ("origin", "null")), (403, "origin_not_allowed")),
         (host("localhost", ("origin", "http://localhost"), ("origin", "null")), (403, "origin_not_allowed")),
         (host("localhost", ("origin", "")), (403, "origin_not_allowed")),
+        (host("localhost", ("sec-fetch-site", "cross-site")), (403, "origin_not_allowed")),
     ],
 )
 def test_a_request_that_a_web_page_may_have_sent_is_refused(
@@ -422,5 +425,45 @@ def test_a_page_of_another_port_cannot_send_what_a_browser_does_not_ask_about(
         more = [("content-type", content_type)] if content_type else []
         client = Client(method=method, headers=host("localhost:9090", ("origin", origin), *more))
         assert (await client.call(guarded(Seen()))).status == status
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("limits", "body"),
+    [(RequestLimits(in_flight=4), b""), (RequestLimits(body_bytes=10, buffered_bytes=20), b"x" * 8)],
+    ids=["requests", "bytes"],
+)
+def test_an_owner_cannot_use_up_what_the_others_need(tmp_path: Path, limits: RequestLimits, body: bytes) -> None:
+    async def scenario() -> None:
+        tokens, (alice, bob) = tokens_of(tmp_path, "alice", "bob")
+        leave = asyncio.Event()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await leave.wait()
+            await Seen()(scope, receive, send)
+
+        guard = guarded(app, tokens=tokens, limits=limits)
+
+        def client(token: str) -> Client:
+            return Client(body, headers=host("localhost", ("authorization", f"Bearer {token}")))
+
+        hers = [asyncio.create_task(client(alice).call(guard)) for _ in range(3)]
+        his = asyncio.create_task(client(bob).call(guard))
+        (refused, *_), _ = await asyncio.wait([*hers, his], return_when=asyncio.FIRST_COMPLETED)
+        assert refused in hers
+        leave.set()
+        assert sorted([(await task).status for task in hers])[-1] == 503
+        assert (await his).status == 200
+        assert (guard.capacity.in_flight_of, guard.capacity.buffered_bytes_of) == ({}, {})
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/mcp", "/v1/sessions", "/proxy/anthropic/v1/models", "/metrics"])
+def test_a_page_of_another_site_is_refused_on_every_path(path: str) -> None:
+    async def scenario() -> None:
+        client = Client(path=path, headers=host("localhost", ("sec-fetch-site", "cross-site")))
+        assert (await client.call(guarded(Seen()))).error == (403, "origin_not_allowed")
 
     run(scenario())

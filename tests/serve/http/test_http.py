@@ -131,6 +131,27 @@ class TestTheStateHeader:
         assert "x-context-state" not in http.ask("GET", "/healthz").headers
 
 
+def test_a_path_for_tool_calls_says_what_to_use_instead(http: Http) -> None:
+    reply = http.ask("POST", "/mcp/tools/call", b"{}", RPC)
+    assert (reply.status, reply.json["error"]["data"]["kind"]) == (404, "not_found")
+    assert "POST /mcp" in reply.json["error"]["message"]
+
+
+def test_no_page_can_frame_or_embed_an_answer(http: Http) -> None:
+    for path in ("/v1/sessions", "/healthz", "/mcp/tools/list", "/"):
+        headers = http.ask("GET", path).headers
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+
+
+def test_a_cache_root_that_does_not_exist_is_reported_at_the_start(tmp_path: Path) -> None:
+    running = Daemon(tmp_path, "--cache-root", str(tmp_path / "nowhere"))
+    assert running.stop() == 0
+    logged = [json.loads(line) for line in running.log.read_text().splitlines()]
+    (missing,) = [line for line in logged if line["event"] == "cache_root.missing"]
+    assert missing["path"] == str(tmp_path / "nowhere")
+
+
 class TestSessionNames:
     def test_the_header_addresses_a_session_of_its_own(self, daemon: Daemon, project: str) -> None:
         for era in (LEGACY, MODERN):

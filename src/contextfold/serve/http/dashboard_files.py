@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from contextfold.serve.http.guard import PAGE_PATH, WEB_PATH
+from contextfold.serve.http.exchange import PAGE_PATH, WEB_PATH
 from contextfold.serve.http.json_responses import error_response
 from contextfold.serve.request_error import RequestError
 

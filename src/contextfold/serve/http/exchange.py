@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
 
+from contextfold.serve.http.bearer_tokens import TokenFile
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.ops.tracing import NO_SPAN, Span
 from contextfold.serve.request_error import INTERNAL_ERROR_STATUS, RequestError, busy
@@ -41,11 +42,23 @@ STATE_HEADER = b"x-context-state"
 # The daemon's token of a proxied request, whose `Authorization` is the provider's.
 TOKEN_HEADER = b"x-context-token"
 
+# The owner of a request to a path that needs no token.
+NOBODY = ""
+# Paths for monitoring.
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+# The dashboard's own files: they contain nobody's data, and the page asks for a token.
+PAGE_PATH, WEB_PATH = "/", "/web/"
+# An owner among several gets at most one part in this many of the requests and of the buffered bytes.
+OWNER_SHARES = 2
+
 _SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
 )
+# For a response that has no policy of its own: no page may frame it.
+_NO_FRAMES = (b"content-security-policy", b"frame-ancestors 'none'")
 _OWN_HEADERS = frozenset(name for name, _ in _SECURITY_HEADERS) | {b"server", b"date"}
 _BEARER_WORDS = 2
 _LENGTH_DIGITS = 20
@@ -74,66 +87,112 @@ class ClientGone(Exception):
 
 
 class RequestCapacity:
-    """How much of the limits is in use."""
+    """How much of the limits is in use, by everybody and by each owner.
 
-    def __init__(self, limits: RequestLimits, metrics: Metrics) -> None:
+    Where there are several owners, none of them can use more than its share of requests and buffered bytes.
+    """
+
+    def __init__(self, limits: RequestLimits, metrics: Metrics, *, has_owners: bool = False) -> None:
         self.limits, self._metrics = limits, metrics
+        self._shares = OWNER_SHARES if has_owners else 1
         self.in_flight = 0
         self.streams = 0
-        self.streams_of: Counter[str] = Counter()
         self.buffered_bytes = 0
+        self.in_flight_of: Counter[str] = Counter()
+        self.streams_of: Counter[str] = Counter()
+        self.buffered_bytes_of: Counter[str] = Counter()
         self.stopping = False
 
     def begin(self) -> None:
         self.in_flight += 1
         self._metrics.in_flight.inc()
 
+    def assign(self, exchange: HttpExchange, owner: str) -> None:
+        """Count an admitted request for its owner. A proxied one counts as a stream: a model may take minutes."""
+        exchange.owner = owner
+        self.in_flight_of[owner] += 1
+        if exchange.is_proxied:
+            if not self.allows_stream(owner):
+                raise busy("Too many proxied requests and event streams are open; try again in a second.")
+            self.become_stream(exchange)
+        elif not exchange.is_public and self.in_flight_of[owner] > max(1, self.limits.in_flight // self._shares):
+            raise busy("Too many requests of yours are being answered; try again in a second.")
+
+    def buffer(self, exchange: HttpExchange, size: int) -> None:
+        """Count a part of a body."""
+        limits = self.limits
+        exchange.buffered_bytes += size
+        self.buffered_bytes += size
+        self.buffered_bytes_of[exchange.owner] += size
+        if exchange.buffered_bytes > limits.body_bytes:
+            raise _body_too_large(limits.body_bytes)
+        share = max(limits.body_bytes, limits.buffered_bytes // self._shares)
+        if self.buffered_bytes > limits.buffered_bytes or self.buffered_bytes_of[exchange.owner] > share:
+            raise busy("Too much is being received at once; try again in a second.")
+
     def end(self, exchange: HttpExchange) -> None:
         self.buffered_bytes -= exchange.buffered_bytes
-        if exchange.stream_of is None:
-            self._end_request()
-            return
-        self.streams -= 1
-        self.streams_of[exchange.stream_of] -= 1
-        if not self.streams_of[exchange.stream_of]:
-            del self.streams_of[exchange.stream_of]
-        self._metrics.streams.dec()
+        _decrease(self.buffered_bytes_of, exchange.owner, exchange.buffered_bytes)
+        if exchange.is_stream:
+            self.streams -= 1
+            _decrease(self.streams_of, exchange.owner)
+            self._metrics.streams.dec()
+        else:
+            self.in_flight -= 1
+            _decrease(self.in_flight_of, exchange.owner)
+            self._metrics.in_flight.dec()
 
     def allows_stream(self, owner: str) -> bool:
         return self.streams < self.limits.streams and self.streams_of[owner] < self.limits.streams_of_owner
 
-    def become_stream(self, owner: str) -> None:
-        self._end_request()
+    def become_stream(self, exchange: HttpExchange) -> None:
+        """Count a request as a stream from now on. The caller checks `allows_stream` first."""
+        if exchange.is_stream:
+            return
+        exchange.is_stream = True
+        self.in_flight -= 1
+        _decrease(self.in_flight_of, exchange.owner)
+        self._metrics.in_flight.dec()
         self.streams += 1
-        self.streams_of[owner] += 1
+        self.streams_of[exchange.owner] += 1
         self._metrics.streams.inc()
 
-    def _end_request(self) -> None:
-        self.in_flight -= 1
-        self._metrics.in_flight.dec()
+
+def _decrease(counter: Counter[str], owner: str, by: int = 1) -> None:
+    counter[owner] -= by
+    if counter[owner] <= 0:
+        del counter[owner]
 
 
 class HttpExchange:
     """One request and its response. `state` is the value of X-Context-State; empty where a path has none."""
 
     def __init__(
-        self, capacity: RequestCapacity, scope: Scope, receive: Receive, send: Send, *, state: str = ""
+        self,
+        capacity: RequestCapacity,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        state: str = "",
+        tokens: TokenFile | None = None,
     ) -> None:
-        self._capacity, self._receive, self._send = capacity, receive, send
+        self._capacity, self._receive, self._send, self._tokens = capacity, receive, send, tokens
         self.scope = scope
         task = asyncio.current_task()
         assert task is not None
         self.task = task
         path: str = scope["path"]
         self.is_proxied = path.startswith(PROXY_PATH)
+        self.is_public = path in OPEN_PATHS or path == PAGE_PATH or path.startswith(WEB_PATH)
         self.is_mcp_post = path == MCP_PATH and scope["method"] == "POST"
         self.state = state if path.startswith(MCP_PATH) and path[len(MCP_PATH) :][:1] in ("", "/") else ""
         # Set when the application should see the client as gone.
         self.ended = asyncio.Event()
         self.is_event_stream = False
-        # Whose stream this counts as, once it is one.
-        self.stream_of: str | None = None
-        self.is_admitted: Callable[[], bool] = lambda: True
+        # Whether this counts as a stream, and no longer as a request in flight.
+        self.is_stream = False
+        self.owner = NOBODY
         self.span: Span = NO_SPAN
         self.status = 0
         # The kind of the error that the edge answered with.
@@ -158,6 +217,17 @@ class HttpExchange:
         words = sent[0].split() if len(sent) == 1 else []
         return words[1] if len(words) == _BEARER_WORDS and words[0].lower() == "bearer" else ""
 
+    def admitted_scope(self, owner: str) -> Scope:
+        """The scope for the application: with the owner, and without the daemon's token."""
+        secret = TOKEN_HEADER if self.is_proxied else b"authorization"
+        headers = [(name, value) for name, value in self.scope["headers"] if name != secret]
+        self.scope = {**self.scope, "headers": headers, OWNER: owner, EXCHANGE: self}
+        return self.scope
+
+    def _is_token_valid(self) -> bool:
+        """Whether the token is still its owner's: a stream may outlive it."""
+        return self._tokens is None or self._tokens.owner_of(self.token()) == self.owner
+
     async def read_body(self) -> None:
         """Read the whole body. It is checked by the length it claims, then by the length it has."""
         limits = self._capacity.limits
@@ -170,21 +240,12 @@ class HttpExchange:
                     if message["type"] == "http.disconnect":
                         raise ClientGone
                     chunks.append(message.get("body", b""))
-                    self._buffer(len(chunks[-1]))
+                    self._capacity.buffer(self, len(chunks[-1]))
                     if not message.get("more_body", False):
                         break
         except TimeoutError:
             raise _body_timeout(limits.body_timeout_s) from None
         self._body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    def _buffer(self, size: int) -> None:
-        limits = self._capacity.limits
-        self.buffered_bytes += size
-        self._capacity.buffered_bytes += size
-        if self.buffered_bytes > limits.body_bytes:
-            raise _body_too_large(limits.body_bytes)
-        if self._capacity.buffered_bytes > limits.buffered_bytes:
-            raise busy("Too much is being received at once; try again in a second.")
 
     def pass_body(self) -> None:
         """Leave the body to the application, part by part."""
@@ -234,7 +295,7 @@ class HttpExchange:
             message = {**message, "headers": headers if self.as_it_came else self._own_headers(headers)}
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self._complete = True
-        elif self.stream_of is not None and not self.is_admitted():
+        elif self.is_stream and not self._is_token_valid():
             self._muted = True
             self.ended.set()
             await self._end_stream()
@@ -253,6 +314,8 @@ class HttpExchange:
         """A response's headers with those that every response of ours has."""
         kept = [header for header in headers if header[0].lower() not in _OWN_HEADERS]
         kept += [*_SECURITY_HEADERS, _date_header()]
+        if not any(header[0] == _NO_FRAMES[0] for header in headers):
+            kept.append(_NO_FRAMES)
         if self.state:
             # It has ids and figures only, so it is ASCII and one line.
             kept.append((STATE_HEADER, self.state.encode("ascii")))
@@ -271,23 +334,16 @@ class HttpExchange:
             await self.refuse(unexpected_error())
             return False
         if content_type.startswith("text/event-stream"):
-            owner: str = self.scope[OWNER]
-            if self.stream_of is None and not self._capacity.allows_stream(owner):
+            if not self.is_stream and not self._capacity.allows_stream(self.owner):
                 self._muted = True
                 self.ended.set()
                 await self.refuse(busy("Too many event streams are open; close one, or try again later."))
                 return False
-            self.become_stream(owner)
+            self._capacity.become_stream(self)
             self.is_event_stream = True
             if self._capacity.stopping:
                 self.ended.set()
         return True
-
-    def become_stream(self, owner: str) -> None:
-        """Count as a stream from now on. The caller checks `allows_stream` first."""
-        if self.stream_of is None:
-            self.stream_of = owner
-            self._capacity.become_stream(owner)
 
     async def refuse(self, error: RequestError) -> None:
         """Answer with an error. A response that has begun stays incomplete, and the server cuts the connection."""

@@ -2,9 +2,10 @@
 
 A request passes these checks in order. Each error is JSON that says what was wrong and what to do:
 
-    capacity    too many requests at once                                         503
+    capacity    too many requests at once, of everybody or of one owner           503
     host        a name that is not ours: a web page can rebind its DNS name to us 421
     origin      a web page of another site, or one that hides its origin          403
+                any request that a browser makes for a page of another site       403
                 a browser that would show a proxied response as a page of ours    403
     token       where tokens are configured; gives the owner                      401
     rate        except POST /mcp, which answers it in JSON-RPC                    429
@@ -26,9 +27,8 @@ from contextfold.common.exception_location import place_of
 from contextfold.errors import LimitReached
 from contextfold.serve.http.bearer_tokens import LOCAL_OWNER, TokenFile
 from contextfold.serve.http.exchange import (
-    EXCHANGE,
-    OWNER,
-    TOKEN_HEADER,
+    NOBODY,
+    OPEN_PATHS,
     ClientGone,
     HttpExchange,
     Receive,
@@ -51,13 +51,9 @@ READ_METHODS = ("GET", "HEAD")
 UNPREFLIGHTED_TYPES = frozenset({"", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded"})
 # The `Sec-Fetch-Dest` of a response that a script reads, and that is neither shown nor run.
 SCRIPT_DESTINATIONS = frozenset({"empty"})
-# The owner of a request to a path that needs no token.
-NOBODY = ""
-# Paths for monitoring.
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 HOOKS_PATH = "/hooks/"
-# The dashboard's own files: they contain nobody's data, and the page asks for a token.
-PAGE_PATH, WEB_PATH = "/", "/web/"
+# The `Sec-Fetch-Site` of a request that a page of another site makes.
+CROSS_SITE = "cross-site"
 CALLS_PER_SECOND = "calls_per_second"
 
 OK = 200
@@ -87,7 +83,7 @@ class Guard:
     ) -> None:
         """`state` is the X-Context-State of an MCP response that is about no session."""
         self.app, self.metrics, self.buckets = app, metrics, buckets
-        self.capacity = RequestCapacity(limits or RequestLimits(), metrics)
+        self.capacity = RequestCapacity(limits or RequestLimits(), metrics, has_owners=tokens is not None)
         self._hosts, self._tokens, self._tracer, self._state, self._clock = hosts, tokens, tracer, state, clock
         self._open: set[HttpExchange] = set()
 
@@ -95,7 +91,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
-            exchange = HttpExchange(self.capacity, scope, receive, send, state=self._state)
+            exchange = HttpExchange(self.capacity, scope, receive, send, state=self._state, tokens=self._tokens)
             with request_span(self._tracer, scope["headers"]) as exchange.span:
                 await self._answer(exchange)
         else:
@@ -122,7 +118,14 @@ class Guard:
         self._open.add(exchange)
         self.capacity.begin()
         try:
-            await self._admit_and_pass(exchange)
+            owner = self._admit(exchange)
+            self.capacity.assign(exchange, owner)
+            if exchange.is_proxied:
+                exchange.pass_body()
+            elif not exchange.is_public:
+                await exchange.read_body()
+            await self.app(exchange.admitted_scope(owner), exchange.receive, exchange.send)
+            await exchange.finish()
         except RequestError as error:
             await exchange.refuse(error)
         except ClientGone:
@@ -139,26 +142,6 @@ class Guard:
             self.capacity.end(exchange)
             self._account(exchange, self._clock() - started_s)
 
-    async def _admit_and_pass(self, exchange: HttpExchange) -> None:
-        token, owner = exchange.token(), self._admit(exchange)
-        exchange.is_admitted = lambda: self._is_admitted(token, owner)
-        if exchange.is_proxied:
-            self._make_long(exchange, owner)
-            exchange.pass_body()
-        elif not _is_public(exchange.scope["path"]):
-            await exchange.read_body()
-        secret = TOKEN_HEADER if exchange.is_proxied else b"authorization"
-        headers = [(name, value) for name, value in exchange.scope["headers"] if name != secret]
-        exchange.scope = {**exchange.scope, "headers": headers, OWNER: owner, EXCHANGE: exchange}
-        await self.app(exchange.scope, exchange.receive, exchange.send)
-        await exchange.finish()
-
-    def _make_long(self, exchange: HttpExchange, owner: str) -> None:
-        """Count a proxied request as a stream: a model may take minutes, and short requests must not wait for it."""
-        if not self.capacity.allows_stream(owner):
-            raise busy("Too many proxied requests and event streams are open; try again in a second.")
-        exchange.become_stream(owner)
-
     def _admit(self, exchange: HttpExchange) -> str:
         """The owner of a request that may come in, by its head alone."""
         scope = exchange.scope
@@ -167,7 +150,7 @@ class Guard:
         self._check_host_and_origin(exchange)
         if exchange.header_values(b"content-length") and exchange.header_values(b"transfer-encoding"):
             raise RequestError(400, "bad_request", "Send a length or chunks, not both.", [(b"connection", b"close")])
-        if _is_public(scope["path"]) and scope["method"] not in READ_METHODS:
+        if exchange.is_public and scope["method"] not in READ_METHODS:
             # Without a token nobody can make the daemon wait for a body.
             raise RequestError(
                 405, "method_not_allowed", "Use GET here.", [(b"allow", b"GET, HEAD"), (b"connection", b"close")]
@@ -188,6 +171,8 @@ class Guard:
                 "host_not_allowed",
                 "This daemon does not answer to that Host; use localhost, or start it with --allow-host NAME.",
             )
+        if CROSS_SITE in exchange.header_values(b"sec-fetch-site"):
+            raise RequestError(403, "origin_not_allowed", "Pages of other sites may not call this daemon.")
         origins = exchange.header_values(b"origin")
         if origins and not (
             len(origins) == 1
@@ -208,7 +193,7 @@ class Guard:
     def _owner(self, exchange: HttpExchange) -> str:
         if self._tokens is None:
             return LOCAL_OWNER
-        if _is_public(exchange.scope["path"]):
+        if exchange.is_public:
             return NOBODY
         owner = self._tokens.owner_of(exchange.token())
         if owner is None:
@@ -227,10 +212,6 @@ class Guard:
             )
         return owner
 
-    def _is_admitted(self, token: str, owner: str) -> bool:
-        """Whether the token is still valid: a stream may outlive it."""
-        return self._tokens is None or self._tokens.owner_of(token) == owner
-
     def _account(self, exchange: HttpExchange, seconds: float) -> None:
         """Count and log a request by its route's template: a path may contain anything."""
         route = getattr(exchange.scope.get("route"), "path", OTHER)
@@ -240,7 +221,7 @@ class Guard:
         exchange.span.answered(method, route, exchange.status, exchange.refused)
         if exchange.refused:
             self.metrics.refusal(exchange.refused)
-        if exchange.stream_of is None:
+        if not exchange.is_stream:
             self.metrics.request_took(route, seconds)
         if exchange.status == OK and exchange.scope["path"].startswith(HOOKS_PATH):
             # There is one for each operation of an agent, so these are counted and not logged.
@@ -266,7 +247,3 @@ def _is_preflighted(exchange: HttpExchange) -> bool:
     """Whether a browser sends a preflight request before it sends this for a page of another port."""
     kinds = [value.partition(";")[0].strip().lower() for value in exchange.header_values(b"content-type")]
     return exchange.scope["method"] in READ_METHODS or (bool(kinds) and not UNPREFLIGHTED_TYPES.intersection(kinds))
-
-
-def _is_public(path: str) -> bool:
-    return path in OPEN_PATHS or path == PAGE_PATH or path.startswith(WEB_PATH)

@@ -1,46 +1,47 @@
-"""The rules of the edge that need nothing but their input: how often an owner may call, and which hosts are ours.
+"""Rules of the daemon's edge: how often an owner may call, and which Host and Origin headers are accepted.
 
-Pure: the clock comes in, no name is looked up. What a caller is told is the guard's to say.
+Pure: the clock is passed in, and no name is looked up.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from contextfold.common.network_address import authority_from
 from contextfold.common.record import Record
 from contextfold.settings import SettingsError
 
-OWNERS_MAX = 10_000  # remembered; whoever has not called longest is forgotten first, and starts with a full bucket
-HOST_MAX_CHARS = 260  # the longest name, and a port
+# Owners that are remembered. The one that has not called longest is dropped first, and starts with a full bucket.
+OWNERS_MAX = 10_000
+# The longest DNS name, and a port.
+AUTHORITY_MAX_CHARS = 260
+ORIGIN_SCHEMES = ("http", "https")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-
-_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?)(?::[0-9]{1,5})?")
-_ORIGIN = re.compile(r"https?://([^/?#@\\]+)")
 
 
 class RateLimit(Record):
     per_second: float
-    burst: int  # how many calls may come at once after a pause
+    # Calls that may come at once after a pause.
+    burst: int
 
 
 class Buckets:
-    """The bucket of each owner."""
+    """A token bucket for each owner: what is left, and when that was so."""
 
     def __init__(self, limit: RateLimit, owners_max: int = OWNERS_MAX) -> None:
         if limit.per_second <= 0 or limit.burst < 1 or owners_max < 1:
             raise ValueError("a limit lets something through")
         self.limit = limit
         self._owners_max = owners_max
-        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what is left, and when that was so
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._levels)
 
     def take(self, owner: str, now_s: float) -> float:
-        """Take one call's worth: 0 to go on, else how many seconds to wait. A refused call costs nothing."""
+        """Take one call: 0 if it may go on, else how many seconds to wait. A refused call costs nothing."""
         left, then_s = self._levels.get(owner, (float(self.limit.burst), now_s))
         elapsed_s = max(0.0, now_s - then_s)
         left = min(float(self.limit.burst), left + elapsed_s * self.limit.per_second)
@@ -69,16 +70,16 @@ class HostRule:
             self._known.add(host)
 
     def host_of(self, value: str) -> str | None:
-        """The host that a Host header names, if it is ours; the port is anybody's: proxies and tunnels change it."""
+        """The name in a Host header, if it is ours. Any port will do: proxies and tunnels change it."""
         host = _host(value.lower())
         if host is None or host in self._known or (self._any_address and _is_address(host)):
             return host
         return None
 
     def is_origin(self, value: str, host: str) -> bool:
-        """Whether a page of that origin may call us where it called `host`. A page at a strange address may not."""
-        match = _ORIGIN.fullmatch(value.lower())
-        origin = _host(match[1]) if match else None
+        """Whether a page of that origin may call us at `host`. A page at an unknown address may not."""
+        scheme, _, authority = value.lower().partition("://")
+        origin = _host(authority) if scheme in ORIGIN_SCHEMES else None
         return origin is not None and (origin in self._known or origin == host)
 
 
@@ -91,15 +92,14 @@ def is_loopback(host: str) -> bool:
 
 
 def _host(authority: str) -> str | None:
-    """The host of `host` or `host:port`, addresses in their one spelling."""
-    match = _AUTHORITY.fullmatch(authority) if len(authority) <= HOST_MAX_CHARS else None
-    if match is None:
+    """The name of `name` or `name:port`, IPv6 addresses in their one spelling."""
+    machine = authority_from(authority) if len(authority) <= AUTHORITY_MAX_CHARS else None
+    if machine is None or machine.name[-1] in ".-":
         return None
-    host = match[1]
-    if not host.startswith("["):
-        return host
+    if not machine.name.startswith("["):
+        return machine.name
     try:
-        return f"[{ipaddress.IPv6Address(host[1:-1])}]"
+        return f"[{ipaddress.IPv6Address(machine.name[1:-1])}]"
     except ValueError:
         return None
 

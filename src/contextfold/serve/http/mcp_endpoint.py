@@ -138,10 +138,17 @@ class McpEndpoint:
         """Run a tool; count it, and log why it failed."""
         services = self._services
         started_s = services.clock()
+        tool, scope = call.tool, exchange.scope
         outcome: ToolResult | RequestError
         with tool_span(services.tracer) as span:
             try:
-                outcome = await self._call(exchange, call)
+                if isinstance(tool, ResolveTool):
+                    outcome = await services.resolvers.call(tool.name, call.arguments)
+                else:
+                    outcome = await run_fold_tool(tool, services.fold, caller_of(scope, call.meta), call.arguments)
+            except FoldError as problem:
+                # The session's name or the operation's id is not valid.
+                outcome = await request_error(problem, services.fold, Caller(scope[OWNER]), {})
             except RequestError as error:
                 outcome = error
             span.called(call.tool.name, outcome.kind or "ok")
@@ -152,16 +159,6 @@ class McpEndpoint:
         if isinstance(outcome, RequestError):
             raise outcome
         return outcome
-
-    async def _call(self, exchange: HttpExchange, call: McpToolCall) -> ToolResult:
-        tool, fold = call.tool, self._services.fold
-        if isinstance(tool, ResolveTool):
-            return await self._services.resolvers.call(tool.name, call.arguments)
-        try:
-            caller = caller_of(exchange.scope, call.meta)
-        except FoldError as problem:
-            raise await request_error(problem, fold, Caller(exchange.scope[OWNER]), {}) from problem
-        return await run_fold_tool(tool, fold, caller, call.arguments)
 
     async def _rate_limited(self, exchange: HttpExchange, request: RpcRequest | None) -> RequestError:
         """The error of a call beyond the rate limit, with the state of its session."""
@@ -239,12 +236,14 @@ def check_routing_headers(exchange: HttpExchange, request: RpcRequest) -> None:
     if request.is_notification or not has_envelope(request):
         _check_version(version, request)
         return
-    if version != request.params["_meta"][META_VERSION]:
+    # Values of another type than a string are the core's to refuse.
+    claimed = request.params["_meta"][META_VERSION]
+    if isinstance(claimed, str) and version != claimed:
         raise _header_mismatch(VERSION_HEADER, "does not match the version in params._meta")
-    if exchange.header_values(METHOD_HEADER) != [request.method]:
+    if _decoded(exchange.header_values(METHOD_HEADER)) != request.method:
         raise _header_mismatch(METHOD_HEADER, "does not match the method")
     name = request.params.get("name") if request.method == TOOLS_CALL else None
-    if name is not None and _decoded(exchange.header_values(NAME_HEADER)) != name:
+    if isinstance(name, str) and _decoded(exchange.header_values(NAME_HEADER)) != name:
         raise _header_mismatch(NAME_HEADER, "does not match the tool's name")
 
 

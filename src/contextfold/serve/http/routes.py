@@ -65,6 +65,7 @@ class DaemonApplication(Starlette):
                 *proxied,
                 *([*HttpApi(services.fold).routes(), *DashboardFiles().routes()] if has_fold_tools else []),
                 Route(MCP_PATH, endpoint=pages.no_stream, methods=["GET", "DELETE"]),
+                Route(f"{MCP_PATH}/tools/call", endpoint=pages.no_tool_path, methods=["POST"]),
                 Route(f"{MCP_PATH}/tools/list", endpoint=pages.tools, methods=["GET"]),
                 Route("/healthz", endpoint=pages.healthz, methods=["GET"]),
                 Route("/readyz", endpoint=pages.readyz, methods=["GET"]),
@@ -75,17 +76,16 @@ class DaemonApplication(Starlette):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = self._direct_route(scope.get("path", ""), scope.get("method", ""))
+        path = scope.get("path", "")
+        if path.startswith(PROXY_PATH):
+            route = next((route for prefix, route in self._proxied.items() if path.startswith(prefix)), None)
+        else:
+            route = self._posts.get(path) if scope.get("method") == "POST" else None
         if route is None:
             await super().__call__(scope, receive, send)
         else:
             scope["route"] = route
             await route.app(scope, receive, send)
-
-    def _direct_route(self, path: str, method: str) -> Route | None:
-        if path.startswith(PROXY_PATH):
-            return next((route for prefix, route in self._proxied.items() if path.startswith(prefix)), None)
-        return self._posts.get(path) if method == "POST" else None
 
     @asynccontextmanager
     async def _run(self, _app: Starlette) -> AsyncIterator[None]:
@@ -150,6 +150,14 @@ class StatusPages:
         self._services.metrics.hook_waiting(self._services.fold.reports.waiting)
         page, content_type = self._services.metrics.render()
         return Response(page, headers={"content-type": content_type})
+
+    async def no_tool_path(self, _request: Request) -> Response:
+        """There is no path for tool calls: 404, with what to use instead."""
+        message = (
+            "Tools are called by POST /mcp with a JSON-RPC request whose method is tools/call; POST /v1/operations "
+            "records an operation without MCP."
+        )
+        return error_response(RequestError(404, "not_found", message))
 
     async def no_stream(self, _request: Request) -> Response:
         """There is no stream and no session to end: 405."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -15,10 +16,12 @@ from contextfold.errors import InternalError
 from contextfold.serve.http.guard import Guard
 from contextfold.serve.http.limits import is_loopback
 from contextfold.serve.http.uvicorn_adapter import BACKLOG, DaemonServer
+from contextfold.serve.mcp.jsonrpc import INTEGER_DIGITS
 from contextfold.serve.ops.logs import log
 from contextfold.settings import SettingsError
 
 PORT_MAX = 65535
+IPV4_LOOPBACK = "127.0.0.1"
 # Tries for a port that is free on both loopback addresses.
 FREE_PORT_TRIES = 10
 # Connections, and the files of the store and the caches.
@@ -40,6 +43,8 @@ def run(app_factory: Callable[[], Guard], *, host: str, port: int, on_listening:
     The address is taken before the application is made, so that a second daemon ends before it opens the store. What
     the application raises while it starts or ends is raised here.
     """
+    # The environment may have changed the limit, and ids are echoed up to this length on every transport.
+    sys.set_int_max_str_digits(INTEGER_DIGITS)
     sockets = listen(host, port)
     try:
         _want_descriptors()
@@ -67,6 +72,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
             for family, address in _addresses(host):
                 bound = _bound(family, (address, sockets[0].getsockname()[1] if sockets else port, *_scope(family)))
                 sockets += [bound] if bound else []
+            if host == IPV4_LOOPBACK:
+                sockets += _ipv6_loopback(sockets[0].getsockname()[1])
         except OSError as problem:
             for bound in sockets:
                 bound.close()
@@ -80,7 +87,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 def _addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
     if host.lower() == "localhost":
-        return [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+        return [(socket.AF_INET, IPV4_LOOPBACK), (socket.AF_INET6, "::1")]
     try:
         found = socket.getaddrinfo(host.strip("[]") or None, None, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as problem:
@@ -88,6 +95,15 @@ def _addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
             f"no address is known for {host}; give --host a name or address of this machine"
         ) from problem
     return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
+
+
+def _ipv6_loopback(port: int) -> list[socket.socket]:
+    """A socket for clients that resolve `localhost` to IPv6 first, where the machine has IPv6 and the port is free."""
+    try:
+        bound = _bound(socket.AF_INET6, ("::1", port, *_scope(socket.AF_INET6)))
+    except OSError:
+        return []
+    return [bound] if bound else []
 
 
 def _scope(family: socket.AddressFamily) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from contextfold.serve.http.exchange import Receive, Scope, Send
+from contextfold.serve.http.exchange import PROXY_PATH, Receive, Scope, Send
 from contextfold.serve.http.guard import Guard
 from contextfold.serve.http.write_buffer import BufferedTransport
 from contextfold.serve.ops.logs import log
@@ -37,6 +37,8 @@ from contextfold.serve.request_error import RequestError, busy
 
 BACKLOG = 1024
 CONNECTIONS_MAX = 2048
+# An address gets at most one part in this many of the connections that have not sent a request.
+ADDRESS_SHARES = 2
 HEAD_MAX_BYTES = 16 << 10
 # For a request's head to be complete, from when it could begin.
 HEAD_TIMEOUT_S = 10.0
@@ -165,15 +167,27 @@ class HttpConnection(H11Protocol):
     _buffered: BufferedTransport
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
+    _is_half_closed = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._buffered = BufferedTransport(transport, self.loop)
         super().connection_made(cast("asyncio.Transport", self._buffered))
-        if len(self.connections) > CONNECTIONS_MAX:
+        if len(self.connections) > CONNECTIONS_MAX or self._is_beyond_share():
             transport.write(_raw_response(busy("Too many connections are open; try again later.")))
             transport.close()
         else:
             self._expect_head()
+
+    def _is_beyond_share(self) -> bool:
+        """Whether this address has too many connections without a request: before that, no token tells them apart."""
+        share = max(1, CONNECTIONS_MAX // ADDRESS_SHARES)
+        if len(self.connections) <= share or self.client is None:
+            return False
+        silent = 0
+        for other in self.connections:
+            if isinstance(other, HttpConnection) and other.cycle is None and other.client:
+                silent += other.client[0] == self.client[0]
+        return silent > share
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -185,6 +199,22 @@ class HttpConnection(H11Protocol):
     def on_response_complete(self) -> None:
         self._buffered.flush()
         super().on_response_complete()
+        if self._is_half_closed and not self._is_answering():
+            self.transport.close()
+            self._expect_reading()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Answer a client that closes its sending side after a whole request.
+
+        A client that is gone looks the same. So what may last long ends: a response that has begun, a proxied request.
+        """
+        self._is_half_closed = (
+            self._is_answering()
+            and self.conn.their_state in (h11.DONE, h11.MUST_CLOSE)
+            and not self.cycle.response_started
+            and not self.cycle.scope["path"].startswith(PROXY_PATH)
+        )
+        return self._is_half_closed
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()

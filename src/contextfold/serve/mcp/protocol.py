@@ -112,11 +112,13 @@ class McpServer:
 def encode_tool_result(call: McpToolCall, tool_result: ToolResult) -> bytes:
     """The response that carries a tool's result: its text is the only content block."""
     content = [{"type": "text", "text": tool_result.text}]
-    result: Members = {"content": content, "isError": tool_result.is_error}
+    result: Members = {"content": content, "isError": bool(tool_result.kind)}
+    meta = tool_result.meta()
     if call.is_stateless:
-        result = _stateless(result)
-    if tool_result.meta:
-        result["_meta"] = {**_members(result.get("_meta")), **tool_result.meta}
+        result["resultType"] = "complete"
+        meta = {META_SERVER: SERVER_INFO, **meta}
+    if meta:
+        result["_meta"] = meta
     return encode_result(call.request_id, result)
 
 

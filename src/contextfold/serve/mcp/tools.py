@@ -37,11 +37,6 @@ class ToolResult(Record):
     # The name of the token counter.
     counter: str = ""
 
-    @property
-    def is_error(self) -> bool:
-        return bool(self.kind)
-
-    @property
     def meta(self) -> dict[str, object]:
         """What the result's `_meta` carries."""
         if not self.state:

@@ -1,0 +1,305 @@
+"""Odd messages get the same response on stdio and on HTTP: the same code, message, data and id."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.serve.wire import INITIALIZE, MODERN_META, Server, request
+from tests.support.daemon import RPC, Daemon, Http
+from tests.support.jsonrpc_rules import faults_in
+
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
+UNSUPPORTED_VERSION = -32022
+VERSION, CAPABILITIES = MODERN_META
+
+
+class Answered(NamedTuple):
+    """A result."""
+
+    id: str | int
+
+
+class Failed(NamedTuple):
+    """An error."""
+
+    code: int
+    # None where the words are not fixed.
+    message: str | None
+    id: str | int | None = 1
+
+
+PARSE = Failed(PARSE_ERROR, "Parse error", None)
+INVALID = Failed(INVALID_REQUEST, "Invalid Request")
+INVALID_NO_ID = Failed(INVALID_REQUEST, "Invalid Request", None)
+PARAMS = Failed(INVALID_PARAMS, "Invalid params")
+DROPPED = None
+
+
+def message(**members: object) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping", **members}).encode()
+
+
+def call(**params: object) -> bytes:
+    return message(method="tools/call", params=params)
+
+
+def enveloped(method: str, meta: object = MODERN_META, **params: object) -> bytes:
+    return message(method=method, params={**params, "_meta": meta})
+
+
+def unknown_tool(name: str) -> Failed:
+    return Failed(INVALID_PARAMS, f"Unknown tool: {name}")
+
+
+def unknown_method(name: str) -> Failed:
+    return Failed(METHOD_NOT_FOUND, f"Method not found: {name}")
+
+
+STATUS = "context_branch_status"
+UNKNOWN_VERSION = Failed(UNSUPPORTED_VERSION, "Unsupported protocol version")
+
+TABLE: list[tuple[bytes, Answered | Failed | None]] = [
+    # What is not JSON.
+    (b"{", PARSE),
+    (b"nonsense", PARSE),
+    (b"\xff\xfe", PARSE),
+    (b'{"jsonrpc":"2.0","id":1,"method":"ping"} x', PARSE),
+    (b'{"jsonrpc":"2.0","id":1,"method":"ping",}', PARSE),
+    (b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}', PARSE),
+    (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":Infinity}}', PARSE),
+    (b"\xef\xbb\xbf" + message(), PARSE),
+    (b"[" * 200 + b"]" * 200, PARSE),
+    (b"[" * 100_000, PARSE),
+    (message(params={"x": 1}).replace(b"1}", b"[" * 130 + b"]" * 130 + b"}"), PARSE),
+    # What is not a request.
+    (b"[]", INVALID_NO_ID),
+    (b"[" + message() + b"]", INVALID_NO_ID),
+    (b"null", INVALID_NO_ID),
+    (b"5", INVALID_NO_ID),
+    (b'"ping"', INVALID_NO_ID),
+    (b"{}", INVALID_NO_ID),
+    (b'{"id":1}', INVALID),
+    (b'{"jsonrpc":"2.0"}', INVALID_NO_ID),
+    (b'{"jsonrpc":"2.0","id":1}', INVALID),
+    (b'{"jsonrpc":"2.0","id":1,"result":{}}', INVALID),
+    (b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m"}}', INVALID),
+    (message(jsonrpc="1.0"), INVALID),
+    (message(jsonrpc=2.0), INVALID),
+    (message(jsonrpc=None), INVALID),
+    (b'{"id":1,"method":"ping"}', INVALID),
+    (b'{"jsonrpc":"1.0","method":"notifications/initialized"}', INVALID_NO_ID),
+    (message(method=5), INVALID),
+    (message(method=None), INVALID),
+    (message(method=["ping"]), INVALID),
+    (message(method={"a": 1}), INVALID),
+    (message(method=True, id="kept"), INVALID._replace(id="kept")),
+    # Ids.
+    (message(id=1.5), INVALID_NO_ID),
+    (message(id=1.0), INVALID_NO_ID),
+    (message(id=None), INVALID_NO_ID),
+    (message(id=True), INVALID_NO_ID),
+    (message(id=False), INVALID_NO_ID),
+    (message(id={}), INVALID_NO_ID),
+    (message(id=[1]), INVALID_NO_ID),
+    (message(id=1e300), INVALID_NO_ID),
+    (message(id=0), Answered(0)),
+    (message(id=-7), Answered(-7)),
+    (message(id=10**30), Answered(10**30)),
+    (b'{"jsonrpc":"2.0","id":' + b"1" * 5000 + b',"method":"ping"}', INVALID_NO_ID),
+    (message(id=""), Answered("")),
+    (message(id="\ud800"), Answered("\ud800")),
+    (message(id="é\u2028\x00"), Answered("é\u2028\x00")),
+    (message(id="x" * 10_000), Answered("x" * 10_000)),
+    # Repeated keys: the last one counts.
+    (b'{"jsonrpc":"2.0","id":2,"id":1,"method":"ping"}', Answered(1)),
+    (b'{"jsonrpc":"2.0","id":1,"id":null,"method":"ping"}', INVALID_NO_ID),
+    (b'{"jsonrpc":"1.0","jsonrpc":"2.0","id":1,"method":"nope","method":"ping"}', Answered(1)),
+    # Methods.
+    (message(method=""), unknown_method("")),
+    (message(method="PING"), unknown_method("PING")),
+    (message(method="tools/call "), unknown_method("tools/call ")),
+    (message(method="resources/list"), unknown_method("resources/list")),
+    (message(method="server/discover"), unknown_method("server/discover")),
+    (message(method="nope", params=[1]), unknown_method("nope")),
+    (message(method="\ud800"), unknown_method("\ud800")),
+    (message(method="é"), unknown_method("é")),
+    # Parameters.
+    (message(params=None), Answered(1)),
+    (message(params={}), Answered(1)),
+    (message(params=[]), PARAMS),
+    (message(params="x"), PARAMS),
+    (message(params=5), PARAMS),
+    (message(params=False), PARAMS),
+    (message(params={"_meta": 5}), Answered(1)),
+    (message(method="tools/list", params=[]), PARAMS),
+    (message(method="tools/list", params={"cursor": 5}), Answered(1)),
+    (message(method="initialize", params=[]), PARAMS),
+    (message(method="initialize", params={"protocolVersion": "1999-01-01"}), Answered(1)),
+    (message(method="initialize", params={"protocolVersion": ["2025-11-25"]}), Answered(1)),
+    # Tool calls.
+    (message(method="tools/call"), PARAMS),
+    (call(), PARAMS),
+    (call(name=5), PARAMS),
+    (call(name=None, arguments={}), PARAMS),
+    (call(name=["context.resolve"]), PARAMS),
+    (call(name=""), unknown_tool("")),
+    (call(name="nope"), unknown_tool("nope")),
+    (call(name="nope", arguments={"x": 1}), unknown_tool("nope")),
+    (call(name="context.resolve "), unknown_tool("context.resolve ")),
+    (call(name="\ud800"), unknown_tool("\ud800")),
+    (call(name=STATUS, arguments=None), PARAMS),
+    (call(name=STATUS, arguments=[]), PARAMS),
+    (call(name=STATUS, arguments="x"), PARAMS),
+    (call(name="context.list_caches", arguments={"x": 1}), PARAMS),
+    (call(name="context.list_caches", arguments=None), PARAMS),
+    (call(name=STATUS), Failed(INVALID_PARAMS, None)),
+    (call(name=STATUS, arguments={"project_path": 5}), Failed(INVALID_PARAMS, None)),
+    (call(name=STATUS, arguments={"project_path": "\ud800"}), Failed(INVALID_PARAMS, None)),
+    (call(name="context.resolve", arguments={"cache": "c", "query": "\ud800", "budget": 1}), Answered(1)),
+    (call(name="context.resolve", arguments={"cache": "c", "query": "q", "budget": 10**4000}), Answered(1)),
+    (call(name="context.inspect_cache", arguments={"cache": {}}), Answered(1)),
+    (call(name="context.inspect_cache", arguments={"cache": "\ud800"}), Answered(1)),
+    # Notifications.
+    (b'{"jsonrpc":"2.0","method":"notifications/initialized"}', DROPPED),
+    (b'{"jsonrpc":"2.0","method":"nope","params":5}', DROPPED),
+    (b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"context.list_caches"}}', DROPPED),
+    # The stateless era.
+    (enveloped("server/discover"), Answered(1)),
+    (enveloped("ping"), unknown_method("ping")),
+    (enveloped("initialize"), unknown_method("initialize")),
+    (enveloped("nope"), unknown_method("nope")),
+    (enveloped("tools/call"), PARAMS),
+    (enveloped("tools/call", name=5), PARAMS),
+    (enveloped("tools/call", name="nope"), unknown_tool("nope")),
+    (enveloped("tools/call", name="é"), unknown_tool("é")),
+    (enveloped("tools/call", name=STATUS, arguments=None), PARAMS),
+    (enveloped("tools/list", {VERSION: "2026-07-28"}), Failed(INVALID_PARAMS, f"params._meta lacks {CAPABILITIES}")),
+    (enveloped("tools/list", {**MODERN_META, VERSION: 5}), Failed(INVALID_PARAMS, f"{VERSION} is not a string")),
+    (enveloped("tools/list", {**MODERN_META, VERSION: None}), Failed(INVALID_PARAMS, f"{VERSION} is not a string")),
+    (enveloped("tools/list", {**MODERN_META, VERSION: "2099-01-01"}), UNKNOWN_VERSION),
+    (enveloped("tools/list", {**MODERN_META, VERSION: "2025-11-25"}), UNKNOWN_VERSION),
+    (enveloped("tools/list", {**MODERN_META, VERSION: "x"}), UNKNOWN_VERSION),
+]
+
+
+class OverStdio:
+    def __init__(self, folder: Path) -> None:
+        self.server = Server(folder, CONTEXT_TOOLS="resolve,fold", CONTEXT_STORE=str(folder / "stdio.db"))
+        self.server.ask(INITIALIZE)
+
+    def responses(self, body: bytes) -> list[Any]:
+        self.server.input.write(body + b"\n" + request("ping", request_id="after"))
+        responses = []
+        while (response := self.server.answer()).get("id") != "after":
+            responses.append(response)
+        return responses
+
+
+class OverHttp:
+    def __init__(self, daemon: Daemon) -> None:
+        self.http = Http(daemon.port)
+
+    def responses(self, body: bytes) -> list[Any]:
+        reply = self.http.ask("POST", "/mcp", body, {**RPC, **routing_headers(body)})
+        if reply.status == 202:
+            assert reply.body == b""
+            return []
+        assert reply.headers["content-type"] == "application/json"
+        return [reply.json]
+
+
+def routing_headers(body: bytes) -> dict[str, str]:
+    """The headers that a client of the stateless era sends with a message."""
+    try:
+        sent = json.loads(body)
+        version = sent["params"]["_meta"][VERSION]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {}
+    headers = {"mcp-protocol-version": str(version), "mcp-method": sent["method"]}
+    name = sent["params"].get("name")
+    if isinstance(name, str):
+        headers["mcp-name"] = name if name.isascii() else f"=?base64?{base64.b64encode(name.encode()).decode()}?="
+    return headers
+
+
+Transports = tuple[OverStdio, OverHttp]
+
+
+@pytest.fixture(scope="module")
+def transports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transports]:
+    folder = tmp_path_factory.mktemp("odd")
+    caches = folder / "caches"
+    caches.mkdir()
+    daemon = Daemon(folder, "--cache-root", str(caches))
+    stdio = OverStdio(caches)
+    over_http = OverHttp(daemon)
+    with stdio.server:
+        yield stdio, over_http
+    over_http.http.close()
+    assert daemon.stop() == 0
+
+
+def test_the_table_is_long_enough_and_has_no_message_twice() -> None:
+    bodies = [body for body, _ in TABLE]
+    assert len(set(bodies)) == len(bodies) >= 60
+
+
+@pytest.mark.parametrize(("body", "expected"), TABLE, ids=[repr(body[:60]) for body, _ in TABLE])
+def test_both_transports_give_the_same_response(
+    body: bytes, expected: Answered | Failed | None, transports: Transports
+) -> None:
+    on_stdio, on_http = (transport.responses(body) for transport in transports)
+    assert on_stdio == on_http
+    if expected is None:
+        assert on_http == []
+        return
+    (response,) = on_http
+    assert faults_in(response) == []
+    assert response["id"] == expected.id
+    if isinstance(expected, Answered):
+        assert "result" in response
+    else:
+        assert response["error"]["code"] == expected.code
+        assert expected.message in (None, response["error"]["message"])
+
+
+HTTP_ONLY: list[tuple[dict[str, str], bytes, int, int]] = [
+    ({"mcp-protocol-version": "1999-01-01"}, message(), 400, UNSUPPORTED_VERSION),
+    ({"mcp-protocol-version": "2026-07-28"}, message(), 400, INVALID_PARAMS),
+    ({"mcp-protocol-version": "2025-11-25"}, enveloped("tools/list"), 400, -32020),
+    ({}, enveloped("tools/list"), 400, -32020),
+    ({"mcp-protocol-version": "2026-07-28"}, enveloped("tools/list"), 400, -32020),
+    ({"mcp-protocol-version": "2026-07-28", "mcp-method": "ping"}, enveloped("tools/list"), 400, -32020),
+    (
+        {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call"},
+        enveloped("tools/call", name=STATUS),
+        400,
+        -32020,
+    ),
+    (
+        {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "=?base64?***?="},
+        enveloped("tools/call", name=STATUS),
+        400,
+        -32020,
+    ),
+    ({}, message(method="nope"), 200, METHOD_NOT_FOUND),
+    ({"mcp-protocol-version": "2026-07-28", "mcp-method": "nope"}, enveloped("nope"), 404, METHOD_NOT_FOUND),
+    ({"mcp-protocol-version": "1999-01-01"}, b'{"jsonrpc":"2.0","method":"n"}', 400, UNSUPPORTED_VERSION),
+    ({"accept": "text/html"}, message(), 406, INVALID_REQUEST),
+    ({"content-type": "text/plain"}, message(), 400, INVALID_REQUEST),
+]
+
+
+@pytest.mark.parametrize(("headers", "body", "status", "code"), HTTP_ONLY)
+def test_headers_that_contradict_the_message_are_refused(
+    headers: dict[str, str], body: bytes, status: int, code: int, transports: Transports
+) -> None:
+    reply = transports[1].http.ask("POST", "/mcp", body, {**RPC, **headers})
+    assert (reply.status, reply.json["error"]["code"]) == (status, code)
+    assert faults_in(reply.json) == []
