@@ -25,7 +25,7 @@ from contextfold.stores.nats.connection import (
     first_line,
 )
 
-AGAIN_S: Final = 0.1
+AGAIN_S: Final = 0.05
 PATIENCE_S: Final = 3.0  # for a leader to be found
 HEARD_NS: Final = 10_000_000_000  # since a replica was last heard of, and it counts as gone
 

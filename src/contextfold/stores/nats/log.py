@@ -27,7 +27,7 @@ from contextfold.stores.nats.stream_reader import StreamQuery, read_to
 
 TEXTS_INLINE_BYTES: Final = 8 << 10  # of a commit; longer ones are kept apart, and a session is loaded without those
 COMMIT_PATIENCE_S: Final = 4.0  # for an answer, tries included
-RETRY_S: Final = 0.1
+RETRY_S: Final = 0.05
 LOADS_TRIED: Final = 3
 REMEMBERED_MOST: Final = 200_000  # commits
 
