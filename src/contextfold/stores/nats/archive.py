@@ -1,7 +1,7 @@
-"""Reading what is kept on NATS beside the sessions: trajectories, and summaries by their words.
+"""Readers of the archive on NATS: trajectories, and summaries by their words.
 
-NATS cannot search. So the summaries of an owner who searches are held in memory, as an index of SQLite's, and brought
-up to date before each answer; the words and their order are then those of the SQLite store.
+NATS cannot search. So the summaries of an owner who searches are in memory, in an index of SQLite, which is updated
+before each search. Matching and ranking are then the same as in the SQLite store.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from contextfold.stores.nats.names import NOTHING, SubjectNames, escaped
 from contextfold.stores.nats.stream_reader import StreamQuery, read_to
 from contextfold.stores.sqlite.statements import TrajectoryQuery, phrases
 
-AT_ONCE: Final = 32  # messages asked for together
-OWNERS_MOST: Final = 64  # whose summaries are held in memory
-ADD_MOST: Final = 500  # summaries put into an index in one go
+# Messages that are read at once.
+AT_ONCE: Final = 32
+# The most owners whose summaries are in memory.
+OWNERS_MOST: Final = 64
+# The most summaries that are added to an index at once.
+ADD_MOST: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class _ArchiveSubject:
-    """An archive message, as its subject tells."""
+    """What the subject of an archive message says about its content."""
 
     subject: str
     first: int
@@ -70,7 +73,7 @@ class ArchiveReader:
         return Trajectory(list(up_to(await self._page(places, asked), asked.characters)), sorted(rollbacks))
 
     async def _page(self, places: Sequence[_ArchiveSubject], asked: TrajectoryQuery) -> list[Entry]:
-        """The entries after `after_n`; messages are read until those left cannot hold an earlier one."""
+        """The entries after `after_n`. Messages are read until the rest cannot have an earlier entry."""
         left = _from(places, asked.after_n)
         found: list[Entry] = []
         limit = max(asked.limit, 0)
@@ -120,11 +123,11 @@ class ArchiveReader:
                 await self._bring_up_to_date(owner, index)
                 return await asyncio.to_thread(index.search, words, project_hash, min(limit, SEARCH_MOST))
 
-        # A thread cannot be called back: whoever gives up leaves it, and the lock, to the end of its work.
+        # A thread cannot be cancelled: a caller that gives up leaves it, and the lock, until it is done.
         return await asyncio.shield(asyncio.create_task(answer()))
 
     def forget(self) -> None:
-        """Summaries may have been deleted: what is held in memory is made anew when it is asked for."""
+        """Drop the indexes, because summaries may have been deleted. They are built again when they are needed."""
         self._indexes.clear()
 
     async def _bring_up_to_date(self, owner: str, index: _SummaryIndex) -> None:
@@ -151,14 +154,14 @@ def _order(place: _ArchiveSubject) -> tuple[int, int, str]:
 
 
 def _from(places: Sequence[_ArchiveSubject], after_n: int) -> list[_ArchiveSubject]:
-    """Those that may hold an entry after `after_n`: of what begins before it, only the last of each session."""
+    """Those that may have an entry after `after_n`: of those that start before it, only the last of each session."""
     latest = {place.session: place for place in places if place.first <= after_n}
     return [place for place in places if place.first > after_n or latest[place.session] is place]
 
 
 @dataclass(slots=True)
 class _SummaryIndex:
-    """One owner's summaries. Threads take turns at it."""
+    """The summaries of one owner. Threads use it one after the other."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     reached: int = 0

@@ -1,7 +1,7 @@
-"""Contents of any size, as pieces in the archive stream. Nobody reads them but by the mark that a record names.
+"""Contents of any size, as chunks in the archive stream, found by the mark that a record refers to.
 
-They are written before that record, so what a lost race leaves behind is garbage that nobody ever finds; it goes with
-the rest of its session's archive.
+They are written before that record. What a commit that was refused leaves is never referred to, and is deleted with the
+archive of its session.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from contextfold.stores.nats.records import ChunkReference, cut
 from contextfold.stores.nats.stream_reader import StreamQuery, read_to
 
 PIECE_BYTES: Final = 512 << 10
-AT_ONCE: Final = 8  # pieces on their way
+# Chunks that are written at once.
+AT_ONCE: Final = 8
 TRIES: Final = 3
 
 
 def most_in_one(wire: JetStream) -> int:
-    """Bytes of a message, well within what the server takes."""
+    """The size of a message that every server accepts."""
     return min(PIECE_BYTES, wire.payload_most // 2 or PIECE_BYTES)
 
 
 async def write_pieces(wire: JetStream, archived: str, data: bytes) -> ChunkReference:
-    """Below the archive subject of a session."""
+    """Write chunks below the archive subject of a session."""
     pieces = list(cut(data, most_in_one(wire)))
     written = ChunkReference(new_mark(), len(pieces))
     for start in range(0, len(pieces), AT_ONCE):
@@ -36,7 +37,7 @@ async def write_pieces(wire: JetStream, archived: str, data: bytes) -> ChunkRefe
 
 
 async def _write(wire: JetStream, subject: str, piece: bytes) -> None:
-    """One that was written twice is the same one: the stream keeps the last of each subject."""
+    """Writing a chunk twice does no harm: the stream has the last message of each subject."""
     for left in reversed(range(TRIES)):
         try:
             await wire.put(subject, piece)

@@ -1,9 +1,8 @@
-"""What is derived from the logs: archive, summaries, and the events and states that anybody with NATS can watch.
+"""What is derived from the logs: archive, summaries, and the events and states that other programs watch.
 
-Any number of writers may work on one session at once, and what comes out is the same: archive and summaries have
-subjects that are used once, events form a chain in which each names the one before, a state is replaced only by one of
-a later revision, and the session state, written last, says up to where all of it is there. Knows how things are
-written, not who writes them when.
+Any number of daemons may write one session at once, with the same result: a subject of the archive is written once,
+each event names the one before it, and a state is replaced only by one of a later revision. The session state is
+written last and says up to which revision everything is published. Knows how to write, not who writes when.
 """
 
 from __future__ import annotations
@@ -28,24 +27,30 @@ from contextfold.stores.nats.records import CommitRecord
 
 N: Final = "Cf-N"
 NO_STATE: Final = (0, -1)
-TRIES: Final = 8  # of a write that others get in the way of
-AT_ONCE: Final = 32  # writes of one session on their way
+# Attempts of a write that conflicts with those of other daemons.
+TRIES: Final = 8
+# Writes of one session at once.
+AT_ONCE: Final = 32
 TEXT_MOST: Final = records.TOLD_MOST + 1
-SHOWN_LEAST: Final = 2_000  # characters that a session counts for in memory, and each of its branches a tenth
+# The size in characters that a session counts for in memory. Each of its branches counts for a tenth of it.
+SHOWN_LEAST: Final = 2_000
 
 
 @dataclass(slots=True)
 class PublishedSession:
-    """A session as far as it is published."""
+    """The part of a session that is published. `seq` is the sequence of the last commit in it.
+
+    `states` has sequence and revision by subject.
+    """
 
     session_id: str
     state: State = EMPTY
-    seq: int = 0  # of the last commit that is in it
+    seq: int = 0
     prompts: dict[str, str] = field(default_factory=dict)
     summaries: dict[str, str] = field(default_factory=dict)
     event_n: int = 0
     event_seq: int = 0
-    states: dict[str, tuple[int, int]] = field(default_factory=dict)  # sequence and revision, by subject
+    states: dict[str, tuple[int, int]] = field(default_factory=dict)
     weight: int = SHOWN_LEAST
 
     def take(self, seq: int, record: CommitRecord) -> None:
@@ -60,7 +65,8 @@ class PublishedSession:
                 self.weight += len(self.summaries[event.branch_id])
 
 
-Committed = tuple[int, CommitRecord]  # a commit, and where it is in the log
+# A commit and its sequence in the log.
+Committed = tuple[int, CommitRecord]
 
 
 class DerivedState:
@@ -70,7 +76,7 @@ class DerivedState:
         self._ttl = f"{max(1, idle_s)}s"
 
     async def publish(self, key: SessionKey, shown: PublishedSession, commits: Sequence[Committed]) -> None:
-        """What these commits add to what is shown; Conflict if somebody else has got further meanwhile."""
+        """Publish what these commits add. Raises SequenceConflict if another daemon has published more meanwhile."""
         before = shown.state, shown.seq, shown.weight
         try:
             for commit in commits:
@@ -81,7 +87,7 @@ class DerivedState:
             raise
 
     async def published(self, key: SessionKey, shown: PublishedSession) -> int:
-        """Up to which revision all is there, -1 for nothing; and what is the last of each is noted."""
+        """Return the revision up to which everything is published, or -1, and note the last message of each kind."""
         session = self._names.session(key, shown.session_id)
         place = self._names.session_state(session)
         state = await self._wire.last(self._names.state, place)
@@ -92,7 +98,7 @@ class DerivedState:
         return revision
 
     async def clear(self, key: SessionKey, session_id: str) -> None:
-        """Leave nothing of a session that is over but the event that says so, if that is told."""
+        """Delete everything of an ended session except the event that says so."""
         session = self._names.session(key, session_id)
         await self._wire.purge(self._names.state, f"{session}.>")
         last = await self._wire.last(self._names.events, f"{session}.events.>")
@@ -101,7 +107,7 @@ class DerivedState:
             await self._wire.purge(self._names.events, f"{session}.>", below=below)
 
     async def tell_end(self, key: SessionKey, event: SessionExpired) -> None:
-        """The last event of the chain, for as long as a session may be idle; once, whoever tells it."""
+        """Publish the last event, for as long as a session may be idle, once for all daemons."""
         session = self._names.session(key, event.session_id)
         for _ in range(TRIES):
             last = await self._wire.last(self._names.events, f"{session}.events.>")
@@ -115,10 +121,10 @@ class DerivedState:
         raise StoreUnavailable("NATS: others publish a session that is over")
 
     async def archive(self, key: SessionKey, *commits: CommitRecord) -> None:
-        """What commits leave in the archive."""
+        """Write what the commits add to the archive."""
         await _all(*self._archive(key, commits))
 
-    # ---- one thing at a time
+    # ---- single writes
 
     async def _put(
         self, key: SessionKey, shown: PublishedSession, before: State, commits: Sequence[CommitRecord]
@@ -144,7 +150,7 @@ class DerivedState:
         await self._put_state(shown, self._names.session_state(session), told, {TTL: self._ttl})
 
     async def _put_events(self, session: str, shown: PublishedSession, events: Iterable[Event]) -> None:
-        """Each only if the one before is the last, so that a watcher has them in order and once."""
+        """Publish each event only after the one before, so that a watcher gets them in order and once."""
         for event in events:
             shown.event_seq = await self._put_event(session, event, shown.event_seq)
             shown.event_n = event.n
@@ -163,7 +169,7 @@ class DerivedState:
     async def _put_state(
         self, shown: PublishedSession, subject: str, data: bytes, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Unless a later one is there."""
+        """Write a state unless a later one is stored."""
         revision = shown.state.revision
         told = {records.REVISION: str(revision), **(headers or {})}
         for _ in range(TRIES):
@@ -175,7 +181,8 @@ class DerivedState:
             except SequenceConflict:
                 found = await self._wire.last(self._names.state, subject)
                 shown.states[subject] = (found.seq, records.revision_in(found.headers)) if found else NO_STATE
-                if found is None and expected:  # the session was ended meanwhile
+                # The session has ended meanwhile.
+                if found is None and expected:
                     raise
             else:
                 shown.states[subject] = (seq, revision)
@@ -195,7 +202,7 @@ class DerivedState:
                 yield self._put_once(subject, records.RETRACTED)
 
     async def _put_entries(self, archived: str, record: CommitRecord) -> None:
-        """One message for each thread: a branch's trajectory is read without the others'."""
+        """Write one message for each thread, so that the trajectory of a branch is read without the others."""
         pieces, entries = record.texts, record.entries
         if pieces and not entries:
             entries = records.entries_in(await read_pieces(self._wire, self._names.archive, archived, pieces))
@@ -214,7 +221,8 @@ class DerivedState:
         for left in reversed(range(TRIES)):
             try:
                 await self._wire.put(subject, data, expected=0)
-            except SequenceConflict:  # it is there
+            # It is stored already.
+            except SequenceConflict:
                 return
             except OutcomeUnknown:
                 if not left:
@@ -231,13 +239,13 @@ def _number(event: StoredMessage) -> int:
 
 
 def _span(entries: Sequence[Entry]) -> str:
-    """From which event on, and whether a rollback is among them: known from the subject, before anything is read."""
+    """The first event and whether there is a rollback, as part of the subject, to know them without reading."""
     first = min(entry.n for entry in entries)
     return f"{first}.{'r' if any(entry.kind == 'rollback' for entry in entries) else 'e'}"
 
 
 async def _all(*works: Awaitable[None]) -> None:
-    """All of them, some at a time; the first that fails is told, once none is on its way any more."""
+    """Run all of them, some at a time. The first failure is raised when none is in progress."""
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def in_turn(work: Awaitable[None]) -> None:

@@ -1,6 +1,6 @@
-"""JetStream as far as a store needs it: messages put on condition, found, counted, deleted. Knows nothing of sessions.
+"""JetStream as far as the store needs it: conditional writes, reads, counts, deletions. Knows nothing of sessions.
 
-Whatever is asked of a stream is asked of its leader; a question that has no effect is asked again while that helps.
+Every request goes to the leader of the stream. A request that changes nothing is repeated while that may help.
 """
 
 from __future__ import annotations
@@ -26,26 +26,30 @@ from contextfold.stores.nats.connection import (
 )
 
 AGAIN_S: Final = 0.05
-PATIENCE_S: Final = 3.0  # for a leader to be found
-HEARD_NS: Final = 10_000_000_000  # since a replica was last heard of, and it counts as gone
+# How long to wait for the election of a leader.
+PATIENCE_S: Final = 3.0
+# A replica that was not heard of for this time counts as gone.
+HEARD_NS: Final = 10_000_000_000
 
 EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_OF: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 TTL: Final = "Nats-TTL"
 NO_MESSAGE: Final = 10037
-GONE: Final = frozenset({10037, 10043, 10057})  # what JetStream says of a message that is deleted already
+# JetStream's codes for a message that is already deleted.
+GONE: Final = frozenset({10037, 10043, 10057})
 NO_STREAM: Final = 10059
 STREAM_THERE: Final = 10058
-PASSING: Final = frozenset({10005, 10008, 10009, 10118})  # too few servers, no leader, or the stream has none: for now
+# Temporary errors: too few servers, or no leader.
+PASSING: Final = frozenset({10005, 10008, 10009, 10118})
 CONFLICTS: Final = frozenset({10071, 10164})
 
 
 class SequenceConflict(Exception):
-    """The last message was not the one that was expected."""
+    """The last message is not the expected one."""
 
 
 class JetStreamError(Exception):
-    """JetStream's own no."""
+    """An error response of JetStream."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -76,7 +80,7 @@ class JetStream(NatsConnection):
         self._api = f"$JS.{options.domain}.API" if options.domain else "$JS.API"
 
     async def api(self, what: str, body: Mapping[str, Any] | None = None) -> ApiResponse:
-        """Something that may be asked twice. It is, for a while, if nobody leads or the connection breaks."""
+        """Send a request, and repeat it for a while if there is no leader or the connection breaks."""
         until = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
             try:
@@ -90,7 +94,7 @@ class JetStream(NatsConnection):
             await asyncio.sleep(AGAIN_S)
 
     async def preparing(self, what: str, body: Mapping[str, Any] | None = None) -> ApiResponse:
-        """Once, while the connection is not yet anybody's."""
+        """Send a request once, while the connection is being prepared."""
         assert self._client is not None
         return await self._asked(what, body, self._client)
 
@@ -98,9 +102,10 @@ class JetStream(NatsConnection):
         return self._judged(json.loads((await self.ask(f"{self._api}.{what}", _json(body), client=client)).data))
 
     def _judged(self, answer: ApiResponse) -> ApiResponse:
-        """What was answered, unless it is a no."""
+        """Return the response, or raise its error."""
         problem = _refused(answer["error"]) if "error" in answer else None
-        is_led = bool(answer.get("cluster", {"leader": True}).get("leader"))  # else somebody answers who may be behind
+        # A server that knows no leader may be behind.
+        is_led = bool(answer.get("cluster", {"leader": True}).get("leader"))
         if not is_led or (isinstance(problem, JetStreamError) and problem.code in PASSING):
             self._useless()
             raise StoreUnavailable(f"NATS: {problem or 'the stream has no leader now'}")
@@ -110,7 +115,7 @@ class JetStream(NatsConnection):
         return answer
 
     async def tell(self, what: str, body: Mapping[str, Any] | None = None, *, reply: str = "") -> None:
-        """Ask without waiting; what comes of it goes to `reply`."""
+        """Send a request without waiting. Responses go to `reply`."""
         client = await self.client()
         try:
             await client.publish(f"{self._api}.{what}", _json(body), reply=reply)
@@ -128,7 +133,10 @@ class JetStream(NatsConnection):
         expected_of: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> int:
-        """Its sequence once it is stored; Conflict unless the subject's last message is the expected one (0: none)."""
+        """Store a message and return its sequence.
+
+        Raises SequenceConflict if the last message of the subject is not the expected one (0: none).
+        """
         told = dict(headers or {})
         if expected is not None:
             told[EXPECTED] = str(expected)
@@ -141,7 +149,7 @@ class JetStream(NatsConnection):
         return seq
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
-        """The last message of a subject, which may have wildcards, as the stream's leader has it."""
+        """The last message of a subject, which may have wildcards, from the leader of the stream."""
         return await self._get(stream, {"last_by_subj": subject})
 
     async def at(self, stream: str, seq: int) -> StoredMessage | None:
@@ -158,7 +166,7 @@ class JetStream(NatsConnection):
         return StoredMessage(found["subject"], found["seq"], headers, base64.b64decode(found.get("data", "")))
 
     async def counts(self, stream: str, subjects: str) -> dict[str, int]:
-        """How many messages each subject has of those that a filter names."""
+        """The number of messages of each subject that matches."""
         counted: dict[str, int] = {}
         while True:
             asked = {"subjects_filter": subjects, "offset": len(counted)}
@@ -195,7 +203,7 @@ class JetStream(NatsConnection):
             raise StoreUnavailable(f"NATS: {problem}") from problem
 
     async def purge(self, stream: str, subjects: str, *, below: int = 0) -> None:
-        """Delete what a filter names, or what of it comes before a sequence."""
+        """Delete the messages that match, or those of them before a sequence."""
         try:
             await self.api(f"STREAM.PURGE.{stream}", {"filter": subjects} | ({"seq": below} if below else {}))
         except JetStreamError as problem:
@@ -210,7 +218,7 @@ class JetStream(NatsConnection):
 
 
 def new_mark() -> str:
-    """What tells one message from every other."""
+    """A mark that no other message has."""
     return secrets.token_hex(16)
 
 

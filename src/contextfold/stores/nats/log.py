@@ -1,7 +1,7 @@
-"""The log of each session on NATS: one message a commit, taken only if it follows the last one. The truth of the store.
+"""The log of each session on NATS: one message for each commit, accepted only if it follows the last one.
 
-What is remembered of a log (where each revision stands, which operations it has) saves questions and decides nothing:
-the server compares the sequence that a commit expects. Knows nothing of what is derived from the logs.
+The logs are what counts; everything else is derived from them. The index of a log in memory (revisions, operations)
+saves requests and decides nothing: the server compares the sequence that a commit expects.
 """
 
 from __future__ import annotations
@@ -25,31 +25,38 @@ from contextfold.stores.nats.names import SubjectNames, escaped
 from contextfold.stores.nats.records import CommitRecord
 from contextfold.stores.nats.stream_reader import StreamQuery, read_to
 
-TEXTS_INLINE_BYTES: Final = 8 << 10  # of a commit; longer ones are kept apart, and a session is loaded without those
-COMMIT_PATIENCE_S: Final = 4.0  # for an answer, tries included
+# The most bytes of a commit's texts in its message. Longer ones are stored as chunks, which loading a session skips.
+TEXTS_INLINE_BYTES: Final = 8 << 10
+# How long a commit may take, with all attempts.
+COMMIT_PATIENCE_S: Final = 4.0
 RETRY_S: Final = 0.05
 LOADS_TRIED: Final = 3
-REMEMBERED_MOST: Final = 200_000  # commits
+# The most commits in all indexes.
+REMEMBERED_MOST: Final = 200_000
 
 
 @dataclass(slots=True)
 class LogIndex:
-    """What is known of the log of a key's session."""
+    """What is known of the log of a key: revision and sequence of each commit, and the sequence of each operation."""
 
-    session_id: str = ""  # none if there is no live one
-    seq: int = 0  # of the last message, the end of the session before included
+    # Empty if there is no live session.
+    session_id: str = ""
+    # Of the last message, which may be the end of the previous session.
+    seq: int = 0
     last_at: str = ""
-    revisions: list[int] = field(default_factory=list)  # after each commit that is known, and
-    seqs: list[int] = field(default_factory=list)  # where it stands
-    operations: dict[str, int] = field(default_factory=dict)  # sequence by digest
-    is_whole: bool = True  # from the first commit on
+    revisions: list[int] = field(default_factory=list)
+    seqs: list[int] = field(default_factory=list)
+    operations: dict[str, int] = field(default_factory=dict)
+    # Whether it starts with the first commit.
+    is_whole: bool = True
 
     @property
     def revision(self) -> int:
         return self.revisions[-1] if self.revisions else 0
 
     def add(self, stored: StoredMessage, record: CommitRecord) -> None:
-        if stored.seq <= self.seq:  # somebody else has noted it meanwhile
+        # Another task has added it meanwhile.
+        if stored.seq <= self.seq:
             return
         self.session_id, self.seq = record.session_id, stored.seq
         self.last_at = stored.headers.get(records.LAST_AT, "")
@@ -58,7 +65,7 @@ class LogIndex:
         self.operations |= dict.fromkeys(record.receipts, stored.seq)
 
     def seq_at(self, revision: int) -> int | None:
-        """Where to go on reading after a revision; None if that is not known."""
+        """The sequence to continue reading after a revision, or None if it is not known."""
         place = bisect_right(self.revisions, revision)
         if place:
             return self.seqs[place - 1]
@@ -67,10 +74,10 @@ class LogIndex:
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """A commit that is there: as it was sent, or an earlier one with the same operation."""
+    """The result of a commit. An earlier commit with the same operation id has no record here."""
 
     receipt: CommitReceipt
-    record: CommitRecord | None = None  # of this commit
+    record: CommitRecord | None = None
     seq: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -82,18 +89,19 @@ class SessionLogs:
         names: SubjectNames,
         before_another: Callable[[SessionKey, StoredMessage], Awaitable[None]],
     ) -> None:
-        """`before_another` finishes what the end of a session left to do, before the next one of its key begins."""
+        """`before_another` finishes the end of a session before the next session of its key begins."""
         self._wire = wire
         self._names = names
         self._before_another = before_another
         self._lines: OrderedDict[SessionKey, LogIndex] = OrderedDict()
-        self._weights: dict[SessionKey, int] = {}  # of the lines, as they are counted in
+        # The sizes of the indexes, as counted in the sum.
+        self._weights: dict[SessionKey, int] = {}
         self._remembered = 0
 
     # ---- reading
 
     async def last(self, key: SessionKey) -> StoredMessage | None:
-        """The last message of a key that has a live session."""
+        """The last message of a key, if its session is live."""
         last = await self.newest(key)
         return None if last is None or is_end(last) else last
 
@@ -113,7 +121,8 @@ class SessionLogs:
             events = await self._events_after(key, last, after)
             if len(events) == max(0, int(last.headers[records.REVISION]) - after):
                 return SessionLog(session_id, events)
-        raise StoreInvalid("NATS holds a log with a gap")  # once, it may have been ended while it was read
+        # A gap that disappears on another attempt was a session that ended while it was read.
+        raise StoreInvalid("NATS holds a log with a gap")
 
     async def _events_after(self, key: SessionKey, last: StoredMessage, after: int) -> list[Event]:
         if int(last.headers[records.REVISION]) <= after:
@@ -128,7 +137,7 @@ class SessionLogs:
         return [event for record in found for event in record.events if event.n > after]
 
     async def records(self, key: SessionKey, after: int = 0) -> list[tuple[int, CommitRecord]]:
-        """The last session's behind a sequence, the end included if it has one."""
+        """The commits of the last session after a sequence, including its end."""
         last = await self.newest(key)
         if last is None:
             return []
@@ -147,7 +156,7 @@ class SessionLogs:
         return self._read(key, last, start or 0)
 
     async def _read(self, key: SessionKey, last: StoredMessage, after: int) -> AsyncIterator[tuple[int, CommitRecord]]:
-        """The commits of the last message's session behind a sequence."""
+        """The commits of the session of the last message, after a sequence."""
         reading = StreamQuery(self._names.log, self._names.log_of(key), after)
         line = LogIndex(is_whole=True) if not after else None
         async for stored in read_to(self._wire, reading, last.seq):
@@ -165,7 +174,7 @@ class SessionLogs:
         return await self._receipt(key, line, records.digest_of(operation_id))
 
     async def _receipt(self, key: SessionKey, line: LogIndex, digest: str) -> CommitReceipt | None:
-        """None only if the log does not have this operation: one that is there and cannot be read has been done too."""
+        """None only if the log does not have this operation. One that cannot be read has taken effect too."""
         seq = line.operations.get(digest)
         if seq is None:
             return None
@@ -173,14 +182,15 @@ class SessionLogs:
             stored = await self._wire.at(self._names.log, seq)
             if stored is not None:
                 return (await self.record(key, stored)).receipts[digest]
-            await asyncio.sleep(RETRY_S)  # a server that has just come back may be behind for a moment
+            # A server that has just started may be behind for a moment.
+            await asyncio.sleep(RETRY_S)
         self._forget(key)
         raise StoreUnavailable("NATS: a commit that was there cannot be read now")
 
-    # ---- what is remembered
+    # ---- indexes
 
     async def _refreshed(self, key: SessionKey, *, whole: bool) -> LogIndex:
-        """The line as it is now."""
+        """The current index."""
         for _ in range(LOADS_TRIED):
             last = await self.newest(key)
             if last is None or is_end(last):
@@ -190,11 +200,12 @@ class SessionLogs:
             if line.revision >= int(last.headers[records.REVISION]):
                 self._remember(key, line)
                 return line
-            self._forget(key)  # it may have been ended while it was read
+            # The session may have ended while it was read.
+            self._forget(key)
         raise StoreInvalid("NATS holds a log with a gap")
 
     async def _extended(self, key: SessionKey, last: StoredMessage, *, whole: bool) -> LogIndex:
-        """What is remembered, up to the last message; all of it if the line is to be whole."""
+        """The index up to the last message; from the first commit on if it must be complete."""
         line = self._lines.get(key)
         if line is None or line.session_id != session_of(last) or (whole and not line.is_whole):
             line = LogIndex(is_whole=whole)
@@ -245,11 +256,12 @@ class SessionLogs:
     async def _append(
         self, key: SessionKey, record: CommitRecord, line: LogIndex, digest: str, answer: str, *, exact_at: str = ""
     ) -> AppendResult:
-        """Try until it is known what came of it. Trying again is harmless: once it is there, the same is stale."""
+        """Try until the outcome is known. Another attempt is harmless: it is stale if an earlier one was stored."""
         mark = new_mark()
         receipt = record.receipts.get(digest) or CommitReceipt("", answer)
         data = b""
-        is_unsure = False  # whether a try may be there, or come, though nobody said so
+        # Whether an attempt may have been stored, or may still be, without a response.
+        is_unsure = False
         loop = asyncio.get_running_loop()
         until = loop.time() + COMMIT_PATIENCE_S
         while True:
@@ -260,7 +272,8 @@ class SessionLogs:
             if live != (record.session_id, record.before):
                 await self._drop_pieces(key, record, data)
                 raise StaleRevision
-            base = line.seq  # of just this revision: what is awaited below, others may move the line on
+            # The sequence of this revision. Other tasks may extend the index while this one waits.
+            base = line.seq
             last_at = exact_at or max([line.last_at, *(event.at for event in record.events if not record.is_end)])
             if not line.session_id and base:
                 await self._finish_before(key, base)
@@ -286,7 +299,7 @@ class SessionLogs:
             return AppendResult(receipt, record, seq, headers)
 
     async def _drop_pieces(self, key: SessionKey, record: CommitRecord, data: bytes) -> None:
-        """Those of a commit that was too late: if its session never begins, nobody else will ever delete them."""
+        """Delete the chunks of a commit that was too late: if its session never begins, nothing else deletes them."""
         archived = self._names.archived(key, record.session_id)
         for pieces in (record.texts, records.core_pieces(data) if data else None):
             if pieces:
@@ -299,7 +312,7 @@ class SessionLogs:
             await self._before_another(key, end)
 
     async def _after_failure(self, problem: Exception, until: float) -> None:
-        """Wait a moment before another try; or the problem, if no more can be done about it."""
+        """Wait before another attempt, or raise the problem if another attempt is useless."""
         is_late = asyncio.get_running_loop().time() >= until
         if isinstance(problem, SequenceConflict):
             if is_late:
@@ -312,9 +325,9 @@ class SessionLogs:
         await asyncio.sleep(RETRY_S)
 
     async def _found(self, key: SessionKey, base: int, last: int, mark: str) -> int:
-        """Where a commit is that was sent without an answer; 0 if it is not there.
+        """The sequence of a commit that got no response; 0 if it is not stored.
 
-        Looked for up to what the log was seen to have by then: once that is beyond its base, it can come no more.
+        The log is searched up to the last message that was seen: after a later message it can no longer be stored.
         """
         reading = StreamQuery(self._names.log, self._names.log_of(key), base, headers_only=True)
         async with aclosing(read_to(self._wire, reading, last)) as commits:
@@ -324,7 +337,7 @@ class SessionLogs:
         return 0
 
     async def _laid_out(self, key: SessionKey, record: CommitRecord) -> tuple[CommitRecord, bytes]:
-        """The record and its bytes, what is too long for one message written in pieces first."""
+        """The record and its bytes. What is too long for one message is written as chunks first."""
         archived = self._names.archived(key, record.session_id)
         texts = records.texts_of(record.entries) if record.entries else b""
         if len(texts) > TEXTS_INLINE_BYTES:

@@ -1,7 +1,7 @@
-"""What lies on NATS, as bytes and back: a commit, pieces of the archive, the states and events that others watch.
+"""Encoding of what is stored on NATS: commits, archive, and the states and events that other programs watch.
 
-Pure. A commit's core is what a session is made of (events, receipts, summaries); its texts go to the archive and are
-read apart, because they may be long and whoever loads a session does not need them.
+Pure. The core of a commit is its events, receipts and summaries. Its texts go to the archive and are read separately,
+because they may be long and are not needed to load a session.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from contextfold.stores.nats.names import NOTHING, unescaped
 from contextfold.stores.session_document import session_document
 
 FORMAT: Final = 1
-TOLD_MOST: Final = 64_000  # characters of a text that others watch; the whole is in the archive
+# The most characters of a published text. The complete text is in the archive.
+TOLD_MOST: Final = 64_000
 CUT: Final = "…"
 
-SESSION: Final = "Cf-Session"  # escaped, as in a subject
+# Escaped as in a subject.
+SESSION: Final = "Cf-Session"
 BEFORE: Final = "Cf-Before"
 REVISION: Final = "Cf-Revision"
 LAST_AT: Final = "Cf-Last-At"
@@ -39,7 +41,7 @@ _ENDED: Final = ("session_id", "revision", "last_at", "ended_at")
 
 @dataclass(frozen=True, slots=True)
 class ChunkReference:
-    """A long content, cut up."""
+    """A long content that is stored as chunks."""
 
     mark: str
     count: int
@@ -47,16 +49,16 @@ class ChunkReference:
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """A commit as the log has it."""
+    """A commit as stored in the log. Receipts are by the digest of their operation id; long entries are in chunks."""
 
     session_id: str
     before: int
     events: Sequence[Event]
-    receipts: Mapping[str, CommitReceipt]  # by the digest of their operation
+    receipts: Mapping[str, CommitReceipt]
     summaries: Sequence[Summary] = ()
     retracted: Sequence[str] = ()
     entries: Sequence[Entry] = ()
-    texts: ChunkReference | None = None  # where the entries are, if they are too long to stand here
+    texts: ChunkReference | None = None
 
     @property
     def revision(self) -> int:
@@ -68,7 +70,7 @@ class CommitRecord:
 
 
 def is_ours(headers: Mapping[str, str]) -> bool:
-    """Whether a message of the log was written by us, as far as its headers tell."""
+    """Whether the headers are those of a commit of ours."""
     numbers = (headers.get(name, "") for name in (BEFORE, REVISION))
     return SESSION in headers and LAST_AT in headers and all(each.isascii() and each.isdigit() for each in numbers)
 
@@ -84,7 +86,7 @@ def session_in(headers: Mapping[str, str]) -> str:
 
 
 def digest_of(operation_id: str) -> str:
-    """Callers choose their ids, and may choose long ones."""
+    """Operation ids are chosen by callers and may be long."""
     return hashlib.sha256(operation_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -106,7 +108,7 @@ def record_of(commit: Commit) -> CommitRecord:
 
 
 def core_of(record: CommitRecord) -> bytes:
-    """Without the texts, unless those are in pieces: then it says where."""
+    """The commit without its texts, or with a reference to them if they are in chunks."""
     told: dict[str, Encodable] = {
         "format": FORMAT,
         "session": record.session_id,
@@ -129,12 +131,12 @@ def texts_of(entries: Sequence[Entry]) -> bytes:
 
 
 def whole_of(core: bytes, texts: bytes) -> bytes:
-    """A core and its texts as one JSON object; two members are never written twice."""
+    """The core and its texts as one JSON object, without encoding either again."""
     return core[:-1] + b',"entries":' + texts + b"}"
 
 
 def in_pieces(pieces: ChunkReference) -> bytes:
-    """What stands for a core that is too long itself."""
+    """What is stored instead of a core that is too long for one message."""
     return _raw({"format": FORMAT, "core": [pieces.mark, pieces.count]})
 
 
@@ -186,14 +188,14 @@ def archived(entries: Sequence[Entry]) -> bytes:
 
 
 def archived_in(pieces: ChunkReference, places: Sequence[int]) -> bytes:
-    """Those of a thread among the entries that are in pieces already."""
+    """References to those entries of a thread that are already stored in chunks."""
     return _raw({"format": FORMAT, "texts": [pieces.mark, pieces.count], "places": list(places)})
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedEntries:
     entries: Sequence[Entry]
-    pieces: ChunkReference | None = None  # where they are instead
+    pieces: ChunkReference | None = None
     places: Sequence[int] = ()
 
 
@@ -215,7 +217,7 @@ RETRACTED: Final = b'{"format":1,"retracted":true}'
 
 
 def summary_from(data: bytes) -> Summary | None:
-    """None if it was taken back."""
+    """None if it was retracted."""
     told = _object(data)
     try:
         return None if told.get("retracted") is True else Summary(*(told[name] for name in _SUMMARY))
@@ -254,7 +256,7 @@ def left_out_in(pieces: ChunkReference) -> bytes:
 
 
 def left_out_from(data: bytes) -> tuple[str, ChunkReference | None]:
-    """The text, or where it is."""
+    """The text, or the reference to its chunks."""
     told = _object(data)
     try:
         return ("", ChunkReference(*told["texts"])) if "texts" in told else (told["text"], None)
@@ -262,7 +264,7 @@ def left_out_from(data: bytes) -> tuple[str, ChunkReference | None]:
         raise _unreadable(problem) from problem
 
 
-# ---- what others watch
+# ---- what other programs watch
 
 
 def event_told(session_id: str, event: Event) -> bytes:
@@ -271,7 +273,7 @@ def event_told(session_id: str, event: Event) -> bytes:
 
 
 def branch_told(branch: Branch, prompt: str, summary: str, revision: int) -> bytes:
-    """The seed's document: one for a branch that works, more members for one that is closed."""
+    """The seed's document of a branch. A closed branch has more members than an open one."""
     told: dict[str, Encodable] = {
         "id": branch.id,
         "description": branch.description,

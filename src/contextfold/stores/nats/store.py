@@ -50,13 +50,17 @@ from contextfold.stores.sqlite.statements import TrajectoryQuery
 
 CLOSE_TIMEOUT_S: Final = 4.0
 MEND_EVERY_S: Final = 1.0
-MEND_AFTER: Final = 2  # looks in a row that found a session behind: one may be on its way
-PUBLISH_PATIENCE_S: Final = 0.5  # for what is on its way to be published
-ALIVE: Final = "3600s"  # that a daemon's own message stays when it is killed
+# How often a session must be seen behind before another daemon publishes it: its own may be about to.
+MEND_AFTER: Final = 2
+# How long to wait for the publication of a commit.
+PUBLISH_PATIENCE_S: Final = 0.5
+# The time to live of a daemon's own message if it is killed.
+ALIVE: Final = "3600s"
 # What the readiness check writes: as much as a commit with a long tool result.
 CHECK_BYTES: Final = 64 << 10
 LOOK_AGAIN_S: Final = 0.02
-CURSOR_DIGITS: Final = 18  # of a 64-bit number, with room
+# Enough for a 64-bit number.
+CURSOR_DIGITS: Final = 18
 
 
 class NatsStore:
@@ -68,12 +72,13 @@ class NatsStore:
         may_make: bool = True,
         on_change: OnConnectionChange = lambda _: None,
     ) -> None:
-        """Nothing is connected yet: the first call does that, or `reach`. Streams must be there if none may be made."""
+        """Nothing is connected yet: the first call connects. Streams must exist if they may not be made."""
         self._names = SubjectNames(options.prefix)
         self._idle_s = idle_s
         self._closed = False
         self._me = new_mark()
-        self._commits = 0  # on their way
+        # The number of commits in progress.
+        self._commits = 0
         self._is_still = asyncio.Event()
         self._is_still.set()
         self._watches: set[asyncio.Event] = set()
@@ -99,10 +104,7 @@ class NatsStore:
         self._archive = ArchiveReader(self._wire, self._names)
 
     async def reach(self) -> None:
-        """Connect, and from now on help where another daemon stopped in the middle of publishing.
-
-        StoreInvalid if NATS refuses us; StoreUnavailable if it is away, but then it is tried further.
-        """
+        """Connect, and from now on publish what other daemons were killed before publishing."""
         if self._mending is None:
             self._mending = asyncio.create_task(self._mend(), name="contextfold-mend")
         await self._wire.open()
@@ -159,7 +161,7 @@ class NatsStore:
         row = self._table.find(owner, session_id)
         return row.key if row else None
 
-    # ---- following along
+    # ---- watching
 
     async def cursor(self) -> str:
         self._check_open()
@@ -174,9 +176,10 @@ class NatsStore:
         return self._follow(owner, None if after is None else _position(after))
 
     async def _follow(self, owner: str, position: tuple[int, int] | None) -> AsyncIterator[WatchedEvent]:
-        """A cursor is a commit, and within it an event."""
+        """A cursor is a commit and an event within it."""
         seq, place = await self._begin_at(position)
-        begun = seq - 1 if place else seq  # of a commit that was seen in part, the rest
+        # A commit of which a part was seen is read again.
+        begun = seq - 1 if place else seq
         closing = asyncio.Event()
         self._watches.add(closing)
         try:
@@ -200,20 +203,21 @@ class NatsStore:
         reached = await self._wire.last_seq(self._names.log)
         if position is None:
             return reached, 0
-        if position[0] > reached:  # unless who answered was leader until just now
+        # The server that responded may have been the leader until just now.
+        if position[0] > reached:
             await asyncio.sleep(LOOK_AGAIN_S)
             if position[0] > await self._wire.last_seq(self._names.log):
                 raise _no_cursor()
         return position
 
     async def _events(self, key: SessionKey, stored: StoredMessage) -> Sequence[Event]:
-        """None of a commit that cannot be read: whoever loads that session is told, and the others go on."""
+        """No events of a commit that cannot be read: loading that session reports it, and other sessions continue."""
         try:
             return (await self._logs.record(key, stored)).events
         except StoreInvalid:
             return ()
 
-    # ---- the collections
+    # ---- summaries and archive
 
     async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
         self._check_open()
@@ -238,7 +242,7 @@ class NatsStore:
         )
 
     async def _settle(self, owner: str, project_hash: str | None) -> None:
-        """What was committed for an owner is in the archive."""
+        """Wait until the commits of an owner are in the archive."""
         await self._table.reach()
         rows = [row for row in self._table.live(owner) if project_hash in (None, row.key.project_hash)]
         await settled(self._table, rows, self._publisher.catch_up, PUBLISH_PATIENCE_S)
@@ -284,7 +288,7 @@ class NatsStore:
         await self._expiry.finish(key, end)
 
     async def _mend(self) -> None:
-        """Publish what the daemon that committed it did not, because it is gone."""
+        """Publish what a daemon that was killed has committed and not published."""
         self._table.begin()
         seen: dict[SessionKey, int] = {}
         while True:
@@ -302,10 +306,10 @@ class NatsStore:
                     await self._publisher.catch_up(key)
 
     async def settle(self) -> None:
-        """Until everything that was committed here is published."""
+        """Wait until everything that was committed here is published."""
         await self._publisher.settle()
 
-    # ---- the store as such
+    # ---- the store itself
 
     async def count(self, owner: str | None = None) -> int:
         self._check_open()
@@ -343,7 +347,7 @@ class NatsStore:
 
 
 async def _next_or_end(commits: AsyncIterator[StoredMessage], closing: asyncio.Event) -> StoredMessage | None:
-    """The next commit; None once the store is being closed."""
+    """The next commit; None when the store is being closed."""
     if closing.is_set():
         return None
     coming = asyncio.ensure_future(anext(commits))

@@ -1,4 +1,4 @@
-"""The four streams of an installation: made if they are missing, known by their format, refused if none of ours."""
+"""The four streams of an installation: created if missing, refused if they are not ours or of a newer format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextfold.stores.nats.jetstream import NO_STREAM, STREAM_THERE, JetStream
 from contextfold.stores.nats.names import SubjectNames
 
 FORMAT: Final = "1"
-FORMAT_KEY: Final = "contextfold.format"  # in a stream's metadata
+# The key in a stream's metadata.
+FORMAT_KEY: Final = "contextfold.format"
 _SECOND: Final = 1_000_000_000
 
 
@@ -18,7 +19,8 @@ def wanted(names: SubjectNames, replicas: int) -> dict[str, dict[str, Any]]:
     every: dict[str, Any] = {
         "storage": "file",
         "retention": "limits",
-        "discard": "new",  # where a limit is set by hand, what is there is worth more than what comes
+        # If an operator sets a limit, stored messages are more valuable than new ones.
+        "discard": "new",
         "num_replicas": replicas or 1,
         "allow_direct": False,
         "max_msgs_per_subject": -1,
@@ -40,12 +42,12 @@ def wanted(names: SubjectNames, replicas: int) -> dict[str, dict[str, Any]]:
 
 
 async def prepare(wire: JetStream) -> None:
-    """Every stream, before anybody uses the connection."""
+    """Create or check every stream, before the connection is used."""
     await _prepare(wire, may_make=True)
 
 
 async def expect(wire: JetStream) -> None:
-    """The same where nothing may be made or changed: StoreInvalid if a stream is missing."""
+    """Check every stream where none may be created. Raises StoreInvalid if one is missing."""
     await _prepare(wire, may_make=False)
 
 
@@ -84,7 +86,8 @@ async def _make(wire: JetStream, stream: str, config: dict[str, Any]) -> None:
     try:
         await wire.preparing(f"STREAM.CREATE.{stream}", config)
     except JetStreamError as problem:
-        if problem.code != STREAM_THERE:  # another daemon was first, and makes the same
+        # Another daemon has created the same stream meanwhile.
+        if problem.code != STREAM_THERE:
             raise
 
 
