@@ -40,7 +40,7 @@ GONE: Final = frozenset({10037, 10043, 10057})
 NO_STREAM: Final = 10059
 STREAM_THERE: Final = 10058
 # Temporary errors: too few servers, or no leader.
-PASSING: Final = frozenset({10005, 10008, 10009, 10118})
+TEMPORARY: Final = frozenset({10005, 10008, 10009, 10118})
 CONFLICTS: Final = frozenset({10071, 10164})
 
 
@@ -84,7 +84,7 @@ class JetStream(NatsConnection):
         until = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
             try:
-                return await self._asked(what, body, await self.client())
+                return await self._request_api(what, body, await self.client())
             except StoreUnavailable as problem:
                 is_worth_it = self.is_ready or isinstance(
                     problem, OutcomeUnknown
@@ -93,28 +93,28 @@ class JetStream(NatsConnection):
                     raise
             await asyncio.sleep(AGAIN_S)
 
-    async def preparing(self, what: str, body: Mapping[str, Any] | None = None) -> ApiResponse:
+    async def request_once(self, what: str, body: Mapping[str, Any] | None = None) -> ApiResponse:
         """Send a request once, while the connection is being prepared."""
         assert self._client is not None
-        return await self._asked(what, body, self._client)
+        return await self._request_api(what, body, self._client)
 
-    async def _asked(self, what: str, body: Mapping[str, Any] | None, client: Client) -> ApiResponse:
-        return self._judged(json.loads((await self.ask(f"{self._api}.{what}", _json(body), client=client)).data))
+    async def _request_api(self, what: str, body: Mapping[str, Any] | None, client: Client) -> ApiResponse:
+        return self._checked(json.loads((await self.request(f"{self._api}.{what}", _json(body), client=client)).data))
 
-    def _judged(self, answer: ApiResponse) -> ApiResponse:
+    def _checked(self, response: ApiResponse) -> ApiResponse:
         """Return the response, or raise its error."""
-        problem = _refused(answer["error"]) if "error" in answer else None
+        problem = _refused(response["error"]) if "error" in response else None
         # A server that knows no leader may be behind.
-        is_led = bool(answer.get("cluster", {"leader": True}).get("leader"))
-        if not is_led or (isinstance(problem, JetStreamError) and problem.code in PASSING):
-            self._useless()
+        is_led = bool(response.get("cluster", {"leader": True}).get("leader"))
+        if not is_led or (isinstance(problem, JetStreamError) and problem.code in TEMPORARY):
+            self._note_failure()
             raise StoreUnavailable(f"NATS: {problem or 'the stream has no leader now'}")
-        self._useful()
+        self._note_success()
         if problem is not None:
             raise problem
-        return answer
+        return response
 
-    async def tell(self, what: str, body: Mapping[str, Any] | None = None, *, reply: str = "") -> None:
+    async def send(self, what: str, body: Mapping[str, Any] | None = None, *, reply: str = "") -> None:
         """Send a request without waiting. Responses go to `reply`."""
         client = await self.client()
         try:
@@ -137,13 +137,13 @@ class JetStream(NatsConnection):
 
         Raises SequenceConflict if the last message of the subject is not the expected one (0: none).
         """
-        told = dict(headers or {})
+        all_headers = dict(headers or {})
         if expected is not None:
-            told[EXPECTED] = str(expected)
+            all_headers[EXPECTED] = str(expected)
         if expected_of:
-            told[EXPECTED_OF] = expected_of
+            all_headers[EXPECTED_OF] = expected_of
         try:
-            seq: int = self._judged(json.loads((await self.ask(subject, data, told)).data))["seq"]
+            seq: int = self._checked(json.loads((await self.request(subject, data, all_headers)).data))["seq"]
         except JetStreamError as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
         return seq
@@ -169,11 +169,11 @@ class JetStream(NatsConnection):
         """The number of messages of each subject that matches."""
         counted: dict[str, int] = {}
         while True:
-            asked = {"subjects_filter": subjects, "offset": len(counted)}
-            told = await self._info(stream, asked)
-            page = told["state"].get("subjects") or {}
+            body = {"subjects_filter": subjects, "offset": len(counted)}
+            info = await self._info(stream, body)
+            page = info["state"].get("subjects") or {}
             counted |= page
-            if not page or len(counted) >= told.get("total", 0):
+            if not page or len(counted) >= info.get("total", 0):
                 return counted
 
     async def last_seq(self, stream: str) -> int:
@@ -182,8 +182,8 @@ class JetStream(NatsConnection):
 
     async def check_room(self, stream: str, size: int) -> None:
         """Raise StoreUnavailable if a message of this size exceeds a limit, or if most of the servers are gone."""
-        told = await self._info(stream, {})
-        config, state = told["config"], told["state"]
+        info = await self._info(stream, {})
+        config, state = info["config"], info["state"]
         # A stream that discards old messages is never full.
         limits = (("max_msgs", "messages", 1), ("max_bytes", "bytes", size)) if config["discard"] == "new" else ()
         for limit, used, more in limits:
@@ -191,14 +191,14 @@ class JetStream(NatsConnection):
                 raise StoreUnavailable(f"NATS: {stream} is full: it may have {config[limit]} {used}")
         if 0 < config.get("max_msg_size", -1) < size:
             raise StoreUnavailable(f"NATS: {stream} accepts messages of {config['max_msg_size']} bytes only")
-        others = told.get("cluster", {}).get("replicas") or []
+        others = info.get("cluster", {}).get("replicas") or []
         there = 1 + sum(not other.get("offline") and other.get("active", 0) < HEARD_NS for other in others)
         if 2 * there <= 1 + len(others):
             raise StoreUnavailable(f"NATS: {there} of {1 + len(others)} servers of {stream} are there")
 
-    async def _info(self, stream: str, asked: Mapping[str, Any]) -> ApiResponse:
+    async def _info(self, stream: str, body: Mapping[str, Any]) -> ApiResponse:
         try:
-            return await self.api(f"STREAM.INFO.{stream}", asked)
+            return await self.api(f"STREAM.INFO.{stream}", body)
         except JetStreamError as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
 

@@ -27,7 +27,7 @@ RETRY_S: Final = 0.05
 # The most commits of a session in memory. Beyond that they are read from the log.
 WAITING_MOST: Final = 256
 # The most characters of published sessions in memory.
-SHOWN_MOST: Final = 64 << 20
+PROGRESS_MOST: Final = 64 << 20
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Publisher:
         self._logs = logs
         self._view = view
         self._works: dict[SessionKey, _Publication] = {}
-        self._shown: OrderedDict[SessionKey, PublishedSession] = OrderedDict()
+        self._progress: OrderedDict[SessionKey, PublishedSession] = OrderedDict()
         # The sizes of the sessions, as counted in the sum.
         self._weights: dict[SessionKey, int] = {}
         self._weight = 0
@@ -95,7 +95,7 @@ class Publisher:
         await end_tasks(*(work.task for work in self._works.values()))
 
     def forget(self, key: SessionKey) -> None:
-        self._shown.pop(key, None)
+        self._progress.pop(key, None)
         self._weight -= self._weights.pop(key, 0)
 
     # ---- one session
@@ -126,17 +126,17 @@ class Publisher:
 
     async def _published_next(self, key: SessionKey, waiting: list[Committed]) -> bool:
         """Publish these commits if they follow what was published here. False if another daemon was in between."""
-        shown = self._shown.get(key)
+        progress = self._progress.get(key)
         first = waiting[0][1]
         if first.before == 0:
-            shown = PublishedSession(first.session_id)
-        if shown is None or not _follow(shown, [record for _, record in waiting]):
+            progress = PublishedSession(first.session_id)
+        if progress is None or not _follow(progress, [record for _, record in waiting]):
             return False
         try:
-            await self._view.publish(key, shown, waiting)
+            await self._view.publish(key, progress, waiting)
         except SequenceConflict:
             return False
-        self._keep(key, shown)
+        self._keep(key, progress)
         return True
 
     async def _publish_missing(self, key: SessionKey) -> None:
@@ -144,19 +144,19 @@ class Publisher:
         for tried in range(TRIES):
             if tried:
                 await asyncio.sleep(RETRY_S * tried)
-            shown, missing = await self._missing(key)
-            if shown is None:
+            progress, missing = await self._missing(key)
+            if progress is None:
                 self.forget(key)
                 return
-            self._keep(key, shown)
+            self._keep(key, progress)
             if not missing:
                 return
             try:
-                await self._view.publish(key, shown, missing)
+                await self._view.publish(key, progress, missing)
             except SequenceConflict:
                 continue
-            self._keep(key, shown)
-            await self._take_back_if_over(key, shown)
+            self._keep(key, progress)
+            await self._take_back_if_over(key, progress)
             return
         raise StoreUnavailable("NATS: others publish the same session again and again")
 
@@ -165,44 +165,44 @@ class Publisher:
         last = await self._logs.last(key)
         if last is None:
             return None, []
-        shown = self._shown.get(key)
-        if shown is None or shown.session_id != session_of(last):
-            shown = PublishedSession(session_of(last))
-        published = await self._view.published(key, shown)
+        progress = self._progress.get(key)
+        if progress is None or progress.session_id != session_of(last):
+            progress = PublishedSession(session_of(last))
+        published = await self._view.published(key, progress)
         # Its time to live has passed, or it was deleted.
-        if published < shown.state.revision:
-            shown = PublishedSession(shown.session_id)
-            await self._view.published(key, shown)
+        if published < progress.state.revision:
+            progress = PublishedSession(progress.session_id)
+            await self._view.published(key, progress)
         missing = []
-        for seq, record in await self._logs.records(key, after=shown.seq):
-            if record.is_end or record.session_id != shown.session_id:
+        for seq, record in await self._logs.records(key, after=progress.seq):
+            if record.is_end or record.session_id != progress.session_id:
                 return None, []
             if record.revision <= published:
-                shown.take(seq, record)
+                progress.take(seq, record)
             else:
                 missing.append((seq, record))
-        return shown, missing
+        return progress, missing
 
-    async def _take_back_if_over(self, key: SessionKey, shown: PublishedSession) -> None:
+    async def _take_back_if_over(self, key: SessionKey, progress: PublishedSession) -> None:
         """Delete again what was published of a session that ended meanwhile."""
         last = await self._logs.newest(key)
-        if last is not None and last.seq > shown.seq and (is_end(last) or session_of(last) != shown.session_id):
-            await self._view.clear(key, shown.session_id)
+        if last is not None and last.seq > progress.seq and (is_end(last) or session_of(last) != progress.session_id):
+            await self._view.clear(key, progress.session_id)
 
-    def _keep(self, key: SessionKey, shown: PublishedSession) -> None:
-        self._shown[key] = shown
-        self._shown.move_to_end(key)
-        self._weight += shown.weight - self._weights.get(key, 0)
-        self._weights[key] = shown.weight
-        while self._weight > SHOWN_MOST and len(self._shown) > 1:
-            self.forget(next(iter(self._shown)))
+    def _keep(self, key: SessionKey, progress: PublishedSession) -> None:
+        self._progress[key] = progress
+        self._progress.move_to_end(key)
+        self._weight += progress.weight - self._weights.get(key, 0)
+        self._weights[key] = progress.weight
+        while self._weight > PROGRESS_MOST and len(self._progress) > 1:
+            self.forget(next(iter(self._progress)))
 
 
-def _follow(shown: PublishedSession, commits: list[CommitRecord]) -> bool:
+def _follow(progress: PublishedSession, commits: list[CommitRecord]) -> bool:
     """Whether each commit follows the one before, and the first one follows what is published."""
-    revision = shown.state.revision
+    revision = progress.state.revision
     for record in commits:
-        if (record.session_id, record.before) != (shown.session_id, revision):
+        if (record.session_id, record.before) != (progress.session_id, revision):
             return False
         revision = record.revision
     return True

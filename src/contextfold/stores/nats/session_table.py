@@ -35,13 +35,13 @@ class SessionRow:
     revision: int
     last_at: str
     seq: int
-    place: str
+    subject: str
     ended_at: str = ""
 
 
 class SessionTable:
-    def __init__(self, wire: JetStream, names: SubjectNames) -> None:
-        self._wire = wire
+    def __init__(self, js: JetStream, names: SubjectNames) -> None:
+        self._js = js
         self._names = names
         self._rows: dict[SessionKey, SessionRow] = {}
         # Live sessions only.
@@ -56,7 +56,7 @@ class SessionTable:
 
     # ---- following
 
-    def begin(self) -> None:
+    def start(self) -> None:
         if not self._tasks:
             self._tasks = [
                 asyncio.create_task(self._follow_logs(), name="contextfold-logs"),
@@ -68,7 +68,7 @@ class SessionTable:
 
     async def _follow_logs(self) -> None:
         reading = StreamQuery(self._names.log, self._names.every_log, headers_only=True, last_of_each=True)
-        async for stored in follow(self._wire, reading):
+        async for stored in follow(self._js, reading):
             # A subject that was not written by us.
             with suppress(ValueError):
                 self.note(self._names.key_of(stored.subject), stored)
@@ -78,7 +78,7 @@ class SessionTable:
 
     async def _follow_states(self) -> None:
         reading = StreamQuery(self._names.state, self._names.every_session_state, headers_only=True, last_of_each=True)
-        async for stored in follow(self._wire, reading):
+        async for stored in follow(self._js, reading):
             session = stored.subject.removesuffix(".meta.session_state")
             # There is none on the server's marker of a message whose time to live has passed.
             revision = records.revision_in(stored.headers)
@@ -104,13 +104,13 @@ class SessionTable:
             headers.get(records.ENDED, ""),
         )
         self._rows[key] = row
-        if before is not None and before.place != row.place:
-            self._published.pop(before.place, None)
-            self._behind.pop(before.place, None)
+        if before is not None and before.subject != row.subject:
+            self._published.pop(before.subject, None)
+            self._behind.pop(before.subject, None)
         if row.ended_at or self.is_published(row):
-            self._behind.pop(row.place, None)
+            self._behind.pop(row.subject, None)
         else:
-            self._behind[row.place] = row
+            self._behind[row.subject] = row
         if row.ended_at:
             self._of_owner[key.owner].pop(key, None)
         else:
@@ -120,18 +120,18 @@ class SessionTable:
         """Forget an ended session whose last event was deleted."""
         if self._rows.get(row.key) == row:
             del self._rows[row.key]
-            self._published.pop(row.place, None)
+            self._published.pop(row.subject, None)
 
     async def reach(self) -> None:
         """Wait until everything is seen that is committed now."""
-        self.begin()
-        last = await self._wire.last(self._names.log, self._names.every_log)
+        self.start()
+        last = await self._js.last(self._names.log, self._names.every_log)
         until = asyncio.get_running_loop().time() + REACH_TIMEOUT_S
         while last is not None and self._reached < last.seq:
             if asyncio.get_running_loop().time() >= until:
                 raise StoreUnavailable("NATS: the list of sessions is behind")
             await self.wait_for(lambda seq=last.seq: self._reached >= seq, LOOK_AGAIN_S)  # type: ignore[misc]
-            last = await self._wire.last(self._names.log, self._names.every_log)
+            last = await self._js.last(self._names.log, self._names.every_log)
 
     async def wait_for(self, is_so: Callable[[], bool], timeout_s: float) -> None:
         """Wait until the condition holds, or until the timeout."""
@@ -161,7 +161,7 @@ class SessionTable:
         return list(self._behind.values())
 
     def is_published(self, row: SessionRow) -> bool:
-        return self._published.get(row.place, -1) >= row.revision
+        return self._published.get(row.subject, -1) >= row.revision
 
 
 async def settled(

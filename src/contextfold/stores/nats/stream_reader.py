@@ -49,11 +49,11 @@ class StreamQuery:
     last_of_each: bool = False
 
 
-async def read_to(wire: JetStream, reading: StreamQuery, last: int) -> AsyncGenerator[StoredMessage]:
+async def read_to(js: JetStream, query: StreamQuery, last: int) -> AsyncGenerator[StoredMessage]:
     """Read up to a message that existed just now, or to its position if it was deleted meanwhile."""
-    if reading.after >= last:
+    if query.after >= last:
         return
-    async with aclosing(_follow(wire, reading, last)) as messages:
+    async with aclosing(_follow(js, query, last)) as messages:
         async for message in messages:
             if message.seq <= last:
                 yield message
@@ -61,18 +61,18 @@ async def read_to(wire: JetStream, reading: StreamQuery, last: int) -> AsyncGene
                 return
 
 
-def follow(wire: JetStream, reading: StreamQuery) -> AsyncGenerator[StoredMessage]:
+def follow(js: JetStream, query: StreamQuery) -> AsyncGenerator[StoredMessage]:
     """Read without an end. Waits while NATS is unavailable."""
-    return _follow(wire, reading, None)
+    return _follow(js, query, None)
 
 
-async def _follow(wire: JetStream, reading: StreamQuery, last: int | None) -> AsyncGenerator[StoredMessage]:
+async def _follow(js: JetStream, query: StreamQuery, last: int | None) -> AsyncGenerator[StoredMessage]:
     """Read up to a message, with a limited number of attempts; or without an end."""
     reached = tried = 0
     while True:
         tried += 1
         try:
-            consumer = await _PullConsumer.make(wire, reading, max(reached, reading.after), is_first=not reached)
+            consumer = await _PullConsumer.make(js, query, max(reached, query.after), is_first=not reached)
             try:
                 async with aclosing(consumer.messages(last)) as messages:
                     async for message in messages:
@@ -86,15 +86,15 @@ async def _follow(wire: JetStream, reading: StreamQuery, last: int | None) -> As
             if last is not None:
                 raise
         if last is None:
-            await wire.connected()
+            await js.connected()
         elif tried >= CONSUMERS_MOST:
-            raise StoreUnavailable(f"NATS: {reading.stream} cannot be read now")
+            raise StoreUnavailable(f"NATS: {query.stream} cannot be read now")
         await asyncio.sleep(RETRY_S)
 
 
 class _PullConsumer:
-    def __init__(self, wire: JetStream, stream: str, name: str, subscription: Subscription) -> None:
-        self._wire = wire
+    def __init__(self, js: JetStream, stream: str, name: str, subscription: Subscription) -> None:
+        self._js = js
         self._stream = stream
         self._path = f"{stream}.{name}"
         self._subscription = subscription
@@ -106,29 +106,29 @@ class _PullConsumer:
         self.is_done = False
 
     @classmethod
-    async def make(cls, wire: JetStream, reading: StreamQuery, after: int, *, is_first: bool) -> _PullConsumer:
+    async def make(cls, js: JetStream, query: StreamQuery, after: int, *, is_first: bool) -> _PullConsumer:
         config: dict[str, Any] = {
             "name": secrets.token_hex(8),
             "ack_policy": "none",
             "deliver_policy": "all",
-            "filter_subject": reading.subjects,
-            "headers_only": reading.headers_only,
+            "filter_subject": query.subjects,
+            "headers_only": query.headers_only,
             "mem_storage": True,
             "num_replicas": 1,
             "inactive_threshold": int(CONSUMER_IDLE_S * _NANO),
         }
-        if reading.last_of_each and is_first:
+        if query.last_of_each and is_first:
             config["deliver_policy"] = "last_per_subject"
         elif after:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": after + 1}
         try:
-            created = await wire.api(
-                f"CONSUMER.CREATE.{reading.stream}.{config['name']}.{reading.subjects}",
-                {"stream_name": reading.stream, "config": config},
+            created = await js.api(
+                f"CONSUMER.CREATE.{query.stream}.{config['name']}.{query.subjects}",
+                {"stream_name": query.stream, "config": config},
             )
         except JetStreamError as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
-        client = await wire.client()
+        client = await js.client()
         arrived: list[_PullConsumer] = []
 
         async def arrive(message: Msg) -> None:
@@ -138,7 +138,7 @@ class _PullConsumer:
             subscription = await client.subscribe(client.new_inbox(), cb=arrive)
         except (NatsError, OSError) as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
-        made = cls(wire, reading.stream, config["name"], subscription)
+        made = cls(js, query.stream, config["name"], subscription)
         made._left = int(created.get("num_pending", 1))
         arrived.append(made)
         return made
@@ -181,11 +181,11 @@ class _PullConsumer:
     async def _request(self) -> None:
         asked = {
             "batch": BATCH,
-            "max_bytes": max(BATCH_BYTES, 2 * self._wire.payload_most),
+            "max_bytes": max(BATCH_BYTES, 2 * self._js.payload_most),
             "expires": int(EXPIRES_S * _NANO),
             "idle_heartbeat": int(HEARTBEAT_S * _NANO),
         }
-        await self._wire.tell(f"CONSUMER.MSG.NEXT.{self._path}", asked, reply=self._subscription.subject)
+        await self._js.send(f"CONSUMER.MSG.NEXT.{self._path}", asked, reply=self._subscription.subject)
 
     async def _next(self, last: int | None) -> Msg | None:
         """None after too long a silence, or if there is nothing to wait for."""
@@ -195,7 +195,7 @@ class _PullConsumer:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     return await self._arrived.get()
-            if last is not None and not self._left and await self._wire.at(self._stream, last) is None:
+            if last is not None and not self._left and await self._js.at(self._stream, last) is None:
                 self.is_done = True
                 return None
         return None
@@ -203,8 +203,8 @@ class _PullConsumer:
     async def end(self) -> None:
         with suppress(NatsError, OSError, StoreUnavailable):
             await self._subscription.unsubscribe()
-            if self._wire.is_ready:
-                await self._wire.tell(f"CONSUMER.DELETE.{self._path}")
+            if self._js.is_ready:
+                await self._js.send(f"CONSUMER.DELETE.{self._path}")
 
 
 def _stored(message: Msg) -> tuple[StoredMessage, int, int]:

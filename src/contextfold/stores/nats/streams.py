@@ -41,40 +41,40 @@ def wanted(names: SubjectNames, replicas: int) -> dict[str, dict[str, Any]]:
     }
 
 
-async def prepare(wire: JetStream) -> None:
+async def prepare(js: JetStream) -> None:
     """Create or check every stream, before the connection is used."""
-    await _prepare(wire, may_make=True)
+    await _prepare(js, may_make=True)
 
 
-async def expect(wire: JetStream) -> None:
+async def expect(js: JetStream) -> None:
     """Check every stream where none may be created. Raises StoreInvalid if one is missing."""
-    await _prepare(wire, may_make=False)
+    await _prepare(js, may_make=False)
 
 
-async def _prepare(wire: JetStream, *, may_make: bool) -> None:
-    replicas = wire.options.replicas if may_make else 0
-    for stream, config in wanted(SubjectNames(wire.options.prefix), replicas).items():
+async def _prepare(js: JetStream, *, may_make: bool) -> None:
+    replicas = js.options.replicas if may_make else 0
+    for stream, config in wanted(SubjectNames(js.options.prefix), replicas).items():
         try:
-            found = await _found(wire, stream)
+            found = await _config_of(js, stream)
             if found is None and not may_make:
                 raise StoreInvalid(f"NATS has no stream {stream}, so no sessions: check --nats-prefix and the servers")
             if found is None:
-                await _make(wire, stream, config)
+                await _make(js, stream, config)
             else:
-                await _check(wire, stream, found, replicas)
+                await _check(js, stream, found, replicas)
         except JetStreamError as problem:
             raise StoreInvalid(f"NATS: stream {stream}: {problem}") from problem
         except StoreUnavailable as problem:
-            if not wire.has_jetstream:
+            if not js.has_jetstream:
                 raise StoreInvalid(
                     "NATS: this server has no JetStream; start it with `-js`, or name another"
                 ) from problem
             raise
 
 
-async def _found(wire: JetStream, stream: str) -> dict[str, Any] | None:
+async def _config_of(js: JetStream, stream: str) -> dict[str, Any] | None:
     try:
-        config: dict[str, Any] = (await wire.preparing(f"STREAM.INFO.{stream}"))["config"]
+        config: dict[str, Any] = (await js.request_once(f"STREAM.INFO.{stream}"))["config"]
     except JetStreamError as problem:
         if problem.code == NO_STREAM:
             return None
@@ -82,20 +82,20 @@ async def _found(wire: JetStream, stream: str) -> dict[str, Any] | None:
     return config
 
 
-async def _make(wire: JetStream, stream: str, config: dict[str, Any]) -> None:
+async def _make(js: JetStream, stream: str, config: dict[str, Any]) -> None:
     try:
-        await wire.preparing(f"STREAM.CREATE.{stream}", config)
+        await js.request_once(f"STREAM.CREATE.{stream}", config)
     except JetStreamError as problem:
         # Another daemon has created the same stream meanwhile.
         if problem.code != STREAM_THERE:
             raise
 
 
-async def _check(wire: JetStream, stream: str, found: dict[str, Any], replicas: int) -> None:
-    told = (found.get("metadata") or {}).get(FORMAT_KEY)
-    if told is None:
+async def _check(js: JetStream, stream: str, found: dict[str, Any], replicas: int) -> None:
+    format_ = (found.get("metadata") or {}).get(FORMAT_KEY)
+    if format_ is None:
         raise StoreInvalid(f"NATS has a stream {stream} that is none of ours: give another --nats-prefix")
-    if told != FORMAT:
-        raise StoreInvalid(f"NATS has sessions in format {told}, from a newer version; this one knows {FORMAT}")
+    if format_ != FORMAT:
+        raise StoreInvalid(f"NATS has sessions in format {format_}, from a newer version; this one knows {FORMAT}")
     if replicas and found["num_replicas"] != replicas:
-        await wire.preparing(f"STREAM.UPDATE.{stream}", {**found, "num_replicas": replicas})
+        await js.request_once(f"STREAM.UPDATE.{stream}", {**found, "num_replicas": replicas})

@@ -150,13 +150,13 @@ def open_for_writing(
     path: Path, *, migrations: Sequence[Migration] = MIGRATIONS, busy_timeout_s: float = BUSY_TIMEOUT_S
 ) -> sqlite3.Connection:
     """Open the file, create or migrate it if necessary. Raises StoreInvalid if it is not ours or cannot be used."""
-    _make_place(path)
-    _look(path, len(migrations), busy_timeout_s)
+    _create_file(path)
+    _check_file(path, len(migrations), busy_timeout_s)
     connection: sqlite3.Connection | None = None
     try:
         connection = connect(path, busy_timeout_s)
         _migrate(connection, path, migrations)
-        _begin_wal(connection)
+        _enable_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_KEEPS_BYTES}")
     except BaseException as problem:
@@ -170,7 +170,7 @@ def open_for_writing(
 
 def refuse_older(path: Path, newest: int, busy_timeout_s: float) -> None:
     """Refuse an older file for a reader: a daemon of the older version may use it, and a migration would stop it."""
-    _look(path, newest, busy_timeout_s)
+    _check_file(path, newest, busy_timeout_s)
     try:
         connection = connect(path, busy_timeout_s, read_only=True)
         try:
@@ -213,7 +213,7 @@ def connect(path: Path, busy_timeout_s: float, *, read_only: bool = False) -> sq
 # ---- before SQLite opens the file
 
 
-def _make_place(path: Path) -> None:
+def _create_file(path: Path) -> None:
     """Create an empty file if there is none. SQLite gives the -wal and -shm files the same mode."""
     try:
         missing = [folder for folder in path.parents if not folder.exists()]
@@ -231,7 +231,7 @@ def _make_place(path: Path) -> None:
         ) from problem
 
 
-def _look(path: Path, newest: int, busy_timeout_s: float) -> None:
+def _check_file(path: Path, newest: int, busy_timeout_s: float) -> None:
     """Refuse a file that is not ours before SQLite opens it for writing. An empty file is one that is to be created."""
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
@@ -333,7 +333,7 @@ def _run(connection: sqlite3.Connection, path: Path, number: int, statements: Mi
         ) from problem
 
 
-def _begin_wal(connection: sqlite3.Connection) -> None:
+def _enable_wal(connection: sqlite3.Connection) -> None:
     """Changing the mode needs an exclusive lock, and SQLite does not wait for it by itself."""
     for attempt in range(WAL_TRIES):
         try:

@@ -271,8 +271,8 @@ ENTRY_COLUMNS = "branch_id, n, at, kind, text, tokens, type, source, failed, chi
 
 
 def entry_row(entry: Entry) -> tuple[object, ...]:
-    told = (entry.tokens, entry.type, entry.source, entry.failed, entry.child_id, entry.undone_from)
-    return (entry.branch_id, entry.n, entry.at, entry.kind, entry.text, *told)
+    others = (entry.tokens, entry.type, entry.source, entry.failed, entry.child_id, entry.undone_from)
+    return (entry.branch_id, entry.n, entry.at, entry.kind, entry.text, *others)
 
 
 def entry_of(row: tuple[Any, ...]) -> Entry:
@@ -293,9 +293,9 @@ class TrajectoryQuery:
     characters: int | None
 
 
-def trajectory(connection: sqlite3.Connection, asked: TrajectoryQuery) -> Trajectory | None:
-    archived, thread = (_OF_MAIN, asked.session_id) if asked.branch_id is None else (_OF_BRANCH, asked.branch_id)
-    whose = (asked.owner, asked.project_hash, thread)
+def trajectory(connection: sqlite3.Connection, query: TrajectoryQuery) -> Trajectory | None:
+    archived, thread = (_OF_MAIN, query.session_id) if query.branch_id is None else (_OF_BRANCH, query.branch_id)
+    whose = (query.owner, query.project_hash, thread)
     # In a transaction, so that all statements see the same commits.
     connection.execute("BEGIN")
     try:
@@ -306,10 +306,10 @@ def trajectory(connection: sqlite3.Connection, asked: TrajectoryQuery) -> Trajec
         ).fetchall()
         rows = connection.execute(
             f"SELECT {ENTRY_COLUMNS} {archived} AND n > ? ORDER BY n LIMIT ?",
-            (*whose, asked.after_n, max(asked.limit, 0)),
+            (*whose, query.after_n, max(query.limit, 0)),
         )
         # Rows are fetched one by one, so that texts after the limit are not read.
-        entries = list(up_to(map(entry_of, rows), asked.characters))
+        entries = list(up_to(map(entry_of, rows), query.characters))
         rows.close()
         return Trajectory(entries, rollbacks)
     finally:
@@ -438,7 +438,7 @@ def clear_ended(connection: sqlite3.Connection) -> bool:
     return bool(ended)
 
 
-def bury_ended(connection: sqlite3.Connection, idle_since: str) -> bool:
+def delete_last_events(connection: sqlite3.Connection, idle_since: str) -> bool:
     """Delete some of the last events that every watcher had time to see. False if there are none."""
     sessions = connection.execute(
         "SELECT id FROM sessions WHERE stage = 2 AND ended_at <= ? LIMIT ?", (idle_since, STEP_SESSIONS)

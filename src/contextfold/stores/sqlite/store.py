@@ -57,7 +57,7 @@ T = TypeVar("T")
 class _Watcher:
     loop: asyncio.AbstractEventLoop
     owner: str
-    bell: asyncio.Event
+    changed: asyncio.Event
 
 
 class SqliteStore:
@@ -142,7 +142,7 @@ class SqliteStore:
             position = await self._begin_at(position)
             while not self._closed:
                 # Cleared before reading, so that a later commit sets it again.
-                watcher.bell.clear()
+                watcher.changed.clear()
                 page = await self._events_after(owner, position)
                 if page is None:
                     return
@@ -150,7 +150,7 @@ class SqliteStore:
                     yield seen
                 position = page.position
                 if page.is_last:
-                    await watcher.bell.wait()
+                    await watcher.changed.wait()
         finally:
             with self._watchers_lock:
                 self._watchers -= {watcher}
@@ -161,12 +161,12 @@ class SqliteStore:
         try:
             while not self._closed and any(watcher.loop is loop for watcher in self._watchers):
                 try:
-                    found = await self._readers.read(sqlite_rows.last_seq)
+                    last = await self._readers.read(sqlite_rows.last_seq)
                 except StoreUnavailable:
                     # The next read reports the failure.
-                    found = -1
-                if found != reached:
-                    reached = found
+                    last = -1
+                if last != reached:
+                    reached = last
                     self._wake()
                 await asyncio.sleep(self._poll_s)
         finally:
@@ -192,7 +192,7 @@ class SqliteStore:
         for watcher in self._watchers:
             if owner in (None, watcher.owner):
                 try:
-                    watcher.loop.call_soon_threadsafe(watcher.bell.set)
+                    watcher.loop.call_soon_threadsafe(watcher.changed.set)
                 # The event loop is closed, and so is its watcher.
                 except RuntimeError:
                     pass
@@ -215,8 +215,8 @@ class SqliteStore:
         limit: int,
         characters: int | None = None,
     ) -> Trajectory | None:
-        asked = sqlite_rows.TrajectoryQuery(owner, project_hash, branch_id, session_id, after_n, limit, characters)
-        return await self._readers.read(lambda connection: sqlite_rows.trajectory(connection, asked))
+        query = sqlite_rows.TrajectoryQuery(owner, project_hash, branch_id, session_id, after_n, limit, characters)
+        return await self._readers.read(lambda connection: sqlite_rows.trajectory(connection, query))
 
     # ---- results that requests leave out
 
@@ -261,7 +261,7 @@ class SqliteStore:
     # ---- sweeps: many short transactions, so that commits can go between them
 
     async def expire(self, idle_since: str, at: str) -> int:
-        await self._repeat(lambda connection: sqlite_rows.bury_ended(connection, idle_since))
+        await self._repeat(lambda connection: sqlite_rows.delete_last_events(connection, idle_since))
         await self._write(lambda connection: sqlite_rows.correct_future(connection, at))
         ended = 0
         for _ in range(SWEEP_STEPS):
@@ -344,10 +344,10 @@ class SqliteStore:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _position(cursor: str) -> int:

@@ -34,7 +34,7 @@ def unavailable(problem: sqlite3.Error) -> StoreUnavailable:
     return StoreUnavailable(f"SQLite: {problem} ({name})")
 
 
-async def _answer(future: asyncio.Future[T]) -> T:
+async def _result_of(future: asyncio.Future[T]) -> T:
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await future
@@ -91,7 +91,7 @@ class Writer:
             self._jobs.append(job)  # type: ignore[arg-type]  # the queue does not care what each returns
             self._changed.notify()
         try:
-            return await _answer(future)
+            return await _result_of(future)
         except BaseException:
             self._abandon(job)  # type: ignore[arg-type]  # as above
             raise
@@ -203,16 +203,16 @@ class Readers:
         self._pending: set[concurrent.futures.Future[object]] = set()
         self._stopping = False
 
-    async def read(self, ask: Work[T]) -> T:
+    async def read(self, work: Work[T]) -> T:
         with self._lock:
             if self._stopping:
                 raise StoreUnavailable("the store is closed")
             if len(self._pending) >= READS_WAITING:
                 raise StoreUnavailable(f"{READS_WAITING} reads wait already")
-            asked = self._executor.submit(self._ask, ask)
-            self._pending.add(asked)  # type: ignore[arg-type]  # as above
-        asked.add_done_callback(self._forget)
-        return await _answer(asyncio.wrap_future(asked))
+            future = self._executor.submit(self._run_read, work)
+            self._pending.add(future)  # type: ignore[arg-type]  # as above
+        future.add_done_callback(self._forget)
+        return await _result_of(asyncio.wrap_future(future))
 
     def stop(self, timeout_s: float) -> None:
         with self._lock:
@@ -226,17 +226,17 @@ class Readers:
         for connection in self._connections:
             connection.close()
 
-    def _forget(self, asked: concurrent.futures.Future[T]) -> None:
+    def _forget(self, future: concurrent.futures.Future[T]) -> None:
         with self._lock:
-            self._pending.discard(asked)
+            self._pending.discard(future)
 
-    def _ask(self, ask: Work[T]) -> T:
+    def _run_read(self, work: Work[T]) -> T:
         try:
             connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
             if connection is None:
                 connection = self._own.connection = self._connect()
                 with self._lock:
                     self._connections.append(connection)
-            return ask(connection)
+            return work(connection)
         except sqlite3.Error as problem:
             raise unavailable(problem) from problem
