@@ -11,6 +11,7 @@ import pytest
 
 from contextfold.errors import StoreUnavailable
 from contextfold.serve.mcp.fold_tools import META_OPERATION
+from contextfold.stores.nats import connection, log
 from contextfold.stores.nats.connection import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import commit_of, key_of
@@ -28,6 +29,9 @@ from tests.support.waiting import ASKED_EVERY_S, PATIENCE_S, until
 
 PROJECT = "/away"
 AWAY_S = 0.3
+NEVER_S = 1e6
+# What docs/nats.md promises for calls while the connection is known to be lost.
+KNOWN_LOST_MOST_S = 0.25
 
 
 @pytest.fixture
@@ -113,6 +117,28 @@ def test_while_nats_is_away_calls_fail_soon_and_afterwards_all_goes_on(
         watcher.give_up()
         agent.close()
         daemon.kill()
+
+
+def test_a_call_fails_without_waiting_when_the_connection_is_known_to_be_lost(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first connection is waited for: here for ever, so that a call which did wait would not come back."""
+
+    async def act() -> None:
+        store = NatsStore(NatsOptions((server.url,), random_prefix()))
+        try:
+            await store.commit(commit_of(key_of()))
+            await asyncio.to_thread(server.kill)
+            async with asyncio.timeout(PATIENCE_S):
+                for call in (store.load(key_of()), store.commit(commit_of(key_of(), 1)), store.check()):
+                    with pytest.raises(StoreUnavailable):
+                        await call
+        finally:
+            await store.close()
+
+    monkeypatch.setattr(connection, "GRACE_S", NEVER_S)
+    assert connection.LOST_GRACE_S + log.RETRY_S < KNOWN_LOST_MOST_S
+    asyncio.run(act())
 
 
 @pytest.mark.parametrize("how", GOING)

@@ -63,8 +63,8 @@ logged = numbers.flatmap(
 
 
 def _bytes(record: CommitRecord) -> bytes:
-    core = records.core_of(record)
-    return records.whole_of(core, records.texts_of(record.entries)) if record.entries else core
+    core = records.encode_core(record)
+    return records.encode_with_texts(core, records.encode_entries(record.entries)) if record.entries else core
 
 
 @given(logged)
@@ -74,18 +74,18 @@ def test_a_commit_comes_back_as_it_was(record: CommitRecord) -> None:
 
 @given(logged, texts)
 def test_texts_that_lie_elsewhere_are_named_and_not_repeated(record: CommitRecord, mark: str) -> None:
-    kept = records.record_from(records.core_of(replace(record, texts=ChunkReference(mark, 3))))
+    kept = records.record_from(records.encode_core(replace(record, texts=ChunkReference(mark, 3))))
     assert kept == replace(record, entries=[], texts=ChunkReference(mark, 3))
-    assert records.entries_in(records.texts_of(record.entries)) == list(record.entries)
+    assert records.entries_in(records.encode_entries(record.entries)) == list(record.entries)
 
 
 @given(st.lists(entries, max_size=3), summaries)
 def test_the_archive_comes_back_as_it_was(made: list[Entry], summary: Summary) -> None:
     assert records.archived_from(records.archived(made)).entries == made
-    assert records.summary_from(records.summary_told(summary)) == summary
+    assert records.summary_from(records.encode_summary(summary)) == summary
     assert records.summary_from(records.RETRACTED) is None
-    elsewhere = records.archived_from(records.archived_in(ChunkReference("m", 2), [1, 0]))
-    assert (elsewhere.pieces, list(elsewhere.places)) == (ChunkReference("m", 2), [1, 0])
+    elsewhere = records.archived_from(records.encode_archived_reference(ChunkReference("m", 2), [1, 0]))
+    assert (elsewhere.chunks, list(elsewhere.positions)) == (ChunkReference("m", 2), [1, 0])
 
 
 @given(st.binary(max_size=2000), st.integers(1, 500))
@@ -131,18 +131,18 @@ def test_a_branch_is_told_as_the_seed_has_it() -> None:
     created = BranchCreated(2, AT, "br_1", None, "Search", "Use grep.", 20, 0)
     folded = BranchFolded(3, AT, "br_1", "Found it", 2, 20, 0, forced=False)
     open_one = replay([started, created], EMPTY)
-    told = json.loads(records.branch_told(open_one.branches["br_1"], "Use grep.", "", 2))
+    told = json.loads(records.encode_branch(open_one.branches["br_1"], "Use grep.", "", 2))
     seed = {"id": "br_1", "description": "Search", "prompt": "Use grep.", "parent_id": None, "status": "active"}
     assert told.items() >= (seed | {"created_at": AT, "tokens": 20}).items()
     closed = replay([folded], open_one)
-    told = json.loads(records.branch_told(closed.branches["br_1"], "Use grep.", "Found it", 3))
+    told = json.loads(records.encode_branch(closed.branches["br_1"], "Use grep.", "Found it", 3))
     closing = {"id": "br_1", "status": "folded", "folded_at": AT, "summary": "Found it", "tokens_folded": 20}
     assert told.items() >= closing.items()
-    state = json.loads(records.session_told(open_one))
+    state = json.loads(records.encode_session(open_one))
     assert (state["active_branch_id"], state["branch_depth"], state["revision"]) == ("br_1", 1, 2)
 
 
 def test_what_others_watch_is_cut_where_it_is_very_long() -> None:
-    long = "x" * (records.TOLD_MOST + 1)
-    told = json.loads(records.event_told("s", BranchCreated(2, AT, "br_1", None, "d", long, 20, 0)))
-    assert told["prompt"] == "x" * records.TOLD_MOST + records.CUT
+    long = "x" * (records.PUBLISHED_MOST + 1)
+    told = json.loads(records.encode_event("s", BranchCreated(2, AT, "br_1", None, "d", long, 20, 0)))
+    assert told["prompt"] == "x" * records.PUBLISHED_MOST + records.CUT

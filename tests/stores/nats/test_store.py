@@ -114,7 +114,7 @@ def test_what_cannot_be_read_spoils_nothing_else(on_nats: OnNats) -> None:
         await store.reach()
         bad = key_of("bad")
         for headers in ({}, {"Cf-Session": "s", "Cf-Revision": "x"}, _headers("sess_9", 1)):
-            await store._wire.put(names.log_of(bad), b"no record", headers=headers)
+            await store._js.put(names.log_of(bad), b"no record", headers=headers)
         async with watching(store, "local", "0") as watch:
             for commit in branching(KEY):
                 await store.commit(commit)
@@ -123,8 +123,8 @@ def test_what_cannot_be_read_spoils_nothing_else(on_nats: OnNats) -> None:
             await store.load(bad)
         assert [summary.summary for summary in await store.search("local", "found", None, 10)] == ["Found it"]
         assert await store.expire("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z") == 1
-        assert store._mending is not None
-        assert not store._mending.done()
+        assert store._helper is not None
+        assert not store._helper.done()
         await store.close()
 
     on_nats(act)
@@ -213,7 +213,7 @@ def test_an_operation_is_done_once_though_its_commit_cannot_be_read(on_nats: OnN
         await store.commit(commit_of(KEY))
         again = replace(commit_of(KEY, 1, answer="once"), operation=Operation("op", "same"))
         await store.commit(again)
-        wire = store._wire
+        wire = store._js
         wire.__class__ = Behind
         assert isinstance(wire, Behind)
         wire.looks_missed = looks_missed
@@ -266,7 +266,7 @@ def test_a_commit_that_lands_late_is_known_for_our_own(on_nats: OnNats, looks_be
 
     async def act(place: NatsOptions) -> None:
         store = NatsStore(place)
-        wire = store._wire
+        wire = store._js
         wire.__class__ = Straggling
         assert isinstance(wire, Straggling)
         wire.looks_before, wire.looks_in_vain = looks_before, looks_in_vain
@@ -296,7 +296,7 @@ def test_a_session_whose_ender_was_killed_in_the_middle_stays_ended(on_nats: OnN
         await ender.settle()
         end = CommitRecord("sess_1", 5, [SessionExpired(6, later[0], "sess_1")], {})
         done = await ender._logs.append(KEY, end)
-        stored = await ender._wire.at(SubjectNames(place.prefix).log, done.seq)
+        stored = await ender._js.at(SubjectNames(place.prefix).log, done.seq)
         assert stored is not None
         await ender._expiry._keep_only_the_archive(KEY, "sess_1", stored)  # and no further
         for now in later:
@@ -343,7 +343,7 @@ def test_a_server_that_is_new_enough_is_taken(version: str) -> None:
 
 async def _made(place: NatsOptions, stream: str, **config: object) -> None:
     async def make(wire: JetStream) -> None:
-        await wire.preparing(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{stream}.>"], **config})
+        await wire.request_once(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{stream}.>"], **config})
 
     wire = JetStream(place, make)
     await wire.open()

@@ -41,7 +41,7 @@ class Interrupted(JetStream):
 
 
 def interrupt(store: NatsStore, ends_with: str, happens: Callable[[], Awaitable[object]]) -> None:
-    wire = store._wire
+    wire = store._js
     wire.__class__ = Interrupted
     assert isinstance(wire, Interrupted)
     wire.ends_with, wire.happens = ends_with, happens
@@ -187,7 +187,7 @@ def test_one_answer_that_knows_of_no_session_ends_none(on_nats: OnNats) -> None:
         store = NatsStore(place)
         for commit in branching(KEY):
             await store._logs.commit(commit)
-        store._wire.__class__ = Forgetful
+        store._js.__class__ = Forgetful
         await store._publisher.catch_up(KEY)
         await check_published(place)
         await closed(store)
@@ -251,15 +251,15 @@ def test_an_event_of_somebody_elses_hurts_its_own_session_alone(on_nats: OnNats)
         bad = key_of("bad")
         await store.commit(commit_of(bad, session_id="sess_bad"))
         await store.settle()
-        await store._wire.put(f"{names.session(bad, 'sess_bad')}.events.hello", b"{}")
+        await store._js.put(f"{names.session(bad, 'sess_bad')}.events.hello", b"{}")
         await store._logs.commit(commit_of(bad, 1, session_id="sess_bad"))
         for commit in branching(KEY):
             await store.commit(commit)
         assert (await store.search("local", "found", None, 10))[0].summary == "Found it"
         await check_published(place)
         assert await store.expire(NEXT_DAY, NEXT_DAY) == 1
-        assert store._mending is not None
-        assert not store._mending.done()
+        assert store._helper is not None
+        assert not store._helper.done()
         await closed(store)
 
     on_nats(act)
@@ -273,9 +273,9 @@ def test_a_store_that_is_full_says_so_before_a_commit_does(on_nats: OnNats, limi
         store, names = NatsStore(place), SubjectNames(place.prefix)
         await store.commit(commit_of(KEY, at=NOON))
         await store.check()
-        config = (await store._wire.api(f"STREAM.INFO.{names.log}"))["config"]
+        config = (await store._js.api(f"STREAM.INFO.{names.log}"))["config"]
         room = {"max_msgs": 1, "max_bytes": 10_000}[limit]
-        await store._wire.api(f"STREAM.UPDATE.{names.log}", {**config, limit: room})
+        await store._js.api(f"STREAM.UPDATE.{names.log}", {**config, limit: room})
         with pytest.raises(StoreUnavailable):
             await store.check()
         with pytest.raises(StoreUnavailable):

@@ -16,24 +16,23 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, address_in, client_from
+from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, client_from
 from contextfold.cli.output import complain, note, plain
 from contextfold.cli.parse import UsageError, Values
 from contextfold.common.network_address import address_from
 from contextfold.errors import StorageFailed
 from contextfold.hosts.launch import launch
-from contextfold.hosts.savings_line import savings_line
 
 DAEMON_START_S = 20.0
 DAEMON_STOP_S = 15.0
 POLL_S = 0.05
+MICROS = 1_000_000
 PLUGIN_FILES_MAX = 50
 NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128
 UPSTREAMS = {
@@ -49,7 +48,7 @@ def run(values: Values) -> int:
         complain(f"{values['program']} is not on your PATH; install it, or give its path")
         return NOT_FOUND
     with tempfile.TemporaryDirectory(prefix="contextfold-run-") as folder, _daemon(values, folder) as daemon:
-        started_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        before = _totals(daemon)
         launched = launch(_name(program), daemon.address.url, folder, plugin_files())
         for name, text in launched.files.items():
             path = Path(folder, name)
@@ -58,7 +57,7 @@ def run(values: Values) -> int:
         note(f"{_name(program)} runs with {launched.wired}; daemon and page: {daemon.address.url}/")
         argv = [program, *launched.arguments, *values.rest]
         code = _run_program(argv, os.environ | launched.environment)
-        _report_savings(daemon, started_at)
+        note(savings_line(before, _totals(daemon)))
     return code
 
 
@@ -176,13 +175,32 @@ def plugin_files() -> dict[str, str]:
     return found
 
 
-def _report_savings(daemon: DaemonClient, since: str) -> None:
+def _totals(daemon: DaemonClient) -> Mapping[str, Any] | None:
+    """What all requests of the owner's sessions have cost so far; None if the daemon does not say."""
     try:
-        totals: Any = daemon.get(f"/v1/savings?since={since}")
-    except DaemonSilent as problem:
-        note(f"what folding saved is not known: {problem}")
-        return
-    note(savings_line(totals))
+        totals: Mapping[str, Any] = daemon.get("/v1/savings")["total"]
+    except (DaemonSilent, KeyError, TypeError):
+        return None
+    return totals
 
 
-__all__ = ["address_in", "plugin_files", "run"]
+def savings_line(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
+    """What was sent during the run, what would have been sent without folding, and what that saved or cost."""
+    if before is None or after is None:
+        return "what folding saved is not known: the daemon did not answer"
+    requests, sent, without = (after[name] - before[name] for name in ("requests", "tokens_sent", "tokens_without"))
+    if requests <= 0:
+        return "no request to a model went through the proxy, so nothing was saved"
+    line = f"{requests:,} requests sent {sent:,} tokens; without folding {without:,}"
+    unit, saved, base = "input tokens' worth", after["cost_saved"] - before["cost_saved"], after["cost_without"]
+    amount = f"{abs(saved):,.0f} {unit}"
+    base -= before["cost_without"]
+    if after["money"]:
+        earlier = before["money"] or {"saved_micros": 0, "without_micros": 0}
+        saved = after["money"]["saved_micros"] - earlier["saved_micros"]
+        base = after["money"]["without_micros"] - earlier["without_micros"]
+        amount = f"${abs(saved) / MICROS:,.2f}"
+    if not saved:
+        return f"{line}; no difference in cost"
+    percent = f" ({100 * abs(saved) / base:.0f} %)" if base else ""
+    return f"{line}; {'saved' if saved > 0 else 'cost more by'} {amount}{percent}"

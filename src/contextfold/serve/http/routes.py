@@ -7,14 +7,17 @@ for.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from contextfold import __version__
 from contextfold.common.canonical import encode
 from contextfold.common.exception_location import place_of
 from contextfold.errors import FoldError, StoreUnavailable
@@ -67,6 +70,7 @@ class DaemonApplication(Starlette):
                 Route(MCP_PATH, endpoint=pages.no_stream, methods=["GET", "DELETE"]),
                 Route(f"{MCP_PATH}/tools/call", endpoint=pages.no_tool_path, methods=["POST"]),
                 Route(f"{MCP_PATH}/tools/list", endpoint=pages.tools, methods=["GET"]),
+                Route("/v1/daemon", endpoint=pages.daemon, methods=["GET"]),
                 Route("/healthz", endpoint=pages.healthz, methods=["GET"]),
                 Route("/readyz", endpoint=pages.readyz, methods=["GET"]),
                 Route("/metrics", endpoint=pages.metrics, methods=["GET"]),
@@ -106,11 +110,16 @@ class DaemonApplication(Starlette):
                 await self._services.resolvers.close()
 
 
+def _rfc3339(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 class StatusPages:
     """Discovery, health and metrics."""
 
     def __init__(self, tools: Sequence[Tool], services: DaemonServices) -> None:
         self._services = services
+        self._started_at = _rfc3339(time.time())
         self._checking = asyncio.Lock()
         self._checked_s = -READY_CACHED_S
         self._is_ready = False
@@ -120,6 +129,17 @@ class StatusPages:
     async def tools(self, _request: Request) -> Response:
         """The tools and their schemas, for those who have no MCP client at hand."""
         return Response(self._discovery, media_type=JSON)
+
+    async def daemon(self, _request: Request) -> Response:
+        """The daemon's version and start, when each host last reported, and when the proxy last forwarded a request."""
+        metrics = self._services.metrics
+        body = {
+            "version": __version__,
+            "started_at": self._started_at,
+            "hosts": {host: _rfc3339(at_s) for host, at_s in sorted(metrics.last_report_s.items())},
+            "proxy": {api: _rfc3339(at_s) for api, at_s in sorted(metrics.last_proxied_s.items())},
+        }
+        return Response(encode(body), media_type=JSON)
 
     async def healthz(self, _request: Request) -> Response:
         """Whether the process answers; needs no token."""

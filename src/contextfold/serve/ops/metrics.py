@@ -6,6 +6,7 @@ therefore neither fill the memory with series nor write into them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 import prometheus_client
@@ -51,6 +52,9 @@ class Metrics:
         self._rules: set[str] = set()
         self._routes: set[str] = set()
         self._reasons: tuple[str, ...] = ()
+        # When each host last reported, and when a request of each API last came through the proxy.
+        self.last_report_s: dict[str, float] = {}
+        self.last_proxied_s: dict[str, float] = {}
         self._registry = CollectorRegistry()
         self.figures: list[Figure] = []
         ProcessCollector(registry=self._registry)
@@ -202,6 +206,7 @@ class Metrics:
     def hook_report(self, host: str, outcome: str, times: int = 1) -> None:
         """`host` is one of HOSTS, `outcome` one of HOOK_OUTCOMES."""
         self._reports.labels(_among(HOSTS, host), _among(HOOK_OUTCOMES, outcome)).inc(times)
+        self.last_report_s[_among(HOSTS, host)] = time.time()
 
     def hook_waiting(self, reports: int) -> None:
         self._waiting.set(reports)
@@ -213,6 +218,7 @@ class Metrics:
         """`reason` is a word of ours for what was not folded, empty if there was none."""
         outcome = "folded" if is_folded else "failed_open" if reason else "unfolded"
         self._proxied.labels(_among(APIS, api), outcome).inc()
+        self.last_proxied_s[_among(APIS, api)] = time.time()
         self._dropped.labels(_among(APIS, api)).inc(tokens_dropped)
         if reason:
             self._failed_open.labels(_among(self._reasons, reason)).inc()

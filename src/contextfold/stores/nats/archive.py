@@ -1,7 +1,7 @@
-"""Reading what is kept on NATS beside the sessions: trajectories, and summaries by their words.
+"""Readers of the archive on NATS: trajectories, and summaries by their words.
 
-NATS cannot search. So the summaries of an owner who searches are held in memory, as an index of SQLite's, and brought
-up to date before each answer; the words and their order are then those of the SQLite store.
+NATS cannot search. So the summaries of an owner who searches are in memory, in an index of SQLite, which is updated
+before each search. Matching and ranking are then the same as in the SQLite store.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from typing import Final
 from contextfold.fold.archive import Entry, up_to
 from contextfold.fold.store import SEARCH_MOST, Summary, Trajectory
 from contextfold.stores.nats import records
-from contextfold.stores.nats.chunks import read_pieces
+from contextfold.stores.nats.chunks import read_chunks
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage
 from contextfold.stores.nats.names import NOTHING, SubjectNames, escaped
 from contextfold.stores.nats.stream_reader import StreamQuery, read_to
 from contextfold.stores.sqlite.statements import TrajectoryQuery, phrases
 
-AT_ONCE: Final = 32  # messages asked for together
-OWNERS_MOST: Final = 64  # whose summaries are held in memory
-ADD_MOST: Final = 500  # summaries put into an index in one go
+# Messages that are read at once.
+AT_ONCE: Final = 32
+# The most owners whose summaries are in memory.
+OWNERS_MOST: Final = 64
+# The most summaries that are added to an index at once.
+ADD_MOST: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class _ArchiveSubject:
-    """An archive message, as its subject tells."""
+    """What the subject of an archive message says about its content."""
 
     subject: str
     first: int
@@ -42,67 +45,67 @@ class _ArchiveSubject:
 
 
 class ArchiveReader:
-    def __init__(self, wire: JetStream, names: SubjectNames) -> None:
-        self._wire = wire
+    def __init__(self, js: JetStream, names: SubjectNames) -> None:
+        self._js = js
         self._names = names
         self._indexes: OrderedDict[str, _SummaryIndex] = OrderedDict()
 
     # ---- trajectories
 
-    async def trajectory(self, asked: TrajectoryQuery) -> Trajectory | None:
+    async def trajectory(self, query: TrajectoryQuery) -> Trajectory | None:
         names = self._names
-        if asked.branch_id is None:
+        if query.branch_id is None:
             session = (
-                f"{names.archive}.{escaped(asked.owner)}.{escaped(asked.project_hash)}.{escaped(asked.session_id)}"
+                f"{names.archive}.{escaped(query.owner)}.{escaped(query.project_hash)}.{escaped(query.session_id)}"
             )
             subjects = f"{session}.entries.{NOTHING}.>"
         else:
-            subjects = names.archived_of(asked.owner, asked.project_hash, f"entries.b{escaped(asked.branch_id)}.>")
-        places = sorted(map(_place, await self._wire.counts(names.archive, subjects)), key=_order)
-        if not places:
+            subjects = names.archived_of(query.owner, query.project_hash, f"entries.b{escaped(query.branch_id)}.>")
+        items = sorted(map(_archive_subject, await self._js.counts(names.archive, subjects)), key=_order)
+        if not items:
             return None
         rollbacks = [
             (entry.undone_from or 0, entry.n)
-            for entries in await self._read([place for place in places if place.has_rollback])
+            for entries in await self._read([item for item in items if item.has_rollback])
             for entry in entries
             if entry.kind == "rollback"
         ]
-        return Trajectory(list(up_to(await self._page(places, asked), asked.characters)), sorted(rollbacks))
+        return Trajectory(list(up_to(await self._page(items, query), query.characters)), sorted(rollbacks))
 
-    async def _page(self, places: Sequence[_ArchiveSubject], asked: TrajectoryQuery) -> list[Entry]:
-        """The entries after `after_n`; messages are read until those left cannot hold an earlier one."""
-        left = _from(places, asked.after_n)
+    async def _page(self, items: Sequence[_ArchiveSubject], query: TrajectoryQuery) -> list[Entry]:
+        """The entries after `after_n`. Messages are read until the rest cannot have an earlier entry."""
+        left = _from(items, query.after_n)
         found: list[Entry] = []
-        limit = max(asked.limit, 0)
+        limit = max(query.limit, 0)
         step = max(1, min(AT_ONCE, limit))
         for start in range(0, len(left), step):
             for entries in await self._read(left[start : start + step]):
-                found += [entry for entry in entries if entry.n > asked.after_n]
+                found += [entry for entry in entries if entry.n > query.after_n]
             found.sort(key=lambda entry: entry.n)
             rest = left[start + step :]
             sure = [entry for entry in found if entry.n < rest[0].first] if rest else found
-            is_full = asked.characters is not None and sum(len(entry.text) for entry in sure) >= asked.characters
+            is_full = query.characters is not None and sum(len(entry.text) for entry in sure) >= query.characters
             if len(sure) >= limit or is_full:
                 return sure[:limit]
         return found[:limit]
 
-    async def _read(self, places: Sequence[_ArchiveSubject]) -> list[list[Entry]]:
+    async def _read(self, items: Sequence[_ArchiveSubject]) -> list[list[Entry]]:
         found: list[list[Entry]] = []
-        for start in range(0, len(places), AT_ONCE):
-            found += await asyncio.gather(*(self.entries(place.subject) for place in places[start : start + AT_ONCE]))
+        for start in range(0, len(items), AT_ONCE):
+            found += await asyncio.gather(*(self.entries(item.subject) for item in items[start : start + AT_ONCE]))
         return found
 
     async def entries(self, subject: str) -> list[Entry]:
         """The entries of one message; none if it has just been deleted."""
-        stored = await self._wire.last(self._names.archive, subject)
+        stored = await self._js.last(self._names.archive, subject)
         if stored is None:
             return []
-        told = records.archived_from(stored.data)
-        if told.pieces is None:
-            return list(told.entries)
+        document = records.archived_from(stored.data)
+        if document.chunks is None:
+            return list(document.entries)
         archived = ".".join(subject.split(".")[:4])
-        whole = records.entries_in(await read_pieces(self._wire, self._names.archive, archived, told.pieces))
-        return [whole[number] for number in told.places]
+        all_entries = records.entries_in(await read_chunks(self._js, self._names.archive, archived, document.chunks))
+        return [all_entries[number] for number in document.positions]
 
     # ---- summaries
 
@@ -120,20 +123,20 @@ class ArchiveReader:
                 await self._bring_up_to_date(owner, index)
                 return await asyncio.to_thread(index.search, words, project_hash, min(limit, SEARCH_MOST))
 
-        # A thread cannot be called back: whoever gives up leaves it, and the lock, to the end of its work.
+        # A thread cannot be cancelled: a caller that gives up leaves it, and the lock, until it is done.
         return await asyncio.shield(asyncio.create_task(answer()))
 
     def forget(self) -> None:
-        """Summaries may have been deleted: what is held in memory is made anew when it is asked for."""
+        """Drop the indexes, because summaries may have been deleted. They are built again when they are needed."""
         self._indexes.clear()
 
     async def _bring_up_to_date(self, owner: str, index: _SummaryIndex) -> None:
         subjects = self._names.archived_of(owner, None, "summaries.>")
-        last = await self._wire.last(self._names.archive, subjects)
+        last = await self._js.last(self._names.archive, subjects)
         if last is None:
             return
         some: list[StoredMessage] = []
-        async for stored in read_to(self._wire, StreamQuery(self._names.archive, subjects, index.reached), last.seq):
+        async for stored in read_to(self._js, StreamQuery(self._names.archive, subjects, index.reached), last.seq):
             some.append(stored)
             if len(some) >= ADD_MOST:
                 await asyncio.to_thread(index.add, some)
@@ -141,24 +144,24 @@ class ArchiveReader:
         await asyncio.to_thread(index.add, some)
 
 
-def _place(subject: str) -> _ArchiveSubject:
+def _archive_subject(subject: str) -> _ArchiveSubject:
     first, kind, revision = subject.split(".")[-3:]
     return _ArchiveSubject(subject, int(first), kind == "r", int(revision))
 
 
-def _order(place: _ArchiveSubject) -> tuple[int, int, str]:
-    return place.first, place.revision, place.subject
+def _order(item: _ArchiveSubject) -> tuple[int, int, str]:
+    return item.first, item.revision, item.subject
 
 
-def _from(places: Sequence[_ArchiveSubject], after_n: int) -> list[_ArchiveSubject]:
-    """Those that may hold an entry after `after_n`: of what begins before it, only the last of each session."""
-    latest = {place.session: place for place in places if place.first <= after_n}
-    return [place for place in places if place.first > after_n or latest[place.session] is place]
+def _from(items: Sequence[_ArchiveSubject], after_n: int) -> list[_ArchiveSubject]:
+    """Those that may have an entry after `after_n`: of those that start before it, only the last of each session."""
+    latest = {item.session: item for item in items if item.first <= after_n}
+    return [item for item in items if item.first > after_n or latest[item.session] is item]
 
 
 @dataclass(slots=True)
 class _SummaryIndex:
-    """One owner's summaries. Threads take turns at it."""
+    """The summaries of one owner. Threads use it one after the other."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     reached: int = 0

@@ -1,7 +1,7 @@
-"""Contents of any size, as pieces in the archive stream. Nobody reads them but by the mark that a record names.
+"""Contents of any size, as chunks in the archive stream, found by the mark that a record refers to.
 
-They are written before that record, so what a lost race leaves behind is garbage that nobody ever finds; it goes with
-the rest of its session's archive.
+They are written before that record. What a commit that was refused leaves is never referred to, and is deleted with the
+archive of its session.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ from contextfold.stores.nats.jetstream import JetStream, new_mark
 from contextfold.stores.nats.records import ChunkReference, cut
 from contextfold.stores.nats.stream_reader import StreamQuery, read_to
 
-PIECE_BYTES: Final = 512 << 10
-AT_ONCE: Final = 8  # pieces on their way
+CHUNK_BYTES: Final = 512 << 10
+# Chunks that are written at once.
+AT_ONCE: Final = 8
 TRIES: Final = 3
 
 
-def most_in_one(wire: JetStream) -> int:
-    """Bytes of a message, well within what the server takes."""
-    return min(PIECE_BYTES, wire.payload_most // 2 or PIECE_BYTES)
+def most_in_one(js: JetStream) -> int:
+    """The size of a message that every server accepts."""
+    return min(CHUNK_BYTES, js.payload_most // 2 or CHUNK_BYTES)
 
 
-async def write_pieces(wire: JetStream, archived: str, data: bytes) -> ChunkReference:
-    """Below the archive subject of a session."""
-    pieces = list(cut(data, most_in_one(wire)))
-    written = ChunkReference(new_mark(), len(pieces))
-    for start in range(0, len(pieces), AT_ONCE):
-        some = enumerate(pieces[start : start + AT_ONCE], start)
-        await asyncio.gather(*(_write(wire, f"{archived}.pieces.{written.mark}.{place}", each) for place, each in some))
+async def write_chunks(js: JetStream, archived: str, data: bytes) -> ChunkReference:
+    """Write chunks below the archive subject of a session."""
+    chunks = list(cut(data, most_in_one(js)))
+    written = ChunkReference(new_mark(), len(chunks))
+    for start in range(0, len(chunks), AT_ONCE):
+        some = enumerate(chunks[start : start + AT_ONCE], start)
+        await asyncio.gather(*(_write(js, f"{archived}.pieces.{written.mark}.{number}", each) for number, each in some))
     return written
 
 
-async def _write(wire: JetStream, subject: str, piece: bytes) -> None:
-    """One that was written twice is the same one: the stream keeps the last of each subject."""
+async def _write(js: JetStream, subject: str, piece: bytes) -> None:
+    """Writing a chunk twice does no harm: the stream has the last message of each subject."""
     for left in reversed(range(TRIES)):
         try:
-            await wire.put(subject, piece)
+            await js.put(subject, piece)
         except OutcomeUnknown:
             if not left:
                 raise
@@ -47,13 +48,13 @@ async def _write(wire: JetStream, subject: str, piece: bytes) -> None:
             return
 
 
-async def read_pieces(wire: JetStream, stream: str, archived: str, pieces: ChunkReference) -> bytes:
-    subjects = f"{archived}.pieces.{pieces.mark}.*"
-    last = await wire.last(stream, subjects)
+async def read_chunks(js: JetStream, stream: str, archived: str, chunks: ChunkReference) -> bytes:
+    subjects = f"{archived}.pieces.{chunks.mark}.*"
+    last = await js.last(stream, subjects)
     found: dict[int, bytes] = {}
     if last is not None:
-        async for stored in read_to(wire, StreamQuery(stream, subjects), last.seq):
+        async for stored in read_to(js, StreamQuery(stream, subjects), last.seq):
             found[int(stored.subject.rpartition(".")[2])] = stored.data
-    if len(found) != pieces.count:
-        raise StoreInvalid(f"NATS has {len(found)} of the {pieces.count} pieces of a text")
-    return b"".join(found[place] for place in range(pieces.count))
+    if len(found) != chunks.count:
+        raise StoreInvalid(f"NATS has {len(found)} of the {chunks.count} pieces of a text")
+    return b"".join(found[number] for number in range(chunks.count))

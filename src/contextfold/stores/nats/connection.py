@@ -32,11 +32,11 @@ CONNECT_PAUSE_MOST_S: Final = 2.0
 # How long a call waits for the first connection, and for a lost one to be restored.
 GRACE_S: Final = 1.0
 LOST_GRACE_S: Final = 0.15
-ANSWER_TIMEOUT_S: Final = 2.0
+RESPONSE_TIMEOUT_S: Final = 2.0
 PING_EVERY_S: Final = 2
 PINGS_UNANSWERED: Final = 2
 # After this time without a useful response another server is tried: this one may be cut off from the others.
-USELESS_S: Final = 5.0
+FAILING_S: Final = 5.0
 # The library waits in vain for the end of a failed TLS handshake.
 CLOSE_TIMEOUT_S: Final = 1.0
 FLUSH_TIMEOUT_S: Final = 1
@@ -93,10 +93,10 @@ class NatsConnection:
         self._keeper: asyncio.Task[None] | None = None
         self._problem: StoreInvalid | StoreUnavailable = StoreUnavailable("NATS: not connected yet")
         # The subject and the response of each request, by number.
-        self._answers: dict[str, tuple[str, asyncio.Future[Msg]]] = {}
+        self._requests: dict[str, tuple[str, asyncio.Future[Msg]]] = {}
         self._inbox = ""
         self._numbers = itertools.count()
-        self._useless_since_s: float | None = None
+        self._failing_since_s: float | None = None
         self._closed = False
 
     @property
@@ -184,7 +184,7 @@ class NatsConnection:
             await self._drop_client()
             raise
         if not self._lost.is_set():
-            self._useless_since_s = None
+            self._failing_since_s = None
             self._refusals = 0
             self._is_down = False
             self._ready.set()
@@ -196,7 +196,7 @@ class NatsConnection:
             self._client = NatsClient(self._ended)
             await self._client.connect(server, **self._options())
             self._inbox = f"{self._client.new_inbox()}."
-            await self._client.subscribe(f"{self._inbox}*", cb=self._answered)
+            await self._client.subscribe(f"{self._inbox}*", cb=self._on_response)
         check_server(str(self._client.connected_server_version))
         if not self._is_prepared:
             await self._prepare()
@@ -262,13 +262,13 @@ class NatsConnection:
             self._fail_requests()
 
     def _fail_requests(self) -> None:
-        waiting, self._answers = self._answers, {}
+        waiting, self._requests = self._requests, {}
         for _, future in waiting.values():
             _fail(future, OutcomeUnknown("NATS: the connection was lost before the answer"))
 
     def _on_forbidden(self, text: str) -> None:
         """The server does not respond to a forbidden request. It sends an error text that contains the subject."""
-        for subject, future in list(self._answers.values()):
+        for subject, future in list(self._requests.values()):
             if f'"{subject.lower()}"' in text:
                 reason = f"NATS does not let us ask {subject}: give this user the rights that docs/nats.md lists"
                 _fail(future, StoreInvalid(reason))
@@ -291,48 +291,48 @@ class NatsConnection:
         assert self._client is not None
         return self._client
 
-    async def ask(
+    async def request(
         self, subject: str, payload: bytes, headers: dict[str, str] | None = None, *, client: Client | None = None
     ) -> Msg:
         client = client or await self.client()
         number = str(next(self._numbers))
-        asked_s = asyncio.get_running_loop().time()
+        sent_s = asyncio.get_running_loop().time()
         future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        self._answers[number] = (subject, future)
+        self._requests[number] = (subject, future)
         try:
             await client.publish(subject, payload, reply=self._inbox + number, headers=headers)
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                answer = await future
+            async with asyncio.timeout(RESPONSE_TIMEOUT_S):
+                response = await future
         except TimeoutError:
-            self._useless()
-            raise OutcomeUnknown(f"NATS did not answer within {ANSWER_TIMEOUT_S:g} s") from None
+            self._note_failure()
+            raise OutcomeUnknown(f"NATS did not answer within {RESPONSE_TIMEOUT_S:g} s") from None
         # The caller's timeout may be shorter than ours.
         except asyncio.CancelledError:
-            if asyncio.get_running_loop().time() - asked_s >= ANSWER_TIMEOUT_S / 2:
-                self._useless()
+            if asyncio.get_running_loop().time() - sent_s >= RESPONSE_TIMEOUT_S / 2:
+                self._note_failure()
             raise
         except (NatsError, OSError) as problem:
             raise OutcomeUnknown(f"NATS: {first_line(problem)}") from problem
         finally:
-            self._answers.pop(number, None)
-        if answer.headers and answer.headers.get("Status") == "503":
-            self._useless()
+            self._requests.pop(number, None)
+        if response.headers and response.headers.get("Status") == "503":
+            self._note_failure()
             raise StoreUnavailable("NATS: nobody answers for the stream now")
-        return answer
+        return response
 
-    def _useful(self) -> None:
-        self._useless_since_s = None
+    def _note_success(self) -> None:
+        self._failing_since_s = None
 
-    def _useless(self) -> None:
+    def _note_failure(self) -> None:
         """Leave a server that answers pings but gives no useful response, if there are others."""
         now_s = asyncio.get_running_loop().time()
-        if self._useless_since_s is None:
-            self._useless_since_s = now_s
-        elif now_s - self._useless_since_s >= USELESS_S and len(self.options.servers) > 1:
+        if self._failing_since_s is None:
+            self._failing_since_s = now_s
+        elif now_s - self._failing_since_s >= FAILING_S and len(self.options.servers) > 1:
             self._lost.set()
 
-    async def _answered(self, message: Msg) -> None:
-        _, future = self._answers.pop(message.subject.rpartition(".")[2], ("", None))
+    async def _on_response(self, message: Msg) -> None:
+        _, future = self._requests.pop(message.subject.rpartition(".")[2], ("", None))
         if future is not None and not future.done():
             future.set_result(message)
 

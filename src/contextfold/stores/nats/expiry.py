@@ -47,7 +47,7 @@ Item = TypeVar("Item")
 class SessionExpiry:
     def __init__(
         self,
-        wire: JetStream,
+        js: JetStream,
         names: SubjectNames,
         logs: SessionLogs,
         *,
@@ -55,7 +55,7 @@ class SessionExpiry:
         publisher: Publisher,
         table: SessionTable,
     ) -> None:
-        self._wire = wire
+        self._js = js
         self._names = names
         self._logs = logs
         self._derived = derived
@@ -68,7 +68,7 @@ class SessionExpiry:
 
     async def expire(self, idle_since: str, at: str) -> int:
         await self._table.reach()
-        await _each(self._table.ended(), lambda row: self._bury(row, idle_since))
+        await _each(self._table.ended(), lambda row: self._delete_end(row, idle_since))
         live = list(self._table.live())
         idle = [row for row in live if row.last_at <= idle_since]
         for row in [row for row in live if row.last_at > at]:
@@ -84,10 +84,10 @@ class SessionExpiry:
         """
         log = self._names.log_of(row.key)
         subject = self._names.alive(f"future-{sha256(log.encode()).hexdigest()[:32]}")
-        note = await self._wire.last(self._names.state, subject)
+        note = await self._js.last(self._names.state, subject)
         if note is not None and note.headers.get(NOTED_SEQ) == str(row.seq):
             return note.headers[records.LAST_AT]
-        await self._wire.put(subject, b"", headers={records.LAST_AT: at, NOTED_SEQ: str(row.seq), TTL: NOTE_TTL})
+        await self._js.put(subject, b"", headers={records.LAST_AT: at, NOTED_SEQ: str(row.seq), TTL: NOTE_TTL})
         return at
 
     async def end(self, row: SessionRow, at: str) -> bool:
@@ -98,7 +98,7 @@ class SessionExpiry:
             done = await self._logs.append(row.key, CommitRecord(row.session_id, row.revision, [expired], {}))
         except StaleRevision:
             return False
-        end = await self._wire.at(self._names.log, done.seq)
+        end = await self._js.at(self._names.log, done.seq)
         if end is not None:
             self._table.note(row.key, end)
             await self.finish(row.key, end)
@@ -107,9 +107,9 @@ class SessionExpiry:
     async def finish(self, key: SessionKey, end: StoredMessage) -> None:
         """Do what is left to do after the commit that ended a session."""
         session_id = session_of(end)
-        if await self._wire.last(self._names.archive, f"{self._names.archived(key, session_id)}.ended") is None:
+        if await self._js.last(self._names.archive, f"{self._names.archived(key, session_id)}.ended") is None:
             await self._keep_only_the_archive(key, session_id, end)
-        await self._wire.purge(self._names.log, self._names.log_of(key), below=end.seq)
+        await self._js.purge(self._names.log, self._names.log_of(key), below=end.seq)
 
     async def _keep_only_the_archive(self, key: SessionKey, session_id: str, end: StoredMessage) -> None:
         log = [record for _, record in await self._logs.records(key) if not record.is_end]
@@ -118,7 +118,7 @@ class SessionExpiry:
         self._publisher.forget(key)
         event = (await self._logs.record(key, end)).events[-1]
         assert isinstance(event, SessionExpired)
-        await self._derived.tell_end(key, event)
+        await self._derived.publish_end(key, event)
         await self._derived.clear(key, session_id)
         ended_at = end.headers[records.ENDED]
         await self.put_ended(
@@ -136,16 +136,16 @@ class SessionExpiry:
     async def put_ended(self, session: ExportedSession) -> None:
         headers = {records.LAST_AT: session.last_at, records.ENDED: session.ended_at or session.last_at}
         subject = f"{self._names.archived(session.key, session.session_id)}.ended"
-        await self._wire.put(subject, records.ended_told(session), headers=headers)
+        await self._js.put(subject, records.encode_ended(session), headers=headers)
 
-    async def _bury(self, row: SessionRow, idle_since: str) -> None:
+    async def _delete_end(self, row: SessionRow, idle_since: str) -> None:
         if row.seq not in self._finished:
-            end = await self._wire.at(self._names.log, row.seq)
+            end = await self._js.at(self._names.log, row.seq)
             if end is not None:
                 await self.finish(row.key, end)
             self._finished.add(row.seq)
         if row.ended_at <= idle_since:
-            await self._wire.delete(self._names.log, row.seq)
+            await self._js.delete(self._names.log, row.seq)
             self._table.forget(row)
             self._finished.discard(row.seq)
 
@@ -155,29 +155,29 @@ class SessionExpiry:
         """The live sessions of every owner, after interrupted ends are finished."""
         await self._table.reach()
         for row in self._table.ended():
-            end = await self._wire.at(self._names.log, row.seq)
+            end = await self._js.at(self._names.log, row.seq)
             if end is not None:
                 await self.finish(row.key, end)
         return list(self._table.live())
 
     async def ended(self, subjects: str) -> list[ExportedSession]:
         """The sessions whose `ended` messages match these subjects."""
-        last = await self._wire.last(self._names.archive, subjects)
+        last = await self._js.last(self._names.archive, subjects)
         if last is None:
             return []
         query = StreamQuery(self._names.archive, subjects)
-        return [records.ended_from(stored.data) async for stored in read_to(self._wire, query, last.seq)]
+        return [records.ended_from(stored.data) async for stored in read_to(self._js, query, last.seq)]
 
     # ---- retention
 
     async def retain(self, archive_since: str, summaries_since: str) -> None:
-        last = await self._wire.last(self._names.archive, self._names.every_end)
+        last = await self._js.last(self._names.archive, self._names.every_end)
         if last is None:
             return
         query = StreamQuery(self._names.archive, self._names.every_end, headers_only=True)
         due = [
             stored
-            async for stored in read_to(self._wire, query, last.seq)
+            async for stored in read_to(self._js, query, last.seq)
             if stored.headers.get(records.LAST_AT, "~") < max(archive_since, summaries_since)
         ]
         await _each(due, lambda stored: self._forget(stored, archive_since, summaries_since))
@@ -187,18 +187,18 @@ class SessionExpiry:
         last_at = stored.headers.get(records.LAST_AT, "~")
         has_archive = KEPT not in stored.headers
         if last_at < archive_since and has_archive:
-            await self._wire.purge(self._names.archive, f"{archived}.entries.>")
-            await self._wire.purge(self._names.archive, f"{archived}.pieces.>")
+            await self._js.purge(self._names.archive, f"{archived}.entries.>")
+            await self._js.purge(self._names.archive, f"{archived}.pieces.>")
             has_archive = False
         if last_at < summaries_since:
-            await self._wire.purge(self._names.archive, f"{archived}.summaries.>")
+            await self._js.purge(self._names.archive, f"{archived}.summaries.>")
         if last_at < summaries_since and not has_archive:
-            await self._wire.purge(self._names.archive, stored.subject)
+            await self._js.purge(self._names.archive, stored.subject)
         elif not has_archive and KEPT not in stored.headers:
-            whole = await self._wire.last(self._names.archive, stored.subject)
+            whole = await self._js.last(self._names.archive, stored.subject)
             headers = {name: stored.headers[name] for name in (records.LAST_AT, records.ENDED)}
             if whole is not None:
-                await self._wire.put(stored.subject, whole.data, headers={**headers, KEPT: WITHOUT_ARCHIVE})
+                await self._js.put(stored.subject, whole.data, headers={**headers, KEPT: WITHOUT_ARCHIVE})
 
 
 async def _each(items: Sequence[Item], work: Callable[[Item], Awaitable[bool | None]]) -> list[bool]:

@@ -28,7 +28,7 @@ from contextfold.fold.store_export import (
 )
 from contextfold.stores.nats import records
 from contextfold.stores.nats.archive import ArchiveReader
-from contextfold.stores.nats.chunks import read_pieces
+from contextfold.stores.nats.chunks import read_chunks
 from contextfold.stores.nats.derived_state import DerivedState
 from contextfold.stores.nats.expiry import SessionExpiry
 from contextfold.stores.nats.jetstream import JetStream
@@ -50,7 +50,7 @@ PART_CHARACTERS: Final = 4 << 20
 class NatsExport:
     def __init__(
         self,
-        wire: JetStream,
+        js: JetStream,
         names: SubjectNames,
         logs: SessionLogs,
         *,
@@ -59,14 +59,14 @@ class NatsExport:
         expiry: SessionExpiry,
         left_out: LeftOutResults,
     ) -> None:
-        self._wire = wire
+        self._js = js
         self._names = names
         self._logs = logs
         self._derived = derived
         self._publisher = publisher
         self._expiry = expiry
         self._left_out = left_out
-        self._archive = ArchiveReader(wire, names)
+        self._archive = ArchiveReader(js, names)
 
     # ---- export
 
@@ -78,7 +78,7 @@ class NatsExport:
                     async for record in self._live(*log):
                         yield record
                     break
-                end = await self._wire.last(self._names.archive, f"{self._names.archived(key, session_id)}.ended")
+                end = await self._js.last(self._names.archive, f"{self._names.archived(key, session_id)}.ended")
                 if end is not None:
                     async for record in self._ended(records.ended_from(end.data)):
                         yield record
@@ -123,7 +123,7 @@ class NatsExport:
         for commit in log:
             entries = commit.entries
             if commit.texts:
-                data = await read_pieces(self._wire, self._names.archive, archived, commit.texts)
+                data = await read_chunks(self._js, self._names.archive, archived, commit.texts)
                 entries = records.entries_in(data)
             for entry in sorted(entries, key=entry_order):
                 yield entry
@@ -134,7 +134,7 @@ class NatsExport:
         for summary in await self._summaries(f"{archived}.summaries.>"):
             yield summary
         commits: dict[int, list[str]] = defaultdict(list)
-        for subject in await self._wire.counts(self._names.archive, f"{archived}.entries.>"):
+        for subject in await self._js.counts(self._names.archive, f"{archived}.entries.>"):
             commits[int(subject.rpartition(".")[2])].append(subject)
         for _, subjects in sorted(commits.items()):
             threads = await asyncio.gather(*map(self._archive.entries, subjects))
@@ -143,10 +143,10 @@ class NatsExport:
 
     async def _summaries(self, subjects: str) -> list[Summary]:
         """The newest of each branch, unless it was retracted."""
-        last = await self._wire.last(self._names.archive, subjects)
+        last = await self._js.last(self._names.archive, subjects)
         newest: dict[str, tuple[int, Summary | None]] = {}
         if last is not None:
-            async for stored in read_to(self._wire, StreamQuery(self._names.archive, subjects), last.seq):
+            async for stored in read_to(self._js, StreamQuery(self._names.archive, subjects), last.seq):
                 branch, revision = stored.subject.split(".")[-2:]
                 if newest.get(branch, (-1, None))[0] < int(revision):
                     newest[branch] = int(revision), records.summary_from(stored.data)
@@ -157,7 +157,7 @@ class NatsExport:
 
     async def import_all(self, items: Iterable[ExportRecord]) -> None:
         for stream in (self._names.log, self._names.archive):
-            if await self._wire.last(stream, f"{stream}.>") is not None:
+            if await self._js.last(stream, f"{stream}.>") is not None:
                 raise TargetNotEmpty(f"the store has sessions already, or an import was interrupted: {self._advice}")
         given, stored = ExportDigest(), ExportDigest()
         try:

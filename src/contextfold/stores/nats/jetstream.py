@@ -1,6 +1,6 @@
-"""JetStream as far as a store needs it: messages put on condition, found, counted, deleted. Knows nothing of sessions.
+"""JetStream as far as the store needs it: conditional writes, reads, counts, deletions. Knows nothing of sessions.
 
-Whatever is asked of a stream is asked of its leader; a question that has no effect is asked again while that helps.
+Every request goes to the leader of the stream. A request that changes nothing is repeated while that may help.
 """
 
 from __future__ import annotations
@@ -25,27 +25,31 @@ from contextfold.stores.nats.connection import (
     first_line,
 )
 
-AGAIN_S: Final = 0.1
-PATIENCE_S: Final = 3.0  # for a leader to be found
-HEARD_NS: Final = 10_000_000_000  # since a replica was last heard of, and it counts as gone
+AGAIN_S: Final = 0.05
+# How long to wait for the election of a leader.
+PATIENCE_S: Final = 3.0
+# A replica that was not heard of for this time counts as gone.
+HEARD_NS: Final = 10_000_000_000
 
 EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_OF: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 TTL: Final = "Nats-TTL"
 NO_MESSAGE: Final = 10037
-GONE: Final = frozenset({10037, 10043, 10057})  # what JetStream says of a message that is deleted already
+# JetStream's codes for a message that is already deleted.
+GONE: Final = frozenset({10037, 10043, 10057})
 NO_STREAM: Final = 10059
 STREAM_THERE: Final = 10058
-PASSING: Final = frozenset({10005, 10008, 10009, 10118})  # too few servers, no leader, or the stream has none: for now
+# Temporary errors: too few servers, or no leader.
+TEMPORARY: Final = frozenset({10005, 10008, 10009, 10118})
 CONFLICTS: Final = frozenset({10071, 10164})
 
 
 class SequenceConflict(Exception):
-    """The last message was not the one that was expected."""
+    """The last message is not the expected one."""
 
 
 class JetStreamError(Exception):
-    """JetStream's own no."""
+    """An error response of JetStream."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -76,11 +80,11 @@ class JetStream(NatsConnection):
         self._api = f"$JS.{options.domain}.API" if options.domain else "$JS.API"
 
     async def api(self, what: str, body: Mapping[str, Any] | None = None) -> ApiResponse:
-        """Something that may be asked twice. It is, for a while, if nobody leads or the connection breaks."""
+        """Send a request, and repeat it for a while if there is no leader or the connection breaks."""
         until = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
             try:
-                return await self._asked(what, body, await self.client())
+                return await self._request_api(what, body, await self.client())
             except StoreUnavailable as problem:
                 is_worth_it = self.is_ready or isinstance(
                     problem, OutcomeUnknown
@@ -89,28 +93,29 @@ class JetStream(NatsConnection):
                     raise
             await asyncio.sleep(AGAIN_S)
 
-    async def preparing(self, what: str, body: Mapping[str, Any] | None = None) -> ApiResponse:
-        """Once, while the connection is not yet anybody's."""
+    async def request_once(self, what: str, body: Mapping[str, Any] | None = None) -> ApiResponse:
+        """Send a request once, while the connection is being prepared."""
         assert self._client is not None
-        return await self._asked(what, body, self._client)
+        return await self._request_api(what, body, self._client)
 
-    async def _asked(self, what: str, body: Mapping[str, Any] | None, client: Client) -> ApiResponse:
-        return self._judged(json.loads((await self.ask(f"{self._api}.{what}", _json(body), client=client)).data))
+    async def _request_api(self, what: str, body: Mapping[str, Any] | None, client: Client) -> ApiResponse:
+        return self._checked(json.loads((await self.request(f"{self._api}.{what}", _json(body), client=client)).data))
 
-    def _judged(self, answer: ApiResponse) -> ApiResponse:
-        """What was answered, unless it is a no."""
-        problem = _refused(answer["error"]) if "error" in answer else None
-        is_led = bool(answer.get("cluster", {"leader": True}).get("leader"))  # else somebody answers who may be behind
-        if not is_led or (isinstance(problem, JetStreamError) and problem.code in PASSING):
-            self._useless()
+    def _checked(self, response: ApiResponse) -> ApiResponse:
+        """Return the response, or raise its error."""
+        problem = _refused(response["error"]) if "error" in response else None
+        # A server that knows no leader may be behind.
+        is_led = bool(response.get("cluster", {"leader": True}).get("leader"))
+        if not is_led or (isinstance(problem, JetStreamError) and problem.code in TEMPORARY):
+            self._note_failure()
             raise StoreUnavailable(f"NATS: {problem or 'the stream has no leader now'}")
-        self._useful()
+        self._note_success()
         if problem is not None:
             raise problem
-        return answer
+        return response
 
-    async def tell(self, what: str, body: Mapping[str, Any] | None = None, *, reply: str = "") -> None:
-        """Ask without waiting; what comes of it goes to `reply`."""
+    async def send(self, what: str, body: Mapping[str, Any] | None = None, *, reply: str = "") -> None:
+        """Send a request without waiting. Responses go to `reply`."""
         client = await self.client()
         try:
             await client.publish(f"{self._api}.{what}", _json(body), reply=reply)
@@ -128,20 +133,23 @@ class JetStream(NatsConnection):
         expected_of: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> int:
-        """Its sequence once it is stored; Conflict unless the subject's last message is the expected one (0: none)."""
-        told = dict(headers or {})
+        """Store a message and return its sequence.
+
+        Raises SequenceConflict if the last message of the subject is not the expected one (0: none).
+        """
+        all_headers = dict(headers or {})
         if expected is not None:
-            told[EXPECTED] = str(expected)
+            all_headers[EXPECTED] = str(expected)
         if expected_of:
-            told[EXPECTED_OF] = expected_of
+            all_headers[EXPECTED_OF] = expected_of
         try:
-            seq: int = self._judged(json.loads((await self.ask(subject, data, told)).data))["seq"]
+            seq: int = self._checked(json.loads((await self.request(subject, data, all_headers)).data))["seq"]
         except JetStreamError as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
         return seq
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
-        """The last message of a subject, which may have wildcards, as the stream's leader has it."""
+        """The last message of a subject, which may have wildcards, from the leader of the stream."""
         return await self._get(stream, {"last_by_subj": subject})
 
     async def at(self, stream: str, seq: int) -> StoredMessage | None:
@@ -158,14 +166,14 @@ class JetStream(NatsConnection):
         return StoredMessage(found["subject"], found["seq"], headers, base64.b64decode(found.get("data", "")))
 
     async def counts(self, stream: str, subjects: str) -> dict[str, int]:
-        """How many messages each subject has of those that a filter names."""
+        """The number of messages of each subject that matches."""
         counted: dict[str, int] = {}
         while True:
-            asked = {"subjects_filter": subjects, "offset": len(counted)}
-            told = await self._info(stream, asked)
-            page = told["state"].get("subjects") or {}
+            body = {"subjects_filter": subjects, "offset": len(counted)}
+            info = await self._info(stream, body)
+            page = info["state"].get("subjects") or {}
             counted |= page
-            if not page or len(counted) >= told.get("total", 0):
+            if not page or len(counted) >= info.get("total", 0):
                 return counted
 
     async def last_seq(self, stream: str) -> int:
@@ -174,8 +182,8 @@ class JetStream(NatsConnection):
 
     async def check_room(self, stream: str, size: int) -> None:
         """Raise StoreUnavailable if a message of this size exceeds a limit, or if most of the servers are gone."""
-        told = await self._info(stream, {})
-        config, state = told["config"], told["state"]
+        info = await self._info(stream, {})
+        config, state = info["config"], info["state"]
         # A stream that discards old messages is never full.
         limits = (("max_msgs", "messages", 1), ("max_bytes", "bytes", size)) if config["discard"] == "new" else ()
         for limit, used, more in limits:
@@ -183,19 +191,19 @@ class JetStream(NatsConnection):
                 raise StoreUnavailable(f"NATS: {stream} is full: it may have {config[limit]} {used}")
         if 0 < config.get("max_msg_size", -1) < size:
             raise StoreUnavailable(f"NATS: {stream} accepts messages of {config['max_msg_size']} bytes only")
-        others = told.get("cluster", {}).get("replicas") or []
+        others = info.get("cluster", {}).get("replicas") or []
         there = 1 + sum(not other.get("offline") and other.get("active", 0) < HEARD_NS for other in others)
         if 2 * there <= 1 + len(others):
             raise StoreUnavailable(f"NATS: {there} of {1 + len(others)} servers of {stream} are there")
 
-    async def _info(self, stream: str, asked: Mapping[str, Any]) -> ApiResponse:
+    async def _info(self, stream: str, body: Mapping[str, Any]) -> ApiResponse:
         try:
-            return await self.api(f"STREAM.INFO.{stream}", asked)
+            return await self.api(f"STREAM.INFO.{stream}", body)
         except JetStreamError as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
 
     async def purge(self, stream: str, subjects: str, *, below: int = 0) -> None:
-        """Delete what a filter names, or what of it comes before a sequence."""
+        """Delete the messages that match, or those of them before a sequence."""
         try:
             await self.api(f"STREAM.PURGE.{stream}", {"filter": subjects} | ({"seq": below} if below else {}))
         except JetStreamError as problem:
@@ -210,7 +218,7 @@ class JetStream(NatsConnection):
 
 
 def new_mark() -> str:
-    """What tells one message from every other."""
+    """A mark that no other message has."""
     return secrets.token_hex(16)
 
 

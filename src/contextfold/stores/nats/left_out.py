@@ -17,7 +17,7 @@ from contextfold.errors import StoreInvalid
 from contextfold.fold.store import LeftOutDecision, LeftOutResult
 from contextfold.fold.store_export import ExportedLeftOut
 from contextfold.stores.nats import records
-from contextfold.stores.nats.chunks import most_in_one, read_pieces, write_pieces
+from contextfold.stores.nats.chunks import most_in_one, read_chunks, write_chunks
 from contextfold.stores.nats.connection import OutcomeUnknown
 from contextfold.stores.nats.jetstream import JetStream, SequenceConflict, StoredMessage
 from contextfold.stores.nats.names import NOTHING, SubjectNames, escaped, unescaped
@@ -29,8 +29,8 @@ _HEADERS: Final = {field.name: f"Cf-{field.name.replace('_', '-').title()}" for 
 
 
 class LeftOutResults:
-    def __init__(self, wire: JetStream, names: SubjectNames) -> None:
-        self._wire = wire
+    def __init__(self, js: JetStream, names: SubjectNames) -> None:
+        self._js = js
         self._names = names
 
     async def decisions(self, owner: str, conversation: str) -> list[LeftOutDecision]:
@@ -44,7 +44,7 @@ class LeftOutResults:
 
     async def text(self, owner: str, result_id: str) -> str | None:
         subjects = f"{self._names.archive}.{escaped(owner)}.{NOTHING}.*.left_out.*.{escaped(result_id)}"
-        stored = await self._wire.last(self._names.archive, subjects)
+        stored = await self._js.last(self._names.archive, subjects)
         return await self._text(stored) if stored else None
 
     async def retain(self, since: str) -> None:
@@ -56,13 +56,13 @@ class LeftOutResults:
             if max(_decision(stored).decided_at for stored in messages) < since:
                 # A decision that is made in this moment has a higher sequence and stays.
                 below = max(stored.seq for stored in messages) + 1
-                await self._wire.purge(self._names.archive, f"{subject}.left_out.>", below=below)
-                await self._wire.purge(self._names.archive, f"{subject}.pieces.>", below=below)
+                await self._js.purge(self._names.archive, f"{subject}.left_out.>", below=below)
+                await self._js.purge(self._names.archive, f"{subject}.pieces.>", below=below)
 
     async def export(self) -> AsyncIterator[ExportedLeftOut]:
         listed = [stored async for stored in self._headers(self._names.every_left_out)]
         for header in sorted(listed, key=lambda stored: (*_owner_of(stored), *_order(_decision(stored)))):
-            stored = await self._wire.last(self._names.archive, header.subject)
+            stored = await self._js.last(self._names.archive, header.subject)
             if stored is not None:
                 result = LeftOutResult(_decision(stored), await self._text(stored))
                 yield ExportedLeftOut(*_owner_of(stored), result)
@@ -70,22 +70,22 @@ class LeftOutResults:
     # ---- one message
 
     async def _headers(self, subjects: str) -> AsyncIterator[StoredMessage]:
-        last = await self._wire.last(self._names.archive, subjects)
+        last = await self._js.last(self._names.archive, subjects)
         if last is not None:
             query = StreamQuery(self._names.archive, subjects, headers_only=True)
-            async for stored in read_to(self._wire, query, last.seq):
+            async for stored in read_to(self._js, query, last.seq):
                 yield stored
 
     async def _keep(self, conversation: str, item: LeftOutResult) -> None:
         decision = item.decision
         call = sha256(records.left_out_key(decision)).hexdigest()[:32]
-        data = records.left_out_told(item.text)
-        if len(data) > most_in_one(self._wire):
-            data = records.left_out_in(await write_pieces(self._wire, conversation, item.text.encode()))
+        data = records.encode_left_out(item.text)
+        if len(data) > most_in_one(self._js):
+            data = records.encode_left_out_reference(await write_chunks(self._js, conversation, item.text.encode()))
         headers = {header: escaped(getattr(decision, name)) for name, header in _HEADERS.items()}
         for left in reversed(range(TRIES)):
             try:
-                await self._wire.put(
+                await self._js.put(
                     f"{conversation}.left_out.{call}.{escaped(decision.result_id)}",
                     data,
                     expected=0,
@@ -101,10 +101,10 @@ class LeftOutResults:
                 return
 
     async def _text(self, stored: StoredMessage) -> str:
-        text, pieces = records.left_out_from(stored.data)
-        if pieces is None:
+        text, chunks = records.left_out_from(stored.data)
+        if chunks is None:
             return text
-        return (await read_pieces(self._wire, self._names.archive, _conversation(stored), pieces)).decode()
+        return (await read_chunks(self._js, self._names.archive, _conversation(stored), chunks)).decode()
 
 
 def _conversation(stored: StoredMessage) -> str:

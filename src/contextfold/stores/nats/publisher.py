@@ -1,7 +1,7 @@
-"""Who publishes what is committed, and when: whoever committed it, at once; anybody else, if that one died.
+"""Decides who publishes a commit and when: the daemon that made it, at once; another one if that daemon was killed.
 
-One publication of a session at a time in this process, for two at once would each go on from what the other knows. What
-other processes do meanwhile is the server's to judge. Knows nothing of how things are written.
+This process has one publication of a session in progress at a time. The server detects conflicts with other processes.
+Knows nothing of how things are written.
 """
 
 from __future__ import annotations
@@ -21,18 +21,23 @@ from contextfold.stores.nats.jetstream import SequenceConflict
 from contextfold.stores.nats.log import SessionLogs, is_end, session_of
 from contextfold.stores.nats.records import CommitRecord
 
-TRIES: Final = 8  # of one publication that others get in the way of
+# Attempts of one publication that conflicts with those of other daemons.
+TRIES: Final = 8
 RETRY_S: Final = 0.05
-WAITING_MOST: Final = 256  # commits of a session; beyond that they are read from the log instead
-SHOWN_MOST: Final = 64 << 20  # characters of sessions that are kept between commits
+# The most commits of a session in memory. Beyond that they are read from the log.
+WAITING_MOST: Final = 256
+# The most characters of published sessions in memory.
+PROGRESS_MOST: Final = 64 << 20
 
 
 @dataclass(slots=True)
 class _Publication:
     task: asyncio.Task[None] | None = None
     waiting: list[Committed] = field(default_factory=list)
-    is_lost: bool = False  # what waits is not all there is: the log has it
-    problem: FoldError | None = None  # why it was given up
+    # Whether commits are missing in `waiting`, so that the log must be read.
+    is_lost: bool = False
+    # Why it was given up.
+    problem: FoldError | None = None
 
 
 class Publisher:
@@ -40,12 +45,13 @@ class Publisher:
         self._logs = logs
         self._view = view
         self._works: dict[SessionKey, _Publication] = {}
-        self._shown: OrderedDict[SessionKey, PublishedSession] = OrderedDict()
-        self._weights: dict[SessionKey, int] = {}  # as they are counted in
+        self._progress: OrderedDict[SessionKey, PublishedSession] = OrderedDict()
+        # The sizes of the sessions, as counted in the sum.
+        self._weights: dict[SessionKey, int] = {}
         self._weight = 0
 
     def offer(self, key: SessionKey, seq: int, record: CommitRecord) -> None:
-        """Publish what was committed, soon."""
+        """Publish a commit soon."""
         work = self._works.setdefault(key, _Publication())
         if len(work.waiting) < WAITING_MOST:
             work.waiting.append((seq, record))
@@ -55,7 +61,7 @@ class Publisher:
         self._start(key, work)
 
     async def catch_up(self, key: SessionKey) -> None:
-        """Until everything is published that was committed before this was asked for."""
+        """Wait until everything that was committed before this call is published."""
         for _ in range(TRIES):
             work = self._works.setdefault(key, _Publication())
             if work.task is None:
@@ -80,16 +86,16 @@ class Publisher:
         return key in self._works
 
     async def settle(self) -> None:
-        """Until nothing is left to publish of what was committed here."""
+        """Wait until everything that was committed here is published."""
         while tasks := [work.task for work in self._works.values() if work.task]:
             await asyncio.wait(tasks)
 
     async def stop(self) -> None:
-        """What is not published by now is left to others, or to later."""
+        """Stop. What is not published yet is left to other daemons, or to a later start."""
         await end_tasks(*(work.task for work in self._works.values()))
 
     def forget(self, key: SessionKey) -> None:
-        self._shown.pop(key, None)
+        self._progress.pop(key, None)
         self._weight -= self._weights.pop(key, 0)
 
     # ---- one session
@@ -99,7 +105,7 @@ class Publisher:
             work.task = asyncio.create_task(self._work(key, work), name="contextfold-publish")
 
     async def _work(self, key: SessionKey, work: _Publication) -> None:
-        """One after the other. What cannot be done now is done by whoever looks next."""
+        """Publish one commit after the other. What fails is published by the next daemon that looks at the session."""
         try:
             while work.waiting or work.is_lost:
                 waiting, work.waiting = work.waiting, []
@@ -110,7 +116,8 @@ class Publisher:
             work.problem = StoreInvalid(f"NATS holds a log that makes no sense: {problem}")
         except FoldError as problem:
             work.problem = problem
-        except Exception as problem:  # nobody waits for this task, and the session must not stay half published
+        # Nobody waits for this task, and the session must not stay partly published.
+        except Exception as problem:
             work.problem = StoreInvalid(f"publishing failed: {type(problem).__name__} {problem}")
             self.forget(key)
         finally:
@@ -118,83 +125,84 @@ class Publisher:
             self._works.pop(key, None)
 
     async def _published_next(self, key: SessionKey, waiting: list[Committed]) -> bool:
-        """Whether these followed what was published here, and nobody else was in between."""
-        shown = self._shown.get(key)
+        """Publish these commits if they follow what was published here. False if another daemon was in between."""
+        progress = self._progress.get(key)
         first = waiting[0][1]
         if first.before == 0:
-            shown = PublishedSession(first.session_id)
-        if shown is None or not _follow(shown, [record for _, record in waiting]):
+            progress = PublishedSession(first.session_id)
+        if progress is None or not _follow(progress, [record for _, record in waiting]):
             return False
         try:
-            await self._view.publish(key, shown, waiting)
+            await self._view.publish(key, progress, waiting)
         except SequenceConflict:
             return False
-        self._keep(key, shown)
+        self._keep(key, progress)
         return True
 
     async def _publish_missing(self, key: SessionKey) -> None:
-        """From the log, whatever somebody else may have done of it already."""
+        """Publish from the log what is missing, whatever other daemons have published."""
         for tried in range(TRIES):
             if tried:
                 await asyncio.sleep(RETRY_S * tried)
-            shown, missing = await self._missing(key)
-            if shown is None:
+            progress, missing = await self._missing(key)
+            if progress is None:
                 self.forget(key)
                 return
-            self._keep(key, shown)
+            self._keep(key, progress)
             if not missing:
                 return
             try:
-                await self._view.publish(key, shown, missing)
+                await self._view.publish(key, progress, missing)
             except SequenceConflict:
                 continue
-            self._keep(key, shown)
-            await self._take_back_if_over(key, shown)
+            self._keep(key, progress)
+            await self._take_back_if_over(key, progress)
             return
         raise StoreUnavailable("NATS: others publish the same session again and again")
 
     async def _missing(self, key: SessionKey) -> tuple[PublishedSession | None, list[Committed]]:
-        """What is published of a session, and the commits that are not. Of what is known already, nothing is read."""
+        """What is published of a session, and the commits that are not. What is in memory is not read again."""
         last = await self._logs.last(key)
         if last is None:
             return None, []
-        shown = self._shown.get(key)
-        if shown is None or shown.session_id != session_of(last):
-            shown = PublishedSession(session_of(last))
-        published = await self._view.published(key, shown)
-        if published < shown.state.revision:  # its time to live was over, or somebody has deleted it
-            shown = PublishedSession(shown.session_id)
-            await self._view.published(key, shown)
+        progress = self._progress.get(key)
+        if progress is None or progress.session_id != session_of(last):
+            progress = PublishedSession(session_of(last))
+        published = await self._view.published(key, progress)
+        # Its time to live has passed, or it was deleted.
+        if published < progress.state.revision:
+            progress = PublishedSession(progress.session_id)
+            await self._view.published(key, progress)
         missing = []
-        for seq, record in await self._logs.records(key, after=shown.seq):
-            if record.is_end or record.session_id != shown.session_id:
+        for seq, record in await self._logs.records(key, after=progress.seq):
+            if record.is_end or record.session_id != progress.session_id:
                 return None, []
             if record.revision <= published:
-                shown.take(seq, record)
+                progress.take(seq, record)
             else:
                 missing.append((seq, record))
-        return shown, missing
+        return progress, missing
 
-    async def _take_back_if_over(self, key: SessionKey, shown: PublishedSession) -> None:
-        """A session that was ended while it was published has been cleared before we were done."""
+    async def _take_back_if_over(self, key: SessionKey, progress: PublishedSession) -> None:
+        """Delete again what was published of a session that ended meanwhile."""
         last = await self._logs.newest(key)
-        if last is not None and last.seq > shown.seq and (is_end(last) or session_of(last) != shown.session_id):
-            await self._view.clear(key, shown.session_id)
+        if last is not None and last.seq > progress.seq and (is_end(last) or session_of(last) != progress.session_id):
+            await self._view.clear(key, progress.session_id)
 
-    def _keep(self, key: SessionKey, shown: PublishedSession) -> None:
-        self._shown[key] = shown
-        self._shown.move_to_end(key)
-        self._weight += shown.weight - self._weights.get(key, 0)
-        self._weights[key] = shown.weight
-        while self._weight > SHOWN_MOST and len(self._shown) > 1:
-            self.forget(next(iter(self._shown)))
+    def _keep(self, key: SessionKey, progress: PublishedSession) -> None:
+        self._progress[key] = progress
+        self._progress.move_to_end(key)
+        self._weight += progress.weight - self._weights.get(key, 0)
+        self._weights[key] = progress.weight
+        while self._weight > PROGRESS_MOST and len(self._progress) > 1:
+            self.forget(next(iter(self._progress)))
 
 
-def _follow(shown: PublishedSession, commits: list[CommitRecord]) -> bool:
-    """Whether each goes on where the one before it stopped, the first where the session is shown up to."""
-    revision = shown.state.revision
+def _follow(progress: PublishedSession, commits: list[CommitRecord]) -> bool:
+    """Whether each commit follows the one before, and the first one follows what is published."""
+    revision = progress.state.revision
     for record in commits:
-        if (record.session_id, record.before) != (shown.session_id, revision):
+        if (record.session_id, record.before) != (progress.session_id, revision):
             return False
         revision = record.revision
     return True

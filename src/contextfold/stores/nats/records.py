@@ -1,7 +1,7 @@
-"""What lies on NATS, as bytes and back: a commit, pieces of the archive, the states and events that others watch.
+"""Encoding of what is stored on NATS: commits, archive, and the states and events that other programs watch.
 
-Pure. A commit's core is what a session is made of (events, receipts, summaries); its texts go to the archive and are
-read apart, because they may be long and whoever loads a session does not need them.
+Pure. The core of a commit is its events, receipts and summaries. Its texts go to the archive and are read separately,
+because they may be long and are not needed to load a session.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from contextfold.stores.nats.names import NOTHING, unescaped
 from contextfold.stores.session_document import session_document
 
 FORMAT: Final = 1
-TOLD_MOST: Final = 64_000  # characters of a text that others watch; the whole is in the archive
+# The most characters of a published text. The complete text is in the archive.
+PUBLISHED_MOST: Final = 64_000
 CUT: Final = "…"
 
-SESSION: Final = "Cf-Session"  # escaped, as in a subject
+# Escaped as in a subject.
+SESSION: Final = "Cf-Session"
 BEFORE: Final = "Cf-Before"
 REVISION: Final = "Cf-Revision"
 LAST_AT: Final = "Cf-Last-At"
@@ -39,7 +41,7 @@ _ENDED: Final = ("session_id", "revision", "last_at", "ended_at")
 
 @dataclass(frozen=True, slots=True)
 class ChunkReference:
-    """A long content, cut up."""
+    """A long content that is stored as chunks."""
 
     mark: str
     count: int
@@ -47,16 +49,16 @@ class ChunkReference:
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """A commit as the log has it."""
+    """A commit as stored in the log. Receipts are by the digest of their operation id; long entries are in chunks."""
 
     session_id: str
     before: int
     events: Sequence[Event]
-    receipts: Mapping[str, CommitReceipt]  # by the digest of their operation
+    receipts: Mapping[str, CommitReceipt]
     summaries: Sequence[Summary] = ()
     retracted: Sequence[str] = ()
     entries: Sequence[Entry] = ()
-    texts: ChunkReference | None = None  # where the entries are, if they are too long to stand here
+    texts: ChunkReference | None = None
 
     @property
     def revision(self) -> int:
@@ -68,15 +70,15 @@ class CommitRecord:
 
 
 def is_ours(headers: Mapping[str, str]) -> bool:
-    """Whether a message of the log was written by us, as far as its headers tell."""
+    """Whether the headers are those of a commit of ours."""
     numbers = (headers.get(name, "") for name in (BEFORE, REVISION))
     return SESSION in headers and LAST_AT in headers and all(each.isascii() and each.isdigit() for each in numbers)
 
 
 def revision_in(headers: Mapping[str, str]) -> int:
     """-1 if there is none."""
-    told = headers.get(REVISION, "")
-    return int(told) if told.isascii() and told.isdigit() else -1
+    document = headers.get(REVISION, "")
+    return int(document) if document.isascii() and document.isdigit() else -1
 
 
 def session_in(headers: Mapping[str, str]) -> str:
@@ -84,7 +86,7 @@ def session_in(headers: Mapping[str, str]) -> str:
 
 
 def digest_of(operation_id: str) -> str:
-    """Callers choose their ids, and may choose long ones."""
+    """Operation ids are chosen by callers and may be long."""
     return hashlib.sha256(operation_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -105,9 +107,9 @@ def record_of(commit: Commit) -> CommitRecord:
 # ---- the log
 
 
-def core_of(record: CommitRecord) -> bytes:
-    """Without the texts, unless those are in pieces: then it says where."""
-    told: dict[str, Encodable] = {
+def encode_core(record: CommitRecord) -> bytes:
+    """The commit without its texts, or with a reference to them if they are in chunks."""
+    document: dict[str, Encodable] = {
         "format": FORMAT,
         "session": record.session_id,
         "before": record.before,
@@ -118,43 +120,46 @@ def core_of(record: CommitRecord) -> bytes:
         "summaries": [[getattr(summary, name) for name in _SUMMARY] for summary in record.summaries],
         "retracted": list(record.retracted),
     }
-    told |= {name: value for name, value in optional.items() if value}
+    document |= {name: value for name, value in optional.items() if value}
     if record.texts:
-        told["texts"] = [record.texts.mark, record.texts.count]
-    return _raw(told)
+        document["texts"] = [record.texts.mark, record.texts.count]
+    return _raw(document)
 
 
-def texts_of(entries: Sequence[Entry]) -> bytes:
+def encode_entries(entries: Sequence[Entry]) -> bytes:
     return _raw([[getattr(entry, name) for name in _ENTRY] for entry in entries])
 
 
-def whole_of(core: bytes, texts: bytes) -> bytes:
-    """A core and its texts as one JSON object; two members are never written twice."""
+def encode_with_texts(core: bytes, texts: bytes) -> bytes:
+    """The core and its texts as one JSON object, without encoding either again."""
     return core[:-1] + b',"entries":' + texts + b"}"
 
 
-def in_pieces(pieces: ChunkReference) -> bytes:
-    """What stands for a core that is too long itself."""
-    return _raw({"format": FORMAT, "core": [pieces.mark, pieces.count]})
+def encode_chunk_reference(chunks: ChunkReference) -> bytes:
+    """What is stored instead of a core that is too long for one message."""
+    return _raw({"format": FORMAT, "core": [chunks.mark, chunks.count]})
 
 
-def core_pieces(data: bytes) -> ChunkReference | None:
-    told = _object(data)
-    return ChunkReference(*told["core"]) if "core" in told else None
+def core_chunks(data: bytes) -> ChunkReference | None:
+    document = _object(data)
+    return ChunkReference(*document["core"]) if "core" in document else None
 
 
 def record_from(data: bytes) -> CommitRecord:
-    told = _object(data)
+    document = _object(data)
     try:
         return CommitRecord(
-            told["session"],
-            told["before"],
-            [from_members(each) for each in told["events"]],
-            {digest: CommitReceipt(fingerprint, answer) for digest, fingerprint, answer in told.get("receipts", ())},
-            [Summary(*each) for each in told.get("summaries", ())],
-            list(told.get("retracted", ())),
-            entries_from(told.get("entries", ())),
-            ChunkReference(*told["texts"]) if "texts" in told else None,
+            document["session"],
+            document["before"],
+            [from_members(each) for each in document["events"]],
+            {
+                digest: CommitReceipt(fingerprint, answer)
+                for digest, fingerprint, answer in document.get("receipts", ())
+            },
+            [Summary(*each) for each in document.get("summaries", ())],
+            list(document.get("retracted", ())),
+            entries_from(document.get("entries", ())),
+            ChunkReference(*document["texts"]) if "texts" in document else None,
         )
     except (KeyError, TypeError, ValueError, EventUnknown) as problem:
         raise _unreadable(problem) from problem
@@ -182,32 +187,32 @@ def cut(data: bytes, most: int) -> Iterator[bytes]:
 
 
 def archived(entries: Sequence[Entry]) -> bytes:
-    return b'{"format":%d,"entries":%s}' % (FORMAT, texts_of(entries))
+    return b'{"format":%d,"entries":%s}' % (FORMAT, encode_entries(entries))
 
 
-def archived_in(pieces: ChunkReference, places: Sequence[int]) -> bytes:
-    """Those of a thread among the entries that are in pieces already."""
-    return _raw({"format": FORMAT, "texts": [pieces.mark, pieces.count], "places": list(places)})
+def encode_archived_reference(chunks: ChunkReference, positions: Sequence[int]) -> bytes:
+    """References to those entries of a thread that are already stored in chunks."""
+    return _raw({"format": FORMAT, "texts": [chunks.mark, chunks.count], "places": list(positions)})
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedEntries:
     entries: Sequence[Entry]
-    pieces: ChunkReference | None = None  # where they are instead
-    places: Sequence[int] = ()
+    chunks: ChunkReference | None = None
+    positions: Sequence[int] = ()
 
 
 def archived_from(data: bytes) -> ArchivedEntries:
-    told = _object(data)
+    document = _object(data)
     try:
-        if "texts" in told:
-            return ArchivedEntries((), ChunkReference(*told["texts"]), told["places"])
-        return ArchivedEntries(entries_from(told["entries"]))
+        if "texts" in document:
+            return ArchivedEntries((), ChunkReference(*document["texts"]), document["places"])
+        return ArchivedEntries(entries_from(document["entries"]))
     except (KeyError, TypeError) as problem:
         raise _unreadable(problem) from problem
 
 
-def summary_told(summary: Summary) -> bytes:
+def encode_summary(summary: Summary) -> bytes:
     return _raw({"format": FORMAT, **{name: getattr(summary, name) for name in _SUMMARY}})
 
 
@@ -215,25 +220,25 @@ RETRACTED: Final = b'{"format":1,"retracted":true}'
 
 
 def summary_from(data: bytes) -> Summary | None:
-    """None if it was taken back."""
-    told = _object(data)
+    """None if it was retracted."""
+    document = _object(data)
     try:
-        return None if told.get("retracted") is True else Summary(*(told[name] for name in _SUMMARY))
+        return None if document.get("retracted") is True else Summary(*(document[name] for name in _SUMMARY))
     except KeyError as problem:
         raise _unreadable(problem) from problem
 
 
-def ended_told(session: ExportedSession) -> bytes:
+def encode_ended(session: ExportedSession) -> bytes:
     others = {name: getattr(session, name) for name in (*_ENDED, "figures")}
     return _raw({"format": FORMAT, **{name: getattr(session.key, name) for name in SessionKey.__slots__}, **others})
 
 
 def ended_from(data: bytes) -> ExportedSession:
-    told = _object(data)
+    document = _object(data)
     try:
-        key = SessionKey(*(told[name] for name in SessionKey.__slots__))
+        key = SessionKey(*(document[name] for name in SessionKey.__slots__))
         # Earlier versions did not record the figures.
-        return ExportedSession(key, **{name: told[name] for name in _ENDED}, figures=told.get("figures", ""))
+        return ExportedSession(key, **{name: document[name] for name in _ENDED}, figures=document.get("figures", ""))
     except (KeyError, TypeError) as problem:
         raise _unreadable(problem) from problem
 
@@ -245,34 +250,34 @@ def left_out_key(decision: LeftOutDecision) -> bytes:
     return _raw([decision.call_id, decision.text_hash])
 
 
-def left_out_told(text: str) -> bytes:
+def encode_left_out(text: str) -> bytes:
     return _raw({"format": FORMAT, "text": text})
 
 
-def left_out_in(pieces: ChunkReference) -> bytes:
-    return _raw({"format": FORMAT, "texts": [pieces.mark, pieces.count]})
+def encode_left_out_reference(chunks: ChunkReference) -> bytes:
+    return _raw({"format": FORMAT, "texts": [chunks.mark, chunks.count]})
 
 
 def left_out_from(data: bytes) -> tuple[str, ChunkReference | None]:
-    """The text, or where it is."""
-    told = _object(data)
+    """The text, or the reference to its chunks."""
+    document = _object(data)
     try:
-        return ("", ChunkReference(*told["texts"])) if "texts" in told else (told["text"], None)
+        return ("", ChunkReference(*document["texts"])) if "texts" in document else (document["text"], None)
     except (KeyError, TypeError) as problem:
         raise _unreadable(problem) from problem
 
 
-# ---- what others watch
+# ---- what other programs watch
 
 
-def event_told(session_id: str, event: Event) -> bytes:
-    told = members(event)
-    return _raw({"event": told.pop("event"), "session_id": session_id, **_shortened(told)})
+def encode_event(session_id: str, event: Event) -> bytes:
+    document = members(event)
+    return _raw({"event": document.pop("event"), "session_id": session_id, **_shortened(document)})
 
 
-def branch_told(branch: Branch, prompt: str, summary: str, revision: int) -> bytes:
-    """The seed's document: one for a branch that works, more members for one that is closed."""
-    told: dict[str, Encodable] = {
+def encode_branch(branch: Branch, prompt: str, summary: str, revision: int) -> bytes:
+    """The seed's document of a branch. A closed branch has more members than an open one."""
+    document: dict[str, Encodable] = {
         "id": branch.id,
         "description": branch.description,
         "prompt": prompt,
@@ -285,20 +290,20 @@ def branch_told(branch: Branch, prompt: str, summary: str, revision: int) -> byt
         "redactions": branch.redactions,
     }
     if branch.status == "folded":
-        told |= {"folded_at": branch.closed_at, "summary": summary, "tokens_folded": branch.tokens}
+        document |= {"folded_at": branch.closed_at, "summary": summary, "tokens_folded": branch.tokens}
     elif branch.status == "discarded":
-        told |= {"discarded_at": branch.closed_at}
-    return _raw({**_shortened(told), "revision": revision})
+        document |= {"discarded_at": branch.closed_at}
+    return _raw({**_shortened(document), "revision": revision})
 
 
-def session_told(state: State) -> bytes:
+def encode_session(state: State) -> bytes:
     return _raw(session_document(state))
 
 
-def _shortened(told: Mapping[str, Encodable]) -> dict[str, Encodable]:
+def _shortened(document: Mapping[str, Encodable]) -> dict[str, Encodable]:
     return {
-        name: value[:TOLD_MOST] + CUT if isinstance(value, str) and len(value) > TOLD_MOST else value
-        for name, value in told.items()
+        name: value[:PUBLISHED_MOST] + CUT if isinstance(value, str) and len(value) > PUBLISHED_MOST else value
+        for name, value in document.items()
     }
 
 
@@ -311,16 +316,16 @@ def _raw(value: Encodable) -> bytes:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        told = decode(data)
+        document = decode(data)
     except Malformed as problem:
         raise _unreadable(problem) from problem
-    if not isinstance(told, dict) or type(told.get("format")) is not int or told["format"] < 1:
+    if not isinstance(document, dict) or type(document.get("format")) is not int or document["format"] < 1:
         raise _unreadable(ValueError("it has no format"))
-    if told["format"] > FORMAT:
+    if document["format"] > FORMAT:
         raise StoreInvalid(
-            f"NATS holds a record of format {told['format']}, from a newer version; this one knows {FORMAT}"
+            f"NATS holds a record of format {document['format']}, from a newer version; this one knows {FORMAT}"
         )
-    return told
+    return document
 
 
 def _unreadable(problem: Exception) -> StoreInvalid:

@@ -1,7 +1,7 @@
-"""Which sessions live, as every daemon knows them: the last commit of each log and how far each is published, followed.
+"""The list of live sessions, from the last commit of each log and the published revision of each session.
 
-Asked only for what spans sessions. Before an answer it makes sure that it has seen everything that was committed until
-the question. What a single session holds is never taken from here.
+It is used only for queries over several sessions. Before each it waits until everything is seen that was committed by
+then.
 """
 
 from __future__ import annotations
@@ -22,37 +22,41 @@ from contextfold.stores.nats.names import SubjectNames
 from contextfold.stores.nats.stream_reader import StreamQuery, follow
 
 REACH_TIMEOUT_S: Final = 5.0
-LOOK_AGAIN_S: Final = 0.5  # what was last may have been deleted before it was seen
+# The last message may have been deleted before it was seen.
+LOOK_AGAIN_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """The last commit of a key."""
+    """The last commit of a key. `subject` is the session's; `ended_at` is set if the commit is its end."""
 
     key: SessionKey
     session_id: str
     revision: int
     last_at: str
     seq: int
-    place: str  # the subject of the session, for those who watch
-    ended_at: str = ""  # of one that is over; then the commit is its end
+    subject: str
+    ended_at: str = ""
 
 
 class SessionTable:
-    def __init__(self, wire: JetStream, names: SubjectNames) -> None:
-        self._wire = wire
+    def __init__(self, js: JetStream, names: SubjectNames) -> None:
+        self._js = js
         self._names = names
         self._rows: dict[SessionKey, SessionRow] = {}
-        self._of_owner: dict[str, dict[SessionKey, SessionRow]] = defaultdict(dict)  # live ones
-        self._published: dict[str, int] = {}  # revision, by the subject of the session
-        self._behind: dict[str, SessionRow] = {}  # live ones of which not everything is published, by the same
+        # Live sessions only.
+        self._of_owner: dict[str, dict[SessionKey, SessionRow]] = defaultdict(dict)
+        # The revision, by the session's subject.
+        self._published: dict[str, int] = {}
+        # Live sessions that are not completely published, by the session's subject.
+        self._behind: dict[str, SessionRow] = {}
         self._reached = 0
         self._changed = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
 
     # ---- following
 
-    def begin(self) -> None:
+    def start(self) -> None:
         if not self._tasks:
             self._tasks = [
                 asyncio.create_task(self._follow_logs(), name="contextfold-logs"),
@@ -64,8 +68,9 @@ class SessionTable:
 
     async def _follow_logs(self) -> None:
         reading = StreamQuery(self._names.log, self._names.every_log, headers_only=True, last_of_each=True)
-        async for stored in follow(self._wire, reading):
-            with suppress(ValueError):  # a subject that we would never write
+        async for stored in follow(self._js, reading):
+            # A subject that was not written by us.
+            with suppress(ValueError):
                 self.note(self._names.key_of(stored.subject), stored)
             self._reached = max(self._reached, stored.seq)
             async with self._changed:
@@ -73,9 +78,10 @@ class SessionTable:
 
     async def _follow_states(self) -> None:
         reading = StreamQuery(self._names.state, self._names.every_session_state, headers_only=True, last_of_each=True)
-        async for stored in follow(self._wire, reading):
+        async for stored in follow(self._js, reading):
             session = stored.subject.removesuffix(".meta.session_state")
-            revision = records.revision_in(stored.headers)  # none on the server's mark that its time is over
+            # There is none on the server's marker of a message whose time to live has passed.
+            revision = records.revision_in(stored.headers)
             self._published[session] = max(revision, self._published.get(session, -1))
             if session in self._behind and self.is_published(self._behind[session]):
                 del self._behind[session]
@@ -83,7 +89,7 @@ class SessionTable:
                 self._changed.notify_all()
 
     def note(self, key: SessionKey, stored: StoredMessage) -> None:
-        """A commit, seen or made."""
+        """Note a commit that was seen or made."""
         before = self._rows.get(key)
         if (before is not None and before.seq >= stored.seq) or not records.is_ours(stored.headers):
             return
@@ -98,37 +104,37 @@ class SessionTable:
             headers.get(records.ENDED, ""),
         )
         self._rows[key] = row
-        if before is not None and before.place != row.place:
-            self._published.pop(before.place, None)
-            self._behind.pop(before.place, None)
+        if before is not None and before.subject != row.subject:
+            self._published.pop(before.subject, None)
+            self._behind.pop(before.subject, None)
         if row.ended_at or self.is_published(row):
-            self._behind.pop(row.place, None)
+            self._behind.pop(row.subject, None)
         else:
-            self._behind[row.place] = row
+            self._behind[row.subject] = row
         if row.ended_at:
             self._of_owner[key.owner].pop(key, None)
         else:
             self._of_owner[key.owner][key] = row
 
     def forget(self, row: SessionRow) -> None:
-        """One that is over, and whose end nobody needs to see any more."""
+        """Forget an ended session whose last event was deleted."""
         if self._rows.get(row.key) == row:
             del self._rows[row.key]
-            self._published.pop(row.place, None)
+            self._published.pop(row.subject, None)
 
     async def reach(self) -> None:
-        """Until everything is seen that is committed now."""
-        self.begin()
-        last = await self._wire.last(self._names.log, self._names.every_log)
+        """Wait until everything is seen that is committed now."""
+        self.start()
+        last = await self._js.last(self._names.log, self._names.every_log)
         until = asyncio.get_running_loop().time() + REACH_TIMEOUT_S
         while last is not None and self._reached < last.seq:
             if asyncio.get_running_loop().time() >= until:
                 raise StoreUnavailable("NATS: the list of sessions is behind")
             await self.wait_for(lambda seq=last.seq: self._reached >= seq, LOOK_AGAIN_S)  # type: ignore[misc]
-            last = await self._wire.last(self._names.log, self._names.every_log)
+            last = await self._js.last(self._names.log, self._names.every_log)
 
     async def wait_for(self, is_so: Callable[[], bool], timeout_s: float) -> None:
-        """Until something is so, or the time is over."""
+        """Wait until the condition holds, or until the timeout."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s), self._changed:
                 await self._changed.wait_for(is_so)
@@ -151,21 +157,22 @@ class SessionTable:
         return [row for row in self._rows.values() if row.ended_at]
 
     def behind(self) -> list[SessionRow]:
-        """Live sessions of which not everything is published, as far as is known here."""
+        """Live sessions that are not completely published, as far as this daemon knows."""
         return list(self._behind.values())
 
     def is_published(self, row: SessionRow) -> bool:
-        return self._published.get(row.place, -1) >= row.revision
+        return self._published.get(row.subject, -1) >= row.revision
 
 
 async def settled(
     table: SessionTable, rows: list[SessionRow], catch_up: Callable[[SessionKey], Awaitable[None]], patience_s: float
 ) -> None:
-    """Until everything of these sessions is published: mostly it is on its way already, and else we do it."""
+    """Wait until these sessions are published, and publish what is not published in time."""
     late = [row for row in rows if not table.is_published(row)]
     if late:
         await table.wait_for(lambda: all(map(table.is_published, late)), patience_s)
     for row in late:
         if not table.is_published(row):
-            with suppress(StoreInvalid):  # one that cannot be read has nothing to show
+            # A session that cannot be read has nothing to publish.
+            with suppress(StoreInvalid):
                 await catch_up(row.key)

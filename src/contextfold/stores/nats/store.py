@@ -49,14 +49,18 @@ from contextfold.stores.nats.streams import expect, prepare
 from contextfold.stores.sqlite.statements import TrajectoryQuery
 
 CLOSE_TIMEOUT_S: Final = 4.0
-MEND_EVERY_S: Final = 1.0
-MEND_AFTER: Final = 2  # looks in a row that found a session behind: one may be on its way
-PUBLISH_PATIENCE_S: Final = 0.5  # for what is on its way to be published
-ALIVE: Final = "3600s"  # that a daemon's own message stays when it is killed
+HELP_EVERY_S: Final = 1.0
+# How often a session must be seen behind before another daemon publishes it: its own may be about to.
+HELP_AFTER: Final = 2
+# How long to wait for the publication of a commit.
+PUBLISH_PATIENCE_S: Final = 0.5
+# The time to live of a daemon's own message if it is killed.
+ALIVE: Final = "3600s"
 # What the readiness check writes: as much as a commit with a long tool result.
 CHECK_BYTES: Final = 64 << 10
 LOOK_AGAIN_S: Final = 0.02
-CURSOR_DIGITS: Final = 18  # of a 64-bit number, with room
+# Enough for a 64-bit number.
+CURSOR_DIGITS: Final = 18
 
 
 class NatsStore:
@@ -68,27 +72,28 @@ class NatsStore:
         may_make: bool = True,
         on_change: OnConnectionChange = lambda _: None,
     ) -> None:
-        """Nothing is connected yet: the first call does that, or `reach`. Streams must be there if none may be made."""
+        """Nothing is connected yet: the first call connects. Streams must exist if they may not be made."""
         self._names = SubjectNames(options.prefix)
         self._idle_s = idle_s
         self._closed = False
         self._me = new_mark()
-        self._commits = 0  # on their way
+        # The number of commits in progress.
+        self._commits = 0
         self._is_still = asyncio.Event()
         self._is_still.set()
         self._watches: set[asyncio.Event] = set()
-        self._mending: asyncio.Task[None] | None = None
-        self._wire = JetStream(options, prepare if may_make else expect, on_change)
-        self._logs = SessionLogs(self._wire, self._names, self._finish)
-        derived = DerivedState(self._wire, self._names, idle_s=idle_s)
+        self._helper: asyncio.Task[None] | None = None
+        self._js = JetStream(options, prepare if may_make else expect, on_change)
+        self._logs = SessionLogs(self._js, self._names, self._finish)
+        derived = DerivedState(self._js, self._names, idle_s=idle_s)
         self._publisher = Publisher(self._logs, derived)
-        self._table = SessionTable(self._wire, self._names)
+        self._table = SessionTable(self._js, self._names)
         self._expiry = SessionExpiry(
-            self._wire, self._names, self._logs, derived=derived, publisher=self._publisher, table=self._table
+            self._js, self._names, self._logs, derived=derived, publisher=self._publisher, table=self._table
         )
-        self._left_out = LeftOutResults(self._wire, self._names)
+        self._left_out = LeftOutResults(self._js, self._names)
         self._export = NatsExport(
-            self._wire,
+            self._js,
             self._names,
             self._logs,
             derived=derived,
@@ -96,16 +101,13 @@ class NatsStore:
             expiry=self._expiry,
             left_out=self._left_out,
         )
-        self._archive = ArchiveReader(self._wire, self._names)
+        self._archive = ArchiveReader(self._js, self._names)
 
     async def reach(self) -> None:
-        """Connect, and from now on help where another daemon stopped in the middle of publishing.
-
-        StoreInvalid if NATS refuses us; StoreUnavailable if it is away, but then it is tried further.
-        """
-        if self._mending is None:
-            self._mending = asyncio.create_task(self._mend(), name="contextfold-mend")
-        await self._wire.open()
+        """Connect, and from now on publish what other daemons were killed before publishing."""
+        if self._helper is None:
+            self._helper = asyncio.create_task(self._publish_for_others(), name="contextfold-mend")
+        await self._js.open()
 
     # ---- one session
 
@@ -159,34 +161,35 @@ class NatsStore:
         row = self._table.find(owner, session_id)
         return row.key if row else None
 
-    # ---- following along
+    # ---- watching
 
     async def cursor(self) -> str:
         self._check_open()
-        return str(await self._wire.last_seq(self._names.log))
+        return str(await self._js.last_seq(self._names.log))
 
     async def check_cursor(self, cursor: str) -> None:
         self._check_open()
-        await self._begin_at(_position(cursor))
+        await self._start_at(_position(cursor))
 
     def watch(self, owner: str, after: str | None = None) -> AsyncIterator[WatchedEvent]:
         self._check_open()
         return self._follow(owner, None if after is None else _position(after))
 
     async def _follow(self, owner: str, position: tuple[int, int] | None) -> AsyncIterator[WatchedEvent]:
-        """A cursor is a commit, and within it an event."""
-        seq, place = await self._begin_at(position)
-        begun = seq - 1 if place else seq  # of a commit that was seen in part, the rest
+        """A cursor is a commit and an event within it."""
+        seq, offset = await self._start_at(position)
+        # A commit of which a part was seen is read again.
+        start = seq - 1 if offset else seq
         closing = asyncio.Event()
         self._watches.add(closing)
         try:
-            reading = StreamQuery(self._names.log, self._names.log_of_owner(owner), max(begun, 0))
-            async with aclosing(follow(self._wire, reading)) as commits:
+            reading = StreamQuery(self._names.log, self._names.log_of_owner(owner), max(start, 0))
+            async with aclosing(follow(self._js, reading)) as commits:
                 while (stored := await _next_or_end(commits, closing)) is not None:
                     key = self._names.key_of(stored.subject)
                     events = await self._events(key, stored)
                     for number, event in enumerate(events, 1):
-                        if stored.seq == seq and number <= place:
+                        if stored.seq == seq and number <= offset:
                             continue
                         cursor = str(stored.seq) if number == len(events) else f"{stored.seq}-{number}"
                         yield WatchedEvent(cursor, key, records.session_in(stored.headers), event)
@@ -196,24 +199,25 @@ class NatsStore:
         finally:
             self._watches.discard(closing)
 
-    async def _begin_at(self, position: tuple[int, int] | None) -> tuple[int, int]:
-        reached = await self._wire.last_seq(self._names.log)
+    async def _start_at(self, position: tuple[int, int] | None) -> tuple[int, int]:
+        reached = await self._js.last_seq(self._names.log)
         if position is None:
             return reached, 0
-        if position[0] > reached:  # unless who answered was leader until just now
+        # The server that responded may have been the leader until just now.
+        if position[0] > reached:
             await asyncio.sleep(LOOK_AGAIN_S)
-            if position[0] > await self._wire.last_seq(self._names.log):
+            if position[0] > await self._js.last_seq(self._names.log):
                 raise _no_cursor()
         return position
 
     async def _events(self, key: SessionKey, stored: StoredMessage) -> Sequence[Event]:
-        """None of a commit that cannot be read: whoever loads that session is told, and the others go on."""
+        """No events of a commit that cannot be read: loading that session reports it, and other sessions continue."""
         try:
             return (await self._logs.record(key, stored)).events
         except StoreInvalid:
             return ()
 
-    # ---- the collections
+    # ---- summaries and archive
 
     async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
         self._check_open()
@@ -238,7 +242,7 @@ class NatsStore:
         )
 
     async def _settle(self, owner: str, project_hash: str | None) -> None:
-        """What was committed for an owner is in the archive."""
+        """Wait until the commits of an owner are in the archive."""
         await self._table.reach()
         rows = [row for row in self._table.live(owner) if project_hash in (None, row.key.project_hash)]
         await settled(self._table, rows, self._publisher.catch_up, PUBLISH_PATIENCE_S)
@@ -283,13 +287,13 @@ class NatsStore:
     async def _finish(self, key: SessionKey, end: StoredMessage) -> None:
         await self._expiry.finish(key, end)
 
-    async def _mend(self) -> None:
-        """Publish what the daemon that committed it did not, because it is gone."""
-        self._table.begin()
+    async def _publish_for_others(self) -> None:
+        """Publish what a daemon that was killed has committed and not published."""
+        self._table.start()
         seen: dict[SessionKey, int] = {}
         while True:
-            await asyncio.sleep(MEND_EVERY_S * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all do it at once
-            await self._wire.connected()
+            await asyncio.sleep(HELP_EVERY_S * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all do it at once
+            await self._js.connected()
             since = (datetime.now(UTC) - timedelta(seconds=self._idle_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
             behind = [
                 row.key
@@ -297,15 +301,15 @@ class NatsStore:
                 if row.last_at > since and not self._publisher.is_busy(row.key)  # one that is idle is to be ended
             ]
             seen = {key: seen.get(key, 0) + 1 for key in behind}
-            for key in [key for key, times in seen.items() if times >= MEND_AFTER]:
+            for key in [key for key, times in seen.items() if times >= HELP_AFTER]:
                 with suppress(FoldError):
                     await self._publisher.catch_up(key)
 
     async def settle(self) -> None:
-        """Until everything that was committed here is published."""
+        """Wait until everything that was committed here is published."""
         await self._publisher.settle()
 
-    # ---- the store as such
+    # ---- the store itself
 
     async def count(self, owner: str | None = None) -> int:
         self._check_open()
@@ -315,9 +319,9 @@ class NatsStore:
     async def check(self) -> None:
         """Write a message of ordinary size beside the logs, because one among them would move cursors."""
         self._check_open()
-        size = min(CHECK_BYTES, most_in_one(self._wire)) if self._wire.is_ready else 0
-        write = self._wire.put(self._names.alive(self._me), bytes(size), headers={TTL: ALIVE})
-        rooms = (self._wire.check_room(stream, CHECK_BYTES) for stream in self._names.subjects)
+        size = min(CHECK_BYTES, most_in_one(self._js)) if self._js.is_ready else 0
+        write = self._js.put(self._names.alive(self._me), bytes(size), headers={TTL: ALIVE})
+        rooms = (self._js.check_room(stream, CHECK_BYTES) for stream in self._names.subjects)
         await asyncio.gather(write, *rooms)
 
     async def close(self) -> None:
@@ -327,15 +331,15 @@ class NatsStore:
         with suppress(TimeoutError, FoldError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._is_still.wait()
-                if self._wire.is_ready:
+                if self._js.is_ready:
                     await self._publisher.settle()
-                    await self._wire.purge(self._names.state, self._names.alive(self._me))
+                    await self._js.purge(self._names.state, self._names.alive(self._me))
         for closing in self._watches:
             closing.set()
-        await end_tasks(self._mending)
+        await end_tasks(self._helper)
         await self._publisher.stop()
         await self._table.stop()
-        await self._wire.close()
+        await self._js.close()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -343,7 +347,7 @@ class NatsStore:
 
 
 async def _next_or_end(commits: AsyncIterator[StoredMessage], closing: asyncio.Event) -> StoredMessage | None:
-    """The next commit; None once the store is being closed."""
+    """The next commit; None when the store is being closed."""
     if closing.is_set():
         return None
     coming = asyncio.ensure_future(anext(commits))
@@ -360,11 +364,11 @@ async def _next_or_end(commits: AsyncIterator[StoredMessage], closing: asyncio.E
 
 
 def _position(cursor: str) -> tuple[int, int]:
-    seq, dash, place = cursor.partition("-")
-    for part in (seq, place) if dash else (seq,):
+    seq, dash, offset = cursor.partition("-")
+    for part in (seq, offset) if dash else (seq,):
         if not (part.isascii() and part.isdigit() and len(part) <= CURSOR_DIGITS):
             raise _no_cursor()
-    return int(seq), int(place or 0)
+    return int(seq), int(offset or 0)
 
 
 def _no_cursor() -> ArgumentInvalid:

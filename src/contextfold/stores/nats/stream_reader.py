@@ -1,8 +1,8 @@
-"""Reading a stream in order, every message once, across whatever happens to connections, servers and consumers.
+"""Reads a stream in order, every message once, whatever happens to connections, servers and consumers.
 
-A consumer is a thing of the server's that may vanish, skip or fall silent. So one is never trusted further than its own
-count goes: where that has a gap, or nothing at all is heard for a while, another is made, after the last message that
-was good. Knows nothing of what the messages say.
+A consumer on the server may be deleted, skip messages or stop sending. So its messages are counted: after a gap, or
+after some time without any message, another consumer is made that starts after the last good message. Knows nothing of
+the content of messages.
 """
 
 from __future__ import annotations
@@ -23,31 +23,37 @@ from contextfold.stores.nats.jetstream import JetStream, JetStreamError, StoredM
 
 BATCH: Final = 256
 BATCH_BYTES: Final = 4 << 20
-EXPIRES_S: Final = 20.0  # of a request for messages; then it is made again
+# The lifetime of a request for messages. Then another one is sent.
+EXPIRES_S: Final = 20.0
 HEARTBEAT_S: Final = 1.0
-SILENCE_S: Final = 3.0  # longer, and the consumer is given up
-CONSUMER_IDLE_S: Final = 60.0  # then the server forgets one that nobody asks
+# After this time without any message the consumer is abandoned.
+SILENCE_S: Final = 3.0
+# After this time the server deletes a consumer that is not used.
+CONSUMER_IDLE_S: Final = 60.0
 RETRY_S: Final = 0.1
-QUIET_S: Final = 0.3  # while something is to come; then it is looked whether that is still so
-CONSUMERS_MOST: Final = 3  # that are tried for something that is there
+# After this time without the expected message, check whether it still exists.
+QUIET_S: Final = 0.3
+# The most consumers that are tried for a message that exists.
+CONSUMERS_MOST: Final = 3
 _NANO: Final = 1_000_000_000
-_PLAIN_REPLY: Final = 9  # parts of the reply subject, without a domain
+# The parts of a reply subject without a domain.
+_PLAIN_REPLY: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
 class StreamQuery:
     stream: str
     subjects: str
-    after: int = 0  # what comes behind this sequence
+    after: int = 0
     headers_only: bool = False
-    last_of_each: bool = False  # begin with the last message of each subject
+    last_of_each: bool = False
 
 
-async def read_to(wire: JetStream, reading: StreamQuery, last: int) -> AsyncGenerator[StoredMessage]:
-    """Up to a message that was there just now, or to where it was if it is deleted meanwhile."""
-    if reading.after >= last:
+async def read_to(js: JetStream, query: StreamQuery, last: int) -> AsyncGenerator[StoredMessage]:
+    """Read up to a message that existed just now, or to its position if it was deleted meanwhile."""
+    if query.after >= last:
         return
-    async with aclosing(_follow(wire, reading, last)) as messages:
+    async with aclosing(_follow(js, query, last)) as messages:
         async for message in messages:
             if message.seq <= last:
                 yield message
@@ -55,18 +61,18 @@ async def read_to(wire: JetStream, reading: StreamQuery, last: int) -> AsyncGene
                 return
 
 
-def follow(wire: JetStream, reading: StreamQuery) -> AsyncGenerator[StoredMessage]:
-    """Without an end. While NATS is away it waits."""
-    return _follow(wire, reading, None)
+def follow(js: JetStream, query: StreamQuery) -> AsyncGenerator[StoredMessage]:
+    """Read without an end. Waits while NATS is unavailable."""
+    return _follow(js, query, None)
 
 
-async def _follow(wire: JetStream, reading: StreamQuery, last: int | None) -> AsyncGenerator[StoredMessage]:
-    """Up to a message, within some tries; without one, for ever."""
+async def _follow(js: JetStream, query: StreamQuery, last: int | None) -> AsyncGenerator[StoredMessage]:
+    """Read up to a message, with a limited number of attempts; or without an end."""
     reached = tried = 0
     while True:
         tried += 1
         try:
-            consumer = await _PullConsumer.make(wire, reading, max(reached, reading.after), is_first=not reached)
+            consumer = await _PullConsumer.make(js, query, max(reached, query.after), is_first=not reached)
             try:
                 async with aclosing(consumer.messages(last)) as messages:
                     async for message in messages:
@@ -80,47 +86,49 @@ async def _follow(wire: JetStream, reading: StreamQuery, last: int | None) -> As
             if last is not None:
                 raise
         if last is None:
-            await wire.connected()
+            await js.connected()
         elif tried >= CONSUMERS_MOST:
-            raise StoreUnavailable(f"NATS: {reading.stream} cannot be read now")
+            raise StoreUnavailable(f"NATS: {query.stream} cannot be read now")
         await asyncio.sleep(RETRY_S)
 
 
 class _PullConsumer:
-    def __init__(self, wire: JetStream, stream: str, name: str, subscription: Subscription) -> None:
-        self._wire = wire
+    def __init__(self, js: JetStream, stream: str, name: str, subscription: Subscription) -> None:
+        self._js = js
         self._stream = stream
         self._path = f"{stream}.{name}"
         self._subscription = subscription
         self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
         self._count = 0
-        self._left = 1  # messages that the server says are still to come
-        self.is_done = False  # what was to come will not: it is deleted
+        # The number of messages that the server has announced.
+        self._left = 1
+        # Whether the expected message was deleted.
+        self.is_done = False
 
     @classmethod
-    async def make(cls, wire: JetStream, reading: StreamQuery, after: int, *, is_first: bool) -> _PullConsumer:
+    async def make(cls, js: JetStream, query: StreamQuery, after: int, *, is_first: bool) -> _PullConsumer:
         config: dict[str, Any] = {
             "name": secrets.token_hex(8),
             "ack_policy": "none",
             "deliver_policy": "all",
-            "filter_subject": reading.subjects,
-            "headers_only": reading.headers_only,
+            "filter_subject": query.subjects,
+            "headers_only": query.headers_only,
             "mem_storage": True,
             "num_replicas": 1,
             "inactive_threshold": int(CONSUMER_IDLE_S * _NANO),
         }
-        if reading.last_of_each and is_first:
+        if query.last_of_each and is_first:
             config["deliver_policy"] = "last_per_subject"
         elif after:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": after + 1}
         try:
-            created = await wire.api(
-                f"CONSUMER.CREATE.{reading.stream}.{config['name']}.{reading.subjects}",
-                {"stream_name": reading.stream, "config": config},
+            created = await js.api(
+                f"CONSUMER.CREATE.{query.stream}.{config['name']}.{query.subjects}",
+                {"stream_name": query.stream, "config": config},
             )
         except JetStreamError as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
-        client = await wire.client()
+        client = await js.client()
         arrived: list[_PullConsumer] = []
 
         async def arrive(message: Msg) -> None:
@@ -130,13 +138,13 @@ class _PullConsumer:
             subscription = await client.subscribe(client.new_inbox(), cb=arrive)
         except (NatsError, OSError) as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
-        made = cls(wire, reading.stream, config["name"], subscription)
+        made = cls(js, query.stream, config["name"], subscription)
         made._left = int(created.get("num_pending", 1))
         arrived.append(made)
         return made
 
     async def messages(self, last: int | None) -> AsyncGenerator[StoredMessage]:
-        """In order, until something is not as it should be, or the last one has been deleted."""
+        """Yield messages in order until there is an irregularity, or the last one was deleted."""
         wanted = 0
         while True:
             if not wanted:
@@ -159,12 +167,13 @@ class _PullConsumer:
             yield stored
 
     def _after_status(self, status: str, message: Msg, wanted: int) -> int:
-        """How many messages are still to come of what was asked for; -1 if this consumer is of no more use."""
+        """How many requested messages are still expected; -1 if the consumer is useless."""
         if status == "100":
             last = (message.headers or {}).get("Nats-Last-Consumer", "")
             return -1 if last and int(last) > self._count else wanted
         text = str(message.headers)
-        if status == "409" and "Batch Completed" in text:  # which is known already, and more has been asked for
+        # This is known, and more messages were requested.
+        if status == "409" and "Batch Completed" in text:
             return wanted
         is_over = status in ("404", "408") or (status == "409" and "MaxBytes" in text)
         return 0 if is_over else -1
@@ -172,21 +181,21 @@ class _PullConsumer:
     async def _request(self) -> None:
         asked = {
             "batch": BATCH,
-            "max_bytes": max(BATCH_BYTES, 2 * self._wire.payload_most),
+            "max_bytes": max(BATCH_BYTES, 2 * self._js.payload_most),
             "expires": int(EXPIRES_S * _NANO),
             "idle_heartbeat": int(HEARTBEAT_S * _NANO),
         }
-        await self._wire.tell(f"CONSUMER.MSG.NEXT.{self._path}", asked, reply=self._subscription.subject)
+        await self._js.send(f"CONSUMER.MSG.NEXT.{self._path}", asked, reply=self._subscription.subject)
 
     async def _next(self, last: int | None) -> Msg | None:
-        """None after a silence that is too long, or if there is nothing to wait for."""
+        """None after too long a silence, or if there is nothing to wait for."""
         if not self._arrived.empty():
             return self._arrived.get_nowait()
         for wait_s in (SILENCE_S,) if last is None else (QUIET_S, SILENCE_S):
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     return await self._arrived.get()
-            if last is not None and not self._left and await self._wire.at(self._stream, last) is None:
+            if last is not None and not self._left and await self._js.at(self._stream, last) is None:
                 self.is_done = True
                 return None
         return None
@@ -194,12 +203,12 @@ class _PullConsumer:
     async def end(self) -> None:
         with suppress(NatsError, OSError, StoreUnavailable):
             await self._subscription.unsubscribe()
-            if self._wire.is_ready:
-                await self._wire.tell(f"CONSUMER.DELETE.{self._path}")
+            if self._js.is_ready:
+                await self._js.send(f"CONSUMER.DELETE.{self._path}")
 
 
 def _stored(message: Msg) -> tuple[StoredMessage, int, int]:
-    """The message, which of its consumer's it is, and how many are left; where one would acknowledge to says so."""
+    """The message, its number within the consumer, and the number of messages left, from the reply subject."""
     parts = message.reply.split(".")
     place = 5 if len(parts) == _PLAIN_REPLY else 7
     headers = message.headers or {}

@@ -1,4 +1,4 @@
-"""The four streams of an installation: made if they are missing, known by their format, refused if none of ours."""
+"""The four streams of an installation: created if missing, refused if they are not ours or of a newer format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextfold.stores.nats.jetstream import NO_STREAM, STREAM_THERE, JetStream
 from contextfold.stores.nats.names import SubjectNames
 
 FORMAT: Final = "1"
-FORMAT_KEY: Final = "contextfold.format"  # in a stream's metadata
+# The key in a stream's metadata.
+FORMAT_KEY: Final = "contextfold.format"
 _SECOND: Final = 1_000_000_000
 
 
@@ -18,7 +19,8 @@ def wanted(names: SubjectNames, replicas: int) -> dict[str, dict[str, Any]]:
     every: dict[str, Any] = {
         "storage": "file",
         "retention": "limits",
-        "discard": "new",  # where a limit is set by hand, what is there is worth more than what comes
+        # If an operator sets a limit, stored messages are more valuable than new ones.
+        "discard": "new",
         "num_replicas": replicas or 1,
         "allow_direct": False,
         "max_msgs_per_subject": -1,
@@ -39,40 +41,40 @@ def wanted(names: SubjectNames, replicas: int) -> dict[str, dict[str, Any]]:
     }
 
 
-async def prepare(wire: JetStream) -> None:
-    """Every stream, before anybody uses the connection."""
-    await _prepare(wire, may_make=True)
+async def prepare(js: JetStream) -> None:
+    """Create or check every stream, before the connection is used."""
+    await _prepare(js, may_make=True)
 
 
-async def expect(wire: JetStream) -> None:
-    """The same where nothing may be made or changed: StoreInvalid if a stream is missing."""
-    await _prepare(wire, may_make=False)
+async def expect(js: JetStream) -> None:
+    """Check every stream where none may be created. Raises StoreInvalid if one is missing."""
+    await _prepare(js, may_make=False)
 
 
-async def _prepare(wire: JetStream, *, may_make: bool) -> None:
-    replicas = wire.options.replicas if may_make else 0
-    for stream, config in wanted(SubjectNames(wire.options.prefix), replicas).items():
+async def _prepare(js: JetStream, *, may_make: bool) -> None:
+    replicas = js.options.replicas if may_make else 0
+    for stream, config in wanted(SubjectNames(js.options.prefix), replicas).items():
         try:
-            found = await _found(wire, stream)
+            found = await _config_of(js, stream)
             if found is None and not may_make:
                 raise StoreInvalid(f"NATS has no stream {stream}, so no sessions: check --nats-prefix and the servers")
             if found is None:
-                await _make(wire, stream, config)
+                await _make(js, stream, config)
             else:
-                await _check(wire, stream, found, replicas)
+                await _check(js, stream, found, replicas)
         except JetStreamError as problem:
             raise StoreInvalid(f"NATS: stream {stream}: {problem}") from problem
         except StoreUnavailable as problem:
-            if not wire.has_jetstream:
+            if not js.has_jetstream:
                 raise StoreInvalid(
                     "NATS: this server has no JetStream; start it with `-js`, or name another"
                 ) from problem
             raise
 
 
-async def _found(wire: JetStream, stream: str) -> dict[str, Any] | None:
+async def _config_of(js: JetStream, stream: str) -> dict[str, Any] | None:
     try:
-        config: dict[str, Any] = (await wire.preparing(f"STREAM.INFO.{stream}"))["config"]
+        config: dict[str, Any] = (await js.request_once(f"STREAM.INFO.{stream}"))["config"]
     except JetStreamError as problem:
         if problem.code == NO_STREAM:
             return None
@@ -80,19 +82,20 @@ async def _found(wire: JetStream, stream: str) -> dict[str, Any] | None:
     return config
 
 
-async def _make(wire: JetStream, stream: str, config: dict[str, Any]) -> None:
+async def _make(js: JetStream, stream: str, config: dict[str, Any]) -> None:
     try:
-        await wire.preparing(f"STREAM.CREATE.{stream}", config)
+        await js.request_once(f"STREAM.CREATE.{stream}", config)
     except JetStreamError as problem:
-        if problem.code != STREAM_THERE:  # another daemon was first, and makes the same
+        # Another daemon has created the same stream meanwhile.
+        if problem.code != STREAM_THERE:
             raise
 
 
-async def _check(wire: JetStream, stream: str, found: dict[str, Any], replicas: int) -> None:
-    told = (found.get("metadata") or {}).get(FORMAT_KEY)
-    if told is None:
+async def _check(js: JetStream, stream: str, found: dict[str, Any], replicas: int) -> None:
+    format_ = (found.get("metadata") or {}).get(FORMAT_KEY)
+    if format_ is None:
         raise StoreInvalid(f"NATS has a stream {stream} that is none of ours: give another --nats-prefix")
-    if told != FORMAT:
-        raise StoreInvalid(f"NATS has sessions in format {told}, from a newer version; this one knows {FORMAT}")
+    if format_ != FORMAT:
+        raise StoreInvalid(f"NATS has sessions in format {format_}, from a newer version; this one knows {FORMAT}")
     if replicas and found["num_replicas"] != replicas:
-        await wire.preparing(f"STREAM.UPDATE.{stream}", {**found, "num_replicas": replicas})
+        await js.request_once(f"STREAM.UPDATE.{stream}", {**found, "num_replicas": replicas})

@@ -1,7 +1,7 @@
-"""The SQLite state file: its tables, how an older one is brought up to date, and which files are refused.
+"""The SQLite state file: its tables, its migrations, and the checks before it is opened.
 
-Owns the file as such: where it lies, who may read it, what format it has. Knows of sessions no more than their tables.
-A file that is refused is looked at read-only and left as it was: it may be the only copy of somebody's work.
+Owns the file: its path, its permissions and its format. Knows no more of sessions than their tables. A file that is
+refused is opened read-only and stays unchanged, because it may be the only copy of a user's work.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from urllib.parse import quote
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
 
-APPLICATION_ID: Final = 0x63786664  # "cxfd", in the file's header: what makes it ours
-BUSY_TIMEOUT_S: Final = 2.0  # how long another process may hold the file
-CHECK_MOST_BYTES: Final = 128 * 1024 * 1024  # a look at every page of that takes about 0.1 s; a start waits for it
+# "cxfd" in the header of the file identifies it as ours.
+APPLICATION_ID: Final = 0x63786664
+# How long another process may lock the file.
+BUSY_TIMEOUT_S: Final = 2.0
+# A check of all pages of a file of this size takes about 0.1 s, and the start waits for it.
+CHECK_MOST_BYTES: Final = 128 * 1024 * 1024
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 WAL_KEEPS_BYTES: Final = 64 * 1024 * 1024
@@ -28,14 +31,16 @@ WAL_PAUSE_S: Final = 0.05
 
 _HEADER_BYTES: Final = 100
 _MAGIC: Final = b"SQLite format 3\x00"
-_STATEMENT_AT_FAULT: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")  # and not the disk or a lock
+# Errors of a statement, not of the disk or a lock.
+_STATEMENT_AT_FAULT: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
 _START_ANEW: Final = "move it away (with its -wal and -shm, if there are any) to start anew, or name another file"
 
-Migration = Sequence[str]  # statements; the first migration makes the tables, each later one changes them
+# The statements of one migration. The first migration creates the tables; each later one changes them.
+Migration = Sequence[str]
 
-# A session's row outlives the session: its archive and its summaries hang on it, and so does the last event. Stages:
-# 0 live, 1 ended, 2 its log and receipts are gone but for session.expired, 3 that too. Whose a thing is, is said in
-# this one place, so every way to it leads past the owner.
+# A session's row outlives the session: its archive, its summaries and its last event refer to it. Stages: 0 live; 1
+# ended; 2 log and receipts deleted, except session.expired; 3 that deleted too. The owner is stored only here, so every
+# query for a session's data has to name the owner.
 MIGRATIONS: Final[Sequence[Migration]] = (
     (
         """CREATE TABLE sessions (
@@ -51,7 +56,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
         )""",
         "CREATE UNIQUE INDEX session_live ON sessions (owner, project_hash, name_hash) WHERE stage = 0",
         "CREATE INDEX session_age ON sessions (stage, last_at)",
-        # AUTOINCREMENT: a number is never given twice, even after the last event is deleted, so cursors stay good.
+        # AUTOINCREMENT: a number is never used twice, even after the last event was deleted, so cursors stay valid.
         """CREATE TABLE events (
             seq INTEGER PRIMARY KEY AUTOINCREMENT,
             session INTEGER NOT NULL,
@@ -66,7 +71,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
             answer TEXT NOT NULL
         )""",
         "CREATE UNIQUE INDEX operation_of_session ON operations (session, operation)",
-        # The text comes last: it may be megabytes, and what stands before it is then read without it.
+        # The text is the last column: it may be megabytes, and the columns before it are read without it.
         """CREATE TABLE archive (
             id INTEGER PRIMARY KEY,
             session INTEGER NOT NULL,
@@ -113,7 +118,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
         END""",
     ),
     (
-        # For whoever looks at an owner's sessions, or goes to one by its id, or reads what a main thread did.
+        # For lists of an owner's sessions, for a session by its id, and for the trajectory of a main thread.
         "CREATE INDEX session_of_owner ON sessions (owner, last_at, session_id) WHERE stage = 0",
         "CREATE INDEX session_by_id ON sessions (session_id)",
         "CREATE INDEX archive_of_main ON archive (session, n, kind) WHERE branch_id IS NULL",
@@ -144,14 +149,14 @@ MIGRATIONS: Final[Sequence[Migration]] = (
 def open_for_writing(
     path: Path, *, migrations: Sequence[Migration] = MIGRATIONS, busy_timeout_s: float = BUSY_TIMEOUT_S
 ) -> sqlite3.Connection:
-    """The file, made or brought up to date if need be; StoreInvalid if it is none of ours, or not usable as it is."""
-    _make_place(path)
-    _look(path, len(migrations), busy_timeout_s)
+    """Open the file, create or migrate it if necessary. Raises StoreInvalid if it is not ours or cannot be used."""
+    _create_file(path)
+    _check_file(path, len(migrations), busy_timeout_s)
     connection: sqlite3.Connection | None = None
     try:
         connection = connect(path, busy_timeout_s)
         _migrate(connection, path, migrations)
-        _begin_wal(connection)
+        _enable_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_KEEPS_BYTES}")
     except BaseException as problem:
@@ -164,8 +169,8 @@ def open_for_writing(
 
 
 def refuse_older(path: Path, newest: int, busy_timeout_s: float) -> None:
-    """For who only looks: a daemon of the older version may have the file open, and could not go on with a newer."""
-    _look(path, newest, busy_timeout_s)
+    """Refuse an older file for a reader: a daemon of the older version may use it, and a migration would stop it."""
+    _check_file(path, newest, busy_timeout_s)
     try:
         connection = connect(path, busy_timeout_s, read_only=True)
         try:
@@ -181,7 +186,7 @@ def refuse_older(path: Path, newest: int, busy_timeout_s: float) -> None:
 
 
 def open_for_reading(path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
-    """A connection beside the writer's: in WAL mode it neither waits for a commit nor holds one up."""
+    """A connection beside the writer's. In WAL mode it neither waits for a commit nor delays one."""
     connection = connect(path, busy_timeout_s)
     connection.execute("PRAGMA query_only = ON")
     return connection
@@ -198,16 +203,18 @@ def connect(path: Path, busy_timeout_s: float, *, read_only: bool = False) -> sq
         address,
         uri=True,
         timeout=busy_timeout_s,
-        isolation_level=None,  # transactions begin and end where we say so
-        check_same_thread=False,  # opened and closed by one thread, used by another in between
+        # Transactions begin and end explicitly.
+        isolation_level=None,
+        # It is opened and closed by one thread and used by another.
+        check_same_thread=False,
     )
 
 
-# ---- before SQLite touches it
+# ---- before SQLite opens the file
 
 
-def _make_place(path: Path) -> None:
-    """An empty file of our own where there is none yet. The -wal and -shm beside it get its mode from SQLite."""
+def _create_file(path: Path) -> None:
+    """Create an empty file if there is none. SQLite gives the -wal and -shm files the same mode."""
     try:
         missing = [folder for folder in path.parents if not folder.exists()]
         for folder in reversed(missing):
@@ -224,8 +231,8 @@ def _make_place(path: Path) -> None:
         ) from problem
 
 
-def _look(path: Path, newest: int, busy_timeout_s: float) -> None:
-    """Refuse what is not ours before SQLite opens it to write; an empty file is one that is still to be made."""
+def _check_file(path: Path, newest: int, busy_timeout_s: float) -> None:
+    """Refuse a file that is not ours before SQLite opens it for writing. An empty file is one that is to be created."""
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
     if not header:
@@ -240,7 +247,8 @@ def _look(path: Path, newest: int, busy_timeout_s: float) -> None:
     try:
         connection = connect(path, busy_timeout_s, read_only=True)
         try:
-            _refuse_newer(path, version_of(connection), newest)  # the header may still lie in the -wal
+            # The header may still be in the -wal file.
+            _refuse_newer(path, version_of(connection), newest)
             _refuse_damaged(connection, path)
         finally:
             connection.close()
@@ -249,7 +257,7 @@ def _look(path: Path, newest: int, busy_timeout_s: float) -> None:
 
 
 def _is_unfinished(path: Path) -> bool:
-    """Whoever made the file was killed while doing so. Only opening it for writing can undo that."""
+    """Whether the process that created the file was killed. Only opening the file for writing can undo that."""
     try:
         return os.stat(f"{path}-journal").st_size > 0
     except FileNotFoundError:
@@ -265,9 +273,9 @@ def _refuse_newer(path: Path, version: int, newest: int) -> None:
 
 
 def _refuse_damaged(connection: sqlite3.Connection, path: Path) -> None:
-    """Every page of a file of usual size; of a larger one only what is read anyway, or a start would take minutes.
+    """Check every page of a file of usual size. A check of a larger one would take minutes.
 
-    Damage this does not reach is met at run time, where the call that meets it fails.
+    Damage that is not noticed here makes the call fail that reads it.
     """
     connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if path.stat().st_size <= CHECK_MOST_BYTES:
@@ -277,7 +285,7 @@ def _refuse_damaged(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _refusal(path: Path, problem: sqlite3.Error) -> StoreInvalid | StoreUnavailable:
-    """Damage and missing rights stay; a lock or a full disk passes."""
+    """Damage and missing permissions are permanent; a lock or a full disk is temporary."""
     if isinstance(problem, sqlite3.OperationalError):
         name = getattr(problem, "sqlite_errorname", "") or ""
         if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
@@ -286,20 +294,21 @@ def _refusal(path: Path, problem: sqlite3.Error) -> StoreInvalid | StoreUnavaila
     return StoreInvalid(f"{path} is damaged ({problem}): put a backup in its place, or {_START_ANEW}")
 
 
-# ---- making it, and bringing it up to date
+# ---- creation and migration
 
 
 def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
-    """All that is missing, in one transaction: a failure leaves the file as it was.
+    """Run the missing migrations in one transaction: a failure leaves the file as it was.
 
-    A new file is made the same way, before it goes to WAL mode: from its first commit on, the file itself says whose it
-    is, and a maker that is killed leaves a journal that takes it back to empty.
+    A new file is created the same way, before it changes to WAL mode: from the first commit on its header identifies
+    it, and a process that is killed meanwhile leaves a journal that makes it empty again.
     """
     if version_of(connection) == len(migrations):
         return
     connection.execute("BEGIN EXCLUSIVE")
     try:
-        version = version_of(connection)  # somebody else may have done it while we waited
+        # Another process may have migrated it while we waited.
+        version = version_of(connection)
         _refuse_newer(path, version, len(migrations))
         for number, statements in enumerate(migrations[version:], version + 1):
             _run(connection, path, number, statements)
@@ -324,8 +333,8 @@ def _run(connection: sqlite3.Connection, path: Path, number: int, statements: Mi
         ) from problem
 
 
-def _begin_wal(connection: sqlite3.Connection) -> None:
-    """Changing the mode takes the file for oneself, and SQLite does not wait for that by itself."""
+def _enable_wal(connection: sqlite3.Connection) -> None:
+    """Changing the mode needs an exclusive lock, and SQLite does not wait for it by itself."""
     for attempt in range(WAL_TRIES):
         try:
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]

@@ -1,7 +1,7 @@
-"""What the SQLite store keeps, as statements: each function here is one piece of work on a connection.
+"""The statements of the SQLite store. Each function is one unit of work on a connection.
 
-Those that write run inside a transaction of the writer's and decide before they change anything. Those that read are
-one statement each where the answer must fit together, so no commit falls between. Knows no thread and no file.
+Those that write run in a transaction of the writer and decide before they change anything. Those that read use one
+statement, or a transaction, where the result must be consistent. Knows no thread and no file.
 """
 
 from __future__ import annotations
@@ -34,18 +34,21 @@ from contextfold.fold.store import (
 )
 from contextfold.stores.session_document import figures_of
 
-EVENTS_MOST: Final = 256  # that a watcher is given at once
+# The most events that a watcher gets at once.
+EVENTS_MOST: Final = 256
 QUERY_WORDS: Final = 32
-STEP_SESSIONS: Final = 64  # a sweep goes in steps, and commits go between them
+# A sweep is done in steps, so that commits can go between them.
+STEP_SESSIONS: Final = 64
 STEP_ROWS: Final = 256
-LATER_THAN_ALL: Final = "~"  # sorts behind every moment
+# Sorts after every time.
+LATER_THAN_ALL: Final = "~"
 
 
 # ---- one session
 
 
 def committing(commit: Commit) -> Callable[[sqlite3.Connection], CommitReceipt]:
-    """The commit as work. Its rows are made here, so that the file is held no longer than writing takes."""
+    """The commit as a unit of work. Its rows are prepared here, so that the transaction is as short as possible."""
     receipt = CommitReceipt(commit.operation.fingerprint if commit.operation else "", commit.answer)
     last_at = max(event.at for event in commit.events)
     events = [(event.n, to_json(event)) for event in commit.events]
@@ -164,7 +167,7 @@ def find(connection: sqlite3.Connection, owner: str, session_id: str) -> Session
 
 
 def _digest(operation_id: str) -> bytes:
-    """Callers choose their ids, and may choose long ones."""
+    """Operation ids are chosen by callers and may be long."""
     return hashlib.sha256(operation_id.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -185,7 +188,7 @@ def last_seq(connection: sqlite3.Connection) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Events after a position, and the position to go on from: beyond them, if others' events follow."""
+    """Events after a position, and the position to continue from, which is later if events of other owners follow."""
 
     events: Sequence[WatchedEvent]
     position: int
@@ -193,8 +196,8 @@ class EventPage:
 
 
 def events_after(connection: sqlite3.Connection, owner: str, position: int) -> EventPage:
-    # Asked first: whatever is up to there is visible to the second statement. The join is CROSS to walk the events in
-    # order, not the owner's sessions.
+    # This is read first: everything up to there is visible to the second statement. CROSS JOIN makes SQLite follow the
+    # order of the events and not the owner's sessions.
     reached = last_seq(connection)
     rows = connection.execute(
         "SELECT e.seq, s.project_hash, s.name_hash, s.session_id, e.body FROM events e"
@@ -247,9 +250,9 @@ def search(
 
 
 def phrases(query: str) -> str:
-    """The query in FTS5's language: every word a quoted phrase, so that nothing in it is an operator.
+    """The query in FTS5's syntax. Every word is a quoted phrase, so that nothing in it is an operator.
 
-    A word without a letter or digit is left out, because FTS5 finds nothing for a phrase without a token.
+    A word without a letter or digit is omitted, because FTS5 matches nothing with a phrase without a token.
     """
     legible = query.replace("\0", " ").encode("utf-8", "ignore").decode()
     words = [word for word in legible.split() if any(map(str.isalnum, word))][:QUERY_WORDS]
@@ -268,8 +271,8 @@ ENTRY_COLUMNS = "branch_id, n, at, kind, text, tokens, type, source, failed, chi
 
 
 def entry_row(entry: Entry) -> tuple[object, ...]:
-    told = (entry.tokens, entry.type, entry.source, entry.failed, entry.child_id, entry.undone_from)
-    return (entry.branch_id, entry.n, entry.at, entry.kind, entry.text, *told)
+    others = (entry.tokens, entry.type, entry.source, entry.failed, entry.child_id, entry.undone_from)
+    return (entry.branch_id, entry.n, entry.at, entry.kind, entry.text, *others)
 
 
 def entry_of(row: tuple[Any, ...]) -> Entry:
@@ -279,7 +282,7 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryQuery:
-    """Which part of which branch."""
+    """A part of a branch's trajectory."""
 
     owner: str
     project_hash: str
@@ -290,10 +293,11 @@ class TrajectoryQuery:
     characters: int | None
 
 
-def trajectory(connection: sqlite3.Connection, asked: TrajectoryQuery) -> Trajectory | None:
-    archived, thread = (_OF_MAIN, asked.session_id) if asked.branch_id is None else (_OF_BRANCH, asked.branch_id)
-    whose = (asked.owner, asked.project_hash, thread)
-    connection.execute("BEGIN")  # so that all statements see the same commits
+def trajectory(connection: sqlite3.Connection, query: TrajectoryQuery) -> Trajectory | None:
+    archived, thread = (_OF_MAIN, query.session_id) if query.branch_id is None else (_OF_BRANCH, query.branch_id)
+    whose = (query.owner, query.project_hash, thread)
+    # In a transaction, so that all statements see the same commits.
+    connection.execute("BEGIN")
     try:
         if connection.execute(f"SELECT 1 {archived} LIMIT 1", whose).fetchone() is None:
             return None
@@ -302,9 +306,10 @@ def trajectory(connection: sqlite3.Connection, asked: TrajectoryQuery) -> Trajec
         ).fetchall()
         rows = connection.execute(
             f"SELECT {ENTRY_COLUMNS} {archived} AND n > ? ORDER BY n LIMIT ?",
-            (*whose, asked.after_n, max(asked.limit, 0)),
+            (*whose, query.after_n, max(query.limit, 0)),
         )
-        entries = list(up_to(map(entry_of, rows), asked.characters))  # row by row: what is not wanted is never read
+        # Rows are fetched one by one, so that texts after the limit are not read.
+        entries = list(up_to(map(entry_of, rows), query.characters))
         rows.close()
         return Trajectory(entries, rollbacks)
     finally:
@@ -415,7 +420,7 @@ def ended_sessions(
 
 
 def clear_ended(connection: sqlite3.Connection) -> bool:
-    """Delete some of what ended sessions leave but for their last event; False once there is nothing left to do."""
+    """Delete some of the log and receipts of ended sessions, except the last event. False if there is nothing left."""
     ended = connection.execute("SELECT id, revision FROM sessions WHERE stage = 1 LIMIT ?", (STEP_SESSIONS,)).fetchall()
     left = STEP_ROWS
     for session, revision in ended:
@@ -433,8 +438,8 @@ def clear_ended(connection: sqlite3.Connection) -> bool:
     return bool(ended)
 
 
-def bury_ended(connection: sqlite3.Connection, idle_since: str) -> bool:
-    """Delete some of the last events that every watcher has had the time to see; False once there are none."""
+def delete_last_events(connection: sqlite3.Connection, idle_since: str) -> bool:
+    """Delete some of the last events that every watcher had time to see. False if there are none."""
     sessions = connection.execute(
         "SELECT id FROM sessions WHERE stage = 2 AND ended_at <= ? LIMIT ?", (idle_since, STEP_SESSIONS)
     ).fetchall()
@@ -444,7 +449,7 @@ def bury_ended(connection: sqlite3.Connection, idle_since: str) -> bool:
 
 
 def ended_before(connection: sqlite3.Connection, before: str, after_id: int) -> list[int]:
-    """Some of the sessions that ended and were last active before, in a fixed order."""
+    """Some of the sessions that have ended and were last active before, ordered by row."""
     rows = connection.execute(
         "SELECT id FROM sessions WHERE id > ? AND stage > 0 AND last_at < ? ORDER BY id LIMIT ?",
         (after_id, before, STEP_SESSIONS),
@@ -453,7 +458,7 @@ def ended_before(connection: sqlite3.Connection, before: str, after_id: int) -> 
 
 
 def forget(connection: sqlite3.Connection, table: str, sessions: Sequence[int]) -> bool:
-    """Delete some rows of these ended sessions; False once there are none. Nobody can go back to a session's row."""
+    """Delete some rows of these sessions, which never become live again. False if there are none."""
     marks = ", ".join("?" * len(sessions))
     deleted = connection.execute(
         f"DELETE FROM {table} WHERE rowid IN"  # noqa: S608  # our own text

@@ -1,9 +1,8 @@
 """The embedded store: one SQLite file in WAL mode, for any number of processes on one machine.
 
-Durable when acknowledged (`synchronous = FULL`), and many commits to one flush (`sqlite_threads`). Owns the order of
-things: what goes to the writer, what to the readers, in which steps a sweep goes, how a watcher hears of news. The
-tables are in `schema`, the statements in `sqlite_rows`. That nobody decides on old state rests on the check of the
-revision inside the transaction, so other processes on the same file need no arrangement.
+A commit is on disk when it is acknowledged (`synchronous = FULL`), and one flush serves many commits (`threads`). The
+tables are in `schema`, the statements in `statements`. The revision is checked inside the transaction, so other
+processes on the same file need no coordination.
 """
 
 from __future__ import annotations
@@ -39,13 +38,17 @@ from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite import statements as sqlite_rows
 from contextfold.stores.sqlite.threads import Readers, Work, Writer, unavailable
 
-POLL_S: Final = 0.4  # how soon a watcher hears of another process; of this one it hears at once
-CLOSE_TIMEOUT_S: Final = 4.0  # for readers, and again for the writer
-SWEEP_STEPS: Final = 10_000  # of each kind in one sweep: more than half a million sessions
+# How soon a watcher sees commits of another process. Those of this process it sees at once.
+POLL_S: Final = 0.4
+# For the readers, and again for the writer.
+CLOSE_TIMEOUT_S: Final = 4.0
+# Steps of each kind in one sweep: enough for more than half a million sessions.
+SWEEP_STEPS: Final = 10_000
 EXPORT_AT_ONCE: Final = 64
 # What the readiness check writes: as much as a commit with a long tool result.
 CHECK_BYTES: Final = 64 << 10
-CURSOR_DIGITS: Final = 18  # of a 64-bit number, with room
+# Enough for a 64-bit number.
+CURSOR_DIGITS: Final = 18
 
 T = TypeVar("T")
 
@@ -54,7 +57,7 @@ T = TypeVar("T")
 class _Watcher:
     loop: asyncio.AbstractEventLoop
     owner: str
-    bell: asyncio.Event
+    changed: asyncio.Event
 
 
 class SqliteStore:
@@ -82,7 +85,7 @@ class SqliteStore:
         poll_s: float = POLL_S,
         may_migrate: bool = True,
     ) -> SqliteStore:
-        """The store in this file, made if it is missing; StoreInvalid says what to do about one that cannot be used."""
+        """Open the store in this file, created if it is missing. Raises StoreInvalid if it cannot be used."""
         place = Path(os.path.realpath(path))
         if not may_migrate:
             schema.refuse_older(place, len(migrations), busy_timeout_s)
@@ -115,7 +118,7 @@ class SqliteStore:
     async def find(self, owner: str, session_id: str) -> SessionKey | None:
         return await self._readers.read(lambda connection: sqlite_rows.find(connection, owner, session_id))
 
-    # ---- following along
+    # ---- watching
 
     async def cursor(self) -> str:
         return str(await self._readers.read(sqlite_rows.last_seq))
@@ -138,7 +141,8 @@ class SqliteStore:
         try:
             position = await self._begin_at(position)
             while not self._closed:
-                watcher.bell.clear()  # before reading: what is committed from here on rings again
+                # Cleared before reading, so that a later commit sets it again.
+                watcher.changed.clear()
                 page = await self._events_after(owner, position)
                 if page is None:
                     return
@@ -146,22 +150,23 @@ class SqliteStore:
                     yield seen
                 position = page.position
                 if page.is_last:
-                    await watcher.bell.wait()
+                    await watcher.changed.wait()
         finally:
             with self._watchers_lock:
                 self._watchers -= {watcher}
 
     async def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look now and then, once for all watchers of a loop, whether another process has committed something."""
+        """Check at intervals, once for all watchers of an event loop, whether another process has committed."""
         reached = -1
         try:
             while not self._closed and any(watcher.loop is loop for watcher in self._watchers):
                 try:
-                    found = await self._readers.read(sqlite_rows.last_seq)
+                    last = await self._readers.read(sqlite_rows.last_seq)
                 except StoreUnavailable:
-                    found = -1  # whoever reads next says so
-                if found != reached:
-                    reached = found
+                    # The next read reports the failure.
+                    last = -1
+                if last != reached:
+                    reached = last
                     self._wake()
                 await asyncio.sleep(self._poll_s)
         finally:
@@ -174,7 +179,7 @@ class SqliteStore:
         return reached if position is None else position
 
     async def _events_after(self, owner: str, position: int) -> sqlite_rows.EventPage | None:
-        """None if the store was closed meanwhile, which ends a watch and is no failure."""
+        """None if the store was closed meanwhile, which ends a watch and is not a failure."""
         try:
             return await self._readers.read(lambda connection: sqlite_rows.events_after(connection, owner, position))
         except StoreUnavailable:
@@ -183,15 +188,16 @@ class SqliteStore:
             raise
 
     def _wake(self, owner: str | None = None) -> None:
-        """Ring for an owner's watchers, or for all."""
+        """Wake an owner's watchers, or all."""
         for watcher in self._watchers:
             if owner in (None, watcher.owner):
                 try:
-                    watcher.loop.call_soon_threadsafe(watcher.bell.set)
-                except RuntimeError:  # that loop is gone, and its watcher with it
+                    watcher.loop.call_soon_threadsafe(watcher.changed.set)
+                # The event loop is closed, and so is its watcher.
+                except RuntimeError:
                     pass
 
-    # ---- the collections
+    # ---- summaries and archive
 
     async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
         return await self._readers.read(
@@ -209,8 +215,8 @@ class SqliteStore:
         limit: int,
         characters: int | None = None,
     ) -> Trajectory | None:
-        asked = sqlite_rows.TrajectoryQuery(owner, project_hash, branch_id, session_id, after_n, limit, characters)
-        return await self._readers.read(lambda connection: sqlite_rows.trajectory(connection, asked))
+        query = sqlite_rows.TrajectoryQuery(owner, project_hash, branch_id, session_id, after_n, limit, characters)
+        return await self._readers.read(lambda connection: sqlite_rows.trajectory(connection, query))
 
     # ---- results that requests leave out
 
@@ -252,10 +258,10 @@ class SqliteStore:
 
         await asyncio.to_thread(run)
 
-    # ---- sweeps: many short transactions, so that commits go between them
+    # ---- sweeps: many short transactions, so that commits can go between them
 
     async def expire(self, idle_since: str, at: str) -> int:
-        await self._repeat(lambda connection: sqlite_rows.bury_ended(connection, idle_since))
+        await self._repeat(lambda connection: sqlite_rows.delete_last_events(connection, idle_since))
         await self._write(lambda connection: sqlite_rows.correct_future(connection, at))
         ended = 0
         for _ in range(SWEEP_STEPS):
@@ -284,18 +290,18 @@ class SqliteStore:
         return await self._readers.read(lambda connection: sqlite_rows.ended_before(connection, since, after_id))
 
     async def _repeat(self, step: Work[bool]) -> None:
-        """Until there is nothing left to do, or for now: the next sweep goes on where this one stopped."""
+        """Repeat until nothing is left to do. The next sweep continues where this one stops."""
         for _ in range(SWEEP_STEPS):
             if not await self._write(step):
                 return
 
-    # ---- the store as such
+    # ---- the store itself
 
     async def reach(self) -> None:
-        """It was, when the file was opened."""
+        """The file was opened by `open`."""
 
     async def settle(self) -> None:
-        """A commit leaves nothing undone."""
+        """A commit leaves no background work."""
 
     async def count(self, owner: str | None = None) -> int:
         return await self._readers.read(lambda connection: sqlite_rows.count(connection, owner))
@@ -327,7 +333,7 @@ class SqliteStore:
         return await self._writer.write(work)
 
     def _guard(self, connection: sqlite3.Connection) -> None:
-        """No commit into a file that nobody will open again, or that has tables we do not know."""
+        """Refuse a commit to a file that was replaced, or that has tables of another version."""
         if _identity(self._path) != self._file:
             raise StoreUnavailable(f"{self._path} was moved or deleted while in use: restart to go on with a new one")
         if schema.version_of(connection) != self._version:
@@ -338,10 +344,10 @@ class SqliteStore:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _position(cursor: str) -> int:

@@ -1,8 +1,7 @@
-"""The threads SQLite is used from: one writer that commits for many at once, and a few readers beside it.
+"""The threads that use SQLite: one writer that commits the work of many callers at once, and a few readers.
 
-A commit costs one flush to disk, however much is in it. So whatever waits when the writer is free goes into one
-transaction, and nobody is answered before that transaction is on disk. Knows connections and functions to call with
-them, nothing of what those do.
+A transaction costs one flush to disk, whatever its size. So all jobs that wait when the writer is free go into one
+transaction, and none is answered before it is on disk. Knows connections and functions, not what the functions do.
 """
 
 from __future__ import annotations
@@ -18,11 +17,13 @@ from typing import Final, Generic, TypeVar
 
 from contextfold.errors import StoreUnavailable
 
-BATCH_MOST: Final = 256  # pieces of work in one transaction
+# The most units of work in one transaction.
+BATCH_MOST: Final = 256
 WRITES_WAITING: Final = 4096
 READERS: Final = 3
 READS_WAITING: Final = 4096
-ANSWER_TIMEOUT_S: Final = 30.0  # several times what another process may hold the file
+# Several times as long as another process may lock the file.
+ANSWER_TIMEOUT_S: Final = 30.0
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -33,7 +34,7 @@ def unavailable(problem: sqlite3.Error) -> StoreUnavailable:
     return StoreUnavailable(f"SQLite: {problem} ({name})")
 
 
-async def _answer(future: asyncio.Future[T]) -> T:
+async def _result_of(future: asyncio.Future[T]) -> T:
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await future
@@ -50,7 +51,8 @@ class _Job(Generic[T]):
     problem: Exception | None = None
 
     def deliver(self) -> None:
-        if self.future.done():  # whoever asked has given up
+        # The caller has given up.
+        if self.future.done():
             return
         if self.problem is not None:
             self.future.set_exception(self.problem)
@@ -59,7 +61,7 @@ class _Job(Generic[T]):
 
 
 class Writer:
-    """Runs work in transactions, in the order it came. The connection is its own from here on."""
+    """Runs units of work in transactions, in the order of their arrival. It owns the connection."""
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class Writer:
         *,
         guard: Callable[[sqlite3.Connection], None],
     ) -> None:
-        """`guard` speaks up in a transaction that must not be made."""
+        """`guard` raises an exception if the transaction must not be made."""
         self._connection = connection
         self._guard = guard
         self._jobs: deque[_Job[object]] = deque()
@@ -77,7 +79,7 @@ class Writer:
         self._thread.start()
 
     async def write(self, work: Work[T]) -> T:
-        """What the work returned, once that is on disk. Work that raises before it changed anything fails alone."""
+        """The result of the work, after it is on disk. Work that raises before it has changed anything fails alone."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         job: _Job[T] = _Job(work, loop, future)
@@ -89,19 +91,19 @@ class Writer:
             self._jobs.append(job)  # type: ignore[arg-type]  # the queue does not care what each returns
             self._changed.notify()
         try:
-            return await _answer(future)
+            return await _result_of(future)
         except BaseException:
             self._abandon(job)  # type: ignore[arg-type]  # as above
             raise
 
     def _abandon(self, job: _Job[object]) -> None:
-        """Whoever was told that it failed, or has gone, must not find it done later. What has begun is beyond that."""
+        """Remove a job whose caller has gone or got a failure, so that it is not done later, unless it has begun."""
         with self._changed:
             if job in self._jobs:
                 self._jobs.remove(job)
 
     def stop(self, timeout_s: float) -> None:
-        """Finish what was taken, then let go of the file. Called from any thread but its own."""
+        """Finish the accepted jobs and close the file. Called from any other thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -113,7 +115,8 @@ class Writer:
                 self._perform(jobs)
                 _deliver(jobs)
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except sqlite3.Error:  # the log is as good as the file; whoever opens it next goes on from there
+        # The write-ahead log is as durable as the file. The next process that opens it continues from there.
+        except sqlite3.Error:
             pass
         finally:
             self._connection.close()
@@ -125,7 +128,7 @@ class Writer:
             return [self._jobs.popleft() for _ in range(min(BATCH_MOST, len(self._jobs)))]
 
     def _perform(self, jobs: list[_Job[object]]) -> None:
-        """One transaction for all; if that breaks, one for each, so that what broke it fails alone."""
+        """Run all jobs in one transaction. If it fails, run one for each, so that only the job at fault fails."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             self._guard(self._connection)
@@ -137,7 +140,8 @@ class Writer:
             for job in jobs:
                 self._try(job)
             self._connection.execute("COMMIT")
-        except Exception as problem:  # whatever it was, it must reach who asked, not end this thread
+        # Any failure must reach the caller and not end this thread.
+        except Exception as problem:
             self._roll_back()
             if len(jobs) == 1:
                 _fail(jobs, problem)
@@ -146,7 +150,7 @@ class Writer:
                     self._perform([job])
 
     def _try(self, job: _Job[object]) -> None:
-        """A refusal before the first change leaves the transaction good for the others."""
+        """A refusal before the first change does not affect the other jobs of the transaction."""
         before = self._connection.total_changes
         job.result = job.problem = None
         try:
@@ -161,7 +165,8 @@ class Writer:
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-        except sqlite3.Error:  # SQLite has rolled back by itself, or will when the next BEGIN fails
+        # SQLite has rolled back by itself, or the next BEGIN fails.
+        except sqlite3.Error:
             pass
 
 
@@ -171,12 +176,13 @@ def _fail(jobs: list[_Job[object]], problem: Exception) -> None:
 
 
 def _deliver(jobs: list[_Job[object]]) -> None:
-    """Wake each event loop once, however many of its tasks are answered."""
+    """Wake each event loop once for all of its jobs."""
     for loop in {job.loop for job in jobs}:
         mine = [job for job in jobs if job.loop is loop]
         try:
             loop.call_soon_threadsafe(_deliver_all, mine)
-        except RuntimeError:  # that loop is gone, and with it everybody who could want to know
+        # The event loop is closed, so nobody waits for the result.
+        except RuntimeError:
             pass
 
 
@@ -197,16 +203,16 @@ class Readers:
         self._pending: set[concurrent.futures.Future[object]] = set()
         self._stopping = False
 
-    async def read(self, ask: Work[T]) -> T:
+    async def read(self, work: Work[T]) -> T:
         with self._lock:
             if self._stopping:
                 raise StoreUnavailable("the store is closed")
             if len(self._pending) >= READS_WAITING:
                 raise StoreUnavailable(f"{READS_WAITING} reads wait already")
-            asked = self._executor.submit(self._ask, ask)
-            self._pending.add(asked)  # type: ignore[arg-type]  # as above
-        asked.add_done_callback(self._forget)
-        return await _answer(asyncio.wrap_future(asked))
+            future = self._executor.submit(self._run_read, work)
+            self._pending.add(future)  # type: ignore[arg-type]  # as above
+        future.add_done_callback(self._forget)
+        return await _result_of(asyncio.wrap_future(future))
 
     def stop(self, timeout_s: float) -> None:
         with self._lock:
@@ -220,17 +226,17 @@ class Readers:
         for connection in self._connections:
             connection.close()
 
-    def _forget(self, asked: concurrent.futures.Future[T]) -> None:
+    def _forget(self, future: concurrent.futures.Future[T]) -> None:
         with self._lock:
-            self._pending.discard(asked)
+            self._pending.discard(future)
 
-    def _ask(self, ask: Work[T]) -> T:
+    def _run_read(self, work: Work[T]) -> T:
         try:
             connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
             if connection is None:
                 connection = self._own.connection = self._connect()
                 with self._lock:
                     self._connections.append(connection)
-            return ask(connection)
+            return work(connection)
         except sqlite3.Error as problem:
             raise unavailable(problem) from problem

@@ -1,2 +1,0 @@
-def savings_line(t):
-    return "x"
