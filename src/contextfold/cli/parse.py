@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 HELP_WORDS = ("-h", "--help")
+SEPARATOR = "\0"  # between the values of an option that was repeated; no argument of a process can contain it
 HELP = Option("--help", "show what the command does")
 
 
@@ -40,12 +41,17 @@ def parse(argv: Sequence[str]) -> Invocation:
     for option, value in _given(command, words):
         if option is HELP:
             return Invocation(command, {}, "help")
-        if option.key in values:
+        if option.key in values and not option.is_repeatable:
             raise _usage(command, f"{option.name} is given twice")
         if option.choices and value not in option.choices:
             raise _usage(command, f"{option.name} is one of {', '.join(option.choices)}, not {value!r}")
-        values[option.key] = value
+        values[option.key] = SEPARATOR.join((values[option.key], value)) if option.key in values else value
     return Invocation(command, _completed(command, values))
+
+
+def all_of(values: Mapping[str, str], key: str) -> list[str] | None:
+    """Each value of an option that may be repeated; None if it was not given."""
+    return values[key].split(SEPARATOR) if key in values else None
 
 
 def _given(command: Command, words: Sequence[str]) -> Iterator[tuple[Option, str]]:
