@@ -1,26 +1,45 @@
 """contextfold keeps an LLM agent's context small, relevant and explainable.
 
-from contextfold import open_cache
+from contextfold import build, open_cache
+build("docs", "docs.cache")
 result = open_cache("docs.cache").resolve("how do we deploy", 4000)
 """
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextfold.errors import ContextError as ContextError
+    from contextfold.resolve.build import BuildReport as BuildReport
+    from contextfold.resolve.build import build as build
     from contextfold.resolve.selection import SelectionResult as SelectionResult
     from contextfold.resolve.service import Cache as Cache
     from contextfold.resolve.service import open_cache as open_cache
+    from contextfold.resolve.sharing.transfer import pack as pack
+    from contextfold.resolve.sharing.transfer import unpack as unpack
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BuildReport": "contextfold.resolve.build",
     "Cache": "contextfold.resolve.service",
     "ContextError": "contextfold.errors",
     "SelectionResult": "contextfold.resolve.selection",
+    "build": "contextfold.resolve.build",
     "open_cache": "contextfold.resolve.service",
+    "pack": "contextfold.resolve.sharing.transfer",
+    "unpack": "contextfold.resolve.sharing.transfer",
 }
 
-__all__ = ["Cache", "ContextError", "SelectionResult", "__version__", "open_cache"]
+__all__ = [
+    "BuildReport",
+    "Cache",
+    "ContextError",
+    "SelectionResult",
+    "__version__",
+    "build",
+    "open_cache",
+    "pack",
+    "unpack",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -243,7 +243,7 @@ SETTINGS = {
             "125",
             between(0, 1_000),
             "N",
-            "the price of a token written to a provider's cache for 5 minutes, as a percentage of an input token's",
+            "the price of a token written to a provider's cache for 5 minutes, in percent of an input token's",
         ),
         Setting(
             "price-cache-write-1h-percent",

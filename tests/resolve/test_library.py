@@ -80,7 +80,17 @@ def test_one_cache_may_be_asked_by_many_threads(cache: Path) -> None:
 
 @covers("product.md#distribution")
 def test_the_public_names_are_these() -> None:
-    assert contextfold.__all__ == ["Cache", "ContextError", "SelectionResult", "__version__", "open_cache"]
+    assert contextfold.__all__ == [
+        "BuildReport",
+        "Cache",
+        "ContextError",
+        "SelectionResult",
+        "__version__",
+        "build",
+        "open_cache",
+        "pack",
+        "unpack",
+    ]
     for name in contextfold.__all__:
         assert getattr(contextfold, name)
     with pytest.raises(AttributeError):

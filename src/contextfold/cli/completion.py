@@ -41,7 +41,9 @@ complete -F _context context
 
 def _bash_values() -> Iterator[str]:
     for option in _options_with_value():
-        if option.takes_folder:
+        if option.takes_file:
+            yield f'        {option.name}) COMPREPLY=($(compgen -f -- "$word")); return ;;'
+        elif option.takes_folder:
             yield f'        {option.name}) COMPREPLY=($(compgen -d -- "$word")); return ;;'
         else:
             yield f'        {option.name}) COMPREPLY=($(compgen -W "{_words(*option.choices)}" -- "$word")); return ;;'
@@ -55,7 +57,10 @@ def _bash_groups() -> Iterator[str]:
 
 
 def _bash_options(command: Command) -> str:
-    return f'        "{command.name}") COMPREPLY=($(compgen -W "{_words(*_completions(command))}" -- "$word")) ;;'
+    argument = command.argument
+    paths = "" if argument is None else " -d" if argument.takes_folder else " -f" if argument.takes_file else ""
+    offered = f'compgen{paths} -W "{_words(*_completions(command))}" -- "$word"'
+    return f'        "{command.name}") COMPREPLY=($({offered})) ;;'
 
 
 def zsh() -> str:
@@ -89,8 +94,10 @@ def _zsh_groups() -> Iterator[str]:
 def _zsh_specs(command: Command) -> str:
     specs = ["--help[show help]"]
     for option in command.options:
+        again = "*" if option.is_repeatable else ""
         specs.append(
-            f"{option.name}[{option.help}]" + (f":{option.metavar}:{_zsh_action(option)}" if option.metavar else "")
+            f"{again}{option.name}[{option.help}]"
+            + (f":{option.metavar}:{_zsh_action(option)}" if option.metavar else "")
         )
     if command.argument:
         specs.append(f"{1 + len(command.name.split())}:{command.argument.metavar}:{_zsh_action(command.argument)}")
@@ -98,6 +105,8 @@ def _zsh_specs(command: Command) -> str:
 
 
 def _zsh_action(option: Option) -> str:
+    if option.takes_file:
+        return "_files"
     if option.takes_folder:
         return "_files -/"
     return f"({_words(*option.choices)})" if option.choices else " "
@@ -118,12 +127,22 @@ def _fish_lines() -> Iterator[str]:
     for command in COMMANDS:
         seen = f"-n '{'; and '.join(f'__fish_seen_subcommand_from {word}' for word in command.name.split())}'"
         for option in command.options:
-            values = "-xa '(__fish_complete_directories)'" if option.takes_folder else "-x" if option.metavar else ""
-            if option.choices:
-                values = f"-xa '{_words(*option.choices)}'"
-            yield f"complete -c context {seen} -l {option.name.removeprefix('--')} {values} -d {_quoted(option.help)}"
+            values = _fish_values(option)
+            name = f"-l {option.key}" if option.name.startswith("--") else f"-s {option.key}"
+            yield f"complete -c context {seen} {name} {values} -d {_quoted(option.help)}"
         if command.argument:
-            yield f"complete -c context {seen} -xa '{_words(*command.argument.choices)}'"
+            values = _fish_values(command.argument)
+            yield f"complete -c context {seen} {values}" + (" -a ''" if values == "-x" else "")
+
+
+def _fish_values(option: Option) -> str:
+    if option.choices:
+        return f"-xa '{_words(*option.choices)}'"
+    if option.takes_file:
+        return "-rF"
+    if option.takes_folder:
+        return "-xa '(__fish_complete_directories)'"
+    return "-x" if option.metavar else ""
 
 
 def _first_words() -> dict[str, str]:

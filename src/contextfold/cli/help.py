@@ -104,7 +104,7 @@ def _usage_of(command: Command, option: Option) -> str:
     flag = f"[{option.name}] {option.metavar}" if option.key == command.bare_word else _flag(option)
     if command.takes_rest and option is command.argument:
         flag += " [ARGS…]"
-    return (flag if option.required else f"[{flag}]") + ("…" if option.repeatable else "")
+    return (flag if option.required else f"[{flag}]") + ("…" if option.is_repeatable else "")
 
 
 def _explained(option: Option) -> str:

@@ -65,7 +65,7 @@ def parse(argv: Sequence[str]) -> Invocation:  # noqa: PLR0911 - one return for 
     for option, value in _options_in(command, words, rest):
         if option is HELP:
             return _help(command)
-        if option.key in given and not option.repeatable:
+        if option.key in given and not option.is_repeatable:
             raise _usage(command, f"{option.name} is given twice")
         given.setdefault(option.key, []).append(_chosen(command, option, value))
     return Invocation(command, Values(_completed(command, given), rest))

@@ -135,7 +135,9 @@ class PostingsBuilder:
         return small
 
     def finish(self) -> Iterator[bytes]:
-        """Close the segment under way."""
+        """Close the segment under way, if one is."""
+        if self.is_between_segments and self.segments:
+            return
         first_block = len(self.blocks)
         terms: list[bytes] = []
         runs: list[bytes] = []

@@ -117,9 +117,13 @@ class _Walk:
         while folders:
             folder = folders.pop()
             entries = _entries(os.path.join(self._sources, *folder.components))
-            if self._rules.is_lenient and folder.components and self._is_filled_by_a_program(entries):
-                self.left_out[kinds.PROGRAM_FOLDER] += 1
-                continue
+            if self._rules.is_lenient and folder.components:
+                names = {entry.name for entry in entries}
+                if names >= kinds.NAMES_IN_A_CACHE:
+                    continue
+                if names & kinds.MARKS_OF_PROGRAMS:
+                    self.left_out[kinds.PROGRAM_FOLDER] += 1
+                    continue
             if self._rules.gitignore:
                 folder = self._with_its_ignore_file(folder, entries)
             for entry in entries:
@@ -181,9 +185,6 @@ class _Walk:
         if entry.name.endswith((STAGING_SUFFIX, SET_ASIDE_SUFFIX)):
             return True
         return entry.name == os.path.basename(self._cache) and os.path.realpath(entry.path) == self._cache
-
-    def _is_filled_by_a_program(self, entries: list[os.DirEntry[bytes]]) -> bool:
-        return any(entry.name in kinds.MARKS_OF_PROGRAMS for entry in entries)
 
     def _with_its_ignore_file(self, folder: _Folder, entries: list[os.DirEntry[bytes]]) -> _Folder:
         if any(entry.name == IGNORE_FILE_NAME for entry in entries):

@@ -1,35 +1,92 @@
-"""`context build`: a folder of documents becomes a cache. Silent in a pipe, stdout always empty."""
+"""`context build`: a folder of documents becomes a cache. Stdout stays empty; what was left out is said on stderr."""
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Mapping
 from types import FrameType
 
-from contextfold.cli.output import ProgressLine, tell_on_terminal
+from contextfold.cli.output import ProgressLine, note, plain, report, tell_on_terminal
+from contextfold.cli.parse import UsageError, Values
 from contextfold.error_codes import EXIT_OK
-from contextfold.resolve.build import build
+from contextfold.errors import ContextError
+from contextfold.resolve.build import BuildReport, BuildRequest, counted, make_request, run_build
+from contextfold.resolve.documents.rules import ALL_TEXT, MARKDOWN_ONLY
 
 EXIT_BY_SIGNAL = 128
 
 
-def run(values: Mapping[str, str]) -> int:
+def run(values: Values) -> int:
     for ending in (signal.SIGTERM, signal.SIGHUP):  # so that the unfinished cache is removed on the way out
         if signal.getsignal(ending) is not signal.SIG_IGN:  # as under nohup
             signal.signal(ending, _terminate)
+    request = _request(values)
+    if "watch" in values:
+        return _watch(request)
+    _tell(request, _built(request))
+    return EXIT_OK
+
+
+def _request(values: Values) -> BuildRequest:
+    folder = values.get("folder")
+    if folder is None:
+        missing = [f"--{name}" for name in ("sources", "cache") if name not in values]
+        if missing == ["--sources", "--cache"]:
+            missing = ["DIR, or --sources and --cache"]
+        if missing:
+            raise UsageError(f"missing {', '.join(missing)}; see `context build --help`")
+    elif "sources" in values:
+        raise UsageError("DIR and --sources are two ways to name the folder; see `context build --help`")
+    return make_request(
+        values["sources"] if folder is None else folder,
+        values.get("cache"),
+        kinds=MARKDOWN_ONLY if folder is None else ALL_TEXT,
+        include=list(values.every("include")) or None,
+        exclude=list(values.every("exclude")) or None,
+        gitignore=True if "gitignore" in values else None,
+        defaults="defaults" in values,
+        force="force" in values,
+    )
+
+
+def _built(request: BuildRequest) -> BuildReport:
     progress = ProgressLine("building")
     try:
-        built = build(
-            values["sources"],
-            values["cache"],
-            kinds="markdown",
-            force="force" in values,
-            progress=progress,
-        )
+        return run_build(request, progress)
     finally:
         progress.clear()
+
+
+def _tell(request: BuildRequest, built: BuildReport) -> None:
+    if built.left_out:
+        note(f"left out of {plain(os.fsdecode(request.sources))}: {counted(built.left_out)}")
     size = f"{built.document_count:,} documents, {built.content_bytes:,} bytes"
-    tell_on_terminal(f"built {values['cache']}: {size}, {built.cache_version}")
+    if built.is_changed:
+        again = f", {built.reused:,} of them as before" if built.reused else ""
+        tell_on_terminal(f"built {built.cache}: {size}{again}, {built.cache_version}")
+    else:
+        tell_on_terminal(f"{built.cache} is up to date: {size}, {built.cache_version}")
+
+
+def _watch(request: BuildRequest) -> int:
+    """Build now and after every change, until Ctrl-C. A failed build is reported, and the next change tried again."""
+    from contextfold.resolve.rebuild.watch import Watch, pause
+
+    again = request._replace(force=True) if request.force or request.kinds == MARKDOWN_ONLY else request
+    try:
+        watch = Watch(request)
+        _tell(request, _built(request))
+        note(f"watching {plain(os.fsdecode(request.sources))}; Ctrl-C ends it")
+        for _ in watch.changes(pause):
+            try:
+                built = _built(again)
+            except ContextError as problem:
+                report(problem.message, problem.reason)
+                continue
+            if built.is_changed:
+                note(f"built {plain(built.cache)}: {built.document_count:,} documents, {built.cache_version}")
+    except KeyboardInterrupt:  # how somebody who has seen enough ends it
+        pass
     return EXIT_OK
 
 

@@ -23,7 +23,9 @@ FENCE = "```"
 _NAME = re.compile(r"[a-zA-Z][^\s/>]*")
 _QUOTE_OR_END = re.compile(r"[\"'>]")
 _ALT = re.compile(r"\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')", re.IGNORECASE)
-_REFERENCE = re.compile(r"&(?:#([0-9]{1,7});?|#[xX]([0-9a-fA-F]{1,6});?|([a-zA-Z][a-zA-Z0-9]{1,31};))")
+_REFERENCE = re.compile(
+    r"&(?:#([0-9]{1,7})(?![0-9]);?|#[xX]([0-9a-fA-F]{1,6})(?![0-9a-fA-F]);?|([a-zA-Z][a-zA-Z0-9]{1,31};))"
+)
 _SPACES = re.compile(r"[ \t\r\n\f]+")
 _MARKER_AT_START = re.compile(r"^(#{1,6}(?=\s|$)|```|~~~)")
 ALT_MAX_CHARACTERS = 500

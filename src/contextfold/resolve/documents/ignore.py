@@ -72,24 +72,22 @@ class IgnoreFile:
     """The patterns of one .gitignore file, or of one list of options; the last that matches a path decides."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
-        # A folder often has hundreds of plain names and suffixes: those are looked up together.
+        # Plain names are looked up together, however many there are; only other patterns are compared one by one.
         self._names: dict[bytes, int] = {}
         self._others: list[tuple[int, Pattern]] = []
-        self._patterns: list[Pattern] = []
+        self._excludes: list[bool] = []  # by the number of the pattern
         for line in lines:
-            if (pattern := parse_pattern(line)) is None:
-                continue
-            number = len(self._patterns)
-            self._patterns.append(pattern)
-            literal = _literal_name(pattern, line)
-            if literal is None:
+            number = len(self._excludes)
+            if name := _plain_name(line):
+                self._names[name] = number
+                self._excludes.append(not line.startswith(b"!"))
+            elif pattern := parse_pattern(line):
                 self._others.append((number, pattern))
-            else:
-                self._names[literal] = number
+                self._excludes.append(not pattern.negated)
         self._others.reverse()
 
     def __bool__(self) -> bool:
-        return bool(self._patterns)
+        return bool(self._excludes)
 
     def verdict(self, components: Sequence[bytes], *, is_folder: bool) -> bool | None:
         """Whether the path, by its components from this file's folder on, is excluded; None if no pattern matches."""
@@ -100,7 +98,7 @@ class IgnoreFile:
             if pattern.matches(components, is_folder=is_folder):
                 decided = number
                 break
-        return None if decided < 0 else not self._patterns[decided].negated
+        return None if decided < 0 else self._excludes[decided]
 
 
 def ignore_file(raw: bytes) -> IgnoreFile:
@@ -132,9 +130,9 @@ def _without_trailing_spaces(line: bytes) -> bytes:
     return stripped + b" " if backslashes % 2 else stripped
 
 
-def _literal_name(pattern: Pattern, line: bytes) -> bytes | None:
-    """The one name that a pattern matches, if it is a pattern without wildcards for files and folders alike."""
-    if pattern.name is None or pattern.folders_only or SPECIAL.search(line):
+def _plain_name(line: bytes) -> bytes | None:
+    """The one name that a line matches, if it has no wildcard and no slash."""
+    if SPECIAL.search(line) or SLASH in line or len(line) > PATTERN_MAX_BYTES:
         return None
     return _without_trailing_spaces(line).removeprefix(b"!")
 

@@ -35,6 +35,8 @@ FILLED_BY_PROGRAMS = frozenset(
 )
 # A folder with one of these files in it was made by a program that says so.
 MARKS_OF_PROGRAMS = frozenset((b"pyvenv.cfg", b"CACHEDIR.TAG"))
+# A folder with all of these is a cache of ours.
+NAMES_IN_A_CACHE = frozenset((b"manifest.json", b"index.json", b"documents"))
 
 GENERATED_NAMES = frozenset(
     b"cargo.lock composer.lock gemfile.lock go.sum npm-shrinkwrap.json package-lock.json pipfile.lock pnpm-lock.yaml "

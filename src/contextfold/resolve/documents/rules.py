@@ -38,7 +38,9 @@ class DocumentRules(Record):
 
     def to_options(self) -> dict[str, Encodable] | None:
         """As the manifest has it; None for the first version's rules, whose manifest has no such member."""
-        return None if self == PLAIN_MARKDOWN else self._asdict()
+        if self == PLAIN_MARKDOWN:
+            return None
+        return self._asdict() | {"include": list(self.include), "exclude": list(self.exclude)}
 
 
 PLAIN_MARKDOWN = DocumentRules()

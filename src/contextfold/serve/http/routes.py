@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from contextfold import __version__
-from contextfold.common.canonical import encode
+from contextfold.common.canonical import Encodable, encode
 from contextfold.common.exception_location import place_of
 from contextfold.errors import FoldError, StoreUnavailable
 from contextfold.serve.api import HttpApi
@@ -133,7 +133,7 @@ class StatusPages:
     async def daemon(self, _request: Request) -> Response:
         """The daemon's version and start, when each host last reported, and when the proxy last forwarded a request."""
         metrics = self._services.metrics
-        body = {
+        body: dict[str, Encodable] = {
             "version": __version__,
             "started_at": self._started_at,
             "hosts": {host: _rfc3339(at_s) for host, at_s in sorted(metrics.last_report_s.items())},

@@ -1,0 +1,1 @@
+"""A cache as one file, for sharing."""

@@ -1,0 +1,338 @@
+"""A build over an existing cache takes over what did not change, and gives the bytes of a build from nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import contextfold
+from contextfold import open_cache
+from contextfold.errors import CacheExists, NoDocuments, SourceInvalid
+from contextfold.resolve import pack as packs
+from contextfold.resolve.cache import CacheFolder
+from contextfold.resolve.rebuild import previous
+from tests.support.machine import ROOT, Call, ids, times, write_files
+
+KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
+MOMENT = "2026-01-02T03:04:05Z"
+
+names = st.sampled_from(["a.md", "B.md", "b.md", "c/d.md", "e.html", "F.HTML", "g.ipynb", "h.py", "i.txt", "z.md"])
+texts = st.sampled_from(
+    ["", "one", "two words", "<h1>T</h1><p>x", '{"cells": []}', "three\n# more", "\0", "word " * 50]
+)
+edits = st.lists(st.tuples(names, texts | st.none()), max_size=5)
+
+
+def content_of(cache: Path) -> dict[str, bytes]:
+    """Every file of a cache; of the table, without what its files look like on this disk."""
+    files = {str(path.relative_to(cache)): path.read_bytes() for path in cache.rglob("*") if path.is_file()}
+    table = packs.decode_pack(files.pop("pack/table"))
+    empty = table._replace(frame=table.frame[:0], fingerprints=table.fingerprints[:0])
+    return files | {"pack/table": empty.to_bytes()}
+
+
+def is_as_built(cache: Path) -> bool:
+    folder = CacheFolder(os.fsencode(cache))
+    pack = folder.pack()
+    return pack is not None and folder.is_as_built(pack)
+
+
+@given(rounds=st.lists(edits, min_size=1, max_size=5), kinds=st.sampled_from(["text", "markdown"]))
+@settings(max_examples=times(25, 1500))
+def test_any_edits_give_the_cache_of_a_build_from_nothing(
+    rounds: list[list[tuple[str, str | None]]], kinds: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    work = tmp_path_factory.mktemp("edits")
+    write_files(work / "docs", {"always.md": "always", "z2.md": "last"})
+    with pytest.MonkeyPatch.context() as patch:
+        # Segments of a few documents, so that some are taken over.
+        patch.setattr(packs, "SEGMENT_MIN_DOCUMENTS", 1)
+        patch.setattr(packs, "SEGMENT_ENDS_IN", 2)
+        for number, changes in enumerate(rounds):
+            for name, text in changes:
+                path = work / "docs" / name
+                if text is not None:
+                    write_files(work / "docs", {name: text})
+                elif path.exists():
+                    path.unlink()
+            outcomes = []
+            for cache in ("again", f"new{number}"):
+                try:
+                    force = kinds == "markdown"
+                    contextfold.build(work / "docs", work / cache, kinds=kinds, force=force, created_at=MOMENT)
+                    outcomes.append("built")
+                except SourceInvalid as problem:
+                    outcomes.append(problem.reason)
+            assert outcomes[0] == outcomes[1]
+            if outcomes == ["built", "built"]:
+                assert content_of(work / "again") == content_of(work / f"new{number}")
+                assert open_cache(work / "again").verify().faults == ()
+
+
+def test_one_changed_file_leaves_the_other_files_and_segments_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs = write_files(tmp_path / "docs", {f"{n:04}.md": f"word{n} text" for n in range(1500)})
+    monkeypatch.setattr(packs, "SEGMENT_ENDS_IN", 64)
+    contextfold.build(docs, tmp_path / "c", created_at=MOMENT)
+    inodes = {path.name: path.stat().st_ino for path in (tmp_path / "c" / "documents").iterdir()}
+    (docs / "0700.md").write_text("changed")
+    report = contextfold.build(docs, tmp_path / "c", created_at=MOMENT)
+    after = {path.name: path.stat().st_ino for path in (tmp_path / "c" / "documents").iterdir()}
+    assert len(set(inodes.items()) & set(after.items())) == 1499
+    assert 0 < report.reused < 1500
+    assert is_as_built(tmp_path / "c")
+    contextfold.build(docs, tmp_path / "new", created_at=MOMENT)
+    assert content_of(tmp_path / "c") == content_of(tmp_path / "new")
+
+
+def test_nothing_changed_leaves_the_cache_where_it_is(tmp_path: Path) -> None:
+    docs = write_files(tmp_path / "docs", {"a.md": "a", "b.html": "<p>b"})
+    assert contextfold.build(docs).is_changed
+    before = (docs / ".context-cache" / "manifest.json").stat()
+    os.utime(docs / "a.md")
+    assert not contextfold.build(docs).is_changed
+    assert (docs / ".context-cache" / "manifest.json").stat() == before
+    assert contextfold.build(docs, force=True).is_changed
+
+
+@pytest.mark.parametrize("damage", ["table", "postings", "sources", "document", "manifest", "source of a document"])
+def test_damaged_caches_are_made_anew_not_taken_over(damage: str, tmp_path: Path) -> None:
+    docs = write_files(tmp_path / "docs", {"A.md": "a b c", "b.html": "<p>b", "c.md": "c"})
+    cache = docs / ".context-cache"
+    contextfold.build(docs, created_at=MOMENT)
+    expected = content_of(cache)
+    match damage:
+        case "document":
+            path = next((cache / "documents").iterdir())
+            path.write_bytes(path.read_bytes()[:-1] + b" }")
+        case "source of a document":
+            for path in (cache / "documents").iterdir():
+                path.write_bytes(path.read_bytes().replace(b'"A.md"', b'"a.MD"'))
+        case "manifest":
+            (cache / "manifest.json").write_text("{}")
+        case file:
+            raw = bytearray((cache / "pack" / file).read_bytes())
+            raw[len(raw) // 2] ^= 1
+            (cache / "pack" / file).write_bytes(raw)
+    write_files(docs, {"c.md": "changed"})
+    contextfold.build(docs, created_at=MOMENT)
+    write_files(docs, {"c.md": "c"})
+    contextfold.build(docs, created_at=MOMENT)
+    assert content_of(cache) == expected
+    assert open_cache(cache).verify().faults == ()
+
+
+def test_a_path_that_changes_its_case_alone_is_taken_anew(tmp_path: Path) -> None:
+    docs = write_files(tmp_path / "docs", {"Readme.md": "x", "other.md": "y"})
+    contextfold.build(docs, tmp_path / "c", created_at=MOMENT)
+    (docs / "Readme.md").rename(docs / "README.md")
+    (docs / "other.md").write_text("z")
+    contextfold.build(docs, tmp_path / "c", created_at=MOMENT)
+    contextfold.build(docs, tmp_path / "new", created_at=MOMENT)
+    assert content_of(tmp_path / "c") == content_of(tmp_path / "new")
+
+
+def test_a_file_system_without_links_gives_the_same_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docs = write_files(tmp_path / "docs", {"a.md": "a", "b.md": "b"})
+    contextfold.build(docs, tmp_path / "c", created_at=MOMENT)
+    (docs / "b.md").write_text("changed")
+    monkeypatch.setattr(previous.PreviousCache, "link", lambda *_: False)
+    contextfold.build(docs, tmp_path / "c", created_at=MOMENT)
+    contextfold.build(docs, tmp_path / "new", created_at=MOMENT)
+    assert content_of(tmp_path / "c") == content_of(tmp_path / "new")
+    assert is_as_built(tmp_path / "c")
+
+
+def test_a_failed_rebuild_leaves_the_old_cache_vouched_for(tmp_path: Path, call: Call) -> None:
+    docs = write_files(tmp_path / "docs", {"a.md": "a", "b.md": "b"})
+    assert call("build", "--sources", docs, "--cache", tmp_path / "c").code == 0
+    write_files(docs, {"z.md": b"\xff"})
+    assert call("build", "--sources", docs, "--cache", tmp_path / "c", "--force").code == 5
+    assert is_as_built(tmp_path / "c")
+
+
+@pytest.mark.parametrize("exchange", ["exchange", "no-exchange"])
+def test_a_rebuild_killed_at_any_step_leaves_the_old_cache_or_the_new(exchange: str, tmp_path: Path) -> None:
+    docs = write_files(tmp_path / "docs", {"a.md": "a", "b.html": "<p>b", "c.md": "old"})
+    contextfold.build(docs)
+    shutil.copytree(docs, tmp_path / "start", symlinks=True)
+    outcomes = set()
+    for step in range(1, 1000, times(9, 1)):
+        shutil.rmtree(docs)
+        shutil.copytree(tmp_path / "start", docs, symlinks=True)
+        contextfold.build(docs, force=True)  # so that its files are vouched for and will be linked
+        (docs / "c.md").write_text("new")
+        done = subprocess.run(
+            [sys.executable, KILLER, exchange, str(step), "build", docs], capture_output=True, timeout=60, check=False
+        )
+        if exchange == "exchange" or (docs / ".context-cache").exists():
+            cache = open_cache(docs / ".context-cache")
+            assert cache.verify().faults == ()
+            outcomes.add({d.id: d.content for d in cache.resolve("x", 100).documents}["c.md"])
+        contextfold.build(docs)
+        assert not [name for name in os.listdir(docs) if "contextfold" in name]
+        assert is_as_built(docs / ".context-cache")
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL
+    else:
+        pytest.fail("the build never ran to its end")
+    assert outcomes == {"old", "new"}
+
+
+class TestOptionsThatACacheRemembers:
+    def test_a_later_build_without_options_agrees(self, tmp_path: Path, call: Call) -> None:
+        docs = write_files(
+            tmp_path / "docs", {"a.md": "a", "b.rst": "b", "c/d.md": "d", ".gitignore": "/x.md", "x.md": ""}
+        )
+        argv = ("build", "--sources", docs, "--cache", tmp_path / "c")
+        assert call(*argv, "--include", "*.rst", "--exclude", "c/", "--gitignore").code == 0
+        assert ids(tmp_path / "c") == ["a.md", "b.rst"]
+        assert call(*argv, "--force").code == 0
+        assert ids(tmp_path / "c") == ["a.md", "b.rst"]
+        assert call(*argv, "--force", "--exclude", "a.md").code == 0
+        assert ids(tmp_path / "c") == ["c/d.md", "x.md"]
+        assert call(*argv, "--force", "--defaults").code == 0
+        assert ids(tmp_path / "c") == ["a.md", "c/d.md", "x.md"]
+        assert "build_options" not in (tmp_path / "c" / "manifest.json").read_text()
+
+    def test_an_exclude_takes_back_what_a_gitignore_says(self, tmp_path: Path) -> None:
+        docs = write_files(tmp_path / "docs", {".gitignore": "*.md", "a.md": "a", "b.txt": "b"})
+        contextfold.build(docs, tmp_path / "c", exclude=["!a.md"])
+        assert ids(tmp_path / "c") == ["a.md", "b.txt"]
+
+    @pytest.mark.parametrize("pattern", ["", " ", "!", "/", "a\nb", "\ud800", "x" * 5000])
+    def test_what_is_no_pattern_is_refused(self, pattern: str, tmp_path: Path) -> None:
+        docs = write_files(tmp_path / "docs", {"a.md": "a"})
+        with pytest.raises(SourceInvalid):
+            contextfold.build(docs, include=[pattern])
+
+    def test_a_manifest_with_odd_options_is_read_and_its_options_are_not(self, tmp_path: Path) -> None:
+        docs = write_files(tmp_path / "docs", {"a.md": "a"})
+        contextfold.build(docs)
+        manifest = docs / ".context-cache" / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"gitignore": true', '"gitignore": 5'))
+        assert open_cache(docs / ".context-cache").verify().faults == ()
+        contextfold.build(docs)
+        assert '"gitignore": true' in manifest.read_text()
+
+
+class TestAFolderForPeople:
+    def test_kinds_of_text_are_taken_and_the_rest_is_counted(self, tmp_path: Path) -> None:
+        docs = write_files(
+            tmp_path / "docs",
+            {
+                **dict.fromkeys(["a.md", "B.MDX", "c.markdown", "d.txt", "e.rst", "f.adoc", "g.org", "Makefile"], "x"),
+                "h.html": "<h1>H</h1>",
+                "i.ipynb": '{"cells": []}',
+                "src/j.py": "x = 1",
+                "broken.ipynb": "{",
+                "binary.txt": b"a\0b",
+                "latin.md": b"caf\xe9",
+                "huge.txt": b"x" * (9 << 20),
+                "app.min.js": "x",
+                "long.js": "x" * 6000,
+                "made.go": "// Code generated by tool. DO NOT EDIT.",
+                "picture.png": "x",
+                "node_modules/k.md": "x",
+                "env/pyvenv.cfg": "",
+                "env/l.py": "x",
+                ".git/m.md": "x",
+                ".context-cache-like/n.md": "x",
+            },
+        )
+        report = contextfold.build(docs)
+        assert ids(docs / ".context-cache") == sorted(
+            [
+                "a.md",
+                "b.mdx",
+                "c.markdown",
+                "d.txt",
+                "e.rst",
+                "f.adoc",
+                "g.org",
+                "h.html",
+                "i.ipynb",
+                "makefile",
+                "src/j.py",
+                ".context-cache-like/n.md",
+            ]
+        )
+        assert report.left_out == {
+            "broken notebooks": 1,
+            "binary": 1,
+            "not UTF-8": 1,
+            "larger than 8 MiB": 1,
+            "generated": 3,
+            "of another kind": 1,
+            "folders that programs fill": 2,
+        }
+        (page,) = [d for d in open_cache(docs / ".context-cache").resolve("H", 9).documents if d.id == "h.html"]
+        assert page.content == "# H\n"
+
+    def test_gitignore_files_are_followed_from_the_root_of_the_repository_on(self, tmp_path: Path) -> None:
+        repository = write_files(
+            tmp_path / "repository",
+            {
+                ".git/HEAD": "",
+                ".gitignore": "*.tmp.md\n/docs/built/\n",
+                "docs/.gitignore": "draft*\n!draft-kept.md\n",
+                "docs/a.md": "",
+                "docs/b.tmp.md": "",
+                "docs/built/c.md": "",
+                "docs/draft.md": "",
+                "docs/draft-kept.md": "",
+                "docs/sub/.gitignore": "!b.tmp.md",
+                "docs/sub/b.tmp.md": "",
+                "docs/sub/built/d.md": "",
+            },
+        )
+        contextfold.build(repository / "docs", tmp_path / "c")
+        assert ids(tmp_path / "c") == ["a.md", "draft-kept.md", "sub/b.tmp.md", "sub/built/d.md"]
+
+    def test_the_default_cache_hides_itself_from_git_and_is_no_document(self, tmp_path: Path, call: Call) -> None:
+        docs = write_files(tmp_path / "docs", {"a.md": "a"})
+        for _ in range(2):
+            ran = call("build", docs, "--include", "*.json")
+            assert (ran.code, ran.out) == (0, b"")
+            assert ids(docs / ".context-cache") == ["a.md"]
+        assert (docs / ".context-cache" / ".gitignore").read_text() == "*\n"
+        assert call("verify", "--cache", docs / ".context-cache").code == 0
+
+    def test_two_files_with_one_id_leave_one(self, tmp_path: Path) -> None:
+        docs = write_files(tmp_path / "docs", {"A.md": "1", "a.md": "2"})
+        assert contextfold.build(docs).left_out == {"with the id of another file": 1}
+        assert ids(docs / ".context-cache") == ["a.md"]
+
+    def test_a_folder_without_documents_is_an_error(self, tmp_path: Path, call: Call) -> None:
+        docs = write_files(tmp_path / "docs", {"a.png": "x"})
+        ran = call("build", docs)
+        assert ran.code == 5
+        assert "1 of another kind" in ran.err
+        assert os.listdir(docs) == ["a.png"]
+        with pytest.raises(NoDocuments):
+            contextfold.build(docs)
+        assert call("build", "--sources", docs, "--cache", tmp_path / "c").code == 0  # the first version's contract
+
+    def test_a_cache_of_somebody_else_is_replaced_by_force_only(self, sources: Path, cache: Path) -> None:
+        with pytest.raises(CacheExists):
+            contextfold.build(sources, cache)
+        contextfold.build(sources, cache, force=True)
+        contextfold.build(sources, cache)
+
+    def test_what_was_left_out_is_said_in_a_pipe_too(self, tmp_path: Path, call: Call) -> None:
+        docs = write_files(tmp_path / "docs", {"a.md": "a", "b.txt": b"\0"})
+        assert "1 binary" in call("build", docs).err
+
+    @pytest.mark.parametrize("argv", [[], ["--cache", "c"], ["docs", "--sources", "docs"]])
+    def test_the_folder_is_named_in_one_way(self, argv: list[str], call: Call) -> None:
+        assert call("build", *argv).code == 1
