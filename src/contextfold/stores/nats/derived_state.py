@@ -93,7 +93,7 @@ class DerivedState:
         state = await self._js.last(self._names.state, subject)
         event = await self._js.last(self._names.events, f"{session}.events.>")
         revision = records.revision_in(state.headers if state else {})
-        progress.states[position] = (state.seq, revision) if state else NO_STATE
+        progress.states[subject] = (state.seq, revision) if state else NO_STATE
         progress.event_n, progress.event_seq = (_number(event), event.seq) if event else (0, 0)
         return revision
 
