@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,13 @@ def served(folder: Path, *argv: str, **env: str) -> Iterator[HttpAgent]:
         assert running.stop() == 0
 
 
+def reported(agent: HttpAgent) -> Any:
+    """What the daemon answers to the report of a tool call in the project /p."""
+    hook = {"hook_event_name": "PostToolUse", "session_id": "s", "cwd": "/p", "tool_name": "Read"}
+    body = json.dumps({**hook, "tool_response": "", "tool_use_id": "u"}).encode()
+    return agent.http.ask("POST", "/hooks/claude-code", body, {"content-type": "application/json"}).json
+
+
 class TestWhatTheyChange:
     @covers("folding.md#counter")
     def test_another_counter_counts_and_is_named(self, tmp_path: Path) -> None:
@@ -66,13 +74,10 @@ class TestWhatTheyChange:
     def test_the_branchs_limit_and_whether_it_is_told(self, tmp_path: Path) -> None:
         with served(tmp_path / "limited", CONTEXT_BRANCH_LIMIT_TOKENS="7") as agent:
             agent.call("context_branch", description="d", prompt="p" * 40, project_path="/p")
-            assert "is at its limit: 10 of 7 tokens" in agent.result["content"][1]["text"]
+            assert "10 of 7 tokens" in json.dumps(reported(agent))
         with served(tmp_path / "silent", "--branch-reminder", "off") as agent:
             agent.call("context_branch", description="d", prompt="p" * 40, project_path="/p")
-            assert len(agent.result["content"]) == 1
-            hook = {"hook_event_name": "PostToolUse", "session_id": "s", "cwd": "/p", "tool_name": "Read"}
-            body = json.dumps({**hook, "tool_response": "x", "tool_use_id": "u"}).encode()
-            assert agent.http.ask("POST", "/hooks/claude-code", body, {"content-type": "application/json"}).json == {}
+            assert reported(agent) == {}
 
     def test_branches_per_session(self, tmp_path: Path) -> None:
         with served(tmp_path, CONTEXT_BRANCHES_PER_SESSION="1") as agent:

@@ -242,7 +242,7 @@ def _store_path(values: _Values) -> str:
 
 
 def _nats_settings(values: _Values) -> NatsSettings | None:
-    """None where the store is a file. Settings of NATS are then in nobody's way, unless NATS was plainly meant."""
+    """The settings of NATS; None where the store is a file, and then an option for NATS is an error."""
     store = values.get("store")
     if store.partition("://")[0].lower() not in NATS_SCHEMES:
         if idle := [name for name in NATS if values.is_given(name, as_option=bool(store))]:

@@ -232,11 +232,11 @@ class TestTheLineOfState:
         assert told.endswith("tokens (50 %, medium).")
         assert "\n" not in told
 
-    def test_is_not_told_twice_with_a_result_that_has_it(self, agent: HookedAgent) -> None:
+    def test_is_not_in_the_answer_to_a_call_of_our_own_tools(self, agent: HookedAgent) -> None:
         agent.calls("context_branch", description="d", prompt="p")
         answer = agent.mcp.call("context_list_branches", project_path=agent.folder)
         assert answer["active_branches"] == 1
-        assert len(agent.mcp.result["content"]) == 2
+        assert len(agent.mcp.result["content"]) == 1
         assert agent.uses(f"{OURS}context_list_branches", agent.mcp.result["content"]).json == {}
         assert agent.uses("Read").json
 

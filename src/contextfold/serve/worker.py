@@ -1,8 +1,8 @@
-"""A process of its own that does the work, one request at a time, and can be ended when a request takes too long.
+"""A worker process that handles one request at a time, and is killed when a request takes too long.
 
-A thread could not be ended: it would keep its files, its memory and the interpreter's lock. The worker lives as long as
-it answers in time, so it keeps what it has learned; after a time-out it is killed, and the next request gets a new one.
-Knows bytes, not what they ask for. Pipes only: it runs where sockets are forbidden.
+A thread cannot be killed: it would keep its files, its memory and the interpreter's lock. The worker lives as long as
+it answers in time, so its caches stay warm; after a timeout it is killed, and the next request gets a new one. Knows
+bytes, not what they ask for. It uses pipes only, so it runs where sockets are forbidden.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 LENGTH_BYTES = 8
 CHUNK_BYTES = 1 << 20
 PIPE_BYTES = 1 << 20
-UNREAPED_MAX = 8  # killed, but held by the kernel: past this number no new one is made
-OWN_GRACE_S = 1.0  # after the time-out the worker ends itself, should its parent be gone
+# Workers that were killed and that the kernel has not ended yet. Beyond this number no new one is started.
+UNREAPED_MAX = 8
+# The worker ends itself this long after the timeout, in case its parent is gone.
+OWN_GRACE_S = 1.0
 
 
 class WorkerFailed(Exception):
-    """No answer: the request took too long, or the worker died of it."""
+    """There is no response: the request took too long, or the worker died."""
 
 
 class Worker:
@@ -37,14 +39,15 @@ class Worker:
         self._killed: list[int] = []
 
     def ask(self, request: bytes, timeout_s: float) -> bytes:
-        """The worker's answer; WorkerFailed if there is none in time."""
+        """The worker's response; WorkerFailed if there is none in time."""
         self._reap()
         deadline = time.monotonic() + timeout_s
         frame = len(request).to_bytes(LENGTH_BYTES, "little") + request
         try:
             try:
                 self._send(frame, deadline, timeout_s)
-            except BrokenPipeError:  # it died since the last request, through no fault of this one
+            except BrokenPipeError:
+                # It died since the last request, which this one did not cause.
                 self.stop()
                 self._send(frame, deadline, timeout_s)
             length = int.from_bytes(self._receive(LENGTH_BYTES, deadline), "little")
@@ -62,7 +65,8 @@ class Worker:
             try:
                 os.kill(process, signal.SIGKILL)
             except ProcessLookupError:
-                return  # gone, and reaped by somebody else
+                # It has ended, and the system has reaped it.
+                return
             self._killed.append(process)
         self._reap()
 
@@ -120,7 +124,8 @@ class Worker:
 def _is_reaped(process: int) -> bool:
     try:
         return os.waitpid(process, os.WNOHANG)[0] != 0
-    except ChildProcessError:  # the system does it where SIGCHLD is ignored
+    except ChildProcessError:
+        # The system reaps children where SIGCHLD is ignored.
         return True
 
 
@@ -130,7 +135,7 @@ def _wait(descriptor: int, event: int, deadline: float) -> None:
 
 
 def _widen(pipe: int) -> None:
-    """A large answer then takes fewer turns; where it cannot be had, it takes more."""
+    """Enlarge a pipe's buffer where the system allows it, so that a large response takes fewer turns."""
     try:
         import fcntl
 
@@ -140,8 +145,9 @@ def _widen(pipe: int) -> None:
 
 
 def _work(requests: int, answers: int, respond: Callable[[bytes], bytes], timeout_s: float) -> None:
-    """The worker's life: until its parent closes the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's interrupt is for the parent
+    """Answer requests until the parent closes the pipe."""
+    # The terminal's interrupt is for the parent.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     while len(head := _read(requests, LENGTH_BYTES)) == LENGTH_BYTES:
         request = _read(requests, int.from_bytes(head, "little"))

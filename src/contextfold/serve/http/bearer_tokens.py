@@ -3,8 +3,8 @@
     # a comment
     alice sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 
-The tokens themselves are nowhere at rest, and no message quotes a line: somebody may have pasted a token into it. Knows
-files and hashes, nothing of HTTP. The standard library alone, because `context token` starts on that.
+The tokens themselves are not stored, and no message quotes a line, which may contain a token by mistake. Knows files
+and hashes, nothing of HTTP. It imports the standard library alone, because `context token` starts on that.
 """
 
 from __future__ import annotations
@@ -26,11 +26,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-LOCAL_OWNER = "local"  # who calls where no tokens are configured
-PREFIX = "ctx_"  # by which people and secret scanners recognise one
+# The owner where no tokens are configured.
+LOCAL_OWNER = "local"
+# People and secret scanners recognise a token by it.
+PREFIX = "ctx_"
 RANDOM_BYTES = 32
-TOKEN_MAX_CHARS = 512  # of what a caller sends; ours are 47
-FILE_MAX_BYTES = 4 << 20  # some forty thousand tokens
+# Of what a caller sends; our tokens have 47.
+TOKEN_MAX_CHARS = 512
+# About forty thousand tokens.
+FILE_MAX_BYTES = 4 << 20
 OWNER_ONLY = 0o600
 GROUP_AND_OTHERS = 0o077
 STAGED_SUFFIX = ".contextfold-new"
@@ -46,12 +50,12 @@ _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOC
 
 
 def mint() -> str:
-    """A token that nobody can guess."""
+    """A new random token."""
     return PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
 
 
 def hashed(token: str) -> str:
-    """What is kept of a token. One round is enough: there is nothing to guess in 32 random bytes."""
+    """The hash of a token. One round is enough, because 32 random bytes cannot be guessed."""
     return "sha256:" + hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -93,25 +97,25 @@ def _entry(words: list[str], where: str) -> tuple[str, str]:
 
 
 class TokenFile:
-    """Who a token belongs to, by what the file says now.
+    """The owners of tokens, by the present content of the file.
 
-    While the file is missing, unreadable or malformed nobody is let in; `tell` hears of it once for each state of the
-    file, because look-ups are many.
+    While the file is missing, unreadable or malformed, no token is valid; `report` is called once for each state of the
+    file.
     """
 
-    def __init__(self, path: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, path: str, report: Callable[[str], None]) -> None:
         self._path = path
-        self._tell = tell
+        self._report = report
         self._owners: Mapping[str, str] = {}
         self._seen: tuple[int, ...] | None = None
-        self._told = ""
+        self._reported = ""
         self._owners, self._seen = _load(path)
 
     def __len__(self) -> int:
         return len(self._owners)
 
     def owner_of(self, token: str) -> str | None:
-        """Whose token this is. The digest is what is compared, so the time it takes tells nothing of a token."""
+        """The owner of a token. Digests are compared, so the time it takes reveals nothing about a token."""
         self._refresh()
         return self._owners.get(hashed(token)) if len(token) <= TOKEN_MAX_CHARS else None
 
@@ -127,13 +131,13 @@ class TokenFile:
             problem = str(_unreadable(self._path, refusal))
         if problem:
             self._owners, self._seen = {}, None
-        if problem != self._told:
-            self._tell(f"nobody is let in: {problem}" if problem else f"{self._path} is in order again")
-        self._told = problem
+        if problem != self._reported:
+            self._report(f"nobody is let in: {problem}" if problem else f"{self._path} is in order again")
+        self._reported = problem
 
 
 def _load(path: str) -> tuple[dict[str, str], tuple[int, ...] | None]:
-    """The owners by hash, and what the file looks like as long as they hold."""
+    """The owners by hash, and the identity of the file for which they are valid."""
     try:
         descriptor = os.open(path, _READ_FLAGS)
     except OSError as problem:
@@ -165,7 +169,7 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
         status.st_ino,
         status.st_size,
         status.st_mtime_ns,
-        status.st_ctime_ns,  # tells of a changed mode as well
+        status.st_ctime_ns,
     )
 
 
@@ -178,11 +182,12 @@ def _unreadable(path: str, problem: OSError) -> SettingsError:
 def add(path: str, owner: str) -> str:
     """A new token for an owner, its hash in the file; every other line stays as it is, to the byte.
 
-    A daemon reads the file at any moment and lets nobody in while it is half written. So the new text is put in place
-    in one step, and whoever comes second waits.
+    A daemon may read the file at any moment, and accepts no token while it is malformed. So the new text replaces the
+    old one in one step, and a second writer waits.
     """
     check_owner(owner)
-    real = os.path.realpath(path)  # a link stays one; what it leads to is replaced
+    # A symbolic link stays; the file that it names is replaced.
+    real = os.path.realpath(path)
     token = mint()
     with signals.held_back():
         try:
@@ -217,7 +222,7 @@ def _replace(real: str, line: bytes) -> None:
 
 
 def _current(real: str) -> tuple[bytes, os.stat_result | None]:
-    """What the file holds now, once it is known to be in order."""
+    """The content of the file, checked."""
     try:
         descriptor = os.open(real, _READ_FLAGS)
     except FileNotFoundError:
@@ -233,7 +238,7 @@ def _current(real: str) -> tuple[bytes, os.stat_result | None]:
 
 
 def _take(staged: str) -> int:
-    """The staging file, ours alone. One without a holder is what a killed run left, and is taken over."""
+    """Open and lock the staging file. One without a lock is what a killed run left, and is reused."""
     import fcntl
 
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -245,7 +250,8 @@ def _take(staged: str) -> int:
             if os.path.samestat(os.fstat(descriptor), os.lstat(staged)):
                 return descriptor
         except (BlockingIOError, FileNotFoundError):
-            pass  # somebody holds it, or has just put it in place
+            # Another process has the lock, or has just renamed the file.
+            pass
         except BaseException:
             os.close(descriptor)
             raise

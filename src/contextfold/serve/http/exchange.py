@@ -21,7 +21,7 @@ from typing import Any
 
 from contextfold.serve.http.bearer_tokens import TokenFile
 from contextfold.serve.ops.metrics import Metrics
-from contextfold.serve.ops.tracing import NO_SPAN, Span
+from contextfold.serve.ops.tracing import NO_SPAN, TraceSpan
 from contextfold.serve.request_error import INTERNAL_ERROR_STATUS, RequestError, busy
 
 Scope = MutableMapping[str, Any]
@@ -193,7 +193,7 @@ class HttpExchange:
         # Whether this counts as a stream, and no longer as a request in flight.
         self.is_stream = False
         self.owner = NOBODY
-        self.span: Span = NO_SPAN
+        self.span: TraceSpan = NO_SPAN
         self.status = 0
         # The kind of the error that the edge answered with.
         self.refused = ""

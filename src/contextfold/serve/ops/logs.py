@@ -1,10 +1,10 @@
-"""What the daemon tells its operator: JSON on stderr, an object a line.
+"""The daemon's log: JSON on stderr, one object per line.
 
     {"at":"2026-07-28T12:00:00.000Z","level":"info","event":"http.request","method":"POST","route":"/mcp",…}
 
-What other packages log comes out in the same shape, but never in their words: their messages and exceptions may quote
-a request. Of those the logger, the level, the type and the place are told, which is enough to find the line. A stderr
-that nobody reads loses lines, and the next line that gets through says how many. Knows descriptors, nothing of HTTP.
+Records of other packages have the same shape, but not their messages, which may quote a request: the logger, the level,
+the exception's type and the line are logged. If stderr is not read, lines are lost, and the next line that can be
+written says how many. Knows descriptors, nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -28,18 +28,22 @@ if TYPE_CHECKING:
     Field = str | int | float | bool | None
 
 STDERR = 2
-LINE_MAX_BYTES = getattr(select, "PIPE_BUF", 512)  # what a pipe that can be written takes at once, whole
+# What a pipe takes at once, whole.
+LINE_MAX_BYTES = getattr(select, "PIPE_BUF", 512)
 VALUE_MAX_CHARS = 200
 FIELDS_MAX = 16
-LIBRARY_LEVEL = logging.WARNING  # below it other packages tell what we tell ourselves, or what was asked of us
-CUT = "ASGI callable returned without completing response."  # by us, on purpose, and told in a line of our own
+# Below this level, packages log what we log ourselves, or what a request contained.
+LIBRARY_LEVEL = logging.WARNING
+# uvicorn's record of a response that we cut on purpose and log ourselves.
+CUT_RECORD = "ASGI callable returned without completing response."
 
 _RESERVED = ("at", "level", "event")
-_json = json.JSONEncoder(separators=(",", ":"))  # ASCII, so that nothing in a value can end or forge a line
+# ASCII, so that nothing in a value can end or forge a line.
+_json = json.JSONEncoder(separators=(",", ":"))
 
 
-class _Stderr:
-    """Takes lines as long as somebody reads them."""
+class LogStream:
+    """Writes lines to stderr if it takes them at once, and counts those that are lost."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,11 +64,11 @@ class _Stderr:
             return False
 
 
-_stderr = _Stderr()
+_stderr = LogStream()
 
 
 def log(event: str, level: str = "info", **fields: Field) -> None:
-    """One line for the operator. Give it names and figures of ours, never what a caller sent."""
+    """Write one line. Its fields are names and figures of ours, never what a caller sent."""
     _stderr.write(_line(event, level, fields))
 
 
@@ -75,8 +79,8 @@ def _line(event: str, level: str, fields: Mapping[str, Field]) -> bytes:
         "level": level,
         "event": event[:VALUE_MAX_CHARS],
     }
-    kept = [(name, _bounded(value)) for name, value in fields.items() if name not in _RESERVED][:FIELDS_MAX]
-    line = _encoded(head | dict(kept))
+    others = [(name, _bounded(value)) for name, value in fields.items() if name not in _RESERVED][:FIELDS_MAX]
+    line = _encoded(head | dict(others))
     return line if len(line) <= LINE_MAX_BYTES else _encoded(head | {"cut": True})
 
 
@@ -90,11 +94,11 @@ def _bounded(value: Field) -> Field:
     return value if isinstance(value, int | float | None) else type(value).__name__
 
 
-class _Library(logging.Handler):
-    """Other packages' records, without their words."""
+class LibraryLogHandler(logging.Handler):
+    """Logs the records of other packages without their messages."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.msg == CUT:
+        if record.msg == CUT_RECORD:
             return
         fields: dict[str, Field] = {
             "logger": record.name,
@@ -107,10 +111,10 @@ class _Library(logging.Handler):
 
 
 def take_over() -> None:
-    """From now on all that goes to stderr goes as these lines. Call it once, before anything is opened."""
+    """Write everything that goes to stderr as lines of this log. Call it once, before any file is opened."""
     _fill_standard_descriptors()
     root = logging.getLogger()
-    root.handlers[:] = [_Library()]
+    root.handlers[:] = [LibraryLogHandler()]
     root.setLevel(LIBRARY_LEVEL)
     logging.raiseExceptions = False
     logging.captureWarnings(True)
@@ -123,7 +127,7 @@ def _uncaught(where: str, kind: type[BaseException], trace: TracebackType | None
 
 
 def _fill_standard_descriptors() -> None:
-    """Where one of the first three is closed, the next thing opened gets its number: log lines would go to a client."""
+    """Open those of the first three descriptors that are closed: else a connection gets the number of stderr."""
     for _ in range(STDERR + 1):
         opened = os.open(os.devnull, os.O_RDWR)
         if opened > STDERR:

@@ -1,7 +1,7 @@
-"""What the daemon counts, for Prometheus. Knows numbers and fixed names; no owner, project or session is a label.
+"""The daemon's metrics, for Prometheus. Knows numbers and fixed names; no owner, project or session is a label.
 
-Labels come from closed sets: a tool we do not have is `unknown`, a method nobody defined is `other`. A caller can
-therefore neither fill the memory with series nor write into them.
+Labels come from closed sets: a tool that does not exist is `unknown`, a method that is not HTTP's is `other`. So a
+caller can neither fill the memory with series nor write into them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from contextfold.common.record import Record
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
 UNKNOWN_TOOL = "unknown"
-RULES_MAX = 1000  # rule ids come from a file; one with more than this many is counted under `other`
-ROUTES_MAX = 200  # route templates likewise come from our own table
+# Ids of redaction rules come from a file. Those beyond this number are counted as `other`.
+RULES_MAX = 1000
+# Route templates come from our own table.
+ROUTES_MAX = 200
 HOSTS = ("claude-code", "cursor", "vscode")
 HOOK_OUTCOMES = ("recorded", "repeated", "ignored", "tied", "refused", "full", "lost")
-SOURCES = ("proxy", "hook", "reported")  # of an operation's figures
+# Where the figures of an operation come from.
+SOURCES = ("proxy", "hook", "reported")
 OPERATION_OUTCOMES = ("ok", "failed")
 BRANCH_CHANGES = ("created", "folded", "folded_unfinished", "discarded")
 APIS = ("anthropic", "openai-chat", "openai-responses")
@@ -33,8 +36,8 @@ SESSION_CHANGES = ("started", "rolled_back", "ended")
 DURATIONS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
-class Figure(Record):
-    """A figure as people read about it."""
+class MetricDescription(Record):
+    """A metric as the reference lists it."""
 
     name: str
     kind: str
@@ -43,10 +46,10 @@ class Figure(Record):
 
 
 class Metrics:
-    """Every figure of one daemon."""
+    """The metrics of one daemon."""
 
     def __init__(self, tools: Iterable[str]) -> None:
-        # Without this each counter has a second series, for when it was made, which nobody asks for.
+        # Without this each counter has a second series with the time at which it was made.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self._tools = frozenset(tools)
         self._rules: set[str] = set()
@@ -56,7 +59,7 @@ class Metrics:
         self.last_report_s: dict[str, float] = {}
         self.last_proxied_s: dict[str, float] = {}
         self._registry = CollectorRegistry()
-        self.figures: list[Figure] = []
+        self.figures: list[MetricDescription] = []
         ProcessCollector(registry=self._registry)
         self._gauge("contextfold_build_info", "What is running.", "version").labels(__version__).set(1)
         self._edge()
@@ -74,12 +77,14 @@ class Metrics:
         )
         self.in_flight = self._gauge("contextfold_http_requests_in_flight", "Requests being answered.")
         self.streams = self._gauge("contextfold_http_streams_open", "Event streams being sent, and proxied requests.")
-        self._refusals = self._counter("contextfold_http_refusals", "Requests refused at the edge, by why.", "reason")
+        self._refusals = self._counter(
+            "contextfold_http_refusals", "Requests refused at the edge, by reason.", "reason"
+        )
 
     def _calls_and_store(self) -> None:
-        self._calls = self._counter("contextfold_tool_calls", "Tool calls, by how they ended.", "tool", "outcome")
-        self._call_durations = self._histogram("contextfold_tool_duration_seconds", "Of tool calls.", "tool")
-        self._redactions = self._counter("contextfold_redactions", "Secrets taken out, by rule.", "rule")
+        self._calls = self._counter("contextfold_tool_calls", "Tool calls, by outcome.", "tool", "outcome")
+        self._call_durations = self._histogram("contextfold_tool_duration_seconds", "Duration of tool calls.", "tool")
+        self._redactions = self._counter("contextfold_redactions", "Secrets redacted, by rule.", "rule")
         self._store = self._counter(
             "contextfold_store_operations",
             "Attempts to append to a session: commit, conflict (decided again) or error.",
@@ -87,7 +92,7 @@ class Metrics:
         )
 
     def _sessions_and_branches(self) -> None:
-        """What agents did. Where a set of labels is small its series are there from the start: a rate needs a zero."""
+        """What agents did. Small sets of labels have their series from the start, because a rate needs a zero."""
         self._folded = self._counter("contextfold_tokens_folded", "Tokens of branches that were folded.")
         self._saved = self._gauge(
             "contextfold_tokens_saved",
@@ -124,12 +129,12 @@ class Metrics:
 
     def _hooks(self) -> None:
         self._reports = self._counter(
-            "contextfold_hook_reports", "Reports of agents' hosts, by what became of them.", "host", "outcome"
+            "contextfold_hook_reports", "Hook reports, by host and outcome.", "host", "outcome"
         )
         self._waiting = self._gauge("contextfold_hook_reports_waiting", "Reports received and not yet written.")
         self._write_durations = self._histogram(
             "contextfold_hook_write_duration_seconds",
-            "Of scrubbing, counting and committing what hosts reported, several reports at a time.",
+            "Duration of redacting, counting and committing hook reports, several at a time.",
         )
         for host in HOSTS:
             for outcome in HOOK_OUTCOMES:
@@ -256,15 +261,15 @@ class Metrics:
         return prometheus_client.generate_latest(self._registry), prometheus_client.CONTENT_TYPE_LATEST
 
     def _counter(self, name: str, help: str, *labels: str) -> Counter:
-        self.figures.append(Figure(f"{name}_total", "counter", labels, help))
+        self.figures.append(MetricDescription(f"{name}_total", "counter", labels, help))
         return Counter(name, help, labels, registry=self._registry)
 
     def _gauge(self, name: str, help: str, *labels: str) -> Gauge:
-        self.figures.append(Figure(name, "gauge", labels, help))
+        self.figures.append(MetricDescription(name, "gauge", labels, help))
         return Gauge(name, help, labels, registry=self._registry)
 
     def _histogram(self, name: str, help: str, *labels: str) -> Histogram:
-        self.figures.append(Figure(name, "histogram", labels, help))
+        self.figures.append(MetricDescription(name, "histogram", labels, help))
         return Histogram(name, help, labels, buckets=DURATIONS_S, registry=self._registry)
 
 

@@ -1,4 +1,4 @@
-"""Spans for OpenTelemetry, where an endpoint is configured; otherwise a None, and a span that does nothing.
+"""Spans for OpenTelemetry, where an endpoint is configured; otherwise the tracer is None and spans do nothing.
 
     POST /mcp                        http.request.method, http.route, http.response.status_code, contextfold.refused
     └── tools/call context_branch    contextfold.tool, contextfold.outcome
@@ -7,11 +7,11 @@
     ├── store commit
     └── hook reports                 contextfold.host, contextfold.outcome, contextfold.reports (how many)
 
-Attributes come from closed sets of our own names, as the labels of the metrics do; nothing of a request is in a span
-but the ids of the trace it belongs to (`traceparent`; `tracestate` is the caller's text and is not taken). An error is
-a status without words. A thread of its own exports; a collector that is away costs spans, never an answer. Of
-opentelemetry this module imports nothing before it is asked for a tracer, and it never sets the process-wide one:
-what other packages would trace holds what was sent to them.
+Attributes come from closed sets of our own names, as the labels of the metrics do. Of a request a span has only the ids
+of the trace it belongs to (`traceparent`; `tracestate` is the caller's text and is ignored). An error is a status
+without a message. A thread exports the spans; a collector that is unavailable costs spans, never a response.
+opentelemetry is imported when the first tracer is made. The process-wide tracer is never set, because spans of other
+packages contain what was sent to them.
 """
 
 from __future__ import annotations
@@ -43,17 +43,20 @@ if TYPE_CHECKING:
     from contextfold.fold.store import Commit, CommitReceipt, Store
 
 TRACES_PATH = "/v1/traces"
-QUEUE_SPANS = 2048  # that wait to be exported; what comes then takes the place of the oldest
+# Spans that wait to be exported. A further one takes the place of the oldest.
+QUEUE_SPANS = 2048
 BATCH_SPANS = 512
 EXPORT_EVERY_MS = 2000
 EXPORT_TIMEOUT_S = 10.0
-CLOSE_S = 2.0  # for the last spans, once the daemon has answered everybody
+# For the last spans, after the last response.
+CLOSE_S = 2.0
 SERVER_ERROR = 500
-UNNAMED_SERVICE = "unknown_service"  # how opentelemetry begins the name of who has none
+# How opentelemetry begins the name of a service that has none.
+UNNAMED_SERVICE = "unknown_service"
 
 
-class Span:
-    """What a place in the code may say of what it does, as long as the `with` around it lasts. This one is off."""
+class TraceSpan:
+    """A span that is open as long as the `with` around it lasts. This one records nothing."""
 
     __slots__ = ()
 
@@ -66,25 +69,25 @@ class Span:
         pass
 
     def answered(self, method: str, route: str, status: int, refused: str) -> None:
-        """How a request ended: names of ours only."""
+        """Record how a request ended, with names of ours only."""
 
     def called(self, tool: str, outcome: str) -> None:
-        """Which tool it was, and `ok` or an error's code."""
+        """Record a tool's name, and `ok` or an error's code."""
 
 
-NO_SPAN = Span()
+NO_SPAN = TraceSpan()
 
 
-def request_span(tracer: Tracer | None, headers: Iterable[tuple[bytes, bytes]]) -> Span:
+def request_span(tracer: Tracer | None, headers: Iterable[tuple[bytes, bytes]]) -> TraceSpan:
     return NO_SPAN if tracer is None else tracer.request(headers)
 
 
-def tool_span(tracer: Tracer | None) -> Span:
+def tool_span(tracer: Tracer | None) -> TraceSpan:
     return NO_SPAN if tracer is None else tracer.child("tools/call")
 
 
-class _OpenSpan(Span):
-    """A span that is the parent of those begun within it."""
+class ExportedSpan(TraceSpan):
+    """A span that is exported, and the parent of those that begin within it."""
 
     __slots__ = ("_otel", "_outcome", "_token")
 
@@ -148,13 +151,13 @@ class Tracer:
             raise SettingsError(
                 "traces need the package's `otel` extra: pip install 'contextfold[otel]', or leave the endpoint out"
             ) from None
-        # Its failures are told by `_Told`, once each; as it tells them they hold texts, and come with every try.
+        # LoggedExporter logs failures once. The library's own records contain texts, and repeat at every try.
         library = logging.getLogger("opentelemetry")
         library.propagate = False
         library.addHandler(logging.NullHandler())
         url = endpoint.rstrip("/").removesuffix(TRACES_PATH) + TRACES_PATH
         resource = Resource.create()
-        exporter = cast("SpanExporter", _Told(OTLPSpanExporter(url, timeout=EXPORT_TIMEOUT_S)))
+        exporter = cast("SpanExporter", LoggedExporter(OTLPSpanExporter(url, timeout=EXPORT_TIMEOUT_S)))
         if str(resource.attributes[SERVICE_NAME]).startswith(UNNAMED_SERVICE):
             resource = resource.merge(Resource({SERVICE_NAME: "contextfold", SERVICE_VERSION: __version__}))
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -165,14 +168,14 @@ class Tracer:
         self._otel = trace
         self._propagator = TraceContextTextMapPropagator()
 
-    def request(self, headers: Iterable[tuple[bytes, bytes]]) -> _OpenSpan:
+    def request(self, headers: Iterable[tuple[bytes, bytes]]) -> ExportedSpan:
         """A request's span, below the caller's if the request says so. Its name comes when its route is known."""
         parents = [value.decode("latin-1") for name, value in headers if name == b"traceparent"]
         carrier = {"traceparent": parents[0]} if len(parents) == 1 else {}
         context = self._propagator.extract(carrier, self._under(None))
         return self._begin("request", context, self._otel.SpanKind.SERVER)
 
-    def child(self, name: str) -> _OpenSpan:
+    def child(self, name: str) -> ExportedSpan:
         """`name` is one of ours."""
         return self._begin(name, self._under(_current.get()), self._otel.SpanKind.INTERNAL)
 
@@ -196,8 +199,8 @@ class Tracer:
         if closing.is_alive():
             log("traces.cut", "warning", after_s=CLOSE_S)
 
-    def _begin(self, name: str, context: Context, kind: SpanKind) -> _OpenSpan:
-        return _OpenSpan(self._tracer.start_span(name, context, kind))
+    def _begin(self, name: str, context: Context, kind: SpanKind) -> ExportedSpan:
+        return ExportedSpan(self._tracer.start_span(name, context, kind))
 
     def _under(self, parent: OtelSpan | None) -> Context:
         from opentelemetry.context import Context
@@ -232,8 +235,8 @@ def traced(store: Store, tracer: Tracer) -> Store:
     return cast("Store", TracedStore(store, tracer))
 
 
-class _Told:
-    """An exporter around another that tells the operator when exporting begins to fail, and when it works again."""
+class LoggedExporter:
+    """An exporter around another that logs when exporting begins to fail, and when it works again."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
@@ -244,13 +247,12 @@ class _Told:
 
         try:
             result = self._exporter.export(spans)
-        except (
-            Exception
-        ) as problem:  # whatever it is, its text may name the collector's address, and no answer hangs on it
+        except Exception as problem:
+            # Its text may name the collector's address, so only its type is logged.
             result = SpanExportResult.FAILURE
-            self._tell(works=False, spans=len(spans), exception=type(problem).__name__)
+            self._log_change(works=False, spans=len(spans), exception=type(problem).__name__)
         else:
-            self._tell(works=result is SpanExportResult.SUCCESS, spans=len(spans))
+            self._log_change(works=result is SpanExportResult.SUCCESS, spans=len(spans))
         return result
 
     def shutdown(self) -> None:
@@ -259,7 +261,7 @@ class _Told:
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         return self._exporter.force_flush(timeout_millis)
 
-    def _tell(self, *, works: bool, **fields: str | int) -> None:
+    def _log_change(self, *, works: bool, **fields: str | int) -> None:
         if works != self._works:
             self._works = works
             log("traces.exported_again" if works else "traces.not_exported", "info" if works else "warning", **fields)
