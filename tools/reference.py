@@ -77,7 +77,7 @@ def _commands() -> Iterator[str]:
     yield "`context COMMAND --help` says the same in a terminal, with examples."
     for command in COMMANDS:
         yield f"### context {command.name}"
-        yield " ".join(command.description)
+        yield " ".join(line for line in command.description if line)
         given = [*([command.argument] if command.argument else []), *command.options]
         if given:
             yield _table(("", "meaning"), [(f"`{_flag(option)}`", _meaning(option, command)) for option in given])

@@ -53,7 +53,7 @@ def nothing() -> None:
 
 def test_a_change_is_reported_when_the_folder_is_at_rest(tmp_path: Path) -> None:
     docs = write_files(tmp_path / "docs", {"a.md": "a"})
-    writes = [lambda n=n: write_files(docs, {f"{n}.md": "x" * n}) for n in range(3)]  # type: ignore[misc]
+    writes = [lambda n=n: write_files(docs, {f"{n}.md": "x" * n}) for n in range(3)]
     assert changes(watch_of(docs), Steps(nothing, *writes, nothing, nothing, nothing)) == [5]
 
 
@@ -76,7 +76,7 @@ def test_new_changed_and_removed_documents_count_and_other_files_do_not(tmp_path
 
 def test_a_folder_that_never_rests_is_built_nevertheless(tmp_path: Path) -> None:
     docs = write_files(tmp_path / "docs", {"a.md": ""})
-    writes = [lambda n=n: write_files(docs, {"a.md": "x" * n}) for n in range(1, 50)]  # type: ignore[misc]
+    writes = [lambda n=n: write_files(docs, {"a.md": "x" * n}) for n in range(1, 50)]
     assert changes(watch_of(docs), Steps(*writes)) == [RESTLESS_LOOKS_MAX, 2 * RESTLESS_LOOKS_MAX]
 
 

@@ -180,7 +180,7 @@ def run_build(request: BuildRequest, progress: Progress) -> BuildReport:
         rules = request.chosen_rules(previous)
         before = survey(sources, rules, cache=cache)
         work = _Build(staging.path, previous, rules.to_options(), always_new=request.force, hidden=request.is_inside)
-        reading = _Reading(rules, previous, before.left_out)
+        reading = _SourceReading(rules, previous, before.left_out)
         work.write_documents(reading.documents(before.sources), len(before.sources), progress)
         if not work.entries and rules.is_lenient:
             raise _no_documents(sources, reading.left_out)
@@ -244,7 +244,7 @@ def counted(left_out: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {why}" for why, count in ordered)
 
 
-class _Reading:
+class _SourceReading:
     """Turns the files of a survey into documents; counts those that are left out."""
 
     def __init__(self, rules: DocumentRules, previous: PreviousCache | None, left_out: Counter[str]) -> None:

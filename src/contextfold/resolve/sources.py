@@ -117,13 +117,8 @@ class _Walk:
         while folders:
             folder = folders.pop()
             entries = _entries(os.path.join(self._sources, *folder.components))
-            if self._rules.is_lenient and folder.components:
-                names = {entry.name for entry in entries}
-                if names >= kinds.NAMES_IN_A_CACHE:
-                    continue
-                if names & kinds.MARKS_OF_PROGRAMS:
-                    self.left_out[kinds.PROGRAM_FOLDER] += 1
-                    continue
+            if folder.components and self._is_a_programs({entry.name for entry in entries}):
+                continue
             if self._rules.gitignore:
                 folder = self._with_its_ignore_file(folder, entries)
             for entry in entries:
@@ -137,6 +132,14 @@ class _Walk:
                 except OSError as problem:
                     if not (problem.errno in LEADS_NOWHERE and entry.is_symlink()):
                         raise storage_failed("cannot look at", entry.path, problem) from problem
+
+    def _is_a_programs(self, names: set[bytes]) -> bool:
+        """Whether a folder with files of these names is filled by a program, and so left out."""
+        if not self._rules.is_lenient:
+            return False
+        is_marked = bool(names & kinds.MARKS_OF_PROGRAMS)
+        self.left_out.update([kinds.PROGRAM_FOLDER] if is_marked else [])
+        return is_marked or names >= kinds.NAMES_IN_A_CACHE
 
     def _document(self, folder: _Folder, entry: os.DirEntry[bytes], components: tuple[bytes, ...]) -> Source | None:
         if not self._chooser.is_wanted(components):

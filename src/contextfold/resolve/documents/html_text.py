@@ -36,15 +36,15 @@ SURROGATES = range(0xD800, 0xE000)
 
 def html_text(page: str) -> str:
     """The text of a page. A <nav> that is never closed is taken as part of the page, not as the end of it."""
-    reader = _Reader(DROPPED)
+    reader = _PageReader(DROPPED)
     reader.read(page)
     if reader.dropping == "nav":
-        reader = _Reader(DROPPED - {"nav"})
+        reader = _PageReader(DROPPED - {"nav"})
         reader.read(page)
     return reader.text()
 
 
-class _Reader:
+class _PageReader:
     def __init__(self, dropped: frozenset[str]) -> None:
         self._dropped = dropped
         self.dropping = ""  # the element whose content is left out at present
