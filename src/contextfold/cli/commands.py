@@ -439,16 +439,18 @@ COMMANDS = (
         "fold expand",
         "print what a branch read and wrote",
         (
-            "Print the texts of a branch as the archive has them, without their secrets and without anything of",
-            "ours: its prompt, what it did, its summary. What a rollback undid is left out. With --json, all the",
-            "entries that `context_expand` gives.",
+            "Print the texts of a branch as the archive has them, with secrets redacted: its prompt, what it did,",
+            "its summary. What a rollback undid is left out. A res_… id gives a tool result that the proxy left",
+            "out of a request. Control characters are escaped unless --raw is given. With --json, all the entries",
+            "that `context_expand` gives.",
         ),
         (
             "context fold expand br_4c1d",
             "context fold expand br_4c1d | grep -n timeout",
+            "context fold expand res_0f3a --raw > result.txt",
         ),
-        OF_SESSION,
-        argument=BRANCH,
+        (Option("--raw", "the stored bytes, control characters included"), *OF_SESSION),
+        argument=BRANCH._replace(help="a branch's id or a unique beginning of it, or a left-out result's res_… id"),
     ),
     Command(
         "fold savings",

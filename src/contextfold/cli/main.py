@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 
 from contextfold import __version__
-from contextfold.cli.output import complain, report, say
+from contextfold.cli.output import print_answer, print_error, print_error_line
 from contextfold.cli.parse import Invocation, UsageError, parse
 from contextfold.error_codes import EXIT_CODES, EXIT_OK, EXIT_USAGE
 from contextfold.errors import ContextError, InternalError, StorageFailed
@@ -25,32 +25,32 @@ def main(argv: Sequence[str]) -> int:  # noqa: PLR0911 - one return for each way
     try:
         return _execute(parse(argv))
     except UsageError as problem:
-        report("invalid command line", str(problem))
+        print_error("invalid command line", str(problem))
         return EXIT_USAGE
     except SettingsError as problem:
-        complain(str(problem))
+        print_error_line(str(problem))
         return EXIT_USAGE
     except ContextError as problem:
-        report(problem.message, problem.reason)
+        print_error(problem.message, problem.reason)
         return EXIT_CODES[problem.code]
     except KeyboardInterrupt:
-        report("interrupted", "nothing is left half done; run the command again")
+        print_error("interrupted", "nothing is left half done; run the command again")
         return EXIT_INTERRUPTED
     except MemoryError:
-        report(StorageFailed.message, "out of memory; free some, or work on fewer or smaller documents")
+        print_error(StorageFailed.message, "out of memory; free some, or work on fewer or smaller documents")
         return EXIT_CODES[StorageFailed.code]
     except Exception as problem:  # the one broad net: a bug must end in a code and a line, not in a trace
-        report(InternalError.message, f"this is a bug in contextfold {__version__}: {_whereabouts(problem)}")
+        print_error(InternalError.message, f"this is a bug in contextfold {__version__}: {_whereabouts(problem)}")
         return EXIT_CODES[InternalError.code]
 
 
 def _execute(invocation: Invocation) -> int:
     if invocation.wants == "version":
-        say(f"contextfold {__version__}\n")
+        print_answer(f"contextfold {__version__}\n")
     elif invocation.wants == "help" or invocation.command is None:
         from contextfold.cli.help import help_text
 
-        say(help_text(invocation.command, invocation.topic))
+        print_answer(help_text(invocation.command, invocation.topic))
     else:
         code: int = import_module(f"contextfold.cli.{invocation.command.module}").run(invocation.values)
         return code

@@ -23,7 +23,7 @@ CLEAR_LINE = "\r\x1b[K"
 TURNING = "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
-def say(text: str) -> None:
+def print_answer(text: str) -> None:
     """Write an answer to stdout, whole, or fail."""
     if sys.stdout is None:  # closed by whoever started us
         raise StorageFailed("cannot write the answer: stdout is closed; send it to a file or a pipe")
@@ -35,12 +35,12 @@ def say(text: str) -> None:
         ) from problem
 
 
-def report(error: str, *reasons: str) -> None:
+def print_error(error: str, *reasons: str) -> None:
     """Tell on stderr what went wrong, and for each reason where, and what to do."""
     _to_stderr(f"error: {plain(error)}\n" + "".join(f"reason: {plain(reason)}\n" for reason in reasons))
 
 
-def complain(text: str) -> None:
+def print_error_line(text: str) -> None:
     """Tell on stderr in one line, as a program that starts us expects it."""
     _to_stderr(f"error: {plain(text)}\n")
 
@@ -53,30 +53,30 @@ def plain(text: str) -> str:
     return "".join(f"\\u{ord(c):04x}" if c in TURNING else c for c in controls)
 
 
-def tell_on_terminal(text: str) -> None:
+def print_on_terminal(text: str) -> None:
     """Tell a person who is watching; a pipe stays silent."""
     if _watched():
         _to_stderr(plain(text) + "\n")
 
 
-def say_to_person(text: str) -> None:
+def print_on_stderr(text: str) -> None:
     """Write on stderr what was made for a terminal, as it is."""
     _to_stderr(text)
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Tell something on stderr that is no failure."""
     _to_stderr(f"note: {text}\n")
 
 
-def is_attended() -> bool:
+def can_ask() -> bool:
     """Whether somebody can read a question and answer it."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
-def is_agreed(question: str) -> bool:
+def ask_yes_no(question: str) -> bool:
     """Ask; anything but yes is no."""
-    say_to_person(f"{question} [y/N] ")
+    print_on_stderr(f"{question} [y/N] ")
     return sys.stdin.readline(ANSWER_LENGTH).strip().lower() in YES
 
 
@@ -91,7 +91,8 @@ def _to_stderr(text: str) -> None:
     try:
         _write_all(sys.stderr, text)
     except OSError:
-        pass  # nobody can be told
+        # Nobody reads stderr.
+        pass
 
 
 def _write_all(stream: TextIO, text: str) -> None:

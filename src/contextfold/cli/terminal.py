@@ -1,7 +1,7 @@
-"""Lines and tables for whoever reads: drawn in colours on a terminal, plain and the same everywhere in a pipe.
+"""Lines and tables: in colours on a terminal, plain and the same everywhere in a pipe.
 
-Everything that is shown goes through `plain` here, so that no text of the store can draw. Knows no session. The package
-that draws is imported where there is a terminal, and only there.
+Everything that is shown goes through `plain` here, so that no text of the store can move the cursor or change colours.
+Knows no session. `rich` is imported only where there is a terminal.
 """
 
 from __future__ import annotations
@@ -23,56 +23,63 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-WIDTH_MOST = 110  # the eye finds no way across a wider row
-NARROW = 64  # columns below which a table leaves out what can be spared
-GAP = 2  # between columns
+# The width of a row that is still easy to read.
+WIDTH_MOST = 110
+# Below this width tables leave out the less important columns.
+NARROW = 64
+# Spaces between columns.
+GAP = 2
 TAB_WIDTH = 4
 GUTTER = "  | "
 INSET = 4
 
-Part = str | tuple[str, str]  # a text, or a text and its style
+# A text, or a text and its style.
+Part = str | tuple[str, str]
 Line = Sequence[Part]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
+    """A column. `shrinks`: it is cut off where there is no room; `wraps`: it continues on the next line instead."""
+
     title: str = ""
     is_right: bool = False
-    gives_way: bool = False  # the one that is cut if there is no room
-    wraps: bool = False  # or goes on below
+    shrinks: bool = False
+    wraps: bool = False
 
 
 @dataclass(slots=True)
 class Screen:
-    """Where an answer is shown."""
+    """The terminal or pipe that output goes to."""
 
-    is_drawn: bool
+    is_terminal: bool
     width: int
     has_colours: bool
     _console: Console | None = field(default=None, repr=False)
 
     @property
     def is_narrow(self) -> bool:
-        return self.is_drawn and self.width < NARROW
+        return self.is_terminal and self.width < NARROW
 
     def lines(self, *lines: Line, wraps: bool = False) -> str:
         """Lines below one another; one that is too long for a terminal is cut there, or wraps."""
-        if not self.is_drawn:
+        if not self.is_terminal:
             return "".join("".join(_text(part) for part in line).rstrip() + "\n" for line in lines)
         return self._draw(*(_drawn(line, wraps=wraps) for line in lines), wraps=wraps)
 
     def block(self, *lines: Line, wraps: bool = False) -> str:
-        """Lines that somebody else wrote, set apart from ours: none of them can look like one."""
-        if not self.is_drawn:
+        """Lines of another author, indented so that none of them can look like one of ours."""
+        if not self.is_terminal:
             return self.lines(*([GUTTER, *line] for line in lines))
         from rich.padding import Padding
 
         return self._draw(*(Padding(_drawn(line, wraps=wraps), (0, 0, 0, INSET)) for line in lines), wraps=wraps)
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Line]]) -> str:
-        """Rows of cells. A terminal also gets the titles of the columns, if there are any."""
-        if not self.is_drawn:
-            return _aligned(columns, [["".join(map(_text, cell)) for cell in row] for row in rows])
+        """Rows of cells below the titles of the columns, if there are any."""
+        if not self.is_terminal:
+            titles = [[column.title for column in columns]] if any(column.title for column in columns) else []
+            return _aligned(columns, [*titles, *(["".join(map(_text, cell)) for cell in row] for row in rows)])
         from rich.table import Table
 
         titles = any(column.title for column in columns)
@@ -83,43 +90,43 @@ class Screen:
                 justify="right" if column.is_right else "left",
                 no_wrap=not column.wraps,
                 overflow="fold" if column.wraps else "ellipsis",
-                ratio=1 if column.gives_way else None,
+                ratio=1 if column.shrinks else None,
             )
-        drawn.expand = any(column.gives_way for column in columns)
+        drawn.expand = any(column.shrinks for column in columns)
         for row in rows:
             drawn.add_row(*(_drawn(cell, wraps=column.wraps) for column, cell in zip(columns, row, strict=True)))
         return self._draw(drawn, wraps=True)
 
     def figure(self, number: int) -> str:
         """In thousands for people, in digits for programs."""
-        return f"{number:,}" if self.is_drawn else str(number)
+        return f"{number:,}" if self.is_terminal else str(number)
 
     def moment(self, at: str) -> str:
-        """When something was: today's by the clock here, for programs as it is kept."""
-        if not self.is_drawn:
+        """A time: for people in local time, for programs as it is stored."""
+        if not self.is_terminal:
             return at
         here = datetime.fromisoformat(at).astimezone()
         is_today = here.date() == datetime.now(UTC).astimezone().date()
         return f"{here:%H:%M:%S}" if is_today else f"{here:%Y-%m-%d %H:%M}"
 
     def short(self, known_id: str, length: int) -> str:
-        return known_id[:length] if self.is_drawn else known_id
+        return known_id[:length] if self.is_terminal else known_id
 
     def _draw(self, *drawn: RenderableType, wraps: bool) -> str:
         if self._console is None:
             self._console = _console(self.width, has_colours=self.has_colours)
         with self._console.capture() as captured:
             for one in drawn:
-                # Said here again, because printing joins texts into one that forgets it.
+                # Repeated here, because printing joins texts into one without these attributes.
                 self._console.print(one, no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
         return "".join(line.rstrip(" ") + "\n" for line in captured.get().split("\n")[:-1])
 
 
 def screen_on(stream: TextIO | None) -> Screen:
-    is_drawn = stream is not None and stream.isatty()
-    columns = get_terminal_size().columns if is_drawn else 0
-    has_colours = is_drawn and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Screen(is_drawn, min(columns, WIDTH_MOST), has_colours)
+    is_terminal = stream is not None and stream.isatty()
+    columns = get_terminal_size().columns if is_terminal else 0
+    has_colours = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Screen(is_terminal, min(columns, WIDTH_MOST), has_colours)
 
 
 def screen() -> Screen:
@@ -165,11 +172,11 @@ def _text(part: Part) -> str:
 
 def _aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
     widths = [max((len(row[at]) for row in rows), default=0) for at in range(len(columns))]
-    told = []
+    lines = []
     for row in rows:
         cells = [
             cell.rjust(width) if column.is_right else cell.ljust(width)
             for column, cell, width in zip(columns, row, widths, strict=True)
         ]
-        told.append((" " * GAP).join(cells).rstrip() + "\n")
-    return "".join(told)
+        lines.append((" " * GAP).join(cells).rstrip() + "\n")
+    return "".join(lines)

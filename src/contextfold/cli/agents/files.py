@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from contextfold.cli.output import is_agreed, is_attended, plain, say, tell_on_terminal
+from contextfold.cli.output import ask_yes_no, can_ask, plain, print_answer, print_on_terminal
 from contextfold.cli.parse import UsageError
 from contextfold.common import signals
 from contextfold.common.descriptors import write_all
@@ -203,11 +203,11 @@ def make_all(changes: list[FileChange]) -> None:
 
 def confirm_and_make(changes: list[FileChange], values: Mapping[str, str]) -> bool:
     """Make the changes and print the difference; at a terminal the difference comes first, with a question."""
-    is_asked = "yes" not in values and is_attended()
+    is_asked = "yes" not in values and can_ask()
     if is_asked:
         show(changes)
-        if not is_agreed("Change this?"):
-            tell_on_terminal("nothing was changed")
+        if not ask_yes_no("Change this?"):
+            print_on_terminal("nothing was changed")
             return False
     make_all(changes)
     if not is_asked:
@@ -317,7 +317,7 @@ def show(changes: list[FileChange]) -> None:
     patch = "".join(line for change in changes for line in _patch(change.file.path, change.file.text, change.text))
     if sys.stdout is not None and sys.stdout.isatty():
         patch = "".join(plain(line.rstrip("\r").replace("\t", TAB)) + "\n" for line in patch.split("\n")[:-1])
-    say(patch)
+    print_answer(patch)
 
 
 def _patch(path: str, before: str | None, after: str | None) -> Iterator[str]:

@@ -17,7 +17,7 @@ from contextfold.cli.agents.files import (
     removal,
     show,
 )
-from contextfold.cli.output import note, plain, tell_on_terminal
+from contextfold.cli.output import plain, print_note, print_on_terminal
 from contextfold.cli.parse import UsageError
 from contextfold.common.network_address import DAEMON_URL, BadAddress, address_from, is_variable
 from contextfold.error_codes import EXIT_OK
@@ -38,15 +38,17 @@ def run(values: Mapping[str, str]) -> int:
     ]
     changes = [change for change in planned if change.is_needed]
     if server.text is not None and is_foreign(wanted.host, server.text, wiring):
-        note(f"the entry {SERVER} in {plain(server.path)} was not written by install; uninstall cannot bring it back")
+        print_note(
+            f"the entry {SERVER} in {plain(server.path)} was not written by install; uninstall cannot bring it back"
+        )
     if not changes:
-        tell_on_terminal(f"nothing to do: {server.path} has the entry {SERVER} already")
+        print_on_terminal(f"nothing to do: {server.path} has the entry {SERVER} already")
     elif "dry-run" in values:
         show(changes)
-        tell_on_terminal("nothing was changed; leave out --dry-run to do it")
+        print_on_terminal("nothing was changed; leave out --dry-run to do it")
     elif confirm_and_make(changes, values):
         paths = " and ".join(change.file.path for change in planned if change.text is not None)
-        tell_on_terminal(f"{SERVER} is in {paths}; {wanted.host.after}")
+        print_on_terminal(f"{SERVER} is in {paths}; {wanted.host.after}")
         if isinstance(wiring, Daemon):
             _check_daemon(wiring)
     return EXIT_OK
@@ -112,7 +114,7 @@ def _hooks_changes(wanted: HostFiles, wiring: Wiring, *, force: bool) -> list[Fi
     try:
         file = ConfigFile(wanted.hooks)
     except StorageFailed as problem:
-        note(f"whether {plain(wanted.hooks)} has hooks of ours is not known: {plain(problem.reason)}")
+        print_note(f"whether {plain(wanted.hooks)} has hooks of ours is not known: {plain(problem.reason)}")
         return []
     if file.text is None:
         return []
@@ -135,7 +137,7 @@ def _skill_changes(wanted: HostFiles, wiring: Wiring, *, force: bool) -> list[Fi
     if file.text is None or force:
         return [FileChange(file, skill_text())]
     if file.text != skill_text():
-        note(f"{plain(wanted.skill)} is another version of the skill and stays as it is; --force replaces it")
+        print_note(f"{plain(wanted.skill)} is another version of the skill and stays as it is; --force replaces it")
     return []
 
 
@@ -146,4 +148,4 @@ def _check_daemon(daemon: Daemon) -> None:
     try:
         DaemonClient(address_from(daemon.url), os.environ.get(daemon.token_variable, "")).status()
     except DaemonSilent as problem:
-        note(f"{problem}; start the daemon with `context serve` or `context service install`")
+        print_note(f"{problem}; start the daemon with `context serve` or `context service install`")

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, client_from
-from contextfold.cli.output import complain, note, plain
+from contextfold.cli.output import plain, print_error_line, print_note
 from contextfold.cli.parse import UsageError, Values
 from contextfold.common.network_address import address_from
 from contextfold.errors import StorageFailed
@@ -45,7 +45,7 @@ UPSTREAMS = {
 def run(values: Values) -> int:
     program = shutil.which(values["program"])
     if program is None:
-        complain(f"{values['program']} is not on your PATH; install it, or give its path")
+        print_error_line(f"{values['program']} is not on your PATH; install it, or give its path")
         return NOT_FOUND
     with tempfile.TemporaryDirectory(prefix="contextfold-run-") as folder, _daemon(values, folder) as daemon:
         before = _totals(daemon)
@@ -54,10 +54,10 @@ def run(values: Values) -> int:
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        note(f"{_name(program)} runs with {launched.wired}; daemon and page: {daemon.address.url}/")
+        print_note(f"{_name(program)} runs with {launched.wired}; daemon and page: {daemon.address.url}/")
         argv = [program, *launched.arguments, *values.rest]
         code = _run_program(argv, os.environ | launched.environment)
-        note(savings_line(before, _totals(daemon)))
+        print_note(savings_line(before, _totals(daemon)))
     return code
 
 
@@ -70,7 +70,7 @@ def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
     try:
         child = subprocess.Popen(argv, env=dict(environment))
     except OSError as problem:
-        complain(f"cannot start {plain(argv[0])}: {problem.strerror}")
+        print_error_line(f"cannot start {plain(argv[0])}: {problem.strerror}")
         return NOT_EXECUTABLE
 
     def pass_on(number: int, _frame: FrameType | None) -> None:

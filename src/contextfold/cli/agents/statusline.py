@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, address_in
-from contextfold.cli.output import plain, say
+from contextfold.cli.output import plain, print_answer
 from contextfold.error_codes import EXIT_OK
 
 TIMEOUT_S = 0.5
@@ -28,11 +28,11 @@ def run(values: Mapping[str, str]) -> int:
     folder = _folder_on_stdin() or os.getcwd()
     try:
         sessions = client.get("/v1/sessions?limit=100")["sessions"]
-        say(plain(line_for(sessions, folder)) + "\n")
+        print_answer(plain(line_for(sessions, folder)) + "\n")
     except DaemonSilent:
-        say("contextfold: no daemon\n")
+        print_answer("contextfold: no daemon\n")
     except (KeyError, TypeError):
-        say("contextfold: daemon of another version\n")
+        print_answer("contextfold: daemon of another version\n")
     return EXIT_OK
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from contextfold.cli.agents.files import ConfigFile, FileChange, confirm_and_make, files_of, removal, show
 from contextfold.cli.agents.install import skill_text
-from contextfold.cli.output import note, plain, tell_on_terminal
+from contextfold.cli.output import plain, print_note, print_on_terminal
 from contextfold.error_codes import EXIT_OK
 from contextfold.hosts.config_files import Unfit, uninstall_hooks, uninstall_server
 from contextfold.hosts.programs import SERVER, Host
@@ -21,15 +21,15 @@ def run(values: Mapping[str, str]) -> int:
         planned.append(_without_skill(ConfigFile(wanted.skill)))
     changes = [change for change in planned if change.is_needed]
     if not changes:
-        tell_on_terminal(f"nothing to do: {wanted.server} has no entry {SERVER}")
+        print_on_terminal(f"nothing to do: {wanted.server} has no entry {SERVER}")
         return EXIT_OK
     if "dry-run" in values:
         show(changes)
-        tell_on_terminal("nothing was changed; leave out --dry-run to do it")
+        print_on_terminal("nothing was changed; leave out --dry-run to do it")
         return EXIT_OK
     for change in changes if confirm_and_make(changes, values) else ():
         what = "was created by install and is removed" if change.text is None else f"no longer has {SERVER}"
-        tell_on_terminal(f"{change.file.path} {what}")
+        print_on_terminal(f"{change.file.path} {what}")
     return EXIT_OK
 
 
@@ -44,6 +44,6 @@ def _without(file: ConfigFile, uninstall: Callable[[Host, str], str | None], hos
 
 def _without_skill(file: ConfigFile) -> FileChange:
     if file.text is not None and file.text != skill_text():
-        note(f"{plain(file.path)} is not the skill that install wrote; remove it by hand if it is to go")
+        print_note(f"{plain(file.path)} is not the skill that install wrote; remove it by hand if it is to go")
         return FileChange(file, file.text)
     return FileChange(file, None)

@@ -6,7 +6,7 @@ import os
 import signal
 from types import FrameType
 
-from contextfold.cli.output import ProgressLine, note, plain, report, tell_on_terminal
+from contextfold.cli.output import ProgressLine, plain, print_error, print_note, print_on_terminal
 from contextfold.cli.parse import UsageError, Values
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import ContextError
@@ -59,13 +59,13 @@ def _built(request: BuildRequest) -> BuildReport:
 
 def _tell(request: BuildRequest, built: BuildReport) -> None:
     if built.left_out:
-        note(f"left out of {plain(os.fsdecode(request.sources))}: {counted(built.left_out)}")
+        print_note(f"left out of {plain(os.fsdecode(request.sources))}: {counted(built.left_out)}")
     size = f"{built.document_count:,} documents, {built.content_bytes:,} bytes"
     if built.is_changed:
         again = f", {built.reused:,} of them as before" if built.reused else ""
-        tell_on_terminal(f"built {built.cache}: {size}{again}, {built.cache_version}")
+        print_on_terminal(f"built {built.cache}: {size}{again}, {built.cache_version}")
     else:
-        tell_on_terminal(f"{built.cache} is up to date: {size}, {built.cache_version}")
+        print_on_terminal(f"{built.cache} is up to date: {size}, {built.cache_version}")
 
 
 def _watch(request: BuildRequest) -> int:
@@ -76,15 +76,15 @@ def _watch(request: BuildRequest) -> int:
     try:
         watch = Watch(request)
         _tell(request, _built(request))
-        note(f"watching {plain(os.fsdecode(request.sources))}; Ctrl-C ends it")
+        print_note(f"watching {plain(os.fsdecode(request.sources))}; Ctrl-C ends it")
         for _ in watch.changes(pause):
             try:
                 built = _built(again)
             except ContextError as problem:
-                report(problem.message, problem.reason)
+                print_error(problem.message, problem.reason)
                 continue
             if built.is_changed:
-                note(f"built {plain(built.cache)}: {built.document_count:,} documents, {built.cache_version}")
+                print_note(f"built {plain(built.cache)}: {built.document_count:,} documents, {built.cache_version}")
     except KeyboardInterrupt:  # how somebody who has seen enough ends it
         pass
     return EXIT_OK

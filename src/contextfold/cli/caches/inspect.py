@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from contextfold.cli.output import say
+from contextfold.cli.output import print_answer
 from contextfold.error_codes import EXIT_OK
 from contextfold.resolve.service import Cache
 
 
 def run(values: Mapping[str, str]) -> int:
-    say(Cache(values["cache"]).inspect().to_json())
+    print_answer(Cache(values["cache"]).inspect().to_json())
     return EXIT_OK

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from contextfold.cli.output import ProgressLine, plain, say, tell_on_terminal
+from contextfold.cli.output import ProgressLine, plain, print_answer, print_on_terminal
 from contextfold.common.descriptors import write_all
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import StorageFailed
@@ -25,8 +25,8 @@ def run(values: Mapping[str, str]) -> int:
         packed = pack(cache, values.get("o") or default_file(cache), progress=progress)
     finally:
         progress.clear()
-    say(f"{packed.sha256}  {plain(packed.file)}\n")
-    tell_on_terminal(f"packed {packed.document_count:,} documents, {packed.byte_count:,} bytes")
+    print_answer(f"{packed.sha256}  {plain(packed.file)}\n")
+    print_on_terminal(f"packed {packed.document_count:,} documents, {packed.byte_count:,} bytes")
     return EXIT_OK
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from contextfold.cli.output import say
+from contextfold.cli.output import print_answer
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import BudgetInvalid, QueryInvalid
 from contextfold.resolve.selection import BUDGET_MAX
@@ -15,7 +15,7 @@ from contextfold.resolve.service import Cache
 def run(values: Mapping[str, str]) -> int:
     query, budget = query_in(values["query"]), budget_in(values["budget"])
     result = Cache(values["cache"]).resolve(query, budget)
-    say(result.to_json(pretty=values["format"] == "pretty"))
+    print_answer(result.to_json(pretty=values["format"] == "pretty"))
     return EXIT_OK
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from contextfold.cli.output import ProgressLine, tell_on_terminal
+from contextfold.cli.output import ProgressLine, print_on_terminal
 from contextfold.error_codes import EXIT_OK
 from contextfold.resolve.sharing.transfer import BUNDLE_SUFFIX, unpack
 
@@ -21,5 +21,5 @@ def run(values: Mapping[str, str]) -> int:
     finally:
         progress.clear()
     size = f"{built.document_count:,} documents, {built.content_bytes:,} bytes"
-    tell_on_terminal(f"unpacked {built.cache}: {size}, {built.cache_version}")
+    print_on_terminal(f"unpacked {built.cache}: {size}, {built.cache_version}")
     return EXIT_OK

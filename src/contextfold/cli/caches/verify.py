@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from contextfold.cli.output import ProgressLine, note, report, say
+from contextfold.cli.output import ProgressLine, print_answer, print_error, print_note
 from contextfold.error_codes import EXIT_CODES, EXIT_OK
 from contextfold.errors import CacheInvalid
 from contextfold.resolve.service import Cache
@@ -18,15 +18,15 @@ def run(values: Mapping[str, str]) -> int:
         progress.clear()
     if verification.faults:
         count = len(verification.faults)
-        report(
+        print_error(
             f"{CacheInvalid.message}: {count} fault{'s' if count > 1 else ''}",
             *(f"{fault.file}: {fault.problem}" for fault in verification.faults),
             f"make it anew with `context build --sources DIR --cache {values['cache']} --force`",
         )
         return EXIT_CODES[CacheInvalid.code]
-    say(f"ok: {verification.document_count} documents, {verification.cache_version}\n")
+    print_answer(f"ok: {verification.document_count} documents, {verification.cache_version}\n")
     if not verification.packed:
-        note(
+        print_note(
             "there is no packed index for these very files, so each resolve reads all of them; building anew makes one"
         )
     return EXIT_OK

@@ -12,7 +12,7 @@ from typing import Any
 
 from contextfold import __version__
 from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, client_from
-from contextfold.cli.output import plain, say
+from contextfold.cli.output import plain, print_answer
 from contextfold.common.record import Record
 from contextfold.error_codes import EXIT_OK
 from contextfold.hosts.programs import HOSTS, hook_files, mentions
@@ -52,9 +52,9 @@ def run(values: Mapping[str, str]) -> int:
     if "json" in values:
         import json
 
-        say(json.dumps([finding._asdict() for finding in findings]) + "\n")
+        print_answer(json.dumps([finding._asdict() for finding in findings]) + "\n")
     else:
-        say("".join(_lines(finding) for finding in findings))
+        print_answer("".join(_lines(finding) for finding in findings))
     return PROBLEMS_FOUND if any(finding.level == PROBLEM for finding in findings) else EXIT_OK
 
 

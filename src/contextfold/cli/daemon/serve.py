@@ -29,10 +29,10 @@ def run(values: Mapping[str, str]) -> int:
 
 def _tell(url: str) -> None:
     """For who started it, and for a program that asked for any free port."""
-    from contextfold.cli.output import say
+    from contextfold.cli.output import print_answer
     from contextfold.errors import StorageFailed
 
     try:
-        say(f"contextfold listens on {url}/mcp\n")
+        print_answer(f"contextfold listens on {url}/mcp\n")
     except StorageFailed:
         pass  # nobody reads it; the log has it too

@@ -11,7 +11,7 @@ from pathlib import Path
 from contextfold.cli.agents.files import absolute, executable
 from contextfold.cli.daemon.client import DaemonSilent, client_from
 from contextfold.cli.daemon.service_files import AGENT_LABEL, UNIT_NAME, launchd_agent, systemd_unit
-from contextfold.cli.output import note, say
+from contextfold.cli.output import print_answer, print_note
 from contextfold.cli.parse import UsageError, Values
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import StorageFailed
@@ -46,14 +46,14 @@ class Systemd:
 
     def install(self, values: Values) -> int:
         _write(self.path, systemd_unit(_command(values)).encode())
-        say(f"wrote {self.path}\n")
+        print_answer(f"wrote {self.path}\n")
         if not _has_systemd():
-            note("systemd does not run for this user; start the service after log-in: context service start")
+            print_note("systemd does not run for this user; start the service after log-in: context service start")
             return EXIT_OK
         self._systemctl("daemon-reload")
         self._systemctl("enable", "--now", UNIT_NAME)
-        say("the daemon runs now and after each log-in; its log: journalctl --user -u contextfold\n")
-        note("to keep it running without a log-in: loginctl enable-linger")
+        print_answer("the daemon runs now and after each log-in; its log: journalctl --user -u contextfold\n")
+        print_note("to keep it running without a log-in: loginctl enable-linger")
         return EXIT_OK
 
     def uninstall(self, _values: Values) -> int:
@@ -64,7 +64,7 @@ class Systemd:
         self.path.unlink()
         if _has_systemd():
             self._systemctl("daemon-reload")
-        say(f"removed {self.path}\n")
+        print_answer(f"removed {self.path}\n")
         return EXIT_OK
 
     def start(self, _values: Values) -> int:
@@ -79,7 +79,7 @@ class Systemd:
 
     def status(self, values: Values) -> int:
         if not self.path.exists():
-            say("not installed: context service install\n")
+            print_answer("not installed: context service install\n")
             return NOT_RUNNING
         state = "unknown, systemd does not run for this user"
         if _has_systemd():
@@ -108,7 +108,7 @@ class Launchd:
     def install(self, values: Values) -> int:
         _write(self.path, launchd_agent(_command(values), self._log))
         _checked(["launchctl", "bootstrap", self._domain, str(self.path)])
-        say(f"wrote {self.path}; the daemon runs now and after each log-in; its log: {self._log}\n")
+        print_answer(f"wrote {self.path}; the daemon runs now and after each log-in; its log: {self._log}\n")
         return EXIT_OK
 
     def uninstall(self, _values: Values) -> int:
@@ -116,7 +116,7 @@ class Launchd:
             raise StorageFailed(f"there is no service: {self.path} is not there")
         _run(["launchctl", "bootout", f"{self._domain}/{AGENT_LABEL}"])
         self.path.unlink()
-        say(f"removed {self.path}\n")
+        print_answer(f"removed {self.path}\n")
         return EXIT_OK
 
     def start(self, _values: Values) -> int:
@@ -129,7 +129,7 @@ class Launchd:
 
     def status(self, values: Values) -> int:
         if not self.path.exists():
-            say("not installed: context service install\n")
+            print_answer("not installed: context service install\n")
             return NOT_RUNNING
         ran = _run(["launchctl", "print", f"{self._domain}/{AGENT_LABEL}"])
         return _report_status(self.path, "active" if "state = running" in ran.stdout else "inactive", values)
@@ -162,14 +162,14 @@ def _command(values: Values) -> list[str]:
 
 
 def _report_status(path: Path, state: str, values: Values) -> int:
-    say(f"service: {state} ({path})\n")
+    print_answer(f"service: {state} ({path})\n")
     client = client_from(values)
     try:
         status = client.status()
     except DaemonSilent as problem:
-        say(f"daemon: {problem}\n")
+        print_answer(f"daemon: {problem}\n")
         return NOT_RUNNING
-    say(f"daemon: contextfold {status['version']} at {client.address.url}, since {status['started_at']}\n")
+    print_answer(f"daemon: contextfold {status['version']} at {client.address.url}, since {status['started_at']}\n")
     return EXIT_OK
 
 

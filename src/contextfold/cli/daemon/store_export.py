@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from contextfold.app import open_store
-from contextfold.cli.fold.session_access import Values, tell, tell_json
+from contextfold.cli.fold.session_access import Values, write, write_json
 from contextfold.cli.output import ProgressLine
 from contextfold.cli.terminal import several
 from contextfold.error_codes import EXIT_OK
@@ -28,7 +28,7 @@ def run(values: Values) -> int:
         counts = asyncio.run(_export(settings, Path(values["file"]), line))
     finally:
         line.clear()
-    report("exported", counts, values)
+    report_counts("exported", counts, values)
     return EXIT_OK
 
 
@@ -48,8 +48,8 @@ def summary_of(counts: Mapping[str, int]) -> str:
     return f"{several(counts.get('session', 0), 'session')}, {others}"
 
 
-def report(verb: str, counts: Mapping[str, int], values: Values) -> None:
+def report_counts(verb: str, counts: Mapping[str, int], values: Values) -> None:
     if "json" in values:
-        tell_json({verb: dict(counts)})
+        write_json({verb: dict(counts)})
     else:
-        tell(f"{verb} {summary_of(counts)}\n")
+        write(f"{verb} {summary_of(counts)}\n")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from contextfold.app import open_store
-from contextfold.cli.daemon.store_export import report, summary_of
+from contextfold.cli.daemon.store_export import report_counts, summary_of
 from contextfold.cli.fold.session_access import Values
 from contextfold.cli.output import ProgressLine
 from contextfold.error_codes import EXIT_OK
@@ -28,7 +28,7 @@ def run(values: Values) -> int:
         asyncio.run(_import(settings, path, line))
     finally:
         line.clear()
-    report("imported", counts, values)
+    report_counts("imported", counts, values)
     return EXIT_OK
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from contextfold.cli.output import note, plain, say
+from contextfold.cli.output import plain, print_answer, print_note
 from contextfold.error_codes import EXIT_OK
 
 
@@ -13,6 +13,6 @@ def run(values: Mapping[str, str]) -> int:
 
     path = values["token-file"]
     token = add(path, values["owner"])
-    say(token + "\n")
-    note(f"this token is shown once: {plain(path)} keeps its hash alone; remove that line to revoke it")
+    print_answer(token + "\n")
+    print_note(f"this token is shown once: {plain(path)} keeps its hash alone; remove that line to revoke it")
     return EXIT_OK

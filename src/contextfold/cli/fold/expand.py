@@ -1,33 +1,57 @@
-"""`context fold expand`: a branch's texts as the archive has them, and nothing else."""
+"""`context fold expand`: the texts of a branch, or of a result that the proxy left out, as the archive has them."""
 
 from __future__ import annotations
 
-from contextfold.cli.fold.session_access import Values, at_desk, place_of, tell, tell_json
+from contextfold.cli.fold.session_access import (
+    OpenStore,
+    Values,
+    open_store,
+    owner_of,
+    session_address,
+    utf8_text,
+    write,
+    write_json,
+)
 from contextfold.cli.fold.show import pages_of, wanted
 from contextfold.cli.output import plain
-from contextfold.cli.terminal import screen
 from contextfold.error_codes import EXIT_OK
+from contextfold.errors import ArgumentInvalid
 from contextfold.fold.tool_results import entry_result
+
+RESULT_PREFIX = "res_"
 
 
 def run(values: Values) -> int:
-    place = place_of(values)
-    with at_desk(values) as desk:
-        state = desk.look(place)
-        branch_id = wanted(desk, place, state, values["branch"])
-        pages = pages_of(desk, place, state, branch_id)
+    is_raw = "raw" in values
+    with open_store(values) as store:
+        if values["branch"].startswith(RESULT_PREFIX):
+            return _expand_result(store, values, is_raw=is_raw)
+        address, state, branch_id = wanted(store, session_address(values), values["branch"])
+        pages = pages_of(store, address, state, branch_id)
         if "json" in values:
             entries = [entry_result(entry, entry.text, is_part=False) for page in pages for entry in page]
-            tell_json({"branch_id": branch_id, "entries": entries})
+            write_json({"branch_id": branch_id, "entries": entries})
             return EXIT_OK
-        is_drawn = screen().is_drawn
-        for page in pages:  # each as it is read, however long the branch is
+        # Each page is written as it is read, however long the branch is.
+        for page in pages:
             texts = [entry.text for entry in page if entry.text and not entry.undone]
-            if not tell("".join(f"{_drawn(text) if is_drawn else text}\n" for text in texts)):
+            if not write("".join(f"{text if is_raw else without_controls(text)}\n" for text in texts)):
                 break
     return EXIT_OK
 
 
-def _drawn(text: str) -> str:
-    """What a terminal may get of it: lines and tabs, and nothing that draws."""
+def _expand_result(store: OpenStore, values: Values, *, is_raw: bool) -> int:
+    result_id = utf8_text("ID", values["branch"])
+    text = store.fold.run(store.fold.service.store.left_out_text(owner_of(values), result_id))
+    if text is None:
+        raise ArgumentInvalid("ID", f"{result_id} is not known: it is another owner's, or older than the archive keeps")
+    if "json" in values:
+        write_json({"result_id": result_id, "text": text})
+    else:
+        write(f"{text if is_raw else without_controls(text)}\n")
+    return EXIT_OK
+
+
+def without_controls(text: str) -> str:
+    """A text that only has lines and tabs; other control characters are escaped."""
     return "\n".join("\t".join(map(plain, line.split("\t"))) for line in text.split("\n"))

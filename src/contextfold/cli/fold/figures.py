@@ -57,13 +57,13 @@ def figures_of(state: State, policy: FoldPolicy) -> Figures:
 
 
 def status(screen: Screen, state: State, figures: Figures) -> str:
-    if not screen.is_drawn:
+    if not screen.is_terminal:
         return screen.table([Column(), Column()], [[[label], [value]] for label, value in _facts(state, figures)])
     rows: list[Sequence[Line]] = [
         [[(label, "dim")], parts] for label, parts in _drawn_facts(screen, state, figures) if parts
     ]
     return screen.lines([(state.project_path, "bold")], "") + screen.table(
-        [Column(), Column(gives_way=True, wraps=True)], rows
+        [Column(), Column(shrinks=True, wraps=True)], rows
     )
 
 
@@ -91,7 +91,7 @@ def _cells(tokens: int, limit: int, width: int) -> int:
     return -(-width * tokens // limit)
 
 
-def path_told(state: State) -> list[Part]:
+def path_parts(state: State) -> list[Part]:
     """From the main thread to where work goes on."""
     parts: list[Part] = [(MAIN, "" if state.path else "bold")]
     for open_id in state.path:
@@ -101,7 +101,7 @@ def path_told(state: State) -> list[Part]:
 
 
 def _facts(state: State, figures: Figures) -> list[tuple[str, str]]:
-    told = figures.health
+    health_now = figures.health
     facts = [
         ("project", state.project_path),
         ("session", state.session_id or ""),
@@ -113,9 +113,9 @@ def _facts(state: State, figures: Figures) -> list[tuple[str, str]]:
         ("main-thread", str(figures.main)),
         ("folded", str(figures.folded)),
         ("saved", str(figures.saved)),
-        ("health", told.warning),
-        ("suggestion", told.suggestion or ""),
-        ("failure-rate", "" if told.failure_rate is None else repr(told.failure_rate)),
+        ("health", health_now.warning),
+        ("suggestion", health_now.suggestion or ""),
+        ("failure-rate", "" if health_now.failure_rate is None else repr(health_now.failure_rate)),
         ("branches", ", ".join(f"{count} {word}" for count, word in figures.counts)),
         ("operations", f"{figures.operations}, {figures.failed} failed"),
         ("redactions", str(figures.redactions)),
@@ -133,7 +133,7 @@ def _drawn_facts(screen: Screen, state: State, figures: Figures) -> list[tuple[s
     return [
         ("session", [state.session_id or "", *([f" · {state.name}"] if state.name else [])]),
         ("last active", [screen.moment(state.last_at), (f" · begun {screen.moment(state.started_at)}", "dim")]),
-        ("working in", path_told(state)),
+        ("working in", path_parts(state)),
         ("", [" "]),
         (
             "tokens",
@@ -150,12 +150,12 @@ def _drawn_facts(screen: Screen, state: State, figures: Figures) -> list[tuple[s
         ("branches", [counts or "none"]),
         ("operations", [f"{figures.operations:,}", failed]),
         ("redactions", [(several(figures.redactions, "secret") + " scrubbed", "yellow")] if figures.redactions else []),
-        *_health_told(figures.health),
+        *_health_rows(figures.health),
     ]
 
 
-def _health_told(told: Health) -> list[tuple[str, Line]]:
-    words: list[Part] = [(HEALTH_WORDS[told.warning], HEALTH_STYLES[told.warning])]
-    if told.failure_rate is not None:
-        words.append((f" · {told.failure_rate:.0%} of this branch's operations failed", "red"))
-    return [("health", words), ("", [(told.suggestion or "", "italic")] if told.suggestion else [])]
+def _health_rows(health_now: Health) -> list[tuple[str, Line]]:
+    words: list[Part] = [(HEALTH_WORDS[health_now.warning], HEALTH_STYLES[health_now.warning])]
+    if health_now.failure_rate is not None:
+        words.append((f" · {health_now.failure_rate:.0%} of this branch's operations failed", "red"))
+    return [("health", words), ("", [(health_now.suggestion or "", "italic")] if health_now.suggestion else [])]

@@ -7,18 +7,18 @@ from typing import Any
 
 from contextfold.cli.fold.figures import BAR_WIDTH, BAR_WIDTH_NARROW, FREE_CELL, MAIN_CELL
 from contextfold.cli.fold.session_access import (
-    Desk,
+    OpenStore,
     Values,
-    at_desk,
+    open_store,
     owner_of,
-    place_of,
-    tell,
-    tell_json,
-    tell_no_session,
+    report_no_session,
+    session_address,
+    write,
+    write_json,
 )
 from contextfold.cli.fold.status import SESSION_ID_SHOWN, sessions_of
 from contextfold.cli.fold.tree import id_length
-from contextfold.cli.output import tell_on_terminal
+from contextfold.cli.output import print_note
 from contextfold.cli.terminal import Column, Line, Part, Screen, screen
 from contextfold.common.canonical import Encodable
 from contextfold.error_codes import EXIT_OK
@@ -34,44 +34,43 @@ Savings = Mapping[str, Any]  # as `/v1` tells them
 def run(values: Values) -> int:
     if "all" in values:
         return _run_all(values)
-    place = place_of(values)
-    with at_desk(values) as desk:
-        state = desk.look(place)
-        savings = _savings(desk, place.owner, state.session_id)
+    with open_store(values) as store:
+        address, state = store.find(session_address(values))
+        savings = _savings(store, address.owner, state.session_id)
     if "json" in values:
-        tell_json(savings)
-    elif state.revision:
-        shown = screen()
-        tell(_drawn(shown, state, savings) if shown.is_drawn else _plain(shown, state, savings))
+        write_json(savings)
+    elif not state.revision:
+        return report_no_session(address)
     else:
-        tell_no_session(place)
+        shown = screen()
+        write(_drawn(shown, state, savings) if shown.is_terminal else _plain(shown, state, savings))
     return EXIT_OK
 
 
 def _run_all(values: Values) -> int:
     owner = owner_of(values)
-    with at_desk(values) as desk:
-        told_all: list[dict[str, Encodable]] = [
+    with open_store(values) as store:
+        rows: list[dict[str, Encodable]] = [
             {
                 "project_path": session["project_path"],
                 "name": session["name"],
-                **_savings(desk, owner, session["session_id"]),
+                **_savings(store, owner, session["session_id"]),
             }
-            for session in sessions_of(desk, owner)
+            for session in sessions_of(store, owner)
         ]
     if "json" in values:
-        tell_json({"sessions": told_all})
-    elif told_all:
-        tell(_table(screen(), told_all))
+        write_json({"sessions": rows})
+    elif rows:
+        write(_table(screen(), rows))
     else:
-        tell_on_terminal(f"no live session of {owner}; an agent's first call of a folding tool begins one")
+        print_note(f"no live session of {owner}; an agent's first call of a folding tool begins one")
     return EXIT_OK
 
 
-def _savings(desk: Desk, owner: str, session_id: str | None) -> dict[str, Encodable]:
+def _savings(store: OpenStore, owner: str, session_id: str | None) -> dict[str, Encodable]:
     if session_id is None:
         return {"session_id": None, **ledger_result(ledger_of(()))}
-    return dict(desk.fold.run(desk.overview.savings(owner, session_id)))
+    return dict(store.fold.run(store.overview.savings(owner, session_id)))
 
 
 # ---- for programs that read lines
@@ -89,14 +88,14 @@ def _plain(shown: Screen, state: State, savings: Savings) -> str:
         ("output-tokens", str(savings["output_tokens"])),
         *((f"price-{name.replace('_', '-')}", repr(price)) for name, price in savings["prices"].items()),
         ("not-folded", ", ".join(f"{reason} {count}" for reason, count in savings["failed_open"].items())),
-        *(("fold", _fold_told(fold)) for fold in savings["folds"]),
+        *(("fold", _fold_text(fold)) for fold in savings["folds"]),
         ("costly-folds", " ".join(savings["costly_folds"])),
         ("verdict", savings["verdict"]),
     ]
     return shown.table([Column(), Column()], [[[label], [value]] for label, value in facts if value])
 
 
-def _fold_told(fold: Savings) -> str:
+def _fold_text(fold: Savings) -> str:
     figures = f"{fold['tokens_dropped']} dropped, {fold['requests']} requests, {fold['cost_saved']!r} saved"
     return f"{fold['branch_id']} {figures}, {fold['description']}"
 
@@ -123,7 +122,7 @@ def _drawn(shown: Screen, state: State, savings: Savings) -> str:
     style = "green" if savings["cost_saved"] > 0 else "yellow" if savings["cost_saved"] < 0 else ""
     return (
         shown.lines([(state.project_path, "bold")], "")
-        + shown.table([Column(), Column(gives_way=True, wraps=True)], facts)
+        + shown.table([Column(), Column(shrinks=True, wraps=True)], facts)
         + _folds(shown, state, savings)
         + shown.lines("", [(savings["verdict"], style)], wraps=True)
     )
@@ -170,7 +169,7 @@ def _folds(shown: Screen, state: State, savings: Savings) -> str:
         Column("dropped", is_right=True),
         Column("requests", is_right=True),
         Column("saved", is_right=True),
-        Column("", gives_way=True),
+        Column("", shrinks=True),
     ]
     if shown.is_narrow:
         kept = (0, 3, 4)
@@ -182,7 +181,7 @@ def _folds(shown: Screen, state: State, savings: Savings) -> str:
 
 def _table(shown: Screen, all_savings: Sequence[Savings]) -> str:
     columns = [
-        Column("project", gives_way=True),
+        Column("project", shrinks=True),
         Column("session"),
         Column("requests", is_right=True),
         Column("sent", is_right=True),

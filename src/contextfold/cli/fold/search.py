@@ -6,29 +6,29 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from contextfold.cli.fold.session_access import Values, at_desk, owner_of, project_of, tell, tell_json
-from contextfold.cli.output import tell_on_terminal
+from contextfold.cli.fold.session_access import Values, open_store, owner_of, project_of, write, write_json
+from contextfold.cli.output import print_note
 from contextfold.cli.terminal import Line, Part, Screen, screen, text_lines
 from contextfold.error_codes import EXIT_OK
 from contextfold.fold.store import SEARCH_MOST, Summary
 from contextfold.settings import between
 
 LIMIT = "20"
-FOUND_STYLE = "bold yellow"
+MATCH_STYLE = "bold yellow"
 
 
 def run(values: Values) -> int:
     query, limit = values["query"], int(between(1, SEARCH_MOST)("--limit", values.get("limit", LIMIT)))
     owner, project = owner_of(values), project_of(values) if "project" in values else None
-    with at_desk(values) as desk:
-        found = desk.fold.run(desk.fold.service.search(owner, query, project, limit=limit))
+    with open_store(values) as store:
+        found = store.fold.run(store.fold.service.search(owner, query, project, limit=limit))
     if "json" in values:
-        tell_json(_json(found))
+        write_json(_json(found))
         return EXIT_OK
     shown, words = screen(), _words(query)
-    tell("".join(_told(shown, summary, words) for summary in found))
+    write("".join(_rendered(shown, summary, words) for summary in found))
     if not found:
-        tell_on_terminal("no summary has all of these words")
+        print_note("no summary has all of these words")
     return EXIT_OK
 
 
@@ -43,7 +43,7 @@ def _words(query: str) -> re.Pattern[str]:
     return re.compile("|".join([*(rf"\b{word}\b" for word in words[:-1]), rf"\b{words[-1]}\w*"]), re.IGNORECASE)
 
 
-def _told(shown: Screen, summary: Summary, words: re.Pattern[str]) -> str:
+def _rendered(shown: Screen, summary: Summary, words: re.Pattern[str]) -> str:
     head: Line = [
         (shown.moment(summary.folded_at), "dim"),
         "  ",
@@ -60,6 +60,6 @@ def _marked(text: str, words: re.Pattern[str], style: str = "") -> list[Part]:
     parts: list[Part] = []
     reached = 0
     for found in words.finditer(text):
-        parts += [(text[reached : found.start()], style), (found.group(), FOUND_STYLE)]
+        parts += [(text[reached : found.start()], style), (found.group(), MATCH_STYLE)]
         reached = found.end()
     return [*parts, (text[reached:], style)]

@@ -1,16 +1,18 @@
-"""What the `context fold` commands share: the store itself, whose session is meant, which branch. Draws nothing."""
+"""What the `context fold` commands share: the store, the session that is meant, the branch that is meant."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from contextfold.app import serial_fold
-from contextfold.cli.output import TURNING, say, tell_on_terminal
+from contextfold.cli.output import TURNING, print_answer, print_error
 from contextfold.common.canonical import Encodable, encode
+from contextfold.error_codes import EXIT_CODES
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.project import Project, project_at
 from contextfold.fold.service.callers import Caller, target_of
@@ -21,45 +23,101 @@ from contextfold.serve.http.bearer_tokens import LOCAL_OWNER
 from contextfold.serve.serial_fold import SerialFold
 from contextfold.settings import fold_settings_from
 
-MAIN = "main"  # what the main thread is called where a branch could be named
+# The name of the main thread where a branch could be named.
+MAIN = "main"
 BRANCH_PREFIX = "br_"
-NAMED_MOST = 5  # branches that an ambiguous beginning is answered with
+# Branches that are listed for an ambiguous prefix.
+NAMED_MOST = 5
+SESSIONS_READ = 100
+SESSIONS_MOST = 100_000
 
 Values = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Whose session is meant, and of which project."""
+class SessionAddress:
+    """The owner, the project and the name of a session. `is_given`: the user named the project."""
 
     owner: str
     project: Project
     name: str | None
+    is_given: bool = True
 
     @property
     def key(self) -> SessionKey:
         return target_of(Caller(self.owner, self.name), self.project).key
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return self.project.path if self.name is None else f"{self.project.path}, session {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
-    """The store, asked one thing at a time."""
+class OpenStore:
+    """The folding service on an open store, asked one thing at a time."""
 
     fold: SerialFold
     overview: Overview
 
-    def look(self, place: Place) -> State:
-        """The live session of a place; the empty one if there is none."""
-        return self.fold.run(self.fold.service.look(place.key))
+    def look(self, address: SessionAddress) -> State:
+        """The live session at an address; the empty one if there is none."""
+        return self.fold.run(self.fold.service.look(address.key))
+
+    def find(self, address: SessionAddress) -> tuple[SessionAddress, State]:
+        """The live session of the project, or of the nearest folder above it where the user named no project."""
+        state = self.look(address)
+        above = address
+        while not state.revision and not address.is_given and above.project.path != "/":
+            above = replace(above, project=project_at(os.path.dirname(above.project.path)))
+            state = self.look(above)
+        return (above, state) if state.revision else (address, state)
+
+    def find_branch(self, address: SessionAddress, given: str) -> tuple[SessionAddress, State, str | None]:
+        """The session of a branch and the branch's id; whole ids are found in every session of the owner."""
+        at, state = self.find(address)
+        try:
+            return at, state, branch_of(state, given)
+        except BranchNotFound:
+            if address.is_given or not given.startswith(BRANCH_PREFIX):
+                raise
+            for other in self._sessions(address.owner):
+                if given in other.branches:
+                    found = SessionAddress(address.owner, project_at(other.project_path), other.name)
+                    return found, other, given
+            raise
+
+    def ended_addresses(self, address: SessionAddress) -> Iterator[SessionAddress]:
+        """Where the owner's ended sessions were, each project once; only if the user named no project."""
+        seen: set[str] = {address.project.hash}
+        after: tuple[str, str] | None = None
+        for _ in range(0, 0 if address.is_given else SESSIONS_MOST, SESSIONS_READ):
+            page = self.fold.run(
+                self.fold.service.store.ended_sessions(address.owner, after=after, limit=SESSIONS_READ)
+            )
+            for ended in page:
+                path = json.loads(ended.figures or "{}").get("project_path")
+                if path and ended.key.project_hash not in seen:
+                    seen.add(ended.key.project_hash)
+                    yield SessionAddress(address.owner, project_at(path), None)
+            if not page:
+                return
+            after = (page[-1].last_at, page[-1].session_id)
+
+    def _sessions(self, owner: str) -> Iterator[State]:
+        """Every live session of an owner."""
+        after: tuple[str, str] | None = None
+        for _ in range(0, SESSIONS_MOST, SESSIONS_READ):
+            page = self.fold.run(self.fold.service.store.sessions(owner, after=after, limit=SESSIONS_READ))
+            for listed in page:
+                yield self.fold.run(self.fold.service.look(listed.key))
+            if not page:
+                return
+            after = (page[-1].last_at, page[-1].session_id)
 
 
 @contextmanager
-def at_desk(values: Values) -> Iterator[Desk]:
-    """The store itself, whether or not a daemon has it open too. A file is never made here."""
+def open_store(values: Values) -> Iterator[OpenStore]:
+    """Open the store, whether or not a daemon has it open too. A file is never created here."""
     settings = fold_settings_from(os.environ, values)
     if settings.nats is None and not os.path.exists(settings.store):
         raise StoreInvalid(
@@ -67,26 +125,26 @@ def at_desk(values: Values) -> Iterator[Desk]:
         )
     fold = serial_fold(settings, may_migrate=False)
     try:
-        yield Desk(fold, Overview(fold.service))
+        yield OpenStore(fold, Overview(fold.service))
     finally:
         fold.close()
 
 
 def owner_of(values: Values) -> str:
-    return legible("--owner", values.get("owner", LOCAL_OWNER))
+    return utf8_text("--owner", values.get("owner", LOCAL_OWNER))
 
 
 def project_of(values: Values) -> Project:
-    return project_at(legible("--project", os.path.abspath(values.get("project") or os.curdir)))
+    return project_at(utf8_text("--project", os.path.abspath(values.get("project") or os.curdir)))
 
 
-def place_of(values: Values) -> Place:
-    name = legible("--session", values["session"]) if "session" in values else None
-    return Place(owner_of(values), project_of(values), name)
+def session_address(values: Values) -> SessionAddress:
+    name = utf8_text("--session", values["session"]) if "session" in values else None
+    return SessionAddress(owner_of(values), project_of(values), name, is_given="project" in values)
 
 
-def legible(called: str, text: str) -> str:
-    """A word of the command line that is text: keys are made of it."""
+def utf8_text(called: str, text: str) -> str:
+    """An argument as text: keys are made of it."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -95,10 +153,10 @@ def legible(called: str, text: str) -> str:
 
 
 def branch_of(state: State, given: str) -> str | None:
-    """The id that somebody means by it, or by its beginning; None is the main thread."""
+    """The id of a branch that is given by its id or a unique prefix of it; None is the main thread."""
     if given == MAIN:
         return None
-    legible("BRANCH", given)
+    utf8_text("BRANCH", given)
     if given in state.branches:
         return given
     begins = [known for known in state.branches if known.removeprefix(BRANCH_PREFIX).startswith(_stem(given))]
@@ -106,11 +164,11 @@ def branch_of(state: State, given: str) -> str | None:
         return begins[0]
     if begins:
         named = ", ".join(begins[:NAMED_MOST]) + (", …" if len(begins) > NAMED_MOST else "")
-        raise ArgumentInvalid("BRANCH", f"begins several ids: {named}; give more of it")
-    raise no_branch(given, state.session_id)
+        raise ArgumentInvalid("BRANCH", f"is the prefix of several ids: {named}; give more of it")
+    raise branch_not_found(given, state.session_id)
 
 
-def no_branch(given: str, session_id: str | None) -> BranchNotFound:
+def branch_not_found(given: str, session_id: str | None) -> BranchNotFound:
     problem = BranchNotFound(given, session_id)
     problem.reason = (
         "`context fold list` shows the branches of this session; one of an ended session needs its whole id"
@@ -118,8 +176,8 @@ def no_branch(given: str, session_id: str | None) -> BranchNotFound:
     return problem
 
 
-def no_session(place: Place) -> SessionNotFound:
-    problem = SessionNotFound(place.told)
+def session_not_found(address: SessionAddress) -> SessionNotFound:
+    problem = SessionNotFound(address.description)
     problem.reason = NO_SESSION_REASON
     return problem
 
@@ -127,14 +185,16 @@ def no_session(place: Place) -> SessionNotFound:
 NO_SESSION_REASON = "`context fold status --all` lists the sessions there are; --project and --session name one"
 
 
-def tell_no_session(place: Place) -> None:
-    tell_on_terminal(f"no session for {place.told}; {NO_SESSION_REASON}")
+def report_no_session(address: SessionAddress) -> int:
+    """Say on stderr that there is no session; the exit code."""
+    print_error(f"no session for {address.description}", NO_SESSION_REASON)
+    return EXIT_CODES[SessionNotFound.code]
 
 
-def tell(text: str) -> bool:
-    """Write an answer; False if its reader has left, who then has what was wanted."""
+def write(text: str) -> bool:
+    """Write to stdout; False if the reader has left, which is no failure."""
     try:
-        say(text)
+        print_answer(text)
     except StorageFailed as problem:
         if isinstance(problem.__cause__, BrokenPipeError):
             return False
@@ -142,16 +202,16 @@ def tell(text: str) -> bool:
     return True
 
 
-def tell_json(value: Encodable) -> bool:
-    """JSON, the same on a terminal but that nothing in it can draw; False if nobody reads any more."""
-    return tell(drawn_as_json(encode(value)) + "\n")
+def write_json(value: Encodable) -> bool:
+    """Write JSON; on a terminal with control characters escaped. False if the reader has left."""
+    return write(escaped_for_terminal(encode(value)) + "\n")
 
 
-def drawn_as_json(told: str) -> str:
-    """On a terminal, what could draw there is escaped, as JSON allows; a pipe gets it as it is."""
+def escaped_for_terminal(text: str) -> str:
+    """On a terminal, control characters are escaped, as JSON allows; a pipe gets the text unchanged."""
     if sys.stdout is None or not sys.stdout.isatty():
-        return told
-    return "".join(f"\\u{ord(c):04x}" if c in TURNING or "\x7f" <= c < "\xa0" else c for c in told)
+        return text
+    return "".join(f"\\u{ord(c):04x}" if c in TURNING or "\x7f" <= c < "\xa0" else c for c in text)
 
 
 def _stem(given: str) -> str:

@@ -7,17 +7,16 @@ from collections.abc import Iterator, Sequence
 from contextfold.cli.fold.session_access import (
     BRANCH_PREFIX,
     MAIN,
-    Desk,
-    Place,
+    OpenStore,
+    SessionAddress,
     Values,
-    at_desk,
-    branch_of,
-    no_session,
-    place_of,
-    tell,
-    tell_json,
+    open_store,
+    session_address,
+    session_not_found,
+    write,
+    write_json,
 )
-from contextfold.cli.fold.tree import id_length, saved_told, standing
+from contextfold.cli.fold.tree import branch_status, id_length, saved_part
 from contextfold.cli.terminal import Column, Line, Part, Screen, screen, several, text_lines
 from contextfold.common.canonical import Encodable
 from contextfold.error_codes import EXIT_OK
@@ -38,42 +37,44 @@ STYLES = {"prompt": "bold blue", "operation": "cyan", "child": "green", "summary
 
 
 def run(values: Values) -> int:
-    place = place_of(values)
-    with at_desk(values) as desk:
-        state = desk.look(place)
-        branch_id = wanted(desk, place, state, values["branch"])
-        pages = pages_of(desk, place, state, branch_id)
+    with open_store(values) as store:
+        address, state, branch_id = wanted(store, session_address(values), values["branch"])
+        pages = pages_of(store, address, state, branch_id)
         if "json" in values:
-            tell_json(_json(state, branch_id, [entry for page in pages for entry in page]))
+            write_json(_json(state, branch_id, [entry for page in pages for entry in page]))
             return EXIT_OK
         shown, length = screen(), id_length(state.branches)
-        is_heard = tell(_head(shown, state, branch_id))
+        is_read = write(_head(shown, state, branch_id))
         for page in pages:  # each as it is read, however long the branch is
-            if not is_heard:
+            if not is_read:
                 break
-            is_heard = tell("".join(_entry(shown, entry, length, is_full="full" in values) for entry in page))
-        if is_heard:
-            tell(_children(shown, state, branch_id))
+            is_read = write("".join(_entry(shown, entry, length, is_full="full" in values) for entry in page))
+        if is_read:
+            write(_children(shown, state, branch_id))
     return EXIT_OK
 
 
-def wanted(desk: Desk, place: Place, state: State, given: str) -> str | None:
-    """A branch of the live session, or by its whole id one that the archive still has."""
+def wanted(store: OpenStore, address: SessionAddress, given: str) -> tuple[SessionAddress, State, str | None]:
+    """The branch of a live session, or by its whole id one that the archive still has."""
+    at, state = store.find(address)
     if given == MAIN and not state.revision:
-        raise no_session(place)
+        raise session_not_found(address)
     try:
-        return branch_of(state, given)
+        return store.find_branch(address, given)
     except BranchNotFound:
         whole = given if given.startswith(BRANCH_PREFIX) else BRANCH_PREFIX + given
-        for _ in pages_of(desk, place, state, whole):
-            return whole
+        for candidate in (at, *store.ended_addresses(address)):
+            for _ in pages_of(store, candidate, state, whole):
+                return candidate, state, whole
         raise
 
 
-def pages_of(desk: Desk, place: Place, state: State, branch_id: str | None) -> Iterator[Sequence[Entry]]:
-    thread = ArchivedThread(place.owner, place.project.hash, branch_id, state.session_id or "")
-    pages = thread_entries(desk.fold.service.store, thread, characters=PAGE_CHARACTERS)
-    while (page := desk.fold.run(anext(pages, None))) is not None:
+def pages_of(
+    store: OpenStore, address: SessionAddress, state: State, branch_id: str | None
+) -> Iterator[Sequence[Entry]]:
+    thread = ArchivedThread(address.owner, address.project.hash, branch_id, state.session_id or "")
+    pages = thread_entries(store.fold.service.store, thread, characters=PAGE_CHARACTERS)
+    while (page := store.fold.run(anext(pages, None))) is not None:
         yield page
 
 
@@ -96,15 +97,15 @@ def _head(shown: Screen, state: State, branch_id: str | None) -> str:
     branch = state.branches.get(branch_id)
     if branch is None:
         return shown.lines([(branch_id, "bold"), ("  of an earlier session, or another one", "dim")], "")
-    stands = standing(branch, state)
+    stands = branch_status(branch, state)
     figures: list[Part] = [f"{shown.figure(branch.tokens)} tokens"]
     if branch.status == "folded":
-        figures += [f" folded to {shown.figure(branch.summary_tokens)}, ", saved_told(shown, branch), " saved"]
+        figures += [f" folded to {shown.figure(branch.summary_tokens)}, ", saved_part(shown, branch), " saved"]
     closed = f"  {branch.status} {shown.moment(branch.closed_at)}" if branch.closed_at else ""
     return shown.lines(
         [
             (branch.id, "dim"),
-            (f"  {stands.mark} " if shown.is_drawn else "  ", stands.style),
+            (f"  {stands.mark} " if shown.is_terminal else "  ", stands.style),
             (stands.word, stands.style),
         ],
         [(branch.description, "bold")],
@@ -136,22 +137,22 @@ def _entry(shown: Screen, entry: Entry, length: int, *, is_full: bool) -> str:
     lines = text_lines(entry.text)
     kept = lines if is_full else [_excerpt(line) for line in lines[:EXCERPT_LINES]]
     style = "dim" if entry.undone else ""
-    told: list[Line] = [[(line, style)] for line in kept]
+    lines_shown: list[Line] = [[(line, style)] for line in kept]
     if len(lines) > len(kept):
-        told.append([(f"… {several(len(lines) - len(kept), 'more line')}, see --full", "dim italic")])
-    return shown.lines(_entry_head(shown, entry, length)) + shown.block(*told, wraps=is_full) + "\n"
+        lines_shown.append([(f"… {several(len(lines) - len(kept), 'more line')}, see --full", "dim italic")])
+    return shown.lines(_entry_head(shown, entry, length)) + shown.block(*lines_shown, wraps=is_full) + "\n"
 
 
 def _entry_head(shown: Screen, entry: Entry, length: int) -> Line:
     style = "dim" if entry.undone else "red" if entry.failed else STYLES[entry.kind]
     mark = "✗" if entry.failed else MARKS[entry.kind]
-    word = entry.type if entry.kind == "operation" and shown.is_drawn else entry.kind
+    word = entry.type if entry.kind == "operation" and shown.is_terminal else entry.kind
     child = shown.short(entry.child_id or "", length)
     notes = [child, "failed" if entry.failed else "", "undone" if entry.undone else ""]
     notes += ["" if word == entry.type else entry.type, entry.source]
     tokens = f"  {shown.figure(entry.tokens)} tokens" if entry.kind != "rollback" else ""
     return [
-        (f"{mark} " if shown.is_drawn else "", style),
+        (f"{mark} " if shown.is_terminal else "", style),
         (f"{word:<{WORD_WIDTH}}", style),
         (f"  {shown.moment(entry.at)}{tokens}", "dim"),
         *((f"  {note}", style if note in ("failed", "undone") else "dim") for note in notes if note),
@@ -171,16 +172,16 @@ def _children(shown: Screen, state: State, branch_id: str | None) -> str:
     length = id_length(state.branches)
     rows: list[Sequence[Line]] = []
     for child in children[-CHILDREN_MOST:]:
-        stands = standing(child, state)
+        stands = branch_status(child, state)
         rows.append(
             [
                 [(shown.short(child.id, length), "dim")],
-                [(f"{stands.mark} " if shown.is_drawn else "", stands.style), (stands.word, stands.style)],
+                [(f"{stands.mark} " if shown.is_terminal else "", stands.style), (stands.word, stands.style)],
                 [shown.figure(child.tokens)],
                 [(child.description, stands.text_style)],
             ]
         )
     left_out = len(children) - len(rows)
     title = "branches" + (f" (the last {len(rows)} of {len(children)})" if left_out else "")
-    columns = [Column(), Column(), Column(is_right=True), Column(gives_way=True)]
+    columns = [Column(), Column(), Column(is_right=True), Column(shrinks=True)]
     return shown.lines([(title, "bold")]) + shown.table(columns, rows)

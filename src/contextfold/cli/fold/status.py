@@ -7,16 +7,16 @@ from typing import Any
 
 from contextfold.cli.fold.figures import HEALTH_STYLES, HEALTH_WORDS, figures_of, status
 from contextfold.cli.fold.session_access import (
-    Desk,
+    OpenStore,
     Values,
-    at_desk,
+    open_store,
     owner_of,
-    place_of,
-    tell,
-    tell_json,
-    tell_no_session,
+    report_no_session,
+    session_address,
+    write,
+    write_json,
 )
-from contextfold.cli.output import tell_on_terminal
+from contextfold.cli.output import print_note
 from contextfold.cli.terminal import Column, Line, Screen, screen
 from contextfold.error_codes import EXIT_OK
 
@@ -30,38 +30,36 @@ Session = Mapping[str, Any]  # as a row tells it
 def run(values: Values) -> int:
     if "all" in values:
         return _run_all(values)
-    place = place_of(values)
-    with at_desk(values) as desk:
-        state = desk.look(place)
-        policy = desk.fold.service.policy
+    with open_store(values) as store:
+        address, state = store.find(session_address(values))
+        policy = store.fold.service.policy
         if "json" in values:
-            tell_json(desk.overview.row(state))
+            write_json(store.overview.row(state))
             return EXIT_OK
-    if state.revision:
-        tell(status(screen(), state, figures_of(state, policy)))
-    else:
-        tell_no_session(place)
+    if not state.revision:
+        return report_no_session(address)
+    write(status(screen(), state, figures_of(state, policy)))
     return EXIT_OK
 
 
 def _run_all(values: Values) -> int:
     owner = owner_of(values)
-    with at_desk(values) as desk:
-        sessions = list(sessions_of(desk, owner))
+    with open_store(values) as store:
+        sessions = list(sessions_of(store, owner))
     if "json" in values:
-        tell_json({"sessions": sessions})
+        write_json({"sessions": sessions})
     elif sessions:
-        tell(_table(screen(), sessions))
+        write(_table(screen(), sessions))
     else:
-        tell_on_terminal(f"no live session of {owner}; an agent's first call of a folding tool begins one")
+        print_note(f"no live session of {owner}; an agent's first call of a folding tool begins one")
     return EXIT_OK
 
 
-def sessions_of(desk: Desk, owner: str) -> Iterator[Session]:
+def sessions_of(store: OpenStore, owner: str) -> Iterator[Session]:
     """Every live session, the latest activity first."""
     cursor = None
     for _ in range(PAGES_MOST):
-        page: Any = desk.fold.run(desk.overview.sessions(owner, cursor=cursor, limit=PAGE_SESSIONS))
+        page: Any = store.fold.run(store.overview.sessions(owner, cursor=cursor, limit=PAGE_SESSIONS))
         yield from page["sessions"]
         cursor = page["next_cursor"]
         if cursor is None:
@@ -70,7 +68,7 @@ def sessions_of(desk: Desk, owner: str) -> Iterator[Session]:
 
 def _table(shown: Screen, sessions: Sequence[Session]) -> str:
     columns = [
-        Column("project", gives_way=True),
+        Column("project", shrinks=True),
         Column("session"),
         Column("tokens", is_right=True),
         Column("", is_right=True),
@@ -97,6 +95,6 @@ def _cells(shown: Screen, session: Session) -> list[Line]:
         [f"{session['usage_percent']}%"],
         [str(session["branch_depth"])],
         [(shown.figure(saved), "green" if saved > 0 else "")],
-        [(HEALTH_WORDS[warning] if shown.is_drawn else warning, HEALTH_STYLES[warning])],
+        [(HEALTH_WORDS[warning] if shown.is_terminal else warning, HEALTH_STYLES[warning])],
         [shown.moment(session["last_at"])],
     ]

@@ -10,16 +10,16 @@ from collections.abc import Callable
 
 from contextfold.cli.fold.session_access import (
     MAIN,
-    Desk,
-    Place,
+    OpenStore,
+    SessionAddress,
     Values,
-    at_desk,
-    drawn_as_json,
+    escaped_for_terminal,
+    open_store,
     owner_of,
-    place_of,
-    tell,
+    session_address,
+    write,
 )
-from contextfold.cli.output import tell_on_terminal
+from contextfold.cli.output import print_on_terminal
 from contextfold.cli.terminal import Line, Screen, screen, text_lines
 from contextfold.common.canonical import encode
 from contextfold.error_codes import EXIT_OK
@@ -43,7 +43,7 @@ ID_SHOWN = len("br_") + 4
 ID_WIDTH = len("sess_") + 16
 PROJECT_WIDTH = 12
 PROJECT_WIDTH_NARROW = 6
-PROJECTS_KEPT = 1_000
+PROJECTS_CACHED = 1_000
 KIND_WIDTH = len("operation.completed")
 WORD_WIDTH = len("discarded")
 TOKENS_WIDTH = 8
@@ -53,23 +53,26 @@ Wanted = Callable[[WatchedEvent], bool]
 
 def run(values: Values) -> int:
     try:
-        with at_desk(values) as desk:
-            place = None if "all" in values else place_of(values)
+        with open_store(values) as store:
+            address = None if "all" in values else session_address(values)
             owner = owner_of(values)
-            service = desk.fold.service
-            after = START if "since-start" in values else desk.fold.run(service.store.cursor())
-            tell_on_terminal(f"following {place.told if place else f'every session of {owner}'}; Ctrl-C ends it")
-            desk.fold.run(_Tail(desk, owner, place, values).follow(after))
-    except KeyboardInterrupt:  # the only way out for somebody who has seen enough
+            service = store.fold.service
+            after = START if "since-start" in values else store.fold.run(service.store.cursor())
+            print_on_terminal(
+                f"following {address.description if address else f'every session of {owner}'}; Ctrl-C ends it"
+            )
+            store.fold.run(_Tail(store, owner, address, values).follow(after))
+    except KeyboardInterrupt:
+        # Ctrl-C is how a person ends the command.
         pass
     return EXIT_OK
 
 
 class _Tail:
-    def __init__(self, desk: Desk, owner: str, place: Place | None, values: Values) -> None:
-        self._service = desk.fold.service
+    def __init__(self, store: OpenStore, owner: str, address: SessionAddress | None, values: Values) -> None:
+        self._service = store.fold.service
         self._owner = owner
-        self._place = place
+        self._address = address
         self._is_json = "json" in values
         self._by_name = "session" in values
         self._shown = screen()
@@ -90,46 +93,48 @@ class _Tail:
 
     async def _tell(self, after: str) -> None:
         async for seen in self._service.store.watch(self._owner, after):
-            if self._is_wanted(seen) and not tell(await self._line(seen)):
+            if self._is_wanted(seen) and not write(await self._line(seen)):
                 return
 
     def _is_wanted(self, seen: WatchedEvent) -> bool:
         """Without a name: every session of the project, since people rarely know the names."""
-        if self._place is None:
+        if self._address is None:
             return True
-        key = self._place.key
+        key = self._address.key
         return key == seen.key if self._by_name else key.project_hash == seen.key.project_hash
 
     async def _line(self, seen: WatchedEvent) -> str:
         if self._is_json:
-            return drawn_as_json(encode({"session_id": seen.session_id, **members(seen.event)})) + "\n"
-        project: Line = [] if self._place else [(await self._project(seen), "magenta"), "  "]
+            return escaped_for_terminal(encode({"session_id": seen.session_id, **members(seen.event)})) + "\n"
+        project: Line = [] if self._address else [(await self._project(seen), "magenta"), "  "]
         when = (self._shown.moment(seen.event.at), "dim")
         # A narrow screen has no room for a line of columns: there it goes on below.
-        return self._shown.lines([when, "  ", *project, *told(self._shown, seen.event)], wraps=self._shown.is_narrow)
+        return self._shown.lines(
+            [when, "  ", *project, *event_line(self._shown, seen.event)], wraps=self._shown.is_narrow
+        )
 
     async def _project(self, seen: WatchedEvent) -> str:
         """What the session works on, by the last part of its path, all lines of one width."""
         if seen.session_id not in self._projects:
             state = await self._service.look(seen.key)
-            if len(self._projects) >= PROJECTS_KEPT:
+            if len(self._projects) >= PROJECTS_CACHED:
                 self._projects.clear()
             is_it = state.session_id == seen.session_id
             self._projects[seen.session_id] = state.project_path if is_it else seen.session_id
         path = self._projects[seen.session_id]
-        if not self._shown.is_drawn:
+        if not self._shown.is_terminal:
             return path
         name = path.rstrip("/").rpartition("/")[2] or path
         width = PROJECT_WIDTH_NARROW if self._shown.is_narrow else PROJECT_WIDTH
         return f"{name[:width]:<{width}}"
 
 
-def told(shown: Screen, event: Event) -> Line:
+def event_line(shown: Screen, event: Event) -> Line:
     """What happened, to which thread, with how many tokens: the same columns for every kind."""
     mark, word, style = _kind(event)
     thread = shown.short(_thread(event), ID_SHOWN)
     tokens, text = _tokens(shown, event), _text(event)
-    if not shown.is_drawn:
+    if not shown.is_terminal:
         failed = " failed" if isinstance(event, OperationCompleted) and event.failed else ""
         return [f"{event.kind:<{KIND_WIDTH}}  {thread:<{ID_WIDTH}}  {tokens:>{TOKENS_WIDTH}}  {text}{failed}"]
     return [

@@ -21,7 +21,7 @@ STYLES = {"active": "cyan", "folded": "green", "discarded": "dim"}
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BranchStatus:
     """How a branch stands, as it is shown."""
 
     word: str
@@ -40,8 +40,8 @@ class Standing:
         return "bold" if self.is_here else "dim strike" if self.word == "discarded" else ""
 
 
-def standing(branch: Branch, state: State) -> Standing:
-    return Standing(branch.status, state.path[-1:] == (branch.id,))
+def branch_status(branch: Branch, state: State) -> BranchStatus:
+    return BranchStatus(branch.status, state.path[-1:] == (branch.id,))
 
 
 def id_length(branch_ids: Iterable[str]) -> int:
@@ -55,15 +55,15 @@ def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: in
     """The last rows of a tree, below the main thread; `earlier` ones are left out above them."""
     length = id_length(state.branches)
     figure = screen.figure
-    told: list[list[Line]] = [
+    rendered_rows: list[list[Line]] = [
         [[("main thread", "" if state.path else "bold")], [(MAIN, "dim")], [], *_figures(figure, state.main), []]
     ]
     if earlier:
-        told.append([[(f"⋮  {earlier:,} earlier; --limit N shows more", "dim italic")], *[[]] * 5])
+        rendered_rows.append([[(f"⋮  {earlier:,} earlier; --limit N shows more", "dim italic")], *[[]] * 5])
     for row, guide in zip(rows, guides([row.depth for row in rows]), strict=True):
-        told.append(_cells(screen, state, row, guide, length))
+        rendered_rows.append(_cells(screen, state, row, guide, length))
     columns = [
-        Column("branch", gives_way=True),
+        Column("branch", shrinks=True),
         Column("id"),
         Column("status"),
         Column("failed", is_right=True),
@@ -71,19 +71,28 @@ def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: in
         Column("saved", is_right=True),
     ]
     # On a narrow screen the mark says how a branch stands, and the line below the tree what marks mean.
-    spared = {2, 3, 5} if screen.is_narrow else {at for at in (3, 5) if not any(cells[at] for cells in told)}
+    empty = {at for at in (3, 5) if not any(cells[at] for cells in rendered_rows)}
+    spared = {2, 3, 5} if screen.is_narrow else empty
     columns = [column for at, column in enumerate(columns) if at not in spared]
-    return screen.table(columns, [[cell for at, cell in enumerate(cells) if at not in spared] for cells in told])
+    return screen.table(
+        columns, [[cell for at, cell in enumerate(cells) if at not in spared] for cells in rendered_rows]
+    )
 
 
 def outline(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: int) -> str:
-    """The same for programs: a line each, what is of one width first, then the description as deep as it lies."""
-    columns = [Column(), Column(), Column(is_right=True), Column(is_right=True), Column()]
+    """The same for programs: a line each, with the description indented by the branch's depth."""
+    columns = [
+        Column("id"),
+        Column("status"),
+        Column("tokens", is_right=True),
+        Column("saved", is_right=True),
+        Column("description"),
+    ]
     cells: list[Sequence[Line]] = [[[MAIN], ["-"], [str(state.main.tokens)], ["0"], ["main thread"]]]
     for row in rows:
         branch = row.branch
         figures: list[Line] = [[str(branch.tokens)], [str(tokens_saved(branch))]]
-        status = standing(branch, state).word
+        status = branch_status(branch, state).word
         cells.append([[branch.id], [status], *figures, [INDENT * (row.depth + 1) + branch.description]])
     left_out = [[f"{earlier} earlier branches are left out; --limit N shows more"]] if earlier else []
     return screen.lines(*left_out) + screen.table(columns, cells)
@@ -111,20 +120,20 @@ def guides(depths: Sequence[int]) -> list[str]:
     return drawn[::-1]
 
 
-def saved_told(screen: Screen, branch: Branch) -> Part:
+def saved_part(screen: Screen, branch: Branch) -> Part:
     saved = tokens_saved(branch)
     return (screen.figure(saved), "green" if saved > 0 else "yellow")
 
 
 def _cells(screen: Screen, state: State, row: BranchRow, guide: str, length: int) -> list[Line]:
-    branch, stands = row.branch, standing(row.branch, state)
+    branch, stands = row.branch, branch_status(row.branch, state)
     style = "dim" if branch.status == "discarded" else stands.text_style
     return [
         [(guide, "dim"), (stands.mark, stands.style), " ", (branch.description, stands.text_style)],
         [(branch.id[:length], "dim")],
         [(stands.word, stands.style)],
         *_figures(screen.figure, branch, style),
-        [saved_told(screen, branch)] if branch.status == "folded" else [],
+        [saved_part(screen, branch)] if branch.status == "folded" else [],
     ]
 
 
