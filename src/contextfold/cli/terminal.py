@@ -82,8 +82,8 @@ class Screen:
             return _aligned(columns, [*titles, *(["".join(map(_text, cell)) for cell in row] for row in rows)])
         from rich.table import Table
 
-        titles = any(column.title for column in columns)
-        drawn = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=titles, header_style="dim")
+        has_titles = any(column.title for column in columns)
+        drawn = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=has_titles, header_style="dim")
         for column in columns:
             drawn.add_column(
                 column.title,
