@@ -61,6 +61,10 @@ def short_key(source: Source) -> str:
     return with_digit(source, *source.random.choice(((MIXED, 20), (LOWER_DIGITS, 20), (URL_SAFE, 24))))
 
 
+def uuid(source: Source) -> str:
+    return "-".join(source.of(HEX, size) for size in (8, 4, 4, 4, 12))
+
+
 def pem(source: Source, label: str, lines: int = 6, width: int = 64) -> tuple[list[str], str]:
     """The lines of a private key, marks included, and the secret: a line of its body."""
     body = [source.of(BASE64, width) for _ in range(lines)] + [source.of(BASE64, width // 2) + "=="]
@@ -295,8 +299,7 @@ def formats(source: Source) -> list[Labelled]:
         value = prefix + with_digit(source, alphabet, length)
         text = source.random.choice(("got {v} there\n", "- {v}\n", 'call("{v}")\n', "x={v}\n", "<i>{v}</i>\n"))
         found.append(Labelled(f"format: {kind}", text.format(v=value), value))
-    group = lambda *sizes: "-".join(source.of(HEX, size) for size in sizes)  # noqa: E731
-    mws = "amzn" + ".mws." + group(8, 4, 4, 4, 12)
+    mws = "amzn" + ".mws." + uuid(source)
     discord = "MT" + source.of(MIXED, 24) + "." + source.of(URL_SAFE, 6) + "." + source.of(URL_SAFE, 38)
     tines = f"https://acme-7.tines.com/webhook/{source.of(HEX, 32)}/{source.of(HEX, 32)}"
     one = "A3-" + "-".join(source.of(UPPER_DIGITS, size) for size in (6, 6, 5, 5, 5, 5))
@@ -309,7 +312,7 @@ def formats(source: Source) -> list[Labelled]:
         ("1password secret key", f"emergency kit {one}\n", one),
         ("glued to a letter", f"tok{glued}\n", glued),
         ("glued after an escape", f'{{"a":"x\\n{stripe}"}}\n', stripe),
-        ("plaid", f"v: access-{'production'}-{(p := group(8, 4, 4, 4, 12))}\n", p),
+        ("plaid", f"v: access-{'production'}-{(plaid := uuid(source))}\n", plaid),
     ):
         found.append(Labelled(f"format: {kind}", text, value))
     return found

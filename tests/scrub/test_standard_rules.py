@@ -133,7 +133,7 @@ def test_no_loosely_described_value_is_taken_when_it_is_one_letter_repeated(rule
 
 
 def leaked(value: str, scrubbed: str) -> list[str]:
-    """The pieces of a value that are long enough to be a leak and still in the text. The names of rules do not count."""
+    """The pieces of a value in the text that are long enough to be a leak. The names of rules do not count."""
     text = re.sub(r"\[REDACTED:[a-z0-9-]+\]", "\n", scrubbed)
     return [value[at : at + SEEN] for at in range(max(1, len(value) - SEEN + 1)) if value[at : at + SEEN] in text]
 

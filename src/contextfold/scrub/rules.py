@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import re2  # type: ignore[import-untyped]
 
@@ -123,23 +123,28 @@ def _rule(entry: object, number: int, fragments: dict[str, str]) -> Rule:
         raise RulesInvalid(f"{name} has the unknown key {unknown[0]!r}: use {', '.join(RULE_KEYS)}")
     if missing := [key for key in REQUIRED_KEYS if key not in entry]:
         raise RulesInvalid(f"{name} lacks {missing[0]!r}: add it")
-    for key, kind in RULE_KEYS.items():
-        if key in entry and type(entry[key]) not in ((int, float) if kind is float else (kind,)):
-            raise RulesInvalid(f"{name} has a {key} that is not {_KIND_NAMES[kind]}: correct its type")
-    if not RULE_ID.fullmatch(entry["id"]):
-        raise RulesInvalid(f"{name} has an id that a redaction cannot show: use a-z, 0-9 and single dashes")
+    _check_fields(entry, name)
     keywords = _keywords(entry["keywords"], name)
     pattern, each = (_expanded(entry.get(key, ""), fragments, name) for key in ("pattern", "each"))
     groups = _groups(pattern, name)
     if each:
         _groups(each, name)
-    if entry.get("shape", "any") not in get_args(ValueShape):
-        raise RulesInvalid(f"{name} has an unknown shape: use {', '.join(get_args(ValueShape))}")
     if not 0 <= entry.get("group", 0) <= groups:
         raise RulesInvalid(f"{name} has group {entry['group']}, but its pattern has {groups}: correct one of them")
+    return Rule(**(entry | {"keywords": keywords, "pattern": pattern, "each": each}))
+
+
+def _check_fields(entry: dict[str, Any], name: str) -> None:
+    """Raise RulesInvalid unless every field has the right type and a possible value."""
+    for key, kind in RULE_KEYS.items():
+        if key in entry and type(entry[key]) not in ((int, float) if kind is float else (kind,)):
+            raise RulesInvalid(f"{name} has a {key} that is not {_KIND_NAMES[kind]}: correct its type")
+    if not RULE_ID.fullmatch(entry["id"]):
+        raise RulesInvalid(f"{name} has an id that a redaction cannot show: use a-z, 0-9 and single dashes")
+    if entry.get("shape", "any") not in get_args(ValueShape):
+        raise RulesInvalid(f"{name} has an unknown shape: use {', '.join(get_args(ValueShape))}")
     if entry.get("entropy", 0) < 0:
         raise RulesInvalid(f"{name} has a negative entropy: use bits per character, 0 to 8")
-    return Rule(**(entry | {"keywords": keywords, "pattern": pattern, "each": each}))
 
 
 def _keywords(given: list[object], name: str) -> tuple[str, ...]:

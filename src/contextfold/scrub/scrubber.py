@@ -188,9 +188,10 @@ class Scrubber:
         for rank in far:
             yield from self._found_by(rank, folded)
         lines = _parts(folded, [match.span() for match in self._near_lines.finditer(folded)]) if near else None
-        for rank in near if lines else ():
-            for finding in self._found_by(rank, lines.text):
-                yield from lines.original(finding)
+        if lines is not None:
+            for rank in near:
+                for finding in self._found_by(rank, lines.text):
+                    yield from lines.original(finding)
 
     def _found_by(self, rank: int, folded: bytes) -> Iterator[_Finding]:
         rule, search, groups = self._rules[rank], self._patterns[rank].search, self._groups[rank]

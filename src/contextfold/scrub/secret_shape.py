@@ -59,11 +59,12 @@ _PLACEHOLDERS = compiled(
             # The text between two strings: 'password=' + value + ', port='
             r"[,;)\]}+][\s)].*|[,)]\s*\w.*",
             # A public key.
-            r"(?-i:MFkw|MIIBIj|MIICIj|MIGfMA|MCowBQ|MHYwEA|MIIC[Ij]|AAAA[BCE][23]).*",
+            r"(?-i:MFkw|MIIBIj|MIICIj|MIGfMA|MCowBQ|MHYwEA|AAAA[BC]3NzaC1|AAAAE2VjZHNh).*",
             # Punctuation alone.
             r"[^A-Za-z0-9\x80-\xff]*",
             # A number of a program, a colour, a format.
-            r"0x[0-9a-f]{1,16}[ul]{0,3}[,;)]*|#[0-9a-f]{3,8}|[~^>=v]*[0-9]+(?:\.[0-9]+)+(?:-[a-z]+[.0-9]*)?|(?:%[sd][:@/ -]?)+",
+            r"0x[0-9a-f]{1,16}[ul]{0,3}[,;)]*|#[0-9a-f]{3,8}|(?:%[sd][:@/ -]?)+",
+            r"[~^>=v]*[0-9]+(?:\.[0-9]+)+(?:-[a-z]+[.0-9]*)?",
             r"[\w:./@-]*(?-i:\$[A-Z_]{3,})|[\w=\"'./: -]*\{[a-z_]+(?:\.[a-z_]+)+\}.*",
             r"(?-i:[a-z]{2,20}(?:Password|Passwd|Token|Secret|Key))",
             # A small number: a port, a limit.
