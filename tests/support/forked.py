@@ -21,6 +21,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -97,6 +98,18 @@ class Forker:
             os.close(their_status)
         pid = json.loads(self._socket.recv(REQUEST_MAX_BYTES))["pid"]
         return Forked(pid, os.fdopen(out, "rb"), status)
+
+    def run(self, argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+        """Run the `context` command to its end."""
+        with tempfile.TemporaryFile() as errors:
+            running = self.start(argv, os.environ, errors.fileno())
+            try:
+                with running.stdout:
+                    code, out = running.wait(timeout_s), running.stdout.read()
+            finally:
+                running.kill()
+            errors.seek(0)
+            return subprocess.CompletedProcess(argv, code, out.decode(), errors.read().decode())
 
     def close(self) -> None:
         """End it and whatever it has started."""

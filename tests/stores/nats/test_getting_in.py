@@ -21,6 +21,7 @@ from tests.stores.nats.signing import Authority, operated
 from tests.stores.nats.test_operators_page import WAIT_S, agent, block, connected, daemon, is_ready, work
 from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http
+from tests.support.forked import forker
 from tests.support.machine import COMMAND, context
 from tests.support.nats_servers import NatsServer, random_prefix
 from tests.support.nats_servers import _free_port as free_port
@@ -34,7 +35,7 @@ USERS = f'accounts {{ CF {{ jetstream: enabled, users: [ {{ user: daemon, passwo
 def refused(store: str, *argv: str) -> str:
     """What a start that must not succeed says."""
     words = [str(COMMAND), "serve", "--port", "0", "--store", store, *argv]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    done = forker().run(words, WAIT_S)
     assert (done.returncode, done.stdout) == (5, ""), done.stderr
     told = done.stderr.splitlines()
     assert told[-2] == "error: State store is unavailable"
@@ -56,7 +57,7 @@ class TestPasswords:
         secret = tmp_path / "secret"
         secret.write_text(f"{PASSWORD}\n")
         argv = ("--nats-user", "daemon", "--nats-password-file", str(secret))
-        with daemon(tmp_path / "d", server.url, *argv) as running:
+        with daemon(tmp_path / "d", server.url, *argv, fresh=True) as running:
             work(running)
             assert PASSWORD not in Path(f"/proc/{running.process.pid}/cmdline").read_text()
         assert PASSWORD not in running.log.read_text()

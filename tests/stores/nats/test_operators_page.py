@@ -56,8 +56,8 @@ def password_file(tmp_path: Path) -> str:
 
 
 @contextmanager
-def daemon(folder: Path, store: str, *argv: str) -> Iterator[Daemon]:
-    running = Daemon(folder, *argv, store=store)
+def daemon(folder: Path, store: str, *argv: str, fresh: bool = False) -> Iterator[Daemon]:
+    running = Daemon(folder, *argv, store=store, fresh=fresh)
     try:
         yield running
     finally:
