@@ -36,7 +36,7 @@ MEMORY_LIMIT = 3.0  # times the body
 LONG_BYTES = 2 << 20
 LONGER = 1.1  # than the sample says: subtasks differ
 TIMED = SIX  # the policy under which each projection is timed
-LIST = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input"}
+LIST = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
 
 Result = TypeVar("Result")
 

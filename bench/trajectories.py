@@ -277,7 +277,7 @@ def rendered(run: Run, format: Format, *, with_tools: bool) -> Rendered:
         head[{"anthropic": "system"}.get(format, "instructions")] = "\n\n".join(map(_text, system))
     if with_tools:
         head["tools"] = [_defined(tool, format) for tool in map(listing, FOLD_TOOLS)]
-    name = "input" if format == "openai-responses" else "messages"
+    name = {"openai-responses": "input", "gemini": "contents"}.get(format, "messages")
     return Rendered(format, f'{json.dumps(head, ensure_ascii=False)[:-1]}, "{name}": [', items, ends)
 
 
@@ -285,6 +285,8 @@ def _defined(tool: Mapping[str, Any], format: Format) -> Message:
     told = {"name": PREFIX + tool["name"], "description": tool["description"]}
     if format == "anthropic":
         return {**told, "input_schema": tool["inputSchema"]}
+    if format == "gemini":
+        return {"functionDeclarations": [{**told, "parameters": tool["inputSchema"]}]}
     function = {**told, "parameters": tool["inputSchema"]}
     return {"type": "function", "function": function} if format == "openai-chat" else {"type": "function", **function}
 
@@ -315,6 +317,24 @@ def _to_anthropic(items: list[Message], message: Message, ids: Mapping[str, str]
         items.append({"role": role, "content": blocks})
 
 
+def _to_gemini(items: list[Message], message: Message, ids: Mapping[str, str]) -> None:
+    role = "model" if message["role"] == "assistant" else "user"
+    parts: list[Message] = []
+    if message["role"] == "tool":
+        response = {"id": ids[message["tool_call_id"]], "name": "tool", "response": {"output": _text(message)}}
+        parts.append({"functionResponse": response})
+    elif _text(message):
+        parts.append({"text": _text(message)})
+    for asked in message.get("tool_calls") or ():
+        function = asked["function"]
+        given = json.loads(function["arguments"] or "{}")
+        parts.append({"functionCall": {"id": ids[asked["id"]], "name": function["name"], "args": given}})
+    if items and items[-1]["role"] == role:
+        items[-1]["parts"] += parts
+    else:
+        items.append({"role": role, "parts": parts})
+
+
 def _to_responses(items: list[Message], message: Message, ids: Mapping[str, str]) -> None:
     text = _text(message)
     if message["role"] == "tool":
@@ -329,4 +349,9 @@ def _to_responses(items: list[Message], message: Message, ids: Mapping[str, str]
         items.append({"type": "function_call", "call_id": ids[asked["id"]], **asked["function"]})
 
 
-_RENDER = {"openai-chat": _to_chat, "anthropic": _to_anthropic, "openai-responses": _to_responses}
+_RENDER = {
+    "openai-chat": _to_chat,
+    "anthropic": _to_anthropic,
+    "openai-responses": _to_responses,
+    "gemini": _to_gemini,
+}

@@ -8,11 +8,11 @@ from collections import Counter
 from functools import cache
 
 import pytest
+
 from bench.everyday_secrets import everyday_secrets
 from bench.heldout_secrets import heldout_secrets
 from bench.labelled_secrets import Labelled
 from bench.secrets import half_remains
-
 from contextfold.scrub.scrubber import Scrubber
 from contextfold.scrub.standard import standard_scrubber
 from tests.support.machine import times

@@ -1,72 +1,136 @@
-"""What a projection must leave out, read from the script of a history and never from its messages.
+"""What a projection must send, read from the script of a history: a plain second opinion that shares nothing with src.
 
-Plain on purpose. What is known of a shorter history is what was done in it: nothing later changes that. Where the rules
-leave a choice (items an implementation need not know), both choices are right, but only as a whole.
+What is known of a shorter history is what was done in it: nothing later changes that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from tests.fold.messages.histories import History
+from tests.fold.messages.histories import History, Message
+from tests.fold.messages.scripts import REMINDER
 
-FOLD, KEEP, EITHER = "fold", "keep", "either"
+THOUGHTS = ("thinking", "redacted_thinking")
+PARTS = {"anthropic": "content", "gemini": "parts"}
+FOLD, KEEP, WAIT = "fold", "keep", "wait"
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """A branch and the return that closed it."""
+class Closing:
+    """A return or a fold, and the messages from `first` up to `end` that it closes."""
 
     branch_id: str
-    branch_step: int
-    return_step: int
-    done_at: int  # the message with the return's result
+    kind: str
+    first: int
+    end: int
+    done_at: int  # the message with the last result of its turn
+    made_at: int  # the message from which on it is left out; -1 for not yet
     verdict: str
-    inside: frozenset[int]  # the messages that go if it is folded
+
+    def holds(self, other: Closing) -> bool:
+        return self is not other and self.first <= other.first and other.end <= self.end
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    pairs: tuple[Pair, ...]
-    open: tuple[tuple[str, int], ...]  # open branches and the steps of their calls, outermost first
+class Expectation:
+    closings: tuple[Closing, ...]  # that have something to leave out
+    open: tuple[str, ...]  # branches, outermost first
+    opened_at: tuple[int, ...]  # the last messages of the turns that opened them
+    failures: int  # returns and folds that failed or named no open branch
+
+    @property
+    def folded(self) -> list[Closing]:
+        """Those that are left out, without those inside another."""
+        made = [one for one in self.closings if one.verdict == FOLD]
+        return [one for one in made if not any(other.holds(one) for other in _later(made, one))]
+
+    @property
+    def unfolded(self) -> list[Closing]:
+        """Those that stay and are in nothing that is left out."""
+        made = [one for one in self.closings if one.verdict == FOLD]
+        return [one for one in self.closings if one.verdict != FOLD and not any(other.holds(one) for other in made)]
 
 
-def known(history: History) -> Known:
-    """What is closed and what is open, in the order in which the results came."""
+def _later(made: list[Closing], one: Closing) -> list[Closing]:
+    """Of two with the same messages, the later one stands for both."""
+    place = next(number for number, each in enumerate(made) if each is one)
+    earlier = [each for each in made[:place] if (each.first, each.end) != (one.first, one.end)]
+    return [*earlier, *made[place + 1 :]]
+
+
+def expected(history: History, count: int | None = None) -> Expectation:
+    count = len(history.messages) if count is None else count
     stack: list[tuple[str, int]] = []
-    pairs = []
-    for place, answers in enumerate(history.answers):
-        for step, call in answers:
-            if call.failed:
+    closings: list[Closing] = []
+    effect_end, failures = -1, 0
+    for _, places in _turns(history, count):
+        step = history.steps[history.owners[places[0]]]
+        begin, end = _turn_start(history, places[0]), places[-1]
+        since = max([effect_end, *(place for place in range(begin) if history.words[place])])
+        work = next((place for place in range(since + 1, begin) if _is_models(history.messages[place])), begin)
+        for call in (call for place in places for _, call in history.answers[place]):
+            if call.kind not in ("branch", "return", "fold", "rollback") or call.failed:
+                failures += call.kind in ("return", "fold")
                 continue
-            if call.kind == "branch" and call.branch_id:
-                stack.append((call.branch_id, step))
-            elif call.kind == "rollback":
+            if call.kind == "rollback":
                 stack = [one for one in stack if one[0] not in call.discarded]
-            elif call.kind == "return" and any(one[0] == call.branch_id for one in stack):
-                while True:
-                    branch_id, branch_step = stack.pop()
-                    if branch_id == call.branch_id:
-                        break
-                pairs.append(_pair(history, branch_id, branch_step, step, place))
-    return Known(tuple(pairs), tuple(stack))
+                continue
+            effect_end = end
+            assert call.branch_id
+            if call.kind == "branch":
+                stack.append((call.branch_id, end))
+                work = begin
+                continue
+            first = work
+            if call.kind == "return":
+                depth = next((number for number, one in enumerate(stack) if one[0] == call.branch_id), None)
+                if depth is None:
+                    failures += 1
+                    work = begin
+                    continue
+                first = stack[depth][1] + 1
+                del stack[depth:]
+            work = begin
+            one = Closing(call.branch_id, call.kind, first, begin, end, end + 1, FOLD)
+            if any(goes(history, place) for place in range(first, begin)):
+                closings.append(_judged(history, one, thinks=step.thinks > 0, count=count))
+    return Expectation(tuple(closings), tuple(one for one, _ in stack), tuple(at for _, at in stack), failures)
 
 
-def _pair(history: History, branch_id: str, branch_step: int, return_step: int, done_at: int) -> Pair:
-    steps = history.steps
-    between = range(branch_step + 1, return_step)
-    verdict = FOLD
-    if len(steps[branch_step].calls) != 1 or len(steps[return_step].calls) != 1:
-        verdict = KEEP
-    elif history.binds_thinking and steps[return_step].thinks:
-        verdict = KEEP  # what the model thought when it returned is taken behind the whole branch only
-    elif any(steps[one].kind == "strange" for one in between):
-        verdict = KEEP if history.format == "openai-responses" else EITHER
-    elif history.format == "openai-responses" and branch_step and steps[branch_step - 1].kind == "strange":
-        verdict = EITHER  # nothing tells where the reference ends and the branch's turn begins
-    inside = [place for place, owner in enumerate(history.owners) if owner in between and not _stays(history, place)]
-    return Pair(branch_id, branch_step, return_step, done_at, verdict, frozenset(inside))
+def _turns(history: History, count: int) -> Iterator[tuple[int, list[int]]]:
+    """Turns with calls whose results are all there, and the places of their messages."""
+    for number, step in enumerate(history.steps):
+        places = [place for place, owner in enumerate(history.owners) if owner == number]
+        if step.kind == "turn" and step.calls and places and places[-1] < count:
+            yield number, places
+
+
+def _judged(history: History, one: Closing, *, thinks: bool, count: int) -> Closing:
+    if any(_is_strange(history, place) for place in range(one.first, one.done_at + 1)):
+        return replace(one, verdict=KEEP)
+    if not history.binds_thinking or not thinks:
+        return one
+    made_at = next((place for place in range(one.done_at + 1, count) if is_prompt(history, place)), -1)
+    return replace(one, made_at=made_at, verdict=FOLD if made_at >= 0 else WAIT)
+
+
+def _is_models(message: Mapping[str, Any]) -> bool:
+    if "role" in message:
+        return message["role"] in ("assistant", "model")
+    return not message["type"].endswith("_output") and message["type"] != "item_reference"
+
+
+def _turn_start(history: History, place: int) -> int:
+    """In the Responses API nothing says where one answer of the model ends and its next begins."""
+    while history.format == "openai-responses" and place and _is_models(history.messages[place - 1]):
+        place -= 1
+    return place
+
+
+def _is_strange(history: History, place: int) -> bool:
+    return history.format != "anthropic" and history.steps[history.owners[place]].kind == "strange"
 
 
 def _stays(history: History, place: int) -> bool:
@@ -74,19 +138,55 @@ def _stays(history: History, place: int) -> bool:
     return history.format != "anthropic" and history.messages[place].get("role") in ("system", "developer")
 
 
-def wrong_choice(pairs: Iterable[Pair], dropped: Collection[int]) -> str:
-    """What is wrong with leaving these messages out where these pairs are done."""
-    pairs, gone = list(pairs), set(dropped)
-    chosen = [one for one in pairs if one.verdict == FOLD or (one.verdict == EITHER and one.inside <= gone)]
-    due = set[int]().union(*(one.inside for one in chosen))
-    if missing := sorted(due - gone):
-        return f"still there: {missing}"
-    if extra := sorted(gone - due):
-        return f"left out without need: {extra}"
-    return ""
+def is_prompt(history: History, place: int) -> bool:
+    return bool(history.words[place]) and not history.answers[place]
 
 
-def outermost(pairs: Collection[Pair]) -> Iterator[Pair]:
-    for one in pairs:
-        if not any(other.branch_step < one.branch_step and one.return_step < other.return_step for other in pairs):
-            yield one
+def goes(history: History, place: int) -> bool:
+    return not _stays(history, place) and not is_prompt(history, place)
+
+
+def thinks(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(block["type"] in THOUGHTS for block in content)
+
+
+def sent_messages(history: History, count: int | None = None) -> list[Message]:
+    """The list that must be sent."""
+    count = len(history.messages) if count is None else count
+    seen = expected(history, count)
+    changes = (
+        [(one.first, one.made_at) for one in seen.closings if one.verdict == FOLD] if history.binds_thinking else []
+    )
+    inside = {place for one in seen.folded for place in range(one.first, one.end)}
+    merges = history.format in PARTS
+    sent: list[Message] = []
+    for place, message in enumerate(history.messages[:count]):
+        if place not in inside:
+            is_bare = thinks(message) and any(first <= place < made_at for first, made_at in changes)
+            sent.append(_without_thinking(message) if is_bare else message)
+        elif merges and history.words[place]:
+            name = PARTS[history.format]
+            sent[-1] = {**sent[-1], name: [*sent[-1][name], *_words(message[name])]}
+        elif not merges and not goes(history, place):
+            sent.append(message)
+    return sent
+
+
+def _without_thinking(message: Message) -> Message:
+    return {**message, "content": [block for block in message["content"] if block["type"] not in THOUGHTS]}
+
+
+def _words(content: Any) -> list[Message]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    results = [part for part in content if part.get("type") == "tool_result" or "functionResponse" in part]
+    return [part for part in content if part not in results and not (results and part.get("text") == REMINDER)]
+
+
+def left_out(history: History, one: Closing) -> list[int]:
+    """The places of the messages that are not sent because of it."""
+    merges = history.format in PARTS
+    return [
+        place for place in range(one.first, one.end) if goes(history, place) or (merges and is_prompt(history, place))
+    ]

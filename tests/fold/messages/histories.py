@@ -1,4 +1,4 @@
-"""Generated histories: a script told in one of the three APIs' words, as messages and as the bytes of a request.
+"""Generated histories: a script told in one of the four APIs' words, as messages and as the bytes of a request.
 
 All of it comes from a seed, so a failure is replayed with `history(format, seed)`. What a history begins with stays
 as it is however far it is read: `body(n)` is the request as it was when there were n messages.
@@ -12,14 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from tests.fold.messages.scripts import CLIENTS, Call, Step, Writer, spoken, truncated
+from tests.fold.messages.scripts import CLIENTS, REMINDER, Call, Step, Writer, spoken, truncated
 
-Format = Literal["anthropic", "openai-chat", "openai-responses"]
+Format = Literal["anthropic", "openai-chat", "openai-responses", "gemini"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-LIST: dict[Format, str] = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input"}
+LIST: dict[Format, str] = {
+    "anthropic": "messages",
+    "openai-chat": "messages",
+    "openai-responses": "input",
+    "gemini": "contents",
+}
 # Whether Anthropic's model takes a thinking block only behind the very messages it was made behind.
 MODELS = {
-    "m-1": False,
+    "m-1": True,
     "claude-3-7-sonnet-20250219": False,
     "claude-sonnet-4-5-20250929": False,
     "claude-opus-5": False,
@@ -42,6 +47,7 @@ class History:
     messages: Sequence[Message]
     owners: Sequence[int]  # the step each message belongs to
     answers: Sequence[Sequence[tuple[int, Call]]]  # the results each message holds, and the step they were asked in
+    words: Sequence[Sequence[str]]  # what the user wrote in each message
     head: bytes
     texts: Sequence[bytes]
     gaps: Sequence[bytes]  # what stands between a message and the next
@@ -87,7 +93,7 @@ def _one_by_one(step: Step) -> list[Step]:
 
 
 class Teller:
-    """Tells steps as messages; the three APIs differ in what one step becomes."""
+    """Tells steps as messages; the four APIs differ in what one step becomes."""
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
@@ -95,6 +101,7 @@ class Teller:
         self.messages: list[Message] = []
         self.owners: list[int] = []
         self.answers: list[list[tuple[int, Call]]] = []
+        self.words: list[list[str]] = []
         self.step = 0
 
     def tell(self, steps: Sequence[Step]) -> None:
@@ -106,12 +113,15 @@ class Teller:
                     self.system(step)
                 case "turn":
                     self.turn(step)
+                case "hosted":
+                    self.hosted(step)
                 case _:
                     self.strange(step)
 
-    def add(self, message: Message, *answers: Call) -> None:
+    def add(self, message: Message, *answers: Call, words: Sequence[str] = ()) -> None:
         self.messages.append(message)
         self.owners.append(self.step)
+        self.words.append(list(words))
         self.answers.append([(self.step, call) for call in answers])
 
     def result(self, call: Call) -> str:
@@ -138,6 +148,9 @@ class Teller:
     def strange(self, step: Step) -> None:
         raise NotImplementedError
 
+    def hosted(self, step: Step) -> None:
+        """Most APIs have nothing of the kind."""
+
 
 class Anthropic(Teller):
     def _last(self) -> str:
@@ -149,12 +162,12 @@ class Anthropic(Teller):
             source = {"type": "base64", "media_type": "image/png", "data": PNG}
             blocks.insert(0, {"type": "image", "source": source})
         if self._last() == "system":  # nothing but the model may come after it
-            for told in (self.messages, self.owners, self.answers):
+            for told in (self.messages, self.owners, self.answers, self.words):
                 told.pop()
         if self._last() != "user":
-            return self.add(
-                {"role": "user", "content": blocks if len(blocks) > 1 or self.dice.random() < 0.5 else step.text}
-            )
+            content = blocks if len(blocks) > 1 or self.dice.random() < 0.5 else step.text
+            return self.add({"role": "user", "content": content}, words=[step.text])
+        self.words[-1].append(step.text)
         before = self.messages[-1]["content"]
         self.messages[-1]["content"] = (
             [{"type": "text", "text": before}] if isinstance(before, str) else before
@@ -182,9 +195,10 @@ class Anthropic(Teller):
         if step.calls:
             answered = [step.calls[place] for place in step.order]
             results = [self._result(call) for call in answered]
-            if self.dice.random() < 0.1:
-                results.append({"type": "text", "text": "<system-reminder>Keep going.</system-reminder>"})
-            self.add({"role": "user", "content": results}, *answered)
+            results += [{"type": "text", "text": text} for text in step.beside]
+            if step.reminded:
+                results.append({"type": "text", "text": REMINDER})
+            self.add({"role": "user", "content": results}, *answered, words=step.beside)
 
     def _result(self, call: Call) -> Message:
         text, dice = self.result(call), self.dice
@@ -211,7 +225,7 @@ class Anthropic(Teller):
             {"type": "text", "text": step.text},
         ]
         self.add({"role": "assistant", "content": blocks})
-        self.add({"role": "user", "content": f"Go on: {step.text}"})
+        self.add({"role": "user", "content": f"Go on: {step.text}"}, words=[f"Go on: {step.text}"])
 
 
 class Chat(Teller):
@@ -223,7 +237,8 @@ class Chat(Teller):
         parts: list[Message] = [{"type": "text", "text": step.text}]
         if step.picture:
             parts.append({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}})
-        self.add({"role": "user", "content": parts if step.picture or self.dice.random() < 0.3 else step.text})
+        content = parts if step.picture or self.dice.random() < 0.3 else step.text
+        self.add({"role": "user", "content": content}, words=[step.text])
 
     def system(self, step: Step) -> None:
         self.add({"role": self.dice.choice(("system", "developer")), "content": step.text})
@@ -261,11 +276,11 @@ class Responses(Teller):
         parts: list[Message] = [{"type": "input_text", "text": step.text}]
         if step.picture:
             parts.append({"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"})
-        self._message("user", parts if step.picture or self.dice.random() < 0.5 else step.text)
+        self._message("user", parts if step.picture or self.dice.random() < 0.5 else step.text, words=[step.text])
 
-    def _message(self, role: str, content: Any) -> None:
+    def _message(self, role: str, content: Any, words: Sequence[str] = ()) -> None:
         typed = {"type": "message"} if self.dice.random() < 0.5 else {}
-        self.add({**typed, "role": role, "content": content})
+        self.add({**typed, "role": role, "content": content}, words=words)
 
     def system(self, step: Step) -> None:
         self._message(self.dice.choice(("system", "developer")), step.text)
@@ -301,8 +316,86 @@ class Responses(Teller):
     def strange(self, step: Step) -> None:
         self.add({"type": "item_reference", "id": f"msg_{self.dice.getrandbits(60):015x}"})
 
+    def hosted(self, step: Step) -> None:
+        if self.messages and "call_id" in self.messages[-1] and "output" not in self.messages[-1]:
+            return
+        named = f"{self.dice.getrandbits(60):015x}"
+        if self.dice.random() < 0.4:
+            kind = self.dice.choice(("web_search_call", "mcp_call", "code_interpreter_call", "file_search_call"))
+            self.add({"type": kind, "id": f"h_{named}", "name": "search", "arguments": "{}", "output": step.text})
+            return
+        kind = self.dice.choice(("local_shell_call", "shell_call", "apply_patch_call", "computer_call"))
+        self.add({"type": kind, "call_id": f"call_{named}", "action": {"command": step.text}})
+        self.add({"type": f"{kind}_output", "call_id": f"call_{named}", "output": step.text})
 
-TELLERS: dict[Format, type[Teller]] = {"anthropic": Anthropic, "openai-chat": Chat, "openai-responses": Responses}
+
+class Gemini(Teller):
+    def __init__(self, dice: random.Random) -> None:
+        super().__init__(dice)
+        self.has_ids = dice.random() < 0.6
+        self.signs = dice.random() < 0.5
+
+    def _last(self) -> str:
+        return str(self.messages[-1]["role"]) if self.messages else ""
+
+    def say(self, step: Step) -> None:
+        parts: list[Message] = [{"text": step.text}]
+        if step.picture:
+            parts.append({"inlineData": {"mimeType": "image/png", "data": PNG}})
+        if self._last() != "user":
+            return self.add({"role": "user", "parts": parts}, words=[step.text])
+        self.messages[-1]["parts"] += parts
+        self.words[-1].append(step.text)
+        return None
+
+    def system(self, step: Step) -> None:
+        """Stands beside the list."""
+
+    def turn(self, step: Step) -> None:
+        parts: list[Message] = []
+        signed = {"thoughtSignature": f"{self.dice.getrandbits(64):x}"} if self.signs else {}
+        if step.thinks > 1:
+            parts.append({"text": "Hm.", "thought": True})
+        if step.text:
+            parts.append({"text": step.text})
+        for call in step.calls:
+            asked = {"name": call.name, "args": call.arguments} | ({"id": call.id} if self.has_ids else {})
+            parts.append({"functionCall": asked, **signed})
+            signed = {}
+        if self._last() == "model":
+            self.say(Step("say", "And?"))
+        self.add({"role": "model", "parts": parts})
+        if step.calls:
+            # Without ids, calls of one tool are answered in the order in which they were made.
+            answered = [step.calls[place] for place in (step.order if self.has_ids else sorted(step.order))]
+            results: list[Message] = [self._response(call) for call in answered]
+            results += [{"text": text} for text in step.beside]
+            if step.reminded:
+                results.append({"text": REMINDER})
+            self.add({"role": "user", "parts": results}, *answered, words=step.beside)
+
+    def _response(self, call: Call) -> Message:
+        text = self.result(call)
+        response: Message = {self.dice.choice(("output", "result")): text}
+        if not isinstance(call.answer, str) and not call.failed and self.dice.random() < 0.3:
+            response = dict(call.answer)
+        if call.failed:
+            response = {"error": text}
+        named = {"id": call.id} if self.has_ids else {}
+        return {"functionResponse": {"name": call.name, "response": response, **named}}
+
+    def strange(self, step: Step) -> None:
+        if self._last() == "user":
+            self.add({"role": "model", "parts": [{"toolCall": {"query": step.text}}]})
+            self.add({"role": "user", "parts": [{"text": f"Go on: {step.text}"}]}, words=[f"Go on: {step.text}"])
+
+
+TELLERS: dict[Format, type[Teller]] = {
+    "anthropic": Anthropic,
+    "openai-chat": Chat,
+    "openai-responses": Responses,
+    "gemini": Gemini,
+}
 
 
 def _written(dice: random.Random, format: Format, seed: str, steps: Sequence[Step], teller: Teller) -> History:
@@ -325,12 +418,13 @@ def _written(dice: random.Random, format: Format, seed: str, steps: Sequence[Ste
         messages,
         teller.owners,
         teller.answers,
+        teller.words,
         (write.gap("") + head + colon + write.gap("[")).encode(),
         [write.text(message).encode() for message in messages],
         [write.gap(",").encode() for _ in messages],
         (write.gap("]") + tail + "}" + write.gap("")).encode(),
         members["model"],
-        MODELS[members["model"]] and members.get("thinking") != FORGIVING,
+        format == "anthropic" and MODELS[members["model"]] and members.get("thinking") != FORGIVING,
     )
 
 
@@ -341,7 +435,10 @@ def _members(dice: random.Random, format: Format, messages: Sequence[Message]) -
     if format != "anthropic":
         named: Message = {"name": "context_branch", "parameters": schema}
         chat = {"type": "function", "function": named}
-        members["tools"] = [chat if format == "openai-chat" else {"type": "function", **named}]
+        if format == "gemini":
+            members["tools"] = [{"functionDeclarations": [named]}]
+        else:
+            members["tools"] = [chat if format == "openai-chat" else {"type": "function", **named}]
         members["unknown_member"] = {"messages": [{"role": "user"}], "input": []}
         return members
     members["model"] = dice.choice(("m-1", *MODELS))

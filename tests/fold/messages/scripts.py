@@ -18,8 +18,11 @@ STEPS = (4, 20)
 # Separators a client may put between its name for the server and the tool's name.
 PREFIXES = (
     *("", "", "mcp__contextfold__", "mcp__contextfold__", "mcp_contextfold_", "contextfold.", "contextfold__"),
-    *("MCP:", "contextfold-", "contextfold/", "mcp__my-server__"),
+    *("MCP:", "contextfold-", "contextfold/", "mcp__my-server__", "contextfold_", "mcp0_", "my_server_"),
 )
+SUFFIXES = ("", "", "", "_mcp_contextfold")
+REMINDER = "<system-reminder>\nKeep your list of tasks up to date.\n</system-reminder>"
+QUOTE = "<system-reminder>\nThe user sent the following message:\n{}\n\nPlease address it.\n</system-reminder>"
 WORDS = (
     *("alpha", "beta", "config.yaml", "42", "naïve", "東京", "\U0001f600", "{}", "[]", "\\", '"', "\n", "error:"),
     *("branch_id", '"branch_id": "br_000000000000"', "context_branch", '"error": 1', "br_fake", "isError", "\x7f"),
@@ -28,7 +31,7 @@ WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    kind: str  # branch, return, rollback, or work: whatever else an agent calls
+    kind: str  # branch, return, fold, rollback, or work: whatever else an agent calls
     name: str
     arguments: dict[str, Any]
     answer: dict[str, Any] | str
@@ -41,12 +44,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    kind: str  # say, system, turn, or strange: something a reader may not know
+    kind: str  # say, system, turn, hosted (tools that the API has itself), or strange: something a reader may not know
     text: str = ""
     calls: tuple[Call, ...] = ()
     thinks: int = 0
     picture: bool = False
     order: tuple[int, ...] = ()  # in which order the results came
+    beside: tuple[str, ...] = ()  # texts that came with the results, where an API has room for them: the user's
+    reminded: bool = False  # the host's own text came with the results, too
 
 
 @dataclass(slots=True)
@@ -83,6 +88,16 @@ class Session:
         health = {"warning": "none", "suggestion": "branch_id src/app.py error"}
         return {**told, "summary": summary, "context_state": self._state(), "context_health": health}
 
+    def fold_afterwards(self) -> dict[str, Any]:
+        """One call, no branch: the id is new, and nothing that is open changes."""
+        told = {
+            "folded_at": 1e9,
+            "branch_id": self.new_id("br"),
+            "parent_branch_id": self.path[-1] if self.path else None,
+        }
+        summary = {"tokens_folded": 8500, "tokens_saved": 8300, "summary_redacted": False}
+        return {**told, "summary": summary, "context_state": self._state(), "context_health": {"warning": "none"}}
+
     def roll_back(self, branch_id: str) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Later branches are discarded; a target that was folded is open again, as the daemon has it."""
         later = self.made[self.made.index(branch_id) + 1 :]
@@ -104,6 +119,7 @@ class Writer:
         self.session = Session(dice)
         self.session.session_id = self.session.new_id("sess")
         self.prefix = dice.choice(PREFIXES)
+        self.suffix = dice.choice(SUFFIXES) if not self.prefix else ""
         self.steps: list[Step] = []
         self.thinks = dice.random() < 0.5
         self.strange = 0.1 if odd and dice.random() < 0.5 else 0.0
@@ -116,9 +132,9 @@ class Writer:
             self.steps.append(Step("system", self._text()))
         self._say()
         actions: list[tuple[int, Callable[[], None]]] = [
-            *((8, self._work), (9, self._branch), (11, self._return), (1, self._talk), (1, self._say)),
+            *((8, self._work), (9, self._branch), (11, self._return), (3, self._talk), (1, self._say)),
             *((1, self._system), (1, self._failed_branch), (1, self._failed_return), (1, self._roll_back)),
-            *((1, self._look), (1, self._decoy)),
+            *((1, self._look), (1, self._decoy), (4, self._fold), (1, self._failed_fold), (1, self._hosted)),
         ]
         weights, doings = [weight for weight, _ in actions], [doing for _, doing in actions]
         for _ in range(dice.randint(*STEPS)):
@@ -131,6 +147,9 @@ class Writer:
         self.number += 1
         return f"{self.number}: " + " ".join(self.dice.choices(WORDS, k=self.dice.randint(1, 12)))
 
+    def _named(self, verb: str) -> str:
+        return f"{self.prefix}context_{verb}{self.suffix}"
+
     def _turn(self, *calls: Call) -> None:
         dice = self.dice
         named = tuple(replace(call, id=f"{dice.getrandbits(60):015x}") for call in calls)
@@ -139,7 +158,12 @@ class Writer:
             dice.shuffle(order)
         thinks = dice.randint(1, 2) if self.thinks and dice.random() < 0.7 else 0
         text = self._text() if not named or dice.random() < 0.4 else ""
-        self.steps.append(Step("turn", text, named, thinks, order=tuple(order)))
+        beside = tuple(self._text() for _ in range(dice.randint(1, 2))) if named and dice.random() < 0.12 else ()
+        if beside and dice.random() < 0.3:
+            beside = tuple(QUOTE.format(each) for each in beside)
+        reminded = bool(named) and dice.random() < 0.15
+        step = Step("turn", text, named, thinks, order=tuple(order), beside=beside, reminded=reminded)
+        self.steps.append(step)
         if self.hooked and named and dice.random() < 0.6:
             self._system()
 
@@ -162,7 +186,7 @@ class Writer:
     def _branch_call(self) -> Call:
         answer = self.session.branch()
         asked = {"description": self._text(), "prompt": self._text(), "project_path": "/p"}
-        return Call("branch", f"{self.prefix}context_branch", asked, answer, branch_id=answer["branch_id"])
+        return Call("branch", self._named("branch"), asked, answer, branch_id=answer["branch_id"])
 
     def _branch(self) -> None:
         if len(self.session.path) >= MOST_OPEN:
@@ -177,7 +201,7 @@ class Writer:
     def _return_call(self, branch_id: str, *, named: bool) -> Call:
         asked = {"message": self._text(), "project_path": "/p"} | ({"branch_id": branch_id} if named else {})
         answer = self.session.fold(branch_id)
-        return Call("return", f"{self.prefix}context_return", asked, answer, branch_id=branch_id)
+        return Call("return", self._named("return"), asked, answer, branch_id=branch_id)
 
     def _return(self) -> None:
         path = self.session.path
@@ -194,10 +218,23 @@ class Writer:
             return self._turn(call, self._branch_call())
         return self._turn(*self._with_others(call))
 
+    def _fold(self) -> None:
+        asked = {"message": self._text(), "project_path": "/p"}
+        answer = self.session.fold_afterwards()
+        call = Call("fold", self._named("fold"), asked, answer, branch_id=answer["branch_id"])
+        return self._turn(*self._with_others(call)) if self._shares() else self._turn(call)
+
+    def _failed_fold(self) -> None:
+        answer = {"code": -32003, "message": "Cannot fold: nothing was done since the last fold", "data": {}}
+        self._turn(Call("fold", self._named("fold"), {"message": "x", "project_path": "/p"}, answer, failed=True))
+
+    def _hosted(self) -> None:
+        self.steps.append(Step("hosted", self._text()))
+
     def _failed_branch(self) -> None:
         asked = {"description": "", "prompt": self._text(), "project_path": "p"}
         answer = {"code": -32602, "message": "project_path must be absolute", "data": {"field": "project_path"}}
-        self._turn(Call("branch", f"{self.prefix}context_branch", asked, answer, failed=True))
+        self._turn(Call("branch", self._named("branch"), asked, answer, failed=True))
 
     def _failed_return(self) -> None:
         """The branch is not there, or is there but not active: the first names no branch that is open."""
@@ -214,7 +251,7 @@ class Writer:
             named = self.session.new_id("br")
             data = {"branch_id": named, "session_id": self.session.session_id}
             answer = {"code": -32602, "message": f"Branch not found: {named}", "data": data}
-        self._turn(Call("return", f"{self.prefix}context_return", asked | {"branch_id": named}, answer, failed=True))
+        self._turn(Call("return", self._named("return"), asked | {"branch_id": named}, answer, failed=True))
 
     def _roll_back(self) -> None:
         if not self.session.made:
@@ -222,7 +259,7 @@ class Writer:
         target = self.dice.choice(self.session.made)
         answer, discarded = self.session.roll_back(target)
         asked = {"project_path": "/p", "branch_id": target}
-        name = f"{self.prefix}context_rollback"
+        name = self._named("rollback")
         call = Call("rollback", name, asked, answer, branch_id=target, discarded=discarded)
         return self._turn(*self._with_others(call)) if self._shares() else self._turn(call)
 
@@ -232,12 +269,12 @@ class Writer:
         status = {"session_id": self.session.session_id, "active_branch_id": known, "branch_path": ["main", known]}
         page: dict[str, Any] = {"branch_id": known, "entries": [], "tokens": 3, "next_cursor": None}
         name, answer = self.dice.choice((("context_branch_status", status), ("context_expand", page)))
-        self._turn(Call("work", f"{self.prefix}{name}", {"project_path": "/p"}, answer))
+        self._turn(Call("work", f"{self.prefix}{name}{self.suffix}", {"project_path": "/p"}, answer))
 
     def _decoy(self) -> None:
         """Somebody else's tool with a name and an answer like ours."""
         named = self.session.path[0] if self.session.path else self.session.new_id("br")
-        name = self.dice.choice(("my_context_return", "context_returns", "my_context_branch", "context_branch_2"))
+        name = self.dice.choice(("their_context_return", "context_returns", "their_context_branch", "context_branch_2"))
         self._turn(Call("work", name, {}, {"branch_id": named, "session_id": "sess_000000000000"}))
 
     def _say(self) -> None:

@@ -213,8 +213,8 @@ def test_a_bare_prefix_is_confirmed_by_the_result_or_by_the_list_of_tools(format
     tail = back(format, "br_1", short, tool="my_context_return")
     messages = [*head, *work(format, "w"), *tail]
     assert reasons(messages, format) == ["unconfirmed_tool", "unconfirmed_tool"]
-    for tools in (["my_context_branch"], ["my_context_branch", "context_return"]):
-        assert not project(messages, format, tools=tools_of(format, *tools)).changed
+    for names in (["my_context_branch"], ["my_context_branch", "context_return"]):
+        assert not project(messages, format, tools=tools_of(format, *names)).changed
     tools = tools_of(format, "my_context_branch", "my_context_return", "Bash")
     assert project(messages, format, tools=tools).messages == head + tail
     for behind in (False, True):

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.fold.messages import rules_anthropic, rules_openai_chat, rules_openai_responses
+from tests.fold.messages import rules_anthropic, rules_gemini, rules_openai_chat, rules_openai_responses
 from tests.fold.messages.elements import cut
-from tests.fold.messages.expected import FOLD, KEEP, known
+from tests.fold.messages.expected import FOLD, KEEP, WAIT, expected, left_out
 from tests.fold.messages.histories import FORMATS, LIST, Format, history
 from tests.support.machine import times
 
@@ -19,6 +19,7 @@ RULES: dict[Format, Callable[[Any], list[str]]] = {
     "anthropic": rules_anthropic.violations,
     "openai-chat": rules_openai_chat.violations,
     "openai-responses": rules_openai_responses.violations,
+    "gemini": rules_gemini.violations,
 }
 COUNT = times(25, 2000)
 every_format = pytest.mark.parametrize("format", FORMATS)
@@ -45,19 +46,24 @@ def test_a_history_is_the_same_for_the_same_seed_and_its_bytes_are_its_messages(
 
 @every_format
 def test_histories_hold_what_the_laws_are_about(format: Format) -> None:
-    found = {"folds": 0, "nested": 0, "shared": 0, "open": 0, "failed": 0, "forced": 0}
+    found = dict.fromkeys(("branches", "folds", "nested", "shared", "open", "failed", "forced", "words", "stay"), 0)
     for number in range(150):
         told = history(format, f"rich {number}")
-        seen = known(told)
-        folds = [pair for pair in seen.pairs if pair.verdict == FOLD and pair.inside]
-        found["folds"] += len(folds)
-        found["nested"] += sum(one.inside < other.inside for one in folds for other in folds)
-        found["shared"] += sum(pair.verdict == KEEP for pair in seen.pairs)
+        seen = expected(told)
+        made = [one for one in seen.closings if one.verdict == FOLD]
+        found["branches"] += sum(one.kind == "return" for one in made)
+        found["folds"] += sum(one.kind == "fold" for one in made)
+        found["nested"] += sum(other.holds(one) for one in made for other in made)
+        found["shared"] += sum(len(told.steps[told.owners[one.done_at]].calls) > 1 for one in made)
         found["open"] += len(seen.open)
         calls = [call for step in told.steps for call in step.calls]
         found["failed"] += sum(call.failed and call.kind != "work" for call in calls)
         opened = sum(call.kind == "branch" and not call.failed for call in calls)
-        found["forced"] += opened - len(seen.pairs) - len(seen.open)
+        found["forced"] += opened - sum(one.kind == "return" for one in seen.closings) - len(seen.open)
+        inside = {place for one in seen.folded for place in range(one.first, one.end)}
+        found["words"] += sum(bool(told.words[place]) for place in inside)
+        found["stay"] += sum(one.verdict in (KEEP, WAIT) for one in seen.closings)
+        assert all(left_out(told, one) for one in made)
     assert min(found.values()) >= 10, found
 
 
@@ -76,7 +82,8 @@ def test_a_history_without_one_call_is_refused(format: Format) -> None:
     for number in range(COUNT // 5):
         told = history(format, f"call {number}")
         for place, message in enumerate(told.messages):
-            if b"tool_use" in told.texts[place] or "tool_calls" in message or message.get("type") == "function_call":
+            called = b"functionCall" in told.texts[place] or b"tool_use" in told.texts[place]
+            if called or "tool_calls" in message or message.get("type") == "function_call":
                 kept = [one for one in range(len(told.texts)) if one != place]
                 assert RULES[format](json.loads(told.body_of(kept))), f"{told} without {place}"
 
@@ -138,7 +145,34 @@ RESPONSES: dict[str, Any] = {
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "done"}]},
     ],
 }
-WHOLE: dict[Format, dict[str, Any]] = {"anthropic": ANTHROPIC, "openai-chat": CHAT, "openai-responses": RESPONSES}
+GEMINI: dict[str, Any] = {
+    "contents": [
+        {"role": "user", "parts": [{"text": "hello"}]},
+        {
+            "role": "model",
+            "parts": [
+                {"functionCall": {"name": "t", "args": {}}, "thoughtSignature": "s"},
+                {"functionCall": {"name": "u", "args": {}}},
+            ],
+        },
+        {
+            "role": "user",
+            "parts": [
+                {"functionResponse": {"name": "t", "response": {"output": "1"}}},
+                {"functionResponse": {"name": "u", "response": {"output": "2"}}},
+                {"text": "and?"},
+            ],
+        },
+        {"role": "model", "parts": [{"functionCall": {"name": "t", "id": "x"}, "thoughtSignature": "s"}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "t", "id": "x", "response": {}}}]},
+    ],
+}
+WHOLE: dict[Format, dict[str, Any]] = {
+    "anthropic": ANTHROPIC,
+    "openai-chat": CHAT,
+    "openai-responses": RESPONSES,
+    "gemini": GEMINI,
+}
 
 # An expression over the list `m` (and the body `b`) that breaks the request, and a word of the complaint.
 BROKEN: list[tuple[Format, str, str]] = [
@@ -191,6 +225,18 @@ BROKEN: list[tuple[Format, str, str]] = [
     ("openai-responses", "m[5].update(output=None)", "neither"),
     ("openai-responses", "m[7].update(content=[{'type': 'input_text'}])", "parts"),
     ("openai-responses", "m.clear()", "input"),
+    ("gemini", "m.pop(0)", "first"),
+    ("gemini", "m.pop()", "without responses"),
+    ("gemini", "m.pop(1)", "alternate"),
+    ("gemini", "m.insert(1, m[0])", "alternate"),
+    ("gemini", "m[2]['parts'].pop(0)", "do not equal"),
+    ("gemini", "m[4]['parts'][0]['functionResponse'].update(id='y')", "do not equal"),
+    ("gemini", "m[1]['parts'][0].pop('thoughtSignature')", "thoughtSignature"),
+    ("gemini", "m[0].update(parts=[])", "no parts"),
+    ("gemini", "m[0].update(role='function')", "role"),
+    ("gemini", "m[0].update(parts=m[1]['parts'])", "role user"),
+    ("gemini", "m[2]['parts'][0]['functionResponse'].update(response='x')", "no object"),
+    ("gemini", "m.clear()", "contents"),
 ]
 
 

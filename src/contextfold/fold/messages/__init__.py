@@ -114,6 +114,5 @@ def _applied(messages: Sequence[Any], plan: Plan, api: Api, weights: array[int])
         sent_weights[place] = weight_of(sent[place])
     for start, end in reversed(plan.cuts):
         del sent[start:end]
-        for place in range(start, end):
-            sent_weights[place] = 0
+        sent_weights[start:end] = array("q", bytes((end - start) * weights.itemsize))
     return sent, sent_weights

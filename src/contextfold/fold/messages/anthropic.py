@@ -66,7 +66,8 @@ def _user(blocks: Sequence[object]) -> Fact:
     results: list[Result] = []
     flaw, has_words = "", False
     for block in blocks:
-        members = block_members(block)
+        # The usual case without a call: this is done for every block of every request.
+        members: Members = block if type(block) is dict else block_members(block)
         kind = members.get("type")
         if kind == "tool_result" and isinstance(members.get("tool_use_id"), str):
             results.append(_result(members))
@@ -93,7 +94,8 @@ def _assistant(blocks: Sequence[object]) -> Fact:
     asked: list[object] = []
     answered: list[object] = []
     for block in blocks:
-        members = block_members(block)
+        # The usual case without a call: this is done for every block of every request.
+        members: Members = block if type(block) is dict else block_members(block)
         kind = members.get("type")
         if kind == "text":
             continue

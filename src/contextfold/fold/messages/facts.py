@@ -33,6 +33,7 @@ class Call(NamedTuple):
     verb: str = ""
     # Whether the name alone does not show that the tool is ours.
     needs_proof: bool = False
+    # Of our own tools alone.
     name: str = ""
 
 

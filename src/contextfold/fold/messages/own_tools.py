@@ -112,7 +112,7 @@ def call_of(call_id: object, name: object) -> Call | None:
     """A call with its id; None where it has none, or no name."""
     if isinstance(call_id, str) and call_id and isinstance(name, str):
         if "context_" not in name:
-            return Call(call_id, "", False, name)
+            return Call(call_id)
         verb, needs_proof = verb_of(name)
         return Call(call_id, verb, needs_proof, name)
     return None

@@ -105,8 +105,9 @@ class Walk:
     _turn_thinks: bool = False
     _turn_leads: bool = False
     _is_apart: bool = False
-    # The calls of the turn that have no result yet, by id; several only where calls have no ids.
-    _pending: dict[str, list[Call]] = field(default_factory=dict)
+    # The calls of the turn that have no result yet, by id, and further ones of the same id where calls have none.
+    _pending: dict[str, Call] = field(default_factory=dict)
+    _further: list[Call] = field(default_factory=list)
     _ours: list[tuple[Call, Result]] = field(default_factory=list)
     # Where the work that a fold takes begins: from here on; the first message of the model there; that of this turn.
     _since: int = 0
@@ -117,23 +118,29 @@ class Walk:
     def take(self, fact: Fact) -> None:
         place = self.count
         self.count += 1
-        if fact.flaw:
-            self._flawed(place, fact.flaw)
-        if fact.kind == "model":
+        kind, calls, results, flaw, thinks, only_thinks, leads, has_words = fact
+        if flaw:
+            self._flawed(place, flaw)
+        if kind == "model":
             self.fates.append(GOES)
-            self._said(place, fact)
+            self._said(place, calls, leads)
+            if thinks:
+                self._turn_thinks = True
+                self.thinking.append(place)
+                if only_thinks:
+                    self.only_thinking.append(place)
             return
         if self._turn_leads and self._turn_end == place:
             # Reasoning without the item that it belongs to.
             self._flawed(place, UNKNOWN_CONTENT)
-        if fact.kind == "standing":
+        if kind == "standing":
             self.fates.append(STAYS)
-        elif fact.results:
-            self.fates.append(MIXED if fact.has_words else GOES)
-            self._answered(place, fact)
-            if fact.has_words:
+        elif results:
+            self.fates.append(MIXED if has_words else GOES)
+            self._answered(place, results)
+            if has_words:
                 self._since = place + 1
-        elif fact.has_words:
+        elif has_words:
             self.fates.append(WORDS)
             self.prompts.append(place)
             self._since = place + 1
@@ -144,42 +151,37 @@ class Walk:
         """Whether a range has anything to leave out."""
         return self.fates.find(GOES, start, end) >= 0 or self.fates.find(MIXED, start, end) >= 0
 
-    def _said(self, place: int, fact: Fact) -> None:
+    def _said(self, place: int, calls: tuple[Call, ...], leads: bool) -> None:
         if self._turn_end != place:
             if self._pending:
                 self._flawed(self.turns[-1], UNBALANCED)
                 self._complete(UNBALANCED)
                 self._pending.clear()
+                self._further.clear()
             self.turns.append(place)
             self._turn_thinks = self._is_apart = False
             if self._work_start < self._since:
                 self._work_start = place
         self._turn_end = self._results_end = place + 1
-        self._turn_leads = fact.leads
-        if fact.thinks:
-            self._turn_thinks = True
-            self.thinking.append(place)
-            if fact.only_thinks:
-                self.only_thinking.append(place)
-        for call in fact.calls:
-            waiting = self._pending.get(call.id)
-            if waiting is None:
-                if call.id:
-                    self._pending[call.id] = [call]
-            else:
-                waiting.append(call)
-                if not call.id.startswith(BY_NAME):
+        self._turn_leads = leads
+        for call in calls:
+            call_id = call.id
+            if call_id in self._pending:
+                if call_id.startswith(BY_NAME):
+                    self._further.append(call)
+                else:
                     self._flawed(place, UNBALANCED)
+            elif call_id:
+                self._pending[call_id] = call
 
-    def _answered(self, place: int, fact: Fact) -> None:
-        for result in fact.results:
-            waiting = self._pending.get(result.id)
-            if waiting is None:
+    def _answered(self, place: int, results: tuple[Result, ...]) -> None:
+        for result in results:
+            call = self._pending.pop(result.id, None)
+            if call is None:
                 self._flawed(place, UNBALANCED)
                 continue
-            call = waiting.pop(0)
-            if not waiting:
-                del self._pending[result.id]
+            if self._further:
+                self._next_of_name(result.id)
             if call.verb:
                 self._ours.append((call, result))
         if place != self._results_end:
@@ -187,6 +189,13 @@ class Walk:
         self._results_end = place + 1
         if self._ours and not self._pending:
             self._complete("")
+
+    def _next_of_name(self, call_id: str) -> None:
+        """Calls without ids are answered in their order."""
+        further = next((call for call in self._further if call.id == call_id), None)
+        if further is not None:
+            self._further.remove(further)
+            self._pending[call_id] = further
 
     def _complete(self, flaw: str) -> None:
         """All calls of the turn are answered, or never will be: what our calls did takes effect."""

@@ -34,7 +34,7 @@ def excess_of(message: Members) -> int:
     if type(content) is str:
         return 0
     for block in items_of(content) or ():
-        members = block_members(block)
+        members: Members = block if type(block) is dict else block_members(block)
         kind = members.get("type")
         if kind == "tool_result":
             excess += excess_of(members) if items_of(members.get("content")) else 0
