@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from contextfold.fold.store import LeftOutDecision, LeftOutResult, Store
@@ -51,6 +52,20 @@ def test_the_first_decision_about_a_call_and_a_text_stays(run: Run) -> None:
         await store.keep_left_out("local", "c", [second, first])
         assert list(await store.left_out("local", "c")) == [first.decision]
         assert await store.left_out_text("local", "res_1") == "text"
+
+    run(act)
+
+
+def test_daemons_that_decide_at_the_same_time_agree(run: Run) -> None:
+    async def act(store: Store) -> None:
+        decisions = [
+            replace(result("call_1").decision, result_id=f"res_{number}", stub=f"[{number}]") for number in range(8)
+        ]
+        some = [[LeftOutResult(decision, f"text {decision.result_id}")] for decision in decisions]
+        await asyncio.gather(*(store.keep_left_out("local", "c", items) for items in some))
+        (first,) = await store.left_out("local", "c")
+        assert first in decisions
+        assert await store.left_out_text("local", first.result_id) == f"text {first.result_id}"
 
     run(act)
 

@@ -139,6 +139,9 @@ class MemoryStore:
     def _log(self, session: _MemorySession) -> list[Event]:
         return [event for owner, event in self._events.values() if owner is session]
 
+    def _figures(self, session: _MemorySession) -> str:
+        return figures_of(lambda: self._log(session))
+
     def _add_summary(self, session: _MemorySession, summary: Summary) -> None:
         """A summary that replaces another takes over its number, which decides between equal matches of a search."""
         before = session.summaries.get(summary.branch_id)
@@ -258,8 +261,7 @@ class MemoryStore:
             (session for session in self._live.values() if session.last_at <= idle_since), key=attrgetter("last_at")
         )
         for session in idle:
-            log = self._log(session)
-            session.figures = figures_of(lambda log=log: log)  # type: ignore[misc]  # mypy cannot type the default.
+            session.figures = self._figures(session)
         self._delete_events(set(idle))
         for session in idle:
             del self._live[session.key]

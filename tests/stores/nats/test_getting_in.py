@@ -80,7 +80,7 @@ class TestPasswords:
         self, server: NatsServer, whose: str
     ) -> None:
         told = refused(server.url.replace("://", f"://{whose}"))
-        assert told.startswith("NATS refuses us: ")
+        assert told.startswith("NATS refused the connection: ")
         assert "geheim" not in told
 
 
@@ -96,7 +96,7 @@ def test_an_nkey_made_by_the_pages_program_lets_a_daemon_in(tmp_path: Path) -> N
     with NatsServer(tmp_path / "n", config=config) as server:
         with daemon(tmp_path / "d", server.url, "--nats-nkey", str(seed)) as running:
             work(running)
-        assert refused(server.url).startswith("NATS refuses us: ")
+        assert refused(server.url).startswith("NATS refused the connection: ")
         seed.write_text("SUnonsense\n")
         told = refused(server.url, "--nats-nkey", str(seed))
         assert "seed" in told
@@ -111,7 +111,7 @@ def test_credentials_that_an_operator_signed_let_a_daemon_in(tmp_path: Path) -> 
             work(running)
         other = tmp_path / "other.creds"
         operated(other)
-        assert refused(server.url, "--nats-creds", str(other)).startswith("NATS refuses us: ")
+        assert refused(server.url, "--nats-creds", str(other)).startswith("NATS refused the connection: ")
 
 
 class TestTls:
@@ -187,7 +187,7 @@ class TestServersThatWillNotDo:
         users = f"accounts {{ CF {{ jetstream: enabled, users: [ {{ user: daemon, password: pw, {rights} }} ] }} }}"
         with NatsServer(tmp_path / "n", config=users) as server:
             told = refused(server.url.replace("://", "://daemon:pw@"))
-            assert told.startswith("NATS does not let us ask $JS.API.STREAM.INFO.contextfold_log")
+            assert told.startswith("NATS does not permit $JS.API.STREAM.INFO.contextfold_log")
 
 
 @contextmanager

@@ -354,7 +354,7 @@ def test_a_stream_of_somebody_elses_is_not_touched(on_nats: OnNats) -> None:
     async def act(place: NatsOptions) -> None:
         await _made(place, f"{place.prefix}_log")
         store = NatsStore(place)
-        with pytest.raises(StoreInvalid, match="none of ours"):
+        with pytest.raises(StoreInvalid, match="another --nats-prefix"):
             await store.reach()
         await store.close()
 

@@ -13,14 +13,17 @@ from pathlib import Path
 import pytest
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.fold.store import LeftOutDecision, LeftOutResult
 from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite.store import SqliteStore
-from tests.contract.sessions import begin, commit_of, key_of
+from tests.contract.sessions import NOON, begin, commit_of, key_of
 from tests.stores.sqlite.files import KEY, OLD_FILE, count, fill, path, run
 from tests.support.clauses import covers
 from tests.support.machine import SOURCE
 
 __all__ = ["path"]
+
+NEXT_YEAR = "2027-01-01T00:00:00Z"
 
 
 # ---- it is refused, and left as it was
@@ -148,6 +151,13 @@ def test_a_file_of_format_1_opens_with_all_it_holds(path: Path) -> None:
         assert told is not None
         assert [entry.text for entry in told.entries] == ["Look into it."]
         await store.commit(commit_of(KEY, 2))
+        await store.keep_left_out(
+            "local", "c", [LeftOutResult(LeftOutDecision("call", "hash", "res_1", "[]", NOON), "x")]
+        )
+        assert await store.left_out_text("local", "res_1") == "x"
+        assert await store.expire(NEXT_YEAR, NEXT_YEAR) == 1
+        (ended,) = await store.ended_sessions("local", limit=10)
+        assert ended.figures
 
     run(path, act)
 

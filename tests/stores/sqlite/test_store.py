@@ -24,6 +24,9 @@ from tests.support.machine import times
 
 __all__ = ["path"]
 
+# Less than the readiness check writes.
+ROOM_BYTES = 20_000
+
 
 # ---- it lasts
 
@@ -143,6 +146,28 @@ def test_a_full_disk_fails_the_commit_and_nothing_else(path: Path) -> None:
         told_of = await store.trajectory("local", "p1", "br_1", limit=100)
         assert told_of is not None
         assert len(told_of.entries) == kept
+
+    run(path, act)
+
+
+def test_a_disk_without_room_for_an_ordinary_commit_is_noticed_before_one_fails(path: Path) -> None:
+    """There is room for a small write, and none for a commit with a text of a few pages."""
+
+    async def act(store: SqliteStore) -> None:
+        await begin(store, KEY)
+        await store.check()
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        size = path.with_name(f"{path.name}-wal").stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + ROOM_BYTES, hard))
+        try:
+            with pytest.raises(StoreUnavailable):
+                await store.check()
+            entry = Entry("br_1", 2, NOON, "operation", "x" * 2 * ROOM_BYTES)
+            with pytest.raises(StoreUnavailable):
+                await store.commit(commit_of(KEY, 1, entries=[entry]))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        await store.check()
 
     run(path, act)
 

@@ -235,7 +235,7 @@ class NatsConnection:
             self._problem = problem
         elif _is_refusal(problem):
             self._problem = StoreInvalid(
-                f"NATS refuses us: {first_line(problem)}; check user, password, nkey or credentials"
+                f"NATS refused the connection: {first_line(problem)}; check user, password, nkey or credentials"
             )
         elif _is_setting(problem):
             self._problem = StoreInvalid(
@@ -264,13 +264,13 @@ class NatsConnection:
     def _fail_requests(self) -> None:
         waiting, self._requests = self._requests, {}
         for _, future in waiting.values():
-            _fail(future, OutcomeUnknown("NATS: the connection was lost before the answer"))
+            _fail(future, OutcomeUnknown("NATS: the connection was lost before the response"))
 
     def _on_forbidden(self, text: str) -> None:
         """The server does not respond to a forbidden request. It sends an error text that contains the subject."""
         for subject, future in list(self._requests.values()):
             if f'"{subject.lower()}"' in text:
-                reason = f"NATS does not let us ask {subject}: give this user the rights that docs/nats.md lists"
+                reason = f"NATS does not permit {subject}: give this user the permissions in docs/nats.md"
                 _fail(future, StoreInvalid(reason))
 
     async def _drop_client(self) -> None:
@@ -282,7 +282,7 @@ class NatsConnection:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await client.close()
 
-    # ---- questions
+    # ---- requests
 
     async def client(self) -> Client:
         """Return the connection. Raises StoreUnavailable soon if it is known to be down."""
@@ -305,7 +305,7 @@ class NatsConnection:
                 response = await future
         except TimeoutError:
             self._note_failure()
-            raise OutcomeUnknown(f"NATS did not answer within {RESPONSE_TIMEOUT_S:g} s") from None
+            raise OutcomeUnknown(f"NATS did not respond within {RESPONSE_TIMEOUT_S:g} s") from None
         # The caller's timeout may be shorter than ours.
         except asyncio.CancelledError:
             if asyncio.get_running_loop().time() - sent_s >= RESPONSE_TIMEOUT_S / 2:
@@ -317,7 +317,7 @@ class NatsConnection:
             self._requests.pop(number, None)
         if response.headers and response.headers.get("Status") == "503":
             self._note_failure()
-            raise StoreUnavailable("NATS: nobody answers for the stream now")
+            raise StoreUnavailable("NATS: no server responds for the stream now")
         return response
 
     def _note_success(self) -> None:

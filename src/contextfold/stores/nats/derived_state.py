@@ -118,7 +118,7 @@ class DerivedState:
             except SequenceConflict:
                 continue
             return
-        raise StoreUnavailable("NATS: others publish a session that is over")
+        raise StoreUnavailable("NATS: too many conflicts with other daemons that publish an ended session")
 
     async def archive(self, key: SessionKey, *commits: CommitRecord) -> None:
         """Write what the commits add to the archive."""
@@ -236,7 +236,7 @@ class DerivedState:
 def _number(event: StoredMessage) -> int:
     number = event.headers.get(N, "")
     if not (number.isascii() and number.isdigit()):
-        raise StoreInvalid("NATS holds an event that something else has written")
+        raise StoreInvalid("NATS has an event of another program")
     return int(number)
 
 

@@ -86,10 +86,9 @@ class JetStream(NatsConnection):
             try:
                 return await self._request_api(what, body, await self.client())
             except StoreUnavailable as problem:
-                is_worth_it = self.is_ready or isinstance(
-                    problem, OutcomeUnknown
-                )  # for a new connection it waits itself
-                if not is_worth_it or asyncio.get_running_loop().time() >= until:
+                # Without a connection `client` has already waited for one.
+                may_help = self.is_ready or isinstance(problem, OutcomeUnknown)
+                if not may_help or asyncio.get_running_loop().time() >= until:
                     raise
             await asyncio.sleep(AGAIN_S)
 
@@ -194,7 +193,7 @@ class JetStream(NatsConnection):
         others = info.get("cluster", {}).get("replicas") or []
         there = 1 + sum(not other.get("offline") and other.get("active", 0) < HEARD_NS for other in others)
         if 2 * there <= 1 + len(others):
-            raise StoreUnavailable(f"NATS: {there} of {1 + len(others)} servers of {stream} are there")
+            raise StoreUnavailable(f"NATS: {there} of {1 + len(others)} servers of {stream} are available")
 
     async def _info(self, stream: str, body: Mapping[str, Any]) -> ApiResponse:
         try:

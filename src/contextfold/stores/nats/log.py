@@ -108,7 +108,7 @@ class SessionLogs:
     async def newest(self, key: SessionKey) -> StoredMessage | None:
         last = await self._js.last(self._names.log, self._names.log_of(key))
         if last is not None and not records.is_ours(last.headers):
-            raise StoreInvalid("NATS holds a log that something else has written into")
+            raise StoreInvalid("NATS has a log with a message of another program")
         return last
 
     async def load(self, key: SessionKey, known: KnownRevision | None) -> SessionLog | None:
@@ -122,7 +122,7 @@ class SessionLogs:
             if len(events) == max(0, int(last.headers[records.REVISION]) - after):
                 return SessionLog(session_id, events)
         # A gap that disappears on another attempt was a session that ended while it was read.
-        raise StoreInvalid("NATS holds a log with a gap")
+        raise StoreInvalid("NATS has a log with a gap")
 
     async def _events_after(self, key: SessionKey, last: StoredMessage, after: int) -> list[Event]:
         if int(last.headers[records.REVISION]) <= after:
@@ -202,7 +202,7 @@ class SessionLogs:
                 return index
             # The session may have ended while it was read.
             self._forget(key)
-        raise StoreInvalid("NATS holds a log with a gap")
+        raise StoreInvalid("NATS has a log with a gap")
 
     async def _extended(self, key: SessionKey, last: StoredMessage, *, complete: bool) -> LogIndex:
         """The index up to the last message; from the first commit on if it must be complete."""
@@ -286,9 +286,8 @@ class SessionLogs:
                 is_unsure = is_unsure or not isinstance(problem, SequenceConflict)
                 await self._after_failure(problem, until)
                 index = await self._refreshed(key, complete=bool(digest))
-                while (
-                    is_unsure and index.seq < base
-                ):  # whoever answered is behind, and a try may be there for all we know
+                # The server that responded is behind, so an attempt may be stored that it does not know.
+                while is_unsure and index.seq < base:
                     await self._after_failure(StoreUnavailable("NATS: a log is shorter than it was"), until)
                     index = await self._refreshed(key, complete=bool(digest))
                 if is_unsure and (seq := await self._find_commit(key, base, index.seq, mark)):

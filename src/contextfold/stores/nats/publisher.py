@@ -113,7 +113,7 @@ class Publisher:
                 if is_lost or not await self._published_next(key, waiting):
                     await self._publish_missing(key)
         except LogBroken as problem:
-            work.problem = StoreInvalid(f"NATS holds a log that makes no sense: {problem}")
+            work.problem = StoreInvalid(f"NATS has a log that cannot be replayed: {problem}")
         except FoldError as problem:
             work.problem = problem
         # Nobody waits for this task, and the session must not stay partly published.
@@ -158,7 +158,7 @@ class Publisher:
             self._keep(key, progress)
             await self._take_back_if_over(key, progress)
             return
-        raise StoreUnavailable("NATS: others publish the same session again and again")
+        raise StoreUnavailable("NATS: too many conflicts with other daemons that publish the session")
 
     async def _missing(self, key: SessionKey) -> tuple[PublishedSession | None, list[Committed]]:
         """What is published of a session, and the commits that are not. What is in memory is not read again."""

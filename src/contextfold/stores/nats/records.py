@@ -323,10 +323,10 @@ def _object(data: bytes) -> dict[str, Any]:
         raise _unreadable(ValueError("it has no format"))
     if document["format"] > FORMAT:
         raise StoreInvalid(
-            f"NATS holds a record of format {document['format']}, from a newer version; this one knows {FORMAT}"
+            f"NATS has a record of format {document['format']}, from a newer version; this one reads {FORMAT}"
         )
     return document
 
 
 def _unreadable(problem: Exception) -> StoreInvalid:
-    return StoreInvalid(f"NATS holds a record that cannot be read: {type(problem).__name__} {problem}"[:300])
+    return StoreInvalid(f"NATS has a record that cannot be read: {type(problem).__name__} {problem}"[:300])

@@ -94,8 +94,8 @@ async def _make(js: JetStream, stream: str, config: dict[str, Any]) -> None:
 async def _check(js: JetStream, stream: str, found: dict[str, Any], replicas: int) -> None:
     format_ = (found.get("metadata") or {}).get(FORMAT_KEY)
     if format_ is None:
-        raise StoreInvalid(f"NATS has a stream {stream} that is none of ours: give another --nats-prefix")
+        raise StoreInvalid(f"NATS has a stream {stream} that was not created by contextfold: use another --nats-prefix")
     if format_ != FORMAT:
-        raise StoreInvalid(f"NATS has sessions in format {format_}, from a newer version; this one knows {FORMAT}")
+        raise StoreInvalid(f"NATS has sessions in format {format_}, from a newer version; this one reads {FORMAT}")
     if replicas and found["num_replicas"] != replicas:
         await js.request_once(f"STREAM.UPDATE.{stream}", {**found, "num_replicas": replicas})

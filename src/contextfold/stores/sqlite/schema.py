@@ -33,7 +33,7 @@ _HEADER_BYTES: Final = 100
 _MAGIC: Final = b"SQLite format 3\x00"
 # Errors of a statement, not of the disk or a lock.
 _STATEMENT_AT_FAULT: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
-_START_ANEW: Final = "move it away (with its -wal and -shm, if there are any) to start anew, or name another file"
+_START_ANEW: Final = "move it away (with its -wal and -shm files) to start with a new file, or name another file"
 
 # The statements of one migration. The first migration creates the tables; each later one changes them.
 Migration = Sequence[str]
@@ -345,4 +345,4 @@ def _enable_wal(connection: sqlite3.Connection) -> None:
             if mode == "wal":
                 return
         time.sleep(WAL_PAUSE_S)
-    raise StoreInvalid("the state file lies where SQLite cannot keep a write-ahead log: name a file on a local disk")
+    raise StoreInvalid("SQLite cannot use a write-ahead log on this file system: name a file on a local disk")

@@ -175,7 +175,7 @@ def event_of(body: str) -> Event:
     try:
         return from_json(body)
     except (EventUnknown, Malformed) as problem:
-        raise StoreInvalid(f"the state file holds an event that cannot be read: {problem}") from problem
+        raise StoreInvalid(f"the state file has an event that cannot be read: {problem}") from problem
 
 
 # ---- events of an owner
@@ -461,7 +461,7 @@ def forget(connection: sqlite3.Connection, table: str, sessions: Sequence[int]) 
     """Delete some rows of these sessions, which never become live again. False if there are none."""
     marks = ", ".join("?" * len(sessions))
     deleted = connection.execute(
-        f"DELETE FROM {table} WHERE rowid IN"  # noqa: S608  # our own text
+        f"DELETE FROM {table} WHERE rowid IN"  # noqa: S608 - only our own names
         f" (SELECT rowid FROM {table} WHERE session IN ({marks}) LIMIT ?)",
         (*sessions, STEP_ROWS),
     ).rowcount

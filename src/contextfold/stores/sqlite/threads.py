@@ -57,7 +57,7 @@ class _Job(Generic[T]):
         if self.problem is not None:
             self.future.set_exception(self.problem)
         else:
-            self.future.set_result(self.result)  # type: ignore[arg-type]  # None only where T is None
+            self.future.set_result(self.result)  # type: ignore[arg-type]  # It is None only where T is None.
 
 
 class Writer:
@@ -88,12 +88,12 @@ class Writer:
                 raise StoreUnavailable("the store is closed")
             if len(self._jobs) >= WRITES_WAITING:
                 raise StoreUnavailable(f"{WRITES_WAITING} commits wait already")
-            self._jobs.append(job)  # type: ignore[arg-type]  # the queue does not care what each returns
+            self._jobs.append(job)  # type: ignore[arg-type]  # The queue has jobs of any type.
             self._changed.notify()
         try:
             return await _result_of(future)
         except BaseException:
-            self._abandon(job)  # type: ignore[arg-type]  # as above
+            self._abandon(job)  # type: ignore[arg-type]  # As above.
             raise
 
     def _abandon(self, job: _Job[object]) -> None:
@@ -210,7 +210,7 @@ class Readers:
             if len(self._pending) >= READS_WAITING:
                 raise StoreUnavailable(f"{READS_WAITING} reads wait already")
             future = self._executor.submit(self._run_read, work)
-            self._pending.add(future)  # type: ignore[arg-type]  # as above
+            self._pending.add(future)  # type: ignore[arg-type]  # As above.
         future.add_done_callback(self._forget)
         return await _result_of(asyncio.wrap_future(future))
 
