@@ -1,0 +1,95 @@
+"""What counts as a word: Unicode 17's letters, marks and numbers, lowercased, whatever tables the interpreter has. Pure.
+
+A token is a run of word characters as it was written. Its words are the token in lowercase or, for a run of CJK
+characters, the run's bigrams. Its parts are the pieces of an identifier: `camelCase` has the parts `camel` and `case`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from contextfold.record import Record
+from contextfold.resolve.relevance.stemmer import stem
+from contextfold.text import lowercase
+
+WORD_MAX = 80  # characters of a token that are looked at; longer ones are data, not language
+
+STOP_WORDS = frozenset(
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this"
+    " to was will with".split()
+)
+# Dropped from queries only: they say that somebody asks, not what about.
+QUESTION_WORDS = frozenset(
+    "how what why when where which who whom whose do does did can could should would i my me we our you your am".split()
+)
+
+_ASCII_TOKEN = re.compile(r"[0-9A-Za-z_]+(?:'[A-Za-z]+)?")
+_IDENTIFIER = re.compile("[a-z0-9][A-Z]|[A-Za-z0-9]_+[A-Za-z0-9]|[A-Z]{2}[a-z]")
+_PART = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_STEMMED = re.compile("[a-z']+")
+
+
+class Token(Record):
+    """What one token stands for."""
+
+    words: tuple[str, ...]
+    parts: tuple[str, ...]
+
+
+NOTHING = Token((), ())
+
+
+@cache
+def _wide_token() -> re.Pattern[str]:
+    """Compiled on first use: most queries are ASCII."""
+    from contextfold.resolve.relevance.word_characters import CJK, WORD
+
+    word, cjk = _character_class(WORD), _character_class(CJK)
+    return re.compile(f"[0-9A-Za-z_{word}]+(?:['\u2019][A-Za-z{word}]+)?|[{cjk}]+")
+
+
+@cache
+def _first_cjk() -> frozenset[str]:
+    from contextfold.resolve.relevance.word_characters import CJK
+
+    return frozenset(chr(code_point) for first, last in CJK for code_point in range(first, last + 1))
+
+
+def _character_class(ranges: tuple[tuple[int, int], ...]) -> str:
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
+
+
+def tokens(text: str) -> list[str]:
+    """The tokens of a text in order, as they were written."""
+    return (_ASCII_TOKEN if text.isascii() else _wide_token()).findall(text)
+
+
+def read_token(token: str) -> Token:
+    """The words and the parts of a token; nothing for a stop word."""
+    token = token[:WORD_MAX]
+    if token.isascii():
+        word = token.lower().strip("_")
+        if word in STOP_WORDS or not word:
+            return NOTHING
+        return Token((word,), _parts(token))
+    if token[0] in _first_cjk():
+        return Token(_bigrams(token), ())
+    word = lowercase(token).replace("\u2019", "'").strip("_")
+    return Token((word,), ()) if word else NOTHING
+
+
+def _parts(token: str) -> tuple[str, ...]:
+    if not _IDENTIFIER.search(token):
+        return ()
+    parts = [part.lower() for part in _PART.findall(token)]
+    return tuple(part for part in parts if len(part) > 1 and part not in STOP_WORDS)
+
+
+def _bigrams(run: str) -> tuple[str, ...]:
+    return tuple(run[at : at + 2] for at in range(len(run) - 1)) or (run,)
+
+
+def stem_of(word: str) -> str:
+    """The stem by which forms of a word are found together; other than English words are their own."""
+    return stem(word) if _STEMMED.fullmatch(word) else word
