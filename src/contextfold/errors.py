@@ -6,6 +6,7 @@
     │   └── SourceInvalid                 a source document cannot become part of a cache
     ├── QueryInvalid     invalid_query    the query is not text
     ├── BudgetInvalid    invalid_budget   the budget is not a whole number in range
+    │   └── CounterMissing                no such counter of tokens, or its vocabulary is not installed
     ├── StorageFailed    io_error         the system could not read or write; retrying may help
     ├── InternalError    internal_error   a bug of ours
     └── FoldError                         folding; each carries its own message, and data for programs
@@ -67,6 +68,10 @@ class QueryInvalid(ContextError):
 class BudgetInvalid(ContextError):
     code = "invalid_budget"
     message = "Budget is invalid"
+
+
+class CounterMissing(BudgetInvalid):
+    message = "The budget cannot be counted that way"
 
 
 class StorageFailed(ContextError):

@@ -22,6 +22,8 @@ from contextfold.resolve.manifest import (
     Manifest,
     make_manifest,
 )
+from contextfold.resolve.relevance.index_head import HEAD_FILE, RELEVANCE_FILES
+from contextfold.resolve.relevance.index_writer import IndexWriter
 from contextfold.resolve.replace import Staging
 from contextfold.resolve.sources import Source, check_unchanged, read_source, survey
 from contextfold.text import count_words
@@ -82,6 +84,7 @@ class _Build:
                 os.mkdir(self._path(name))
             except OSError as problem:
                 raise storage_failed("cannot make", self._path(name), problem) from problem
+        self._relevance = IndexWriter(self._prefix)
 
     def _path(self, file: str) -> bytes:
         return self._prefix + file.encode()
@@ -97,7 +100,9 @@ class _Build:
                     entry = Entry(document.id, document.version, names.next_for(document.version))
                     write_new(self._path(entry.file), document.to_json())
                     postings.writelines(self._note(entry, document.content))
+                    self._relevance.add(document)
                 postings.writelines(self._postings.finish())
+            self._relevance.finish()
         except OSError as problem:
             raise storage_failed("cannot write", postings_path, problem) from problem
         progress(len(found), len(found))
@@ -120,7 +125,8 @@ class _Build:
     def write_pack(self, manifest: Manifest) -> None:
         """Last, because it records what all other files look like when they are done."""
         files = [entry.file.encode() for entry in manifest.entries]
-        recorded_at_ns = self._clock_after(fingerprints(self._prefix, [*packs.FRAME, *files]))
+        derived = [file.encode() for file in RELEVANCE_FILES]
+        recorded_at_ns = self._clock_after(fingerprints(self._prefix, [*packs.FRAME, *derived, *files]))
         settled = packs.older_than(recorded_at_ns, fingerprints(self._prefix, [*packs.FRAME, *files]))
         frame_length = len(packs.FRAME) * packs.FINGERPRINT_FIELDS
         pack = packs.Pack(
@@ -136,10 +142,11 @@ class _Build:
             first_terms=self._postings.first_terms,
         )
         write_new(self._path(packs.TABLE_FILE), pack.to_bytes())
+        self._relevance.write_head(manifest.cache_version, recorded_at_ns)
 
     def make_durable(self) -> None:
         files = [entry.file for entry in self._entries]
-        files += [packs.POSTINGS_FILE, packs.TABLE_FILE, MANIFEST_FILE, INDEX_FILE]
+        files += [packs.POSTINGS_FILE, packs.TABLE_FILE, *RELEVANCE_FILES, HEAD_FILE, MANIFEST_FILE, INDEX_FILE]
         make_durable(self._prefix, [*files, packs.PACK_FOLDER, DOCUMENTS_FOLDER])
 
     def _clock_after(self, seen: array[int]) -> int:

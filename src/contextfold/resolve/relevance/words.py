@@ -13,6 +13,8 @@ from contextfold.record import Record
 from contextfold.resolve.relevance.stemmer import stem
 from contextfold.text import lowercase
 
+BASIC_PLANE_LAST = "\uffff"
+LAST_CHARACTER = "\U0010ffff"
 WORD_MAX = 80  # characters of a token that are looked at; longer ones are data, not language
 
 STOP_WORDS = frozenset(
@@ -41,11 +43,14 @@ NOTHING = Token((), ())
 
 
 @cache
-def _wide_token() -> re.Pattern[str]:
-    """Compiled on first use: most queries are ASCII."""
+def _wide_token(highest: str) -> re.Pattern[str]:
+    """Compiled on first use: most queries are ASCII. `highest` is the last character that the pattern knows.
+
+    A character that is in no range is compared with all ranges beyond the basic plane, so few texts should pay for them.
+    """
     from contextfold.resolve.relevance.word_characters import CJK, WORD
 
-    word, cjk = _character_class(WORD), _character_class(CJK)
+    word, cjk = _character_class(WORD, highest), _character_class(CJK, highest)
     return re.compile(f"[0-9A-Za-z_{word}]+(?:['\u2019][A-Za-z{word}]+)?|[{cjk}]+")
 
 
@@ -56,13 +61,15 @@ def _first_cjk() -> frozenset[str]:
     return frozenset(chr(code_point) for first, last in CJK for code_point in range(first, last + 1))
 
 
-def _character_class(ranges: tuple[tuple[int, int], ...]) -> str:
-    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
+def _character_class(ranges: tuple[tuple[int, int], ...], highest: str) -> str:
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges if last <= ord(highest))
 
 
 def tokens(text: str) -> list[str]:
     """The tokens of a text in order, as they were written."""
-    return (_ASCII_TOKEN if text.isascii() else _wide_token()).findall(text)
+    if text.isascii():
+        return _ASCII_TOKEN.findall(text)
+    return _wide_token(BASIC_PLANE_LAST if max(text) <= BASIC_PLANE_LAST else LAST_CHARACTER).findall(text)
 
 
 def read_token(token: str) -> Token:
