@@ -5,6 +5,7 @@
     ├── CacheInvalid     cache_invalid    the folder breaks the cache's rules; retrying will not help
     │   └── SourceInvalid                 a source document cannot become part of a cache
     ├── QueryInvalid     invalid_query    the query is not text
+    │   └── DocumentMissing               the cache has no such document or section
     ├── BudgetInvalid    invalid_budget   the budget is not a whole number in range
     │   └── CounterMissing                no such counter of tokens, or its vocabulary is not installed
     ├── StorageFailed    io_error         the system could not read or write; retrying may help
@@ -63,6 +64,10 @@ class SourceInvalid(CacheInvalid):
 class QueryInvalid(ContextError):
     code = "invalid_query"
     message = "Query is invalid"
+
+
+class DocumentMissing(QueryInvalid):
+    message = "The cache has no such document"
 
 
 class BudgetInvalid(ContextError):
