@@ -25,7 +25,7 @@ from contextfold.resolve.relevance.answer import (
 from contextfold.resolve.relevance.document_terms import section_digest
 from contextfold.resolve.relevance.index_file import REBUILD, MappedIndex
 from contextfold.resolve.relevance.question import Question, checked_budget, read_question
-from contextfold.resolve.relevance.ranking import Ranking, RankedDocument, RankedSection, explain, rank
+from contextfold.resolve.relevance.ranking import RankedDocument, RankedSection, Ranking, explain, rank
 from contextfold.resolve.relevance.token_estimate import ESTIMATE, counter_named
 
 TYPE_CHECKING = False
@@ -292,8 +292,7 @@ def _wanted(
         found = [
             number
             for number in numbers
-            if starts[number] <= last
-            and shelf.lines(0, number, shelf.content(0, document, number))[1] >= first
+            if starts[number] <= last and shelf.lines(0, number, shelf.content(0, document, number))[1] >= first
         ]
         if not found:
             raise DocumentMissing(f"the document has no lines {first} to {last}")
@@ -302,7 +301,9 @@ def _wanted(
         wanted = section.casefold().strip()
         found = [number for number in numbers if _is_named(view.headings(number), wanted)]
         if not found:
-            raise DocumentMissing(f"the document has no section {section!r}; get the whole document to see its headings")
+            raise DocumentMissing(
+                f"the document has no section {section!r}; get the whole document to see its headings"
+            )
         return found
     if not numbers:
         return []

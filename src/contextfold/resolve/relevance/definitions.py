@@ -60,9 +60,7 @@ _EXTENSIONS = {
     "clojure": "clj cljs cljc",
     "terraform": "tf",
 }
-_LANGUAGES = {
-    extension: language for language, extensions in _EXTENSIONS.items() for extension in extensions.split()
-}
+_LANGUAGES = {extension: language for language, extensions in _EXTENSIONS.items() for extension in extensions.split()}
 _TAIL = re.compile(r"\s*[{(=:].*$|\s+", re.DOTALL)
 
 

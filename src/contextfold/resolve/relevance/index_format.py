@@ -217,7 +217,11 @@ class IndexView:
             raise Malformed("the postings of a term lie outside the index")
         documents, packed, stem_documents = integers(raw[at:body], "I", swap=self._swap)
         entries, width = packed & COUNT_MASK, packed >> WIDTH_SHIFT
-        if width >= len(WIDTHS) or not documents <= entries or not documents <= stem_documents <= self.head.document_count:
+        if (
+            width >= len(WIDTHS)
+            or not documents <= entries
+            or not documents <= stem_documents <= self.head.document_count
+        ):
             raise Malformed("the postings of a term contradict themselves")
         code = document_code(self.head.document_count)
         columns = []
@@ -277,7 +281,9 @@ class IndexView:
         return start + starts[section], (end if last else start + starts[section + 1])
 
     def section_digest(self, section: int) -> bytes:
-        return bytes(self._raw["section_digests"][section * SECTION_DIGEST_BYTES : (section + 1) * SECTION_DIGEST_BYTES])
+        return bytes(
+            self._raw["section_digests"][section * SECTION_DIGEST_BYTES : (section + 1) * SECTION_DIGEST_BYTES]
+        )
 
     def headings(self, section: int) -> tuple[str, ...]:
         """The headings above a section, the outermost first."""

@@ -116,7 +116,7 @@ class IndexWriter:
         self._document_count += 1
         self._document_words += row.words
 
-    def finish(self) -> None:
+    def finish(self) -> IndexHead:
         """Write what is known once all documents are."""
         path = self._path(RELEVANCE_INDEX_FILE)
         try:
@@ -142,6 +142,7 @@ class IndexWriter:
             self._rows.section_words,
             columns,
         )
+        return self._head
 
     def _write_postings(self, index: _HashedFile) -> int:
         sources: list[Iterator[Term]] = [_read_run(path) for path in self._runs]

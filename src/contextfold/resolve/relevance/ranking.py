@@ -181,14 +181,10 @@ def _add_term(view: IndexView, average: int, term: TermPostings, words: list[Pos
             together = dict(zip(postings.documents, postings.occurrences, strict=True))
     for document, occurrences in together.items():
         scaled = factor * occurrences
-        scores[document] += STEM_WEIGHT * (
-            stem_weight * scaled // (scaled + base + LENGTH_FACTOR * lengths[document])
-        )
+        scores[document] += STEM_WEIGHT * (stem_weight * scaled // (scaled + base + LENGTH_FACTOR * lengths[document]))
 
 
-def _add_pairs(
-    question: Question, views: Sequence[IndexView], document_count: int, scores: list[list[int]]
-) -> None:
+def _add_pairs(question: Question, views: Sequence[IndexView], document_count: int, scores: list[list[int]]) -> None:
     for first, second in question.pairs:
         key = pair_key(first, second)[:-1]
         by_index = [view.words_of(key) for view in views]
@@ -306,9 +302,7 @@ def _score_sections(
         if here is None:
             found = front
         elif front:
-            found = {
-                number: _together(front.get(number, 0), here.get(number, 0)) for number in sorted({*front, *here})
-            }
+            found = {number: _together(front.get(number, 0), here.get(number, 0)) for number in sorted({*front, *here})}
         else:
             found = here
         length = lengths[numbers[section - 1]]

@@ -75,7 +75,26 @@ _STEP_3 = {
     "ative": "",
 }
 _STEP_4 = dict.fromkeys(
-    "al ance ence er ic able ible ant ement ment ent ism ate iti ous ive ize ion".split(),
+    [
+        "al",
+        "ance",
+        "ence",
+        "er",
+        "ic",
+        "able",
+        "ible",
+        "ant",
+        "ement",
+        "ment",
+        "ent",
+        "ism",
+        "ate",
+        "iti",
+        "ous",
+        "ive",
+        "ize",
+        "ion",
+    ],
     "",
 )
 

@@ -14,8 +14,8 @@ WORK_BITS = 32  # fractional bits of the numbers that are squared
 TF_FACTOR = 10
 AVERAGE_FACTOR = 6
 LENGTH_FACTOR = 9
-# A pair of words in headings has no length to compare with: K is 1.
-PAIR_K = 1
+# A pair of words in headings has no length to compare with: K is a constant.
+PAIR_K = 3
 
 # document = 4 · stems + words + 2 · pairs + 4 · best section; sections are ordered by 2 · section + document.
 STEM_WEIGHT = 4

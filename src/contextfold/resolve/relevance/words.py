@@ -18,12 +18,70 @@ LAST_CHARACTER = "\U0010ffff"
 WORD_MAX = 80  # characters of a token that are looked at; longer ones are data, not language
 
 STOP_WORDS = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this"
-    " to was will with".split()
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "but",
+        "by",
+        "for",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "no",
+        "not",
+        "of",
+        "on",
+        "or",
+        "such",
+        "that",
+        "the",
+        "their",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "to",
+        "was",
+        "will",
+        "with",
+    ]
 )
 # Dropped from queries only: they say that somebody asks, not what about.
 QUESTION_WORDS = frozenset(
-    "how what why when where which who whom whose do does did can could should would i my me we our you your am".split()
+    [
+        "how",
+        "what",
+        "why",
+        "when",
+        "where",
+        "which",
+        "who",
+        "whom",
+        "whose",
+        "do",
+        "does",
+        "did",
+        "can",
+        "could",
+        "should",
+        "would",
+        "i",
+        "my",
+        "me",
+        "we",
+        "our",
+        "you",
+        "your",
+        "am",
+    ]
 )
 
 _ASCII_TOKEN = re.compile(r"[0-9A-Za-z_]+(?:'[A-Za-z]+)?")
