@@ -129,7 +129,7 @@ class Cache:
     def ask(self, query: str, budget: int, *, unit: str = "section", counter: str = "estimate-1") -> AskResult:
         """The sections that answer a query best within a budget of tokens, each with the reasons for its score.
 
-        `unit` "document" gives whole documents. `counter` "o200k" counts tokens exactly, where its package is installed.
+        `unit` "document" gives whole documents. `counter` "o200k" counts tokens exactly; it needs the extra `o200k`.
         """
         return ask_many([("", self)], query, budget, unit=unit, counter=counter)
 

@@ -50,10 +50,40 @@ def written(
     return MappedIndex(IndexView(head, memoryview(index)), memoryview(contents), "")
 
 
-WORDS = (
-    "deploy deploying deployment rollback roll back cache caches Cache index indexed getHttpResponse http_response fold"
-    " folding folded the of and proxy token tokens budget café ΣΊΣΥΦΟΣ 数据库 同步数据 東京 x 42 v1.2 don't"
-).split()
+WORDS = [
+    "deploy",
+    "deploying",
+    "deployment",
+    "rollback",
+    "roll",
+    "back",
+    "cache",
+    "caches",
+    "Cache",
+    "index",
+    "indexed",
+    "getHttpResponse",
+    "http_response",
+    "fold",
+    "folding",
+    "folded",
+    "the",
+    "of",
+    "and",
+    "proxy",
+    "token",
+    "tokens",
+    "budget",
+    "café",
+    "ΣΊΣΥΦΟΣ",
+    "数据库",
+    "同步数据",
+    "東京",
+    "x",
+    "42",
+    "v1.2",
+    "don't",
+]
 
 
 def some_documents(seed: int, count: int) -> dict[str, str]:
@@ -64,7 +94,9 @@ def some_documents(seed: int, count: int) -> dict[str, str]:
         lines = [f"---\ntitle: {' '.join(chance.choices(WORDS, k=3))}\n---"] if chance.random() < 0.3 else []
         for _ in range(chance.randrange(6)):
             if chance.random() < 0.7:
-                lines.append("#" * chance.randrange(1, 4) + " " + " ".join(chance.choices(WORDS, k=chance.randrange(1, 4))))
+                lines.append(
+                    "#" * chance.randrange(1, 4) + " " + " ".join(chance.choices(WORDS, k=chance.randrange(1, 4)))
+                )
             for _ in range(chance.randrange(4)):
                 lines.append(" ".join(chance.choices(WORDS, k=chance.randrange(60))) + "\n")
             if chance.random() < 0.2:

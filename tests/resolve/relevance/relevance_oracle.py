@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
+from itertools import pairwise
 from typing import NamedTuple
 
 from contextfold.resolve.relevance.sections import outline
@@ -42,7 +43,7 @@ def saturated(weight: int, tf: int, length: int, average: int) -> int:
 
 
 class Counts(NamedTuple):
-    count: int
+    plain: int
     marked: int
     parts: int
 
@@ -65,7 +66,7 @@ def counted(text: str, kind: str) -> Counter[tuple[str, str]]:
 
 def pairs_of(text: str) -> list[tuple[str, str]]:
     stems = [stem_of(word) for token in tokens(text) for word in read_token(token).words]
-    return list(zip(stems, stems[1:], strict=False))
+    return list(pairwise(stems))
 
 
 class OracleDocument:
@@ -78,7 +79,10 @@ class OracleDocument:
             + (counted(section.headings[-1], "marked") if section.headings else Counter())
             for section in sections
         ]
-        self.section_words = [sum(n for (kind, _), n in counted(text[s.start : s.end], "count").items() if kind == "count") for s in sections]
+        self.section_words = [
+            sum(n for (kind, _), n in counted(text[s.start : s.end], "count").items() if kind == "count")
+            for s in sections
+        ]
         self.words = sum(self.section_words)
         self.vocabulary = {word for counts in (self.front, *self.sections) for _, word in counts}
         self.pair_weight: Counter[tuple[str, str]] = Counter()
@@ -100,7 +104,9 @@ class OracleDocument:
         return front + sum(capped(self.sections[number], word).weigh(1, 3, 1) for word in words)
 
 
-def search(files: dict[str, str], query: str) -> tuple[list[tuple[str, int]], list[tuple[str, int, int]]]:
+def search(  # noqa: C901
+    files: dict[str, str], query: str
+) -> tuple[list[tuple[str, int]], list[tuple[str, int, int]]]:
     """Documents with their scores, best first; and (document, section, score), best first. For at most 100 files."""
     documents = [OracleDocument(path, files[path]) for path in sorted(files, key=str.encode)]
     count = len(documents)
@@ -128,7 +134,7 @@ def search(files: dict[str, str], query: str) -> tuple[list[tuple[str, int]], li
             weight = idf(count, sum(1 for d in documents if word in d.vocabulary))
             for number, document in enumerate(documents):
                 scores[number] += saturated(weight, document.tf(word), document.words, average)
-    for pair in dict.fromkeys(zip(order, order[1:], strict=False)):
+    for pair in dict.fromkeys(pairwise(order)):
         weight = idf(count, sum(1 for d in documents if d.pair_weight[pair]))
         for number, document in enumerate(documents):
             tf = min(document.pair_weight[pair], 255)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import lzma
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contextfold.resolve.relevance.index_format import IndexView
 from contextfold.resolve.relevance.question import read_question
 from contextfold.resolve.relevance.ranking import explain, rank
 from contextfold.resolve.relevance.term_scores import log2_fixed
@@ -28,7 +30,11 @@ def test_the_logarithm_is_the_largest_that_fits() -> None:
 @pytest.mark.parametrize("seed", range(times(4, 60)))
 def test_documents_and_sections_score_as_the_slow_scorer_says(seed: int, tmp_path: Path) -> None:
     files = some_documents(seed, 12)
-    check(files, ["rollback of the deployment", "getHttpResponse cache", "数据库同步 café", "how do folding budgets fold"], tmp_path)
+    check(
+        files,
+        ["rollback of the deployment", "getHttpResponse cache", "数据库同步 café", "how do folding budgets fold"],
+        tmp_path,
+    )
 
 
 def check(files: dict[str, str], queries: list[str], folder: Path) -> None:
@@ -73,7 +79,7 @@ def test_caches_asked_together_score_as_one(tmp_path: Path) -> None:
     views = [written(tmp_path / str(number), part).view for number, part in enumerate(parts)]
     ranking = rank(read_question("deploy the cache", 1), views)
     assert ranking.document_count == len(files)
-    assert {found.index for found in ranking.documents} == {0, 1}
+    assert {found.cache for found in ranking.documents} == {0, 1}
     alone = rank(read_question("deploy the cache", 1), [written(tmp_path / "all", files).view])
     assert [term.stem_weight for term in ranking.terms] == [term.stem_weight for term in alone.terms]
 
@@ -95,11 +101,9 @@ class _Indexes:
     """Indexes that many examples share."""
 
     def __init__(self) -> None:
-        self._made: dict[int, object] = {}
+        self._made: dict[int, IndexView] = {}
 
-    def view(self, seed: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
-        import tempfile
-
+    def view(self, seed: int) -> IndexView:
         if seed not in self._made:
             folder = Path(tempfile.mkdtemp())
             self._made[seed] = written(folder / "index", some_documents(seed, 12)).view

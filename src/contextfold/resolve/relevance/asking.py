@@ -80,7 +80,7 @@ class _Shelf:
         return estimated <= (left if self.counter == ESTIMATE else 2 * left)
 
     def answered(self, place: RankedSection, why: tuple[WhyTerm, ...]) -> AnsweredSection:
-        index, document, section = place.index, place.document, place.section
+        index, document, section = place.cache, place.document, place.section
         content = self.content(index, document, section)
         heading, lines = self.views[index].headings(section), self.lines(index, section, content)
         crumb = breadcrumb(self.document_id(index, document), heading, lines)
@@ -92,15 +92,15 @@ class _Shelf:
         return AnsweredSection(heading, lines, tokens, place.score, content, why)
 
     def left_out(self, place: RankedSection, reason: str) -> LeftOutSection:
-        view = self.views[place.index]
+        view = self.views[place.cache]
         return LeftOutSection(view.headings(place.section), view.column("section_tokens")[place.section], reason)
 
     def document(
         self, place: RankedDocument, sections: Sequence[AnsweredSection], left_out: Sequence[LeftOutSection]
     ) -> AnsweredDocument:
-        view = self.views[place.index]
+        view = self.views[place.cache]
         return AnsweredDocument(
-            self.document_id(place.index, place.document),
+            self.document_id(place.cache, place.document),
             HASH_PREFIX + view.version(place.document).hex(),
             view.title(place.document),
             place.score,
@@ -122,7 +122,7 @@ class _Choice:
     def choose(self) -> None:
         seen: set[bytes] = set()
         for place in self._ranking.sections:
-            digest = self._shelf.views[place.index].section_digest(place.section)
+            digest = self._shelf.views[place.cache].section_digest(place.section)
             if digest in seen:
                 self._pass_over(place, DUPLICATE_REASON)
             elif self._takes(place):
@@ -132,24 +132,24 @@ class _Choice:
 
     def _takes(self, place: RankedSection) -> bool:
         shelf = self._shelf
-        if self.left < LEAST_SECTION_TOKENS or not shelf.may_fit(place.index, place.section, self.left):
+        if self.left < LEAST_SECTION_TOKENS or not shelf.may_fit(place.cache, place.section, self.left):
             return False
         why = tuple(WhyTerm(*term) for term in explain(self._ranking, shelf.views, place))
         section = shelf.answered(place, why)
         if section.tokens > self.left:
             return False
         self.left -= section.tokens
-        self.taken.setdefault((place.index, place.document), []).append((place.section, section))
+        self.taken.setdefault((place.cache, place.document), []).append((place.section, section))
         return True
 
     def _pass_over(self, place: RankedSection, reason: str) -> None:
-        passed = self.passed.setdefault((place.index, place.document), [])
+        passed = self.passed.setdefault((place.cache, place.document), [])
         if len(passed) < LEFT_OUT_MAX:
             passed.append((place, reason))
 
     def documents(self) -> list[AnsweredDocument]:
         """In the order of each document's best selected section."""
-        scores = {(found.index, found.document): found for found in self._ranking.documents}
+        scores = {(found.cache, found.document): found for found in self._ranking.documents}
         documents = []
         for place, sections in self.taken.items():
             mentioned = self._mentioned(place)
@@ -211,22 +211,22 @@ def _whole_documents(shelf: _Shelf, ranking: Ranking, question: Question) -> tup
     """Whole documents while they fit, each as one section that is explained by its best one."""
     left = question.budget
     best: dict[tuple[int, int], RankedSection] = {}
-    for section in ranking.sections:
-        best.setdefault((section.index, section.document), section)
+    for found in ranking.sections:
+        best.setdefault((found.cache, found.document), found)
     seen: set[bytes] = set()
     documents = []
     for place in ranking.documents:
-        section = best.get((place.index, place.document))
-        version = shelf.views[place.index].version(place.document)
+        section = best.get((place.cache, place.document))
+        version = shelf.views[place.cache].version(place.document)
         if section is None or version in seen:
             continue
-        numbers = shelf.views[place.index].sections_of(place.document)
-        estimates = shelf.views[place.index].column("section_tokens")
+        numbers = shelf.views[place.cache].sections_of(place.document)
+        estimates = shelf.views[place.cache].column("section_tokens")
         if sum(estimates[number] for number in numbers) > 2 * left:
             continue
-        content = "".join(shelf.content(place.index, place.document, number) for number in numbers)
-        lines = shelf.lines(place.index, numbers[0], content)
-        crumb = breadcrumb(shelf.document_id(place.index, place.document), (), lines)
+        content = "".join(shelf.content(place.cache, place.document, number) for number in numbers)
+        lines = shelf.lines(place.cache, numbers[0], content)
+        crumb = breadcrumb(shelf.document_id(place.cache, place.document), (), lines)
         tokens = shelf.count(crumb) + shelf.count(content) + LINE_BREAKS_TOKENS
         if tokens > left:
             continue

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from functools import cache
 
-_NAME = r"[\w$.:<>~*&]+"
 _PATTERNS = {
     "python": r"(?:async[ ]+def|def|class)[ ]+\w+",
     "javascript": (
@@ -20,9 +19,13 @@ _PATTERNS = {
     "jvm": (
         r"(?:(?:public|private|protected|internal|static|final|abstract|sealed|open|data|case|override|partial"
         r"|readonly|async|extern|unsafe|implicit|inline|export)[ ]+)*"
-        r"(?:class|interface|enum|record|struct|object|trait|fun|def|namespace|extension|protocol|func|delegate|@interface)[ ]+\w+"
+        r"(?:class|interface|enum|record|struct|object|trait|fun|def|namespace|extension|protocol|func|delegate"
+        r"|@interface)[ ]+\w+"
     ),
-    "c": r"(?:struct|class|enum|union|namespace|template|typedef|#define)\b[^\n;]*|[A-Za-z_][\w \t*&:<>,~]{0,200}\([^;\n]{0,400}$",
+    "c": (
+        r"(?:struct|class|enum|union|namespace|template|typedef|#define)\b[^\n;]*"
+        r"|[A-Za-z_][\w \t*&:<>,~]{0,200}\([^;\n]{0,400}$"
+    ),
     "ruby": r"(?:def|class|module)[ ]+\w+",
     "php": r"(?:(?:abstract|final|readonly)[ ]+)*(?:function|class|interface|trait|enum|namespace)[ ]+\w+",
     "shell": r"(?:function[ ]+)?[\w-]+[ ]*\(\)",
@@ -61,7 +64,6 @@ _EXTENSIONS = {
     "terraform": "tf",
 }
 _LANGUAGES = {extension: language for language, extensions in _EXTENSIONS.items() for extension in extensions.split()}
-_TAIL = re.compile(r"\s*[{(=:].*$|\s+", re.DOTALL)
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
+from itertools import pairwise
 
 from contextfold.record import Record
 from contextfold.resolve.relevance.sections import outline
@@ -175,7 +176,7 @@ class TermCollector:
 
     def _pair_keys(self, written: list[str]) -> list[bytes]:
         stems = [root for token in written for root in self._stems_of(token)]
-        return [pair_key(first, second) for first, second in zip(stems, stems[1:], strict=False)]
+        return [pair_key(first, second) for first, second in pairwise(stems)]
 
     def _stems_of(self, token: str) -> tuple[str, ...]:
         if token not in self._stems:

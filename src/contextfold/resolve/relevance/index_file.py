@@ -87,7 +87,7 @@ class RelevanceFiles:
         if not frame_trusted and self._examine() != head.cache_version:
             raise self._invalid(HEAD_FILE, "is of another cache")
         recorded = head.fingerprints[frame_length:]
-        index, index_trusted = self._map_file(RELEVANCE_INDEX_FILE, head.index, recorded[:FINGERPRINT_FIELDS])
+        index, index_trusted = self._map_file(RELEVANCE_INDEX_FILE, head.index_file, recorded[:FINGERPRINT_FIELDS])
         contents, contents_trusted = self._map_file(CONTENTS_FILE, head.contents, recorded[FINGERPRINT_FIELDS:])
         try:
             view = IndexView(head.index_head, index)
@@ -105,7 +105,7 @@ class RelevanceFiles:
             if not os.path.lexists(self._prefix + MANIFEST_FILE.encode()):
                 raise self._invalid(MANIFEST_FILE, "is missing") from None
             raise CacheInvalid(
-                f"{shown(self._prefix)} has no relevance index: it was built by an older version or another program; {REBUILD}"
+                f"{shown(self._prefix)} has no relevance index: an older version or another program built it; {REBUILD}"
             ) from None
         except OtherFormat:
             raise CacheInvalid(

@@ -1,4 +1,4 @@
-"""The relevance index as bytes: what each column holds, how a term's postings are laid out, and how both are read. Pure.
+"""The relevance index as bytes: its columns, how a term's postings are laid out, and how both are read. Pure.
 
 The index is one file of columns; a head, which `index_file.py` reads from a file of its own, says where each column
 lies. All integers are little-endian and of fixed width. On a machine of the other byte order they are copied and
@@ -75,7 +75,7 @@ def integers(view: memoryview, code: str, *, swap: bool = SWAP) -> Integers:
     if len(view) % array(code).itemsize:
         raise Malformed("a column of the index ends in the middle of a number")
     if not swap:
-        return view.cast(code)
+        return view.cast(code)  # type: ignore[call-overload, no-any-return]
     copied: array[int] = array(code)
     copied.frombytes(view)
     copied.byteswap()

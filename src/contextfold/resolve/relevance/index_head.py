@@ -44,7 +44,7 @@ class OtherFormat(Malformed):
 class RelevanceHead(Record):
     cache_version: str
     index_head: IndexHead
-    index: FileRecord
+    index_file: FileRecord
     contents: FileRecord
     fingerprints: array[int]  # of FRAME and RELEVANCE_FILES
 
@@ -56,7 +56,7 @@ class RelevanceHead(Record):
                 "cache_version": self.cache_version,
                 **{name: getattr(head, name) for name in _COUNTS},
                 "columns": {name: list(place) for name, place in head.columns.items()},
-                "index": {"bytes": self.index.length, "sha256": self.index.sha256},
+                "index": {"bytes": self.index_file.length, "sha256": self.index_file.sha256},
                 "contents": {"bytes": self.contents.length, "sha256": self.contents.sha256},
                 "fingerprints": self.fingerprints.tolist(),
             }
@@ -80,8 +80,8 @@ def decode_head(raw: bytes) -> RelevanceHead:
         if not (isinstance(place, list) and list(map(type, place)) == [int, int] and min(place) >= 0):
             raise Malformed(f"says nothing usable of the column {name}")
         places[name] = (place[0], place[1])
-    counts = [members[name] for name in _COUNTS]
-    if min(counts) < 0:  # type: ignore[type-var]
+    counts = [value for name in _COUNTS if isinstance(value := members[name], int)]
+    if min(counts) < 0:
         raise Malformed("has a negative count")
     recorded = members["fingerprints"]
     assert isinstance(recorded, list)
@@ -91,7 +91,8 @@ def decode_head(raw: bytes) -> RelevanceHead:
         seen = array("q", recorded)
     except OverflowError:
         raise Malformed("has a fingerprint out of range") from None
-    index_head = IndexHead(*counts, places)  # type: ignore[arg-type]
+    documents, sections, terms, document_words, section_words = counts
+    index_head = IndexHead(documents, sections, terms, document_words, section_words, places)
     return RelevanceHead(
         str(members["cache_version"]), index_head, _record(members["index"]), _record(members["contents"]), seen
     )

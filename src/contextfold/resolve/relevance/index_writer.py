@@ -1,6 +1,6 @@
 """Writing the relevance index of a cache, one document after another in the order of ids, in bounded memory.
 
-Knows files and the order of steps; what the bytes mean is `index_format.py`'s, what a document says `document_terms.py`'s.
+Knows files and the order of steps; `index_format.py` knows the bytes, `document_terms.py` what a document says.
 New documents are counted in runs; full runs go to temporary files and are merged in the end. Documents that a previous
 index has already, unchanged, are taken over from it. Either way the index gets the same bytes.
 """
@@ -168,7 +168,7 @@ class IndexWriter:
     def write_head(self, cache_version: str, recorded_at_ns: int) -> None:
         """Record what the finished files look like; nothing may be written into the cache afterwards.
 
-        `recorded_at_ns` is a time of the file system's clock; files that are not older than it are never trusted unread.
+        `recorded_at_ns` is a time of the file system's clock; a file that is not older is never trusted unread.
         """
         assert self._head is not None
         assert self._index is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from contextfold.errors import BudgetInvalid, QueryInvalid
 from contextfold.record import Record
 from contextfold.resolve.relevance.words import QUESTION_WORDS, read_token, stem_of, tokens
@@ -43,7 +45,7 @@ def read_question(text: object, budget: object) -> Question:
         if len(words) > TERMS_MAX:
             break
     terms = tuple(QuestionTerm(root, tuple(forms)) for root, forms in words.items())[:TERMS_MAX]
-    pairs = tuple(dict.fromkeys(zip(order, order[1:], strict=False)))
+    pairs = tuple(dict.fromkeys(pairwise(order)))
     return Question(text, checked_budget(budget), terms, pairs)
 
 

@@ -72,7 +72,7 @@ class TermPostings(Record):
 
 
 class RankedSection(Record):
-    index: int
+    cache: int  # which of the indexes that were asked
     document: int
     section: int
     score: int
@@ -81,7 +81,7 @@ class RankedSection(Record):
 
 
 class RankedDocument(Record):
-    index: int
+    cache: int  # which of the indexes that were asked
     document: int
     score: int
 
@@ -247,8 +247,8 @@ def _with_sections(
             RankedSection(index, document, section, found, SECTION_WEIGHT * found + total, parts)
             for section, found, parts in scored
         ]
-    ranked.sort(key=lambda found: (-found.score, found.index, found.document))
-    sections.sort(key=lambda found: (-found.order, found.index, found.document, found.section))
+    ranked.sort(key=lambda found: (-found.score, found.cache, found.document))
+    sections.sort(key=lambda found: (-found.order, found.cache, found.document, found.section))
     return ranked, sections
 
 
@@ -317,7 +317,7 @@ def _score_sections(
 
 def explain(ranking: Ranking, views: Sequence[IndexView], section: RankedSection) -> tuple[ScoredTerm, ...]:
     """What each term contributed to a section's score; the contributions add up to it."""
-    view = views[section.index]
+    view = views[section.cache]
     average = average_length(view.head.section_words, view.head.section_count)
     length = view.column("section_words")[section.section]
     explained = []

@@ -249,10 +249,10 @@ def _ranges(text: str, marks: list[_Mark]) -> Iterator[tuple[int, int, tuple[str
     start = 0
     headings: tuple[str, ...] = ()
     for number, mark in enumerate(marks):
-        if mark.at > start and text[start : mark.at].strip():
-            if not (number and _is_heading_alone(text, marks[number - 1], start, mark)):
-                yield start, mark.at, headings
-                start = mark.at
+        alone = number and _is_heading_alone(text, marks[number - 1], start, mark)
+        if mark.at > start and not alone and text[start : mark.at].strip():
+            yield start, mark.at, headings
+            start = mark.at
         while crumbs and crumbs[-1][0] >= mark.level:
             crumbs.pop()
         crumbs.append((mark.level, mark.text))

@@ -180,12 +180,9 @@ def _step_1b(word: str, r1: int) -> str:
 
 
 def _without_participle(word: str, base: str, suffix: str, r1: int) -> str:
-    if suffix == "ing":
-        if base in _KEEP_ING:
-            return word
-        if len(base) == len("dy") and base[1] == "y" and base[0] not in VOWELS:
-            return base[0] + "ie"
-    if not _VOWEL.search(base):
+    if suffix == "ing" and len(base) == len("dy") and base[1] == "y" and base[0] not in VOWELS:
+        return base[0] + "ie"
+    if (suffix == "ing" and base in _KEEP_ING) or not _VOWEL.search(base):
         return word
     if base.endswith(("at", "bl", "iz")):
         return base + "e"

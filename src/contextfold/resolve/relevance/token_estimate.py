@@ -72,10 +72,10 @@ def counter_named(name: str) -> CountTokens:
     if name != EXACT:
         raise CounterMissing(f"there is no counter {name!r}; choose one of {', '.join(COUNTERS)}")
     try:
-        import bpe_openai
+        import bpe_openai  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         raise CounterMissing(
-            f"the counter {EXACT} needs the vocabulary: install contextfold with the extra `o200k`, or count with {ESTIMATE}"
+            f"the counter {EXACT} needs a vocabulary: install contextfold with the extra `o200k`, or use {ESTIMATE}"
         ) from None
     encoding = bpe_openai.get_encoding("o200k_base")
 

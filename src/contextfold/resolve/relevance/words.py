@@ -1,4 +1,4 @@
-"""What counts as a word: Unicode 17's letters, marks and numbers, lowercased, whatever tables the interpreter has. Pure.
+"""What counts as a word: Unicode 17's letters, marks and numbers in lowercase, by tables of our own. Pure.
 
 A token is a run of word characters as it was written. Its words are the token in lowercase or, for a run of CJK
 characters, the run's bigrams. Its parts are the pieces of an identifier: `camelCase` has the parts `camel` and `case`.
@@ -104,7 +104,7 @@ NOTHING = Token((), ())
 def _wide_token(highest: str) -> re.Pattern[str]:
     """Compiled on first use: most queries are ASCII. `highest` is the last character that the pattern knows.
 
-    A character that is in no range is compared with all ranges beyond the basic plane, so few texts should pay for them.
+    A character that is in no range is compared with all ranges beyond the basic plane, so few texts pay for them.
     """
     from contextfold.resolve.relevance.word_characters import CJK, WORD
 
