@@ -101,13 +101,13 @@ class OracleDocument:
     def section_tf(self, number: int, stem: str) -> int:
         words = [word for word in self.vocabulary if stem_of(word) == stem]
         front = sum(capped(self.front, word).weigh(3, 1, 1) for word in words)
-        return front + sum(capped(self.sections[number], word).weigh(1, 3, 1) for word in words)
+        return front + sum(capped(self.sections[number], word).weigh(1, 8, 1) for word in words)
 
 
 def search(  # noqa: C901
     files: dict[str, str], query: str
 ) -> tuple[list[tuple[str, int]], list[tuple[str, int, int]]]:
-    """Documents with their scores, best first; and (document, section, score), best first. For at most 100 files."""
+    """Documents with their scores, best first; and (document, section, score), best first. For at most 60 files."""
     documents = [OracleDocument(path, files[path]) for path in sorted(files, key=str.encode)]
     count = len(documents)
     average = max(sum(document.words for document in documents) // count, 1)
@@ -152,7 +152,7 @@ def search(  # noqa: C901
         ]
         total = scores[number] + 4 * max(found, default=0)
         ranked.append((-total, number))
-        sections += [(-(2 * score + total), number, at, score) for at, score in enumerate(found) if score]
+        sections += [(-(3 * score + total), number, at, score) for at, score in enumerate(found) if score]
     ranked.sort()
     sections.sort()
     return (

@@ -265,7 +265,7 @@ def get(
         taken: list[AnsweredSection] = []
         left_out: list[LeftOutSection] = []
         for at in chosen:
-            place = RankedSection(0, number, at, 0, 0, ())
+            place = RankedSection(0, number, at, 0, 0, {})
             answered = shelf.answered(place, ()) if shelf.may_fit(0, at, left) else None
             if answered is not None and answered.tokens <= left:
                 left -= answered.tokens

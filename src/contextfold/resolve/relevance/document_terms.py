@@ -83,6 +83,7 @@ class TermCollector:
         self._numbers: dict[bytes, int] = {}  # of terms, by key
         self._entries: list[array[int]] = []  # of each term
         self._tokens: dict[str, tuple[tuple[int, int], ...]] = {}  # term number and unit of what a token stands for
+        self._words: dict[str, int] = {}  # the term of a token that stands for one word, as most do
         self._stems: dict[str, tuple[str, ...]] = {}
         self.entry_count = 0
 
@@ -126,11 +127,16 @@ class TermCollector:
 
     def _add_section(self, number: int, ordinal: int, text: str, heading_counts: dict[int, int]) -> int:
         counts = dict(heading_counts)
-        find, get = self._tokens.get, counts.get
+        find, get = self._words.get, counts.get
         words = 0
         for token, count in Counter(tokens(text)).items():
-            for term, unit in self._learn(token) if (terms := find(token)) is None else terms:
-                counts[term] = get(term, 0) + count * unit
+            term = find(token)
+            if term is not None:
+                counts[term] = get(term, 0) + count
+                words += count
+                continue
+            for other, unit in self._known(token):
+                counts[other] = get(other, 0) + count * unit
                 if unit == 1:
                     words += count
         self._append(number, ordinal, counts)
@@ -193,6 +199,8 @@ class TermCollector:
         learned = tuple((self._term(term_key(word)), 1) for word in words)
         learned += tuple((self._term(term_key(part)), PART_UNIT) for part in parts)
         self._tokens[token] = learned
+        if len(learned) == 1 and not parts:
+            self._words[token] = learned[0][0]
         return learned
 
     def _term(self, key: bytes) -> int:

@@ -1,13 +1,14 @@
 """Which documents and sections answer a question best. Pure; knows indexes and scores, not files or budgets.
 
 Two phases keep the work small. Documents are nominated by their postings, rarest term first; commoner terms, once
-100,000 postings were read, change the order of 400 nominees only. Then the sections of the best 100 documents are
+30,000 postings were read, change the order of 200 nominees only. Then the sections of the best 60 documents are
 scored. Several indexes are ranked together as if they were one: document counts and frequencies are summed.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from operator import itemgetter
 
 from contextfold.record import Record
 from contextfold.resolve.relevance.document_terms import pair_key
@@ -34,11 +35,12 @@ from contextfold.resolve.relevance.term_scores import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-POSTINGS_MAX = 100_000
-NOMINEES_MAX = 400
-DOCUMENTS_MAX = 100
+POSTINGS_MAX = 30_000
+NOMINEES_MAX = 200
+DOCUMENTS_MAX = 60
+DICT_FROM = 16  # from so many postings per wanted document on, searching is quicker than reading them all
 
 # The fields in which a term occurred, as bits below the weighted occurrences of a section.
 FIELDS = ("title", "heading", "body", "path", "identifier")
@@ -77,7 +79,7 @@ class RankedSection(Record):
     section: int
     score: int
     order: int  # what sections are ordered by
-    terms: tuple[tuple[int, int], ...]  # number of a term, its noted occurrences in the section
+    terms: Mapping[int, int]  # the noted occurrences in the section, by the number of the term
 
 
 class RankedDocument(Record):
@@ -215,41 +217,59 @@ def _best(scores: list[list[int]], count: int) -> dict[tuple[int, int], int]:
 def _rescore(
     views: Sequence[IndexView], averages: Sequence[int], term: TermPostings, nominees: dict[tuple[int, int], int]
 ) -> None:
-    for place in nominees:
-        index, document = place
-        length = views[index].column("document_words")[document]
-        together = 0
-        for postings in term.by_index[index]:
-            at = bisect_left(postings.documents, document)
-            if at == len(postings.documents) or postings.documents[at] != document:
-                continue
-            occurrences = postings.occurrences[at]
-            together += occurrences
+    for index, words in enumerate(term.by_index):
+        wanted = [document for at, document in nominees if at == index]
+        lengths, average = views[index].column("document_words"), averages[index]
+        together: dict[int, int] = {}
+        for postings in words:
             word_weight = term.word_weights.get(postings.word, 0)
-            nominees[place] += WORD_WEIGHT * occurrence_score(word_weight, occurrences, length, averages[index])
-        nominees[place] += STEM_WEIGHT * occurrence_score(term.stem_weight, together, length, averages[index])
+            for document, occurrences in _occurrences(postings, wanted):
+                together[document] = together.get(document, 0) + occurrences
+                if word_weight:
+                    score = occurrence_score(word_weight, occurrences, lengths[document], average)
+                    nominees[index, document] += WORD_WEIGHT * score
+        for document, occurrences in together.items():
+            score = occurrence_score(term.stem_weight, occurrences, lengths[document], average)
+            nominees[index, document] += STEM_WEIGHT * score
+
+
+def _occurrences(postings: Postings, wanted: list[int]) -> list[tuple[int, int]]:
+    """How often a word occurs in the documents that are wanted, of those that have it."""
+    documents, count = postings.documents, len(postings.documents)
+    if count <= DICT_FROM * len(wanted):
+        known = dict(zip(documents, postings.occurrences, strict=True))
+        return [(document, known[document]) for document in known.keys() & wanted]
+    found = []
+    for document in wanted:
+        at = bisect_left(documents, document)
+        if at < count and documents[at] == document:
+            found.append((document, postings.occurrences[at]))
+    return found
 
 
 def _with_sections(
     views: Sequence[IndexView], terms: list[TermPostings], documents: dict[tuple[int, int], int]
 ) -> tuple[list[RankedDocument], list[RankedSection]]:
     noted = _noted_terms(terms, documents)
+    weights = [term.stem_weight for term in terms]
     ranked: list[RankedDocument] = []
-    sections: list[RankedSection] = []
+    sections: list[tuple[int, int, int, int, int, dict[int, int]]] = []
     averages = [average_length(view.head.section_words, view.head.section_count) for view in views]
     for place, score in documents.items():
         index, document = place
-        view = views[index]
-        scored = _score_sections(view, averages[index], terms, document, noted[place])
+        scored = _score_sections(views[index], averages[index], weights, document, noted[place])
         total = score + BEST_SECTION_WEIGHT * max((found for _, found, _ in scored), default=0)
         ranked.append(RankedDocument(index, document, total))
         sections += [
-            RankedSection(index, document, section, found, SECTION_WEIGHT * found + total, parts)
+            (-SECTION_WEIGHT * found - total, index, document, section, found, parts)
             for section, found, parts in scored
         ]
     ranked.sort(key=lambda found: (-found.score, found.cache, found.document))
-    sections.sort(key=lambda found: (-found.order, found.cache, found.document, found.section))
-    return ranked, sections
+    sections.sort(key=itemgetter(0, 1, 2, 3))
+    return ranked, [
+        RankedSection(index, document, section, found, -negative, parts)
+        for negative, index, document, section, found, parts in sections
+    ]
 
 
 def _noted_terms(
@@ -262,26 +282,34 @@ def _noted_terms(
         for index, words in enumerate(term.by_index):
             wanted = [document for at, document in places if at == index]
             for postings in words:
-                at = entries_at = 0
-                count_of = postings.documents
-                for document in wanted:
-                    next_at = bisect_left(count_of, document, at)
-                    if next_at == len(count_of):
-                        break
-                    if count_of[next_at] != document:
-                        continue
-                    entries_at += sum(postings.entry_counts[at:next_at])
-                    at = next_at
-                    sections = noted[index, document]
-                    for entry in range(entries_at, entries_at + postings.entry_counts[at]):
-                        section = postings.section_numbers[entry]
-                        table = _NOTED_SECTION if section != FRONT else _NOTED_FRONT
-                        found = table[postings.counts[entry]]
-                        of_section = sections.setdefault(section, {})
-                        if number in of_section:
-                            found = _together(of_section[number], found)
-                        of_section[number] = found
+                _note_word(number, postings, wanted, {document: noted[index, document] for document in wanted})
     return noted
+
+
+def _note_word(number: int, postings: Postings, wanted: list[int], noted: dict[int, dict[int, dict[int, int]]]) -> None:
+    """Note a word's occurrences in the documents that are wanted, which are in ascending order."""
+    documents, entry_counts = postings.documents, postings.entry_counts
+    section_numbers, counts = postings.section_numbers, postings.counts
+    at = entries_at = 0
+    for document in wanted:
+        next_at = bisect_left(documents, document, at)
+        if next_at == len(documents):
+            break
+        if documents[next_at] != document:
+            continue
+        entries_at += sum(entry_counts[at:next_at])
+        at = next_at
+        sections = noted[document]
+        for entry in range(entries_at, entries_at + entry_counts[at]):
+            section = section_numbers[entry]
+            found = (_NOTED_SECTION if section else _NOTED_FRONT)[counts[entry]]
+            of_section = sections.get(section)
+            if of_section is None:
+                sections[section] = {number: found}
+            elif number in of_section:
+                of_section[number] = _together(of_section[number], found)
+            else:
+                of_section[number] = found
 
 
 def _together(one: int, other: int) -> int:
@@ -290,28 +318,28 @@ def _together(one: int, other: int) -> int:
 
 
 def _score_sections(
-    view: IndexView, average: int, terms: list[TermPostings], document: int, noted: dict[int, dict[int, int]]
-) -> list[tuple[int, int, tuple[tuple[int, int], ...]]]:
+    view: IndexView, average: int, weights: list[int], document: int, noted: dict[int, dict[int, int]]
+) -> list[tuple[int, int, dict[int, int]]]:
     """The sections with any term, each with its score and the occurrences behind it."""
     numbers = view.sections_of(document)
     lengths = view.column("section_words")
-    front = noted.get(FRONT, {})
+    front = noted.pop(FRONT, {})
+    factor, base = TF_FACTOR * average, AVERAGE_FACTOR * average
     scored = []
-    for section in range(FRONT + 1, len(numbers) + 1) if front else sorted(noted):
-        here = noted.get(section)
-        if here is None:
+    for section in range(FRONT + 1, len(numbers) + 1) if front else noted:
+        found = noted.get(section)
+        if found is None:
             found = front
-        elif front:
-            found = {number: _together(front.get(number, 0), here.get(number, 0)) for number in sorted({*front, *here})}
         else:
-            found = here
-        length = lengths[numbers[section - 1]]
-        score = sum(
-            occurrence_score(terms[number].stem_weight, value >> FIELD_BITS, length, average)
-            for number, value in found.items()
-        )
+            for number, value in front.items():
+                found[number] = _together(value, found[number]) if number in found else value
+        score = 0
+        rest = base + LENGTH_FACTOR * lengths[numbers[section - 1]]
+        for number, value in found.items():
+            scaled = factor * (value >> FIELD_BITS)
+            score += weights[number] * scaled // (scaled + rest)
         if score:
-            scored.append((numbers[section - 1], score, tuple(found.items())))
+            scored.append((numbers[section - 1], score, found))
     return scored
 
 
@@ -321,7 +349,7 @@ def explain(ranking: Ranking, views: Sequence[IndexView], section: RankedSection
     average = average_length(view.head.section_words, view.head.section_count)
     length = view.column("section_words")[section.section]
     explained = []
-    for number, value in section.terms:
+    for number, value in section.terms.items():
         term = ranking.terms[number]
         fields = tuple(name for bit, name in enumerate(FIELDS) if value >> bit & 1)
         score = occurrence_score(term.stem_weight, value >> FIELD_BITS, length, average)

@@ -17,12 +17,12 @@ LENGTH_FACTOR = 9
 # A pair of words in headings has no length to compare with: K is a constant.
 PAIR_K = 3
 
-# document = 4 · stems + words + 2 · pairs + 4 · best section; sections are ordered by 2 · section + document.
+# document = 4 · stems + words + 2 · pairs + 4 · best section; sections are ordered by 3 · section + document.
 STEM_WEIGHT = 4
 WORD_WEIGHT = 1
 PAIR_WEIGHT = 2
 BEST_SECTION_WEIGHT = 4
-SECTION_WEIGHT = 2
+SECTION_WEIGHT = 3
 
 # How a term's occurrences in one section are stored: one byte of three counts, each capped.
 COUNT_MAX = 15  # body, or title for the front of a document
@@ -54,7 +54,7 @@ def _weighted(count_weight: int, marked_weight: int, parts_weight: int) -> tuple
 SECTION_IN_DOCUMENT = _weighted(1, 2, 1)
 FRONT_IN_DOCUMENT = _weighted(5, 3, 1)
 # What they weigh in the score of a section.
-SECTION_IN_SECTION = _weighted(1, 3, 1)
+SECTION_IN_SECTION = _weighted(1, 8, 1)
 FRONT_IN_SECTION = _weighted(3, 1, 1)
 
 
