@@ -1,6 +1,7 @@
-"""Write src/contextfold/common/unicode17.py from the table of Unicode 17's lowercase mapping.
+"""Write a module of Unicode 17 data from its table: the lowercase mapping, or the characters of words.
 
 python tools/unicode17.py tests/golden/lowercase-unicode17.tsv src/contextfold/common/unicode17.py
+python tools/unicode17.py tools/words-unicode17.tsv src/contextfold/resolve/relevance/word_characters.py
 """
 
 import sys
@@ -8,6 +9,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 HEADER = '''"""Unicode 17's lowercase as data: ranges of code points, no behaviour.
+
+Written by tools/unicode17.py; edit that, not this.
+"""
+
+'''
+
+WORDS_HEADER = '''"""The characters of words beyond ASCII, by Unicode 17: ranges of code points, no behaviour.
 
 Written by tools/unicode17.py; edit that, not this.
 """
@@ -51,11 +59,30 @@ def literal(name: str, comment: str, width: int, rows: Iterable[tuple[int, ...]]
     return "\n".join([f"# {comment}", f"{name}: tuple[tuple[{kind}], ...] = (", *lines, line, ")", ""])
 
 
+def words_module(lines: Iterable[str]) -> str:
+    rows: dict[str, list[tuple[int, ...]]] = {"W": [], "J": []}
+    for line in lines:
+        kind, first, last = line.split("\t")
+        rows[kind].append((int(first, 16), int(last, 16)))
+    return WORDS_HEADER + "\n".join(
+        [
+            literal("WORD", "Letters, marks, numbers and connectors, without the next table", 2, rows["W"]),
+            literal("CJK", "Han, Kana, Bopomofo and Hangul, which are written without spaces", 2, rows["J"]),
+        ]
+    )
+
+
 def main() -> None:
+    lines = Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
+    text = words_module(lines) if lines[0].startswith("W") else lowercase_module(lines)
+    Path(sys.argv[2]).write_text(text, encoding="utf-8")
+
+
+def lowercase_module(lines: Iterable[str]) -> str:
     lower: dict[int, list[int]] = {}
     cased: set[int] = set()
     ignorable: set[int] = set()
-    for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines():
+    for line in lines:
         kind, *fields = line.split("\t")
         if kind == "L":
             lower[int(fields[0], 16)] = [int(part, 16) for field in fields[1:] for part in field.split()]
@@ -65,7 +92,7 @@ def main() -> None:
             ignorable.add(int(fields[0], 16))
     single = {cp: to[0] - cp for cp, to in lower.items() if len(to) == 1}
     several = {chr(cp): "".join(map(chr, to)) for cp, to in lower.items() if len(to) > 1}
-    text = HEADER + "\n".join(
+    return HEADER + "\n".join(
         [
             literal("LOWER", "(first, last, step, delta): each moves by delta", 4, strides(single)),
             "# The mappings to more than one code point.",
@@ -74,7 +101,6 @@ def main() -> None:
             literal("CASE_IGNORABLE", "Case_Ignorable, likewise", 2, ranges(ignorable)),
         ]
     )
-    Path(sys.argv[2]).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

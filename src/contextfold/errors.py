@@ -7,7 +7,9 @@
     │   │   └── NoDocuments               a folder in which no file is a document
     │   └── BundleInvalid                 a packed cache that is damaged, or no packed cache
     ├── QueryInvalid     invalid_query    the query is not text
+    │   └── DocumentMissing               the cache has no such document or section
     ├── BudgetInvalid    invalid_budget   the budget is not a whole number in range
+    │   └── CounterMissing                no such counter of tokens, or its vocabulary is not installed
     ├── StorageFailed    io_error         the system could not read or write; retrying may help
     │   └── CacheExists                   a build would replace something that is already there
     ├── InternalError    internal_error   a bug of ours
@@ -80,9 +82,17 @@ class QueryInvalid(ContextError):
     message = "Query is invalid"
 
 
+class DocumentMissing(QueryInvalid):
+    message = "The cache has no such document"
+
+
 class BudgetInvalid(ContextError):
     code = "invalid_budget"
     message = "Budget is invalid"
+
+
+class CounterMissing(BudgetInvalid):
+    message = "The budget cannot be counted that way"
 
 
 class StorageFailed(ContextError):

@@ -235,8 +235,8 @@ SETTINGS = {
             "10",
             between(0, 1_000),
             "N",
-            "the price of a token read from a provider's cache, as a percentage of an input token's; for models without "
-            "known prices, as the following ones",
+            "the price of a token read from a provider's cache, as a percentage of an input token's; this one and "
+            "the following ones are for models without known prices",
         ),
         Setting(
             "price-cache-write-percent",

@@ -43,6 +43,8 @@ from contextfold.resolve.manifest import (
     make_manifest,
 )
 from contextfold.resolve.rebuild.previous import SOURCES_FILE, PreviousCache, SourceRecords, previous_cache
+from contextfold.resolve.relevance.index_head import HEAD_FILE, RELEVANCE_FILES
+from contextfold.resolve.relevance.index_writer import IndexWriter
 from contextfold.resolve.replace import Staging
 from contextfold.resolve.sources import DEFAULT_CACHE_NAME, Source, check_unchanged, read_source, survey
 
@@ -312,6 +314,7 @@ class _Build:
                 os.mkdir(self._path(name))
             except OSError as problem:
                 raise storage_failed("cannot make", self._path(name), problem) from problem
+        self._relevance = IndexWriter(self._prefix, previous=previous.relevance if previous else None)
 
     def _path(self, file: str) -> bytes:
         return self._prefix + file.encode()
@@ -337,9 +340,13 @@ class _Build:
                     self.content_bytes += len(document.content)
                     if self._previous is None:
                         postings.writelines(self._note(entry, document.content))
+                        self._relevance.add(document)
+                    else:
+                        self._relevance.add(document, reused=self._previous.relevance_number(entry, document.source))
                 if self._previous is not None and not self.is_what_was_there():
                     postings.writelines(self._noted_with(self._previous))
                 postings.writelines(self._postings.finish())
+            self._relevance.finish()
         except OSError as problem:
             raise storage_failed("cannot write", postings_path, problem) from problem
         progress(total, total)
@@ -436,7 +443,9 @@ class _Build:
         correct, but slow to read until the next build.
         """
         self._link_documents()
-        write_new(self._path(packs.TABLE_FILE), self._table(manifest))
+        table, recorded_at_ns = self._table(manifest)
+        write_new(self._path(packs.TABLE_FILE), table)
+        self._relevance.write_head(manifest.cache_version, recorded_at_ns)
         self._make_durable()
         pack_folder = os.open(self._path(packs.PACK_FOLDER), os.O_RDONLY) if self._to_link else None
         try:
@@ -460,7 +469,7 @@ class _Build:
     def _record_files_again(self, manifest: Manifest, pack_folder: int) -> None:
         """Replace the table. Through a descriptor, because another build may have replaced the whole cache already."""
         try:
-            table = self._table(manifest)
+            table, _ = self._table(manifest)
             made = os.open(_NEW_TABLE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=pack_folder)
             try:
                 rest = memoryview(table)
@@ -473,10 +482,11 @@ class _Build:
         except (OSError, StorageFailed):
             pass  # the cache is complete without it
 
-    def _table(self, manifest: Manifest) -> bytes:
-        """The table of the packed index. It records what all other files look like, so they must be written."""
+    def _table(self, manifest: Manifest) -> tuple[bytes, int]:
+        """The table of the packed index, and when it was recorded. All other files must have been written before."""
         files = [entry.file.encode() for entry in manifest.entries]
-        recorded_at_ns = self._clock_after(fingerprints(self._prefix, [*packs.FRAME, *files]))
+        derived = [file.encode() for file in RELEVANCE_FILES]
+        recorded_at_ns = self._clock_after(fingerprints(self._prefix, [*packs.FRAME, *derived, *files]))
         settled = packs.older_than(recorded_at_ns, fingerprints(self._prefix, [*packs.FRAME, *files]))
         frame_length = len(packs.FRAME) * packs.FINGERPRINT_FIELDS
         pack = packs.Pack(
@@ -491,10 +501,11 @@ class _Build:
             blocks=self._postings.blocks,
             first_terms=self._postings.first_terms,
         )
-        return pack.to_bytes()
+        return pack.to_bytes(), recorded_at_ns
 
     def _make_durable(self) -> None:
-        files = [*self._files, packs.POSTINGS_FILE, packs.TABLE_FILE, MANIFEST_FILE, INDEX_FILE]
+        derived = [packs.POSTINGS_FILE, packs.TABLE_FILE, *RELEVANCE_FILES, HEAD_FILE]
+        files = [*self._files, *derived, MANIFEST_FILE, INDEX_FILE]
         make_durable(self._prefix, [*files, packs.PACK_FOLDER, DOCUMENTS_FOLDER])
 
     def _clock_after(self, seen: array[int]) -> int:

@@ -96,6 +96,14 @@ class CacheFolder:
             return self.faults(trusting_pack=False, progress=progress)
         return examination.manifest, found
 
+    def checked_version(self) -> str:
+        """The version of the cache once every file is accounted for; CacheInvalid at the first fault."""
+        manifest, faults = self.faults(trusting_pack=True)
+        if faults:
+            raise self.invalid(faults[0])
+        assert manifest is not None
+        return manifest.cache_version
+
     def _raise_first_fault(self, examination: Examination) -> None:
         for fault in examination.faults():
             raise self.invalid(fault)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextfold.errors import StorageFailed
 from contextfold.resolve.pack import ABSENT, FINGERPRINT_FIELDS
 
-_READ_FLAGS = (
+READ_FLAGS = (
     os.O_RDONLY
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_NOFOLLOW", 0)
@@ -67,7 +67,7 @@ def storage_failed(doing: str, path: bytes, problem: OSError) -> StorageFailed:
 def read_regular(path: bytes) -> bytes:
     """The bytes of a regular file that is no link."""
     try:
-        descriptor = os.open(path, _READ_FLAGS)
+        descriptor = os.open(path, READ_FLAGS)
     except OSError as problem:
         if problem.errno in _NOT_THERE:
             raise FileAbsent from problem
@@ -99,7 +99,7 @@ def read_all(descriptor: int, expected_bytes: int) -> bytes:
 def read_part(path: bytes, offset: int, length: int) -> bytes:
     """Up to `length` bytes from the middle of a regular file; empty if there is none to read."""
     try:
-        descriptor = os.open(path, _READ_FLAGS)
+        descriptor = os.open(path, READ_FLAGS)
     except OSError:
         return b""
     try:

@@ -30,7 +30,11 @@ Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import TypeVar
+
+    from contextfold.resolve.relevance.answer import AskResult, GetResult
+    from contextfold.resolve.relevance.index_file import MappedIndex, RelevanceFiles
 
     Answer = TypeVar("Answer")
 
@@ -60,12 +64,36 @@ def open_cache(path: Path) -> Cache:
     return cache
 
 
+def ask_many(
+    caches: Sequence[tuple[str, Cache]],
+    query: str,
+    budget: int,
+    *,
+    unit: str = "section",
+    counter: str = "estimate-1",
+) -> AskResult:
+    """Ask several caches as if they were one. Each has a name, which stands before the ids of its documents."""
+    from contextfold.resolve.relevance.asking import NamedIndex, ask
+    from contextfold.resolve.relevance.question import read_question
+
+    read_question(query, budget)
+
+    def answer(indexes: list[NamedIndex], rest: Sequence[tuple[str, Cache]]) -> AskResult:
+        if not rest:
+            return ask(indexes, query, budget, unit=unit, counter=counter)
+        name, cache = rest[0]
+        return cache.of_one_cache(lambda: answer([*indexes, NamedIndex(name, cache.mapped_index())], rest[1:]))
+
+    return answer([], caches)
+
+
 class Cache:
     """A cache to be asked more than once. Keeps what it has learned, and notices every change before it answers."""
 
     def __init__(self, path: Path) -> None:
         self.path = os.fsencode(path)
         self._folder = CacheFolder(self.path)
+        self._relevance: RelevanceFiles | None = None
 
     def resolve(self, query: str, budget: int) -> SelectionResult:
         """The documents worth showing for a query within a budget of tokens, each with the reason for its score."""
@@ -96,7 +124,41 @@ class Cache:
                 ),
             )
 
-        return self._of_one_cache(answer)
+        return self.of_one_cache(answer)
+
+    def ask(self, query: str, budget: int, *, unit: str = "section", counter: str = "estimate-1") -> AskResult:
+        """The sections that answer a query best within a budget of tokens, each with the reasons for its score.
+
+        `unit` "document" gives whole documents. `counter` "o200k" counts tokens exactly; it needs the extra `o200k`.
+        """
+        return ask_many([("", self)], query, budget, unit=unit, counter=counter)
+
+    def get(
+        self,
+        document_id: str,
+        budget: int,
+        *,
+        section: str | None = None,
+        lines: tuple[int, int] | None = None,
+        around: int = 0,
+        counter: str = "estimate-1",
+    ) -> GetResult:
+        """A document, the sections below a heading or those with certain lines, and `around` neighbours of them."""
+        from contextfold.resolve.relevance.asking import NamedIndex, get
+
+        def answer() -> GetResult:
+            index = NamedIndex("", self.mapped_index())
+            return get(index, document_id, budget, section=section, lines=lines, around=around, counter=counter)
+
+        return self.of_one_cache(answer)
+
+    def mapped_index(self) -> MappedIndex:
+        """The relevance index, checked; CacheInvalid if the cache has none or it is damaged."""
+        if self._relevance is None:
+            from contextfold.resolve.relevance.index_file import RelevanceFiles
+
+            self._relevance = RelevanceFiles(self.path, self._folder.checked_version)
+        return self._relevance.mapped()
 
     def inspect(self) -> Inspection:
         """What the cache is; CacheInvalid only if its manifest cannot be read."""
@@ -108,7 +170,7 @@ class Cache:
             total_bytes = self._folder.size_of(manifest.entries)
             return Inspection(manifest.cache_version, manifest.document_count, total_bytes, not faults)
 
-        return self._of_one_cache(answer)
+        return self.of_one_cache(answer)
 
     def root_summary(self) -> Inspection | None:
         """As `inspect`, but with the bytes of the files in the cache's own folder; None without a readable manifest."""
@@ -119,7 +181,7 @@ class Cache:
                 return None
             return Inspection(manifest.cache_version, manifest.document_count, self._folder.bytes_in_root(), not faults)
 
-        return self._of_one_cache(answer)
+        return self.of_one_cache(answer)
 
     def verify(self, progress: Progress = silent) -> Verification:
         """Read every byte and list every fault."""
@@ -132,7 +194,7 @@ class Cache:
                 return Verification("", 0, tuple(faults), packed)
             return Verification(manifest.cache_version, manifest.document_count, tuple(faults), packed)
 
-        return self._of_one_cache(answer)
+        return self.of_one_cache(answer)
 
     def identity(self) -> tuple[int, int, int]:
         """What tells this folder from any other that may come to stand at the path."""
@@ -153,7 +215,7 @@ class Cache:
             f"{shown(self.path)}: {why}; make a cache with `context build --sources DIR --cache {shown(self.path)}`"
         )
 
-    def _of_one_cache(self, answer: Callable[[], Answer]) -> Answer:
+    def of_one_cache(self, answer: Callable[[], Answer]) -> Answer:
         for _ in range(REPLACED_ATTEMPTS):
             before = self.identity()
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from functools import cached_property
 
 from contextfold.common.canonical import Malformed, decode, encode, fields
 from contextfold.common.record import Record
@@ -28,6 +29,8 @@ from contextfold.resolve.files import (
 )
 from contextfold.resolve.manifest import MANIFEST_FILE, Entry, Manifest, decode_manifest
 from contextfold.resolve.pack import DIGEST_BYTES, PACK_FOLDER, POSTINGS_FILE, SEGMENTATION, Pack
+from contextfold.resolve.relevance.index_file import RelevanceFiles
+from contextfold.resolve.relevance.index_format import IndexView
 
 # Of documents that differ from their files in more than the case of a path; with a checksum of the rest before it.
 SOURCES_FILE = "pack/sources"
@@ -61,9 +64,28 @@ class PreviousCache:
     def pack(self) -> Pack | None:
         return self._pack
 
+    @cached_property
+    def relevance(self) -> IndexView | None:
+        """Its relevance index, checked; None if it has none that can be used."""
+        try:
+            return RelevanceFiles(self.path, lambda: self.manifest.cache_version).mapped().view
+        except _UNREADABLE:
+            return None
+
+    def relevance_number(self, entry: Entry, source: str) -> int | None:
+        """The number of this very document, from a file of the same path, in its relevance index."""
+        if self.relevance is None or self._sources is None:
+            return None
+        before = self._entries.get(entry.id)
+        if before is None or before.version != entry.version:
+            return None
+        if self._sources.renamed.get(entry.id, entry.id) != source:
+            return None
+        return self.relevance.document_number(entry.id.encode())
+
     def is_untouched(self) -> bool:
         """Whether it is complete and every file is as its build wrote it."""
-        return self._pack is not None and self._folder.is_as_built(self._pack)
+        return self._pack is not None and self._folder.is_as_built(self._pack) and self.relevance is not None
 
     def converted(self, name: str, raw_version: str) -> bytes | None:
         """The text that is stored of a file with these bytes, if it is this cache that stores it."""

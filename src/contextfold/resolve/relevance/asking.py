@@ -1,0 +1,316 @@
+"""Asking caches: orders checking, ranking, choosing within a budget, and reading what was chosen."""
+
+from __future__ import annotations
+
+from contextfold.common.canonical import HASH_PREFIX, Malformed
+from contextfold.common.record import Record
+from contextfold.errors import CacheInvalid, DocumentMissing, QueryInvalid
+from contextfold.resolve.relevance.answer import (
+    BUDGET_REASON,
+    CACHE_JOINT,
+    CRUMB,
+    DUPLICATE_REASON,
+    LEFT_OUT_MAX,
+    LINE_BREAKS_TOKENS,
+    AnsweredDocument,
+    AnsweredSection,
+    AskResult,
+    AskSelection,
+    GetResult,
+    LeftOutSection,
+    WhyTerm,
+    breadcrumb,
+    left_out_line,
+)
+from contextfold.resolve.relevance.document_terms import section_digest
+from contextfold.resolve.relevance.index_file import REBUILD, MappedIndex
+from contextfold.resolve.relevance.question import Question, checked_budget, read_question
+from contextfold.resolve.relevance.ranking import RankedDocument, RankedSection, Ranking, explain, rank
+from contextfold.resolve.relevance.token_estimate import ESTIMATE, counter_named
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from contextfold.resolve.relevance.index_format import IndexView
+    from contextfold.resolve.relevance.token_estimate import CountTokens
+
+SECTION_UNIT, DOCUMENT_UNIT = "section", "document"
+UNITS = (SECTION_UNIT, DOCUMENT_UNIT)
+LEAST_SECTION_TOKENS = 8  # a budget with less left than this takes no further section
+
+
+class NamedIndex(Record):
+    """An index to be asked; `name` stands before the ids of its documents unless it is empty."""
+
+    name: str
+    mapped: MappedIndex
+
+
+class _Shelf:
+    """The indexes that one question goes to, and what is read from them; every text is checked against its hash."""
+
+    def __init__(self, indexes: Sequence[NamedIndex], counter: str) -> None:
+        self._indexes = indexes
+        self.views = [index.mapped.view for index in indexes]
+        self.counter = counter
+        self.count: CountTokens = counter_named(counter)
+
+    def document_id(self, index: int, document: int) -> str:
+        name, found = self._indexes[index].name, self.views[index].document_id(document)
+        return f"{name}{CACHE_JOINT}{found}" if name else found
+
+    def content(self, index: int, document: int, section: int) -> str:
+        start, end = self.views[index].section_range(document, section)
+        contents = self._indexes[index].mapped.contents
+        if not 0 <= start <= end <= len(contents):
+            raise Malformed("a section lies outside the contents")
+        raw = bytes(contents[start:end])
+        if section_digest(raw) != self.views[index].section_digest(section):
+            raise Malformed("a section's text is not what was built")
+        return raw.decode()
+
+    def lines(self, index: int, section: int, content: str) -> tuple[int, int]:
+        first = self.views[index].column("section_lines")[section]
+        return first, first + max(content.count("\n") - content.endswith("\n"), 0)
+
+    def may_fit(self, index: int, section: int, left: int) -> bool:
+        """Whether a section is worth reading: the stored estimate says if it can fit."""
+        estimated = self.views[index].column("section_tokens")[section]
+        return estimated <= (left if self.counter == ESTIMATE else 2 * left)
+
+    def answered(self, place: RankedSection, why: tuple[WhyTerm, ...]) -> AnsweredSection:
+        index, document, section = place.cache, place.document, place.section
+        content = self.content(index, document, section)
+        heading, lines = self.views[index].headings(section), self.lines(index, section, content)
+        crumb = breadcrumb(self.document_id(index, document), heading, lines)
+        if self.counter == ESTIMATE:
+            text_tokens = self.views[index].column("section_tokens")[section]
+        else:
+            text_tokens = self.count(content)
+        tokens = self.count(crumb) + text_tokens + LINE_BREAKS_TOKENS
+        return AnsweredSection(heading, lines, tokens, place.score, content, why)
+
+    def left_out(self, place: RankedSection, reason: str) -> LeftOutSection:
+        view = self.views[place.cache]
+        return LeftOutSection(view.headings(place.section), view.column("section_tokens")[place.section], reason)
+
+    def document(
+        self, place: RankedDocument, sections: Sequence[AnsweredSection], left_out: Sequence[LeftOutSection]
+    ) -> AnsweredDocument:
+        view = self.views[place.cache]
+        return AnsweredDocument(
+            self.document_id(place.cache, place.document),
+            HASH_PREFIX + view.version(place.document).hex(),
+            view.title(place.document),
+            place.score,
+            tuple(sections),
+            tuple(left_out),
+        )
+
+
+class _Choice:
+    """Takes sections in order while they fit, and remembers what was passed over."""
+
+    def __init__(self, shelf: _Shelf, ranking: Ranking, budget: int) -> None:
+        self._shelf = shelf
+        self._ranking = ranking
+        self.left = budget
+        self.taken: dict[tuple[int, int], list[tuple[int, AnsweredSection]]] = {}
+        self.passed: dict[tuple[int, int], list[tuple[RankedSection, str]]] = {}
+
+    def choose(self) -> None:
+        seen: set[bytes] = set()
+        for place in self._ranking.sections:
+            digest = self._shelf.views[place.cache].section_digest(place.section)
+            if digest in seen:
+                self._pass_over(place, DUPLICATE_REASON)
+            elif self._takes(place):
+                seen.add(digest)
+            else:
+                self._pass_over(place, BUDGET_REASON)
+
+    def _takes(self, place: RankedSection) -> bool:
+        shelf = self._shelf
+        if self.left < LEAST_SECTION_TOKENS or not shelf.may_fit(place.cache, place.section, self.left):
+            return False
+        why = tuple(WhyTerm(*term) for term in explain(self._ranking, shelf.views, place))
+        section = shelf.answered(place, why)
+        if section.tokens > self.left:
+            return False
+        self.left -= section.tokens
+        self.taken.setdefault((place.cache, place.document), []).append((place.section, section))
+        return True
+
+    def _pass_over(self, place: RankedSection, reason: str) -> None:
+        passed = self.passed.setdefault((place.cache, place.document), [])
+        if len(passed) < LEFT_OUT_MAX:
+            passed.append((place, reason))
+
+    def documents(self) -> list[AnsweredDocument]:
+        """In the order of each document's best selected section."""
+        scores = {(found.cache, found.document): found for found in self._ranking.documents}
+        documents = []
+        for place, sections in self.taken.items():
+            mentioned = self._mentioned(place)
+            by_line = [section for _, section in sorted(sections, key=lambda numbered: numbered[0])]
+            documents.append(self._shelf.document(scores[place], by_line, mentioned))
+        return documents
+
+    def _mentioned(self, place: tuple[int, int]) -> list[LeftOutSection]:
+        mentioned = []
+        for section, reason in self.passed.get(place, ()):
+            found = self._shelf.left_out(section, reason)
+            tokens = self._shelf.count(left_out_line(found)) + LINE_BREAKS_TOKENS
+            if tokens <= self.left:
+                self.left -= tokens
+                mentioned.append(found)
+        return mentioned
+
+
+def ask(
+    indexes: Sequence[NamedIndex], query: str, budget: int, *, unit: str = SECTION_UNIT, counter: str = ESTIMATE
+) -> AskResult:
+    """The sections, or with `unit` "document" the documents, that answer a query best within a budget of tokens."""
+    question = read_question(query, budget)
+    if unit not in UNITS:
+        raise QueryInvalid(f"there is no unit {unit!r}; choose one of {', '.join(UNITS)}")
+    shelf = _Shelf(indexes, counter)
+    try:
+        ranking = rank(question, shelf.views)
+        if unit == DOCUMENT_UNIT:
+            documents, left = _whole_documents(shelf, ranking, question)
+        else:
+            choice = _Choice(shelf, ranking, question.budget)
+            choice.choose()
+            documents = choice.documents()
+            left = choice.left
+    except (Malformed, IndexError, ValueError, OverflowError) as problem:
+        raise damaged(problem) from problem
+    return AskResult(
+        tuple(documents),
+        AskSelection(
+            query=question.text,
+            unmatched=ranking.unmatched,
+            budget=question.budget,
+            tokens_used=question.budget - left,
+            counter=counter,
+            documents_considered=ranking.document_count,
+            sections_matched=len(ranking.sections),
+            sections_selected=sum(len(document.sections) for document in documents),
+        ),
+    )
+
+
+def damaged(problem: Exception) -> CacheInvalid:
+    """An index whose fingerprint is right and whose content cannot be: only a failing disk does that."""
+    return CacheInvalid(f"the relevance index contradicts itself ({problem}); {REBUILD}")
+
+
+def _whole_documents(shelf: _Shelf, ranking: Ranking, question: Question) -> tuple[list[AnsweredDocument], int]:
+    """Whole documents while they fit, each as one section that is explained by its best one."""
+    left = question.budget
+    best: dict[tuple[int, int], RankedSection] = {}
+    for found in ranking.sections:
+        best.setdefault((found.cache, found.document), found)
+    seen: set[bytes] = set()
+    documents = []
+    for place in ranking.documents:
+        section = best.get((place.cache, place.document))
+        version = shelf.views[place.cache].version(place.document)
+        if section is None or version in seen:
+            continue
+        numbers = shelf.views[place.cache].sections_of(place.document)
+        estimates = shelf.views[place.cache].column("section_tokens")
+        if sum(estimates[number] for number in numbers) > 2 * left:
+            continue
+        content = "".join(shelf.content(place.cache, place.document, number) for number in numbers)
+        lines = shelf.lines(place.cache, numbers[0], content)
+        crumb = breadcrumb(shelf.document_id(place.cache, place.document), (), lines)
+        tokens = shelf.count(crumb) + shelf.count(content) + LINE_BREAKS_TOKENS
+        if tokens > left:
+            continue
+        left -= tokens
+        seen.add(version)
+        why = tuple(WhyTerm(*term) for term in explain(ranking, shelf.views, section))
+        documents.append(shelf.document(place, [AnsweredSection((), lines, tokens, section.score, content, why)], ()))
+    return documents, left
+
+
+def get(
+    index: NamedIndex,
+    document_id: str,
+    budget: int,
+    *,
+    section: str | None = None,
+    lines: tuple[int, int] | None = None,
+    around: int = 0,
+    counter: str = ESTIMATE,
+) -> GetResult:
+    """A document within a budget: all of it, the sections under a heading, or those that have certain lines.
+
+    `around` adds so many neighbouring sections before and after. Sections that do not fit are listed as left out.
+    """
+    left = checked_budget(budget)
+    shelf = _Shelf([index], counter)
+    view = index.mapped.view
+    try:
+        number = view.document_number(document_id.encode("utf-8", "replace"))
+        if number is None:
+            raise DocumentMissing(f"the cache has no document {document_id}; `context ask` shows the ids it has")
+        wanted = _wanted(view, shelf, number, section, lines)
+        first = max(wanted[0] - max(around, 0), view.sections_of(number).start)
+        last = min(wanted[-1] + max(around, 0), view.sections_of(number).stop - 1)
+        chosen = wanted if not around else list(range(first, last + 1))
+        taken: list[AnsweredSection] = []
+        left_out: list[LeftOutSection] = []
+        for at in chosen:
+            place = RankedSection(0, number, at, 0, 0, {})
+            answered = shelf.answered(place, ()) if shelf.may_fit(0, at, left) else None
+            if answered is not None and answered.tokens <= left:
+                left -= answered.tokens
+                taken.append(answered)
+            elif len(left_out) < LEFT_OUT_MAX:
+                missing = shelf.left_out(place, BUDGET_REASON)
+                tokens = shelf.count(left_out_line(missing)) + LINE_BREAKS_TOKENS
+                if tokens <= left:
+                    left -= tokens
+                    left_out.append(missing)
+        document = shelf.document(RankedDocument(0, number, 0), taken, left_out)
+    except (Malformed, IndexError, ValueError, OverflowError) as problem:
+        raise damaged(problem) from problem
+    return GetResult(document, budget, budget - left, counter)
+
+
+def _wanted(
+    view: IndexView, shelf: _Shelf, document: int, section: str | None, lines: tuple[int, int] | None
+) -> list[int]:
+    numbers = view.sections_of(document)
+    if lines is not None:
+        first, last = lines
+        starts = view.column("section_lines")
+        found = [
+            number
+            for number in numbers
+            if starts[number] <= last and shelf.lines(0, number, shelf.content(0, document, number))[1] >= first
+        ]
+        if not found:
+            raise DocumentMissing(f"the document has no lines {first} to {last}")
+        return found
+    if section is not None:
+        wanted = section.casefold().strip()
+        found = [number for number in numbers if _is_named(view.headings(number), wanted)]
+        if not found:
+            raise DocumentMissing(
+                f"the document has no section {section!r}; get the whole document to see its headings"
+            )
+        return found
+    if not numbers:
+        return []
+    return list(numbers)
+
+
+def _is_named(headings: tuple[str, ...], wanted: str) -> bool:
+    """Whether a section is under the heading, given by its text or by the whole breadcrumb."""
+    names = [heading.casefold() for heading in headings]
+    return wanted in names or any(CRUMB.join(names[: at + 1]) == wanted for at in range(len(names)))

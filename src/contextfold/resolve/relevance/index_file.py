@@ -1,0 +1,158 @@
+"""Mapping the files of a relevance index, and what of them may be trusted. Reads files, writes none.
+
+A file is trusted unread while its fingerprint is what build recorded. Otherwise the index and the contents are hashed
+as a whole, and the rest of the cache is examined as a resolve does. What does not match is an error, never an answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import stat
+
+from contextfold.common.canonical import Malformed
+from contextfold.common.record import Record
+from contextfold.errors import CacheInvalid
+from contextfold.resolve.files import (
+    INODE_MASK,
+    READ_FLAGS,
+    FileAbsent,
+    NotRegular,
+    fingerprints,
+    read_regular,
+    regular_size,
+    shown,
+    storage_failed,
+)
+from contextfold.resolve.manifest import MANIFEST_FILE
+from contextfold.resolve.pack import FINGERPRINT_FIELDS, FRAME, PACK_FOLDER
+from contextfold.resolve.relevance.index_format import IndexView
+from contextfold.resolve.relevance.index_head import (
+    CONTENTS_FILE,
+    HEAD_FILE,
+    HEAD_MAX_BYTES,
+    RELEVANCE_FILES,
+    RELEVANCE_INDEX_FILE,
+    FileRecord,
+    OtherFormat,
+    RelevanceHead,
+    decode_head,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Callable
+
+REBUILD = "rebuild the cache with `context build --force`"
+HASHED_TOGETHER = 1 << 22
+
+
+class MappedIndex(Record):
+    """An index that was checked, with the contents of the documents."""
+
+    view: IndexView
+    contents: memoryview
+    cache_version: str
+
+
+class RelevanceFiles:
+    """The relevance files of one cache. Keeps what it mapped for as long as no file of the cache looks different."""
+
+    def __init__(self, path: bytes, examine: Callable[[], str]) -> None:
+        """`examine` checks the rest of the cache and returns its version, or raises CacheInvalid."""
+        self._prefix = os.path.join(path, b"")
+        self._examine = examine
+        self._watched = [*FRAME, PACK_FOLDER.encode(), HEAD_FILE.encode(), *(name.encode() for name in RELEVANCE_FILES)]
+        self._state: array[int] | None = None
+        self._mapped: MappedIndex | None = None
+
+    def mapped(self) -> MappedIndex:
+        """The index, once nothing about the cache is in doubt."""
+        state = fingerprints(self._prefix, self._watched)
+        if self._mapped is None or state != self._state:
+            self._mapped, self._state = None, None
+            mapped, trusted = self._map()
+            if not trusted:  # what had to be read today must be read again tomorrow
+                return mapped
+            self._mapped, self._state = mapped, state
+        return self._mapped
+
+    def _map(self) -> tuple[MappedIndex, bool]:
+        head = self._head()
+        seen = fingerprints(self._prefix, FRAME)
+        frame_length = len(FRAME) * FINGERPRINT_FIELDS
+        frame_trusted = seen == head.fingerprints[:frame_length]
+        if not frame_trusted and self._examine() != head.cache_version:
+            raise self._invalid(HEAD_FILE, "is of another cache")
+        recorded = head.fingerprints[frame_length:]
+        index, index_trusted = self._map_file(RELEVANCE_INDEX_FILE, head.index_file, recorded[:FINGERPRINT_FIELDS])
+        contents, contents_trusted = self._map_file(CONTENTS_FILE, head.contents, recorded[FINGERPRINT_FIELDS:])
+        try:
+            view = IndexView(head.index_head, index)
+        except Malformed as problem:
+            raise self._invalid(RELEVANCE_INDEX_FILE, str(problem)) from problem
+        mapped = MappedIndex(view, contents, head.cache_version)
+        return mapped, frame_trusted and index_trusted and contents_trusted
+
+    def _head(self) -> RelevanceHead:
+        if regular_size(self._prefix + HEAD_FILE.encode()) > HEAD_MAX_BYTES:
+            raise self._invalid(HEAD_FILE, "is longer than any head")
+        try:
+            return decode_head(read_regular(self._prefix + HEAD_FILE.encode()))
+        except FileAbsent:
+            if not os.path.lexists(self._prefix + MANIFEST_FILE.encode()):
+                raise self._invalid(MANIFEST_FILE, "is missing") from None
+            raise CacheInvalid(
+                f"{shown(self._prefix)} has no relevance index: an older version or another program built it; {REBUILD}"
+            ) from None
+        except OtherFormat:
+            raise CacheInvalid(
+                f"{shown(self._prefix)} has a relevance index of another version of contextfold; {REBUILD}"
+            ) from None
+        except NotRegular:
+            raise self._invalid(HEAD_FILE, "is not a regular file") from None
+        except Malformed as problem:
+            raise self._invalid(HEAD_FILE, str(problem)) from problem
+
+    def _map_file(self, file: str, record: FileRecord, recorded: array[int]) -> tuple[memoryview, bool]:
+        """A file as it was written; and whether that is known without reading all of it."""
+        path = self._prefix + file.encode()
+        try:
+            descriptor = os.open(path, READ_FLAGS)
+        except OSError as problem:
+            raise self._unreadable(file, problem) from problem
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise self._invalid(file, "is not a regular file")
+            if status.st_size != record.length:
+                raise self._invalid(file, "has another size than when it was built")
+            raw = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if status.st_size else b"")
+        except OSError as problem:
+            raise storage_failed("cannot map", path, problem) from problem
+        finally:
+            os.close(descriptor)
+        looks = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino & INODE_MASK)
+        trusted = looks == tuple(recorded)
+        if not trusted and _sha256(raw) != record.sha256:
+            raise self._invalid(file, "is not what was built")
+        return raw, trusted
+
+    def _unreadable(self, file: str, problem: OSError) -> Exception:
+        if isinstance(problem, FileNotFoundError):
+            return self._invalid(file, "is missing")
+        if os.path.islink(self._prefix + file.encode()):
+            return self._invalid(file, "is not a regular file")
+        return storage_failed("cannot open", self._prefix + file.encode(), problem)
+
+    def _invalid(self, file: str, problem: str) -> CacheInvalid:
+        return CacheInvalid(f"{shown(self._prefix)}{file}: {problem}; {REBUILD}")
+
+
+def _sha256(raw: memoryview) -> str:
+    digest = hashlib.sha256()
+    for at in range(0, len(raw), HASHED_TOGETHER):
+        digest.update(raw[at : at + HASHED_TOGETHER])
+    return digest.hexdigest()

@@ -1,0 +1,188 @@
+"""Writing the relevance index of a cache, one document after another in the order of ids, in bounded memory.
+
+Knows files and the order of steps; `index_format.py` knows the bytes, `document_terms.py` what a document says.
+New documents are counted in runs; full runs go to temporary files and are merged in the end. Documents that a previous
+index has already, unchanged, are taken over from it. Either way the index gets the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+
+from contextfold.common.canonical import HASH_PREFIX
+from contextfold.resolve.files import fingerprints, storage_failed, write_new
+from contextfold.resolve.pack import FRAME, older_than
+from contextfold.resolve.relevance.document_terms import TermCollector
+from contextfold.resolve.relevance.index_format import (
+    COLUMNS,
+    POSTINGS_UNIT,
+    IndexHead,
+    RowColumns,
+    encode_postings,
+)
+from contextfold.resolve.relevance.index_head import (
+    CONTENTS_FILE,
+    HEAD_FILE,
+    RELEVANCE_FILES,
+    RELEVANCE_INDEX_FILE,
+    FileRecord,
+    RelevanceHead,
+)
+from contextfold.resolve.relevance.index_merge import GONE, merge, taken_over
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
+    from contextfold.resolve.document import Document
+    from contextfold.resolve.relevance.index_format import IndexView
+    from contextfold.resolve.relevance.index_merge import Term
+
+RUN_MAX_ENTRIES = 3_000_000  # bounds the memory of a build
+RUN_FILE = "pack/relevance-run-%d"  # only while a build runs
+KEY_LENGTH_BYTES = 4
+ENTRY_COUNT_BYTES = 8
+ENTRY_BYTES = 8
+
+
+class _HashedFile:
+    """A new file that knows the hash and the length of what was written to it."""
+
+    def __init__(self, path: bytes) -> None:
+        self.path = path
+        self.length = 0
+        self._digest = hashlib.sha256()
+        self._file: BinaryIO = open(path, "xb", buffering=1 << 20)  # noqa: SIM115
+
+    def write(self, raw: bytes) -> None:
+        self._file.write(raw)
+        self._digest.update(raw)
+        self.length += len(raw)
+
+    def close(self) -> FileRecord:
+        self._file.close()
+        return FileRecord(self.length, self._digest.hexdigest())
+
+    def abandon(self) -> None:
+        self._file.close()
+
+
+class IndexWriter:
+    """The relevance index of a cache under construction, whose folder has the prefix `prefix`."""
+
+    def __init__(self, prefix: bytes, *, previous: IndexView | None = None, run_entries: int = RUN_MAX_ENTRIES) -> None:
+        self._prefix = prefix
+        self._previous = previous
+        self._run_entries = run_entries
+        self._new_numbers = [GONE] * (previous.head.document_count if previous else 0)
+        self._terms = TermCollector()
+        self._rows = RowColumns()
+        self._document_count = 0
+        self._document_words = 0
+        self._runs: list[bytes] = []
+        self._index: FileRecord | None = None
+        self._head: IndexHead | None = None
+        try:
+            self._contents = _HashedFile(self._path(CONTENTS_FILE))
+        except OSError as problem:
+            raise storage_failed("cannot write", self._path(CONTENTS_FILE), problem) from problem
+
+    def _path(self, file: str) -> bytes:
+        return self._prefix + file.encode()
+
+    def add(self, document: Document, *, reused: int | None = None) -> None:
+        """Index the next document by id.
+
+        `reused` is its number in the previous index, if that has the same id, source and content. It may be given only
+        for ascending numbers, as documents come in the order of ids in both.
+        """
+        number = self._document_count
+        try:
+            self._contents.write(document.content)
+            if reused is not None and self._previous is not None:
+                row = self._previous.row(reused)
+                self._new_numbers[reused] = number
+            else:
+                row = self._terms.add(number, document.source, document.content)
+                if self._terms.entry_count >= self._run_entries:
+                    self._write_run()
+        except OSError as problem:
+            raise storage_failed("cannot write", self._contents.path, problem) from problem
+        version = bytes.fromhex(document.version.removeprefix(HASH_PREFIX))
+        self._rows.add(document.id, version, len(document.content), row)
+        self._document_count += 1
+        self._document_words += row.words
+
+    def finish(self) -> IndexHead:
+        """Write what is known once all documents are."""
+        path = self._path(RELEVANCE_INDEX_FILE)
+        try:
+            self._contents_record = self._contents.close()
+            index = _HashedFile(path)
+            try:
+                columns = {"postings": (0, self._write_postings(index))}
+                for name in list(COLUMNS)[1:]:
+                    raw = self._rows.column(name)
+                    columns[name] = (index.length, len(raw))
+                    index.write(raw)
+            finally:
+                self._index = index.close()
+            for run in self._runs:
+                os.unlink(run)
+        except OSError as problem:
+            raise storage_failed("cannot write", path, problem) from problem
+        self._head = IndexHead(
+            self._document_count,
+            len(self._rows.numbers["section_starts"]),
+            len(self._rows.numbers["term_postings"]),
+            self._document_words,
+            self._rows.section_words,
+            columns,
+        )
+        return self._head
+
+    def _write_postings(self, index: _HashedFile) -> int:
+        sources: list[Iterator[Term]] = [_read_run(path) for path in self._runs]
+        sources.append(iter(self._terms.take()))
+        if self._previous is not None:
+            sources.append(taken_over(self._previous, self._new_numbers))
+        for key, postings in merge(sources):
+            raw = encode_postings(postings, self._document_count)
+            self._rows.add_term(key, index.length)
+            index.write(raw + b"\0" * (-len(raw) % POSTINGS_UNIT))
+        return index.length
+
+    def _write_run(self) -> None:
+        path = self._path(RUN_FILE % len(self._runs))
+        with open(path, "xb", buffering=1 << 20) as file:
+            for key, entries in self._terms.take():
+                file.write(len(key).to_bytes(KEY_LENGTH_BYTES, "little"))
+                file.write(key)
+                file.write(len(entries).to_bytes(ENTRY_COUNT_BYTES, "little"))
+                entries.tofile(file)
+        self._runs.append(path)
+
+    def write_head(self, cache_version: str, recorded_at_ns: int) -> None:
+        """Record what the finished files look like; nothing may be written into the cache afterwards.
+
+        `recorded_at_ns` is a time of the file system's clock; a file that is not older is never trusted unread.
+        """
+        assert self._head is not None
+        assert self._index is not None
+        seen = fingerprints(self._prefix, [*FRAME, *(name.encode() for name in RELEVANCE_FILES)])
+        head = RelevanceHead(
+            cache_version, self._head, self._index, self._contents_record, older_than(recorded_at_ns, seen)
+        )
+        write_new(self._path(HEAD_FILE), head.to_bytes())
+
+
+def _read_run(path: bytes) -> Iterator[Term]:
+    with open(path, "rb", buffering=1 << 20) as file:
+        while length := file.read(KEY_LENGTH_BYTES):
+            key = file.read(int.from_bytes(length, "little"))
+            entries: array[int] = array("Q")
+            entries.frombytes(file.read(ENTRY_BYTES * int.from_bytes(file.read(ENTRY_COUNT_BYTES), "little")))
+            yield key, entries

@@ -1,0 +1,304 @@
+"""Cutting a document into sections: at its headings, then at blank lines where a section is long. Pure.
+
+Knows the headings of Markdown, reStructuredText, AsciiDoc, Org and HTML, and top-level definitions of source code; not
+what a section is worth. Every step is linear in the length of the text: no pattern here can match across more than a
+line or two, and nothing looks back further than the previous heading.
+"""
+
+from __future__ import annotations
+
+import re
+
+from contextfold.common.record import Record
+from contextfold.resolve.relevance.definitions import definition_pattern, heading_of_definition
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LONG_SECTION = 1600  # characters; a longer section is cut at blank lines
+HARD_SECTION = 8 * LONG_SECTION  # a piece without blank lines is cut at a line's end, or within a line, after so many
+HEADING_MAX = 200  # characters of a heading that are kept
+DEEPEST = 6  # levels of headings
+
+_FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\r?\n(?:[^\n]*\n)*?---[ \t]*(?:\r?\n|$)")
+_FRONT_TITLE = re.compile(r"^title[ \t]*:[ \t]*(.*)$", re.MULTILINE)
+_BLANK = re.compile(r"\n[ \t\r]*(?=\n)")
+
+_MARKDOWN = re.compile(
+    r"^(?: {0,3}(?P<fence>`{3,}|~{3,})(?P<info>[^\n]*)"
+    r"| {0,3}(?P<hashes>\#{1,6})(?:[ \t]+(?P<atx>[^\n]*))?"
+    r"|(?P<setext>[^\s\#>|`~*+\-=<:!\[][^\n]{0,200})\n {0,3}(?P<underline>=+|-{2,})[ \t\r]*"
+    r"|[ \t]{0,3}<[hH](?P<tag>[1-6])[^>\n]{0,200}>(?P<html>[^\n]*)"
+    r")$",
+    re.MULTILINE,
+)
+_ASCIIDOC = re.compile(
+    r"^(?:(?P<fence>-{4,}|\.{4,}|`{3,})(?P<info>[^\n]*)|(?P<hashes>={1,6}|\#{1,6})[ \t]+(?P<atx>[^\n]*))$",
+    re.MULTILINE,
+)
+_ORG = re.compile(
+    r"^(?:[ \t]*\#\+(?P<block>begin|end)_\w+[^\n]*|(?P<hashes>\*+)[ \t]+(?P<atx>[^\n]*)"
+    r"|\#\+title:[ \t]*(?P<title>[^\n]*))$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_RST_RULE = r"(?P<%s>=+|-+|~+|`+|'+|\"+|\^+|\*+|\++|\#+|<+|>+|:+|\.+|_+)[ \t\r]*"
+_RST = re.compile(
+    rf"^(?:(?:{_RST_RULE % 'over'}\n)?(?P<name>[^\n]{{1,{2 * HEADING_MAX}}})\n{_RST_RULE % 'under'})$",
+    re.MULTILINE,
+)
+_HTML_TAG = re.compile(r"<[^<>\n]{1,400}>")
+_HTML_CLOSE = re.compile(r"</[hH][1-6]>")
+_LINK = re.compile(r"!?\[([^\[\]\n]{0,400})\](?:\([^()\n]{0,400}\)|\[[^\[\]\n]{0,400}\])")
+_ANCHOR = re.compile(r"[ \t]*\{\#[^{}\n]*\}[ \t]*$")
+_CLOSING_HASHES = re.compile(r"(?:^|[ \t])\#+$")
+_SPACES = re.compile(r"\s+")
+
+RST_EXTENSIONS = frozenset(("rst", "rest"))
+ASCIIDOC_EXTENSIONS = frozenset(("adoc", "asciidoc", "asc"))
+ORG_EXTENSIONS = frozenset(("org",))
+
+
+class Section(Record):
+    """A part of a document: its breadcrumb without the path, and where it lies. Offsets count characters."""
+
+    headings: tuple[str, ...]
+    start: int
+    end: int
+    first_line: int  # from 1
+    last_line: int
+
+
+class Outline(Record):
+    title: str
+    sections: list[Section]
+
+
+class _Mark(Record):
+    """A heading at the start of a line."""
+
+    at: int
+    level: int
+    text: str
+
+
+def outline(path: str, text: str) -> Outline:
+    """The title and the sections of a document; the sections follow each other without gaps."""
+    extension = path.rpartition("/")[2].rpartition(".")[2].lower() if "." in path else ""
+    title, body_at = _front_matter(text)
+    marks, breaks, title_in_text = _marks(extension, text, body_at)
+    title = title or title_in_text or _first_heading(marks)
+    return Outline(title[:HEADING_MAX], list(_sections(text, marks, breaks)))
+
+
+def _front_matter(text: str) -> tuple[str, int]:
+    """The title that the front matter gives, and where the text after it begins."""
+    if not text.startswith(("---", "\ufeff---")):
+        return "", 0
+    found = _FRONT_MATTER.match(text)
+    if not found:
+        return "", 0
+    title = _FRONT_TITLE.search(found[0])
+    return (clean_heading(title[1].strip().strip("\"'")) if title else ""), found.end()
+
+
+def _first_heading(marks: list[_Mark]) -> str:
+    """The document's only heading of the top level, or its very first heading."""
+    return next((mark.text for mark in marks if mark.level == 1), marks[0].text if marks else "")
+
+
+def _marks(extension: str, text: str, start: int) -> tuple[list[_Mark], list[tuple[int, int]], str]:
+    """The headings, the fenced ranges that blank lines do not cut, and a title named outside of headings."""
+    code = definition_pattern(extension)
+    if code is not None:
+        return _code_marks(text, start, code), [], ""
+    if extension in RST_EXTENSIONS:
+        return _rst_marks(text, start), [], ""
+    if extension in ORG_EXTENSIONS:
+        return _org_marks(text, start)
+    return _fenced_marks(_ASCIIDOC if extension in ASCIIDOC_EXTENSIONS else _MARKDOWN, text, start)
+
+
+def _fenced_marks(pattern: re.Pattern[str], text: str, start: int) -> tuple[list[_Mark], list[tuple[int, int]], str]:
+    marks: list[_Mark] = []
+    fences: list[tuple[int, int]] = []
+    fence, opened_at = "", 0
+    for found in pattern.finditer(text, start):
+        run = found["fence"]
+        if run:
+            if not fence:
+                if not (run[0] == "`" and "`" in found["info"]):
+                    fence, opened_at = run, found.start()
+            elif run.startswith(fence) and not found["info"].strip():
+                fences.append((opened_at, found.end()))
+                fence = ""
+        elif not fence:
+            mark = _mark(found)
+            if mark:
+                marks.append(mark)
+    if fence:
+        fences.append((opened_at, len(text)))
+    return marks, fences, ""
+
+
+def _mark(found: re.Match[str]) -> _Mark | None:
+    groups = found.groupdict()
+    if groups["hashes"]:
+        heading = _CLOSING_HASHES.sub("", (groups["atx"] or "").strip())
+        return _Mark(found.start(), len(groups["hashes"]), clean_heading(heading))
+    if groups.get("underline"):
+        level = 1 if groups["underline"][0] == "=" else 2
+        return _Mark(found.start(), level, clean_heading(groups["setext"]))
+    if groups.get("tag"):
+        heading = _HTML_CLOSE.split(groups["html"])[0]
+        return _Mark(found.start(), int(groups["tag"]), clean_heading(heading))
+    return None
+
+
+def _rst_marks(text: str, start: int) -> list[_Mark]:
+    marks: list[_Mark] = []
+    levels: dict[tuple[bool, str], int] = {}
+    for found in _RST.finditer(text, start):
+        name, under, over = found["name"].strip(), found["under"], found["over"]
+        if not name or len(under) < len(name) or (over and over[0] != under[0]) or set(name) <= {under[0]}:
+            continue
+        if not over and found["name"][0] in " \t":
+            continue
+        level = levels.setdefault((bool(over), under[0]), len(levels) + 1)
+        marks.append(_Mark(found.start(), level, clean_heading(name)))
+    return marks
+
+
+def _org_marks(text: str, start: int) -> tuple[list[_Mark], list[tuple[int, int]], str]:
+    marks: list[_Mark] = []
+    blocks: list[tuple[int, int]] = []
+    title, opened_at = "", -1
+    for found in _ORG.finditer(text, start):
+        if found["block"]:
+            begins = found["block"].lower() == "begin"
+            if begins and opened_at < 0:
+                opened_at = found.start()
+            elif not begins and opened_at >= 0:
+                blocks.append((opened_at, found.end()))
+                opened_at = -1
+        elif opened_at < 0 and found["hashes"]:
+            marks.append(_Mark(found.start(), len(found["hashes"]), clean_heading(found["atx"])))
+        elif opened_at < 0:
+            title = title or clean_heading(found["title"] or "")
+    if opened_at >= 0:
+        blocks.append((opened_at, len(text)))
+    return marks, blocks, title
+
+
+def _code_marks(text: str, start: int, pattern: re.Pattern[str]) -> list[_Mark]:
+    marks: list[_Mark] = []
+    floor = start
+    for found in pattern.finditer(text, start):
+        at = _with_comment_above(text, found.start(), floor)
+        marks.append(_Mark(at, 1, heading_of_definition(found[0])[:HEADING_MAX]))
+        floor = found.end()
+    return marks
+
+
+_COMMENT_STARTS = ("//", "/*", " *", "*", "#", "@", "--", ";", "///", '"""', "%")
+
+
+def _with_comment_above(text: str, at: int, floor: int) -> int:
+    """Where the comment or the decorators right above a definition begin. Looks at no line twice."""
+    while at > floor:
+        line_at = text.rfind("\n", floor, at - 1) + 1
+        if line_at <= floor or not text.startswith(_COMMENT_STARTS, line_at):
+            return at
+        at = line_at
+    return at
+
+
+def clean_heading(heading: str) -> str:
+    """A heading as a person reads it: without links, tags, anchors and code marks."""
+    heading = heading[: 2 * HEADING_MAX]
+    if "{" in heading:
+        heading = _ANCHOR.sub("", heading)
+    if "[" in heading:
+        heading = _LINK.sub(r"\1", heading)
+    if "<" in heading:
+        heading = _HTML_TAG.sub("", heading) or heading
+    heading = heading.replace("`", "").replace("**", "")
+    return _SPACES.sub(" ", heading).strip()[:HEADING_MAX]
+
+
+def _sections(text: str, marks: list[_Mark], fences: list[tuple[int, int]]) -> Iterator[Section]:
+    line = 1
+    fence_number = 0
+    for start, end, headings in _ranges(text, marks):
+        while fence_number < len(fences) and fences[fence_number][1] <= start:
+            fence_number += 1
+        pieces = [(start, end)]
+        if end - start > LONG_SECTION:
+            pieces = list(_pieces(text, start, end, fences, fence_number))
+        for piece_start, piece_end in pieces:
+            breaks = text.count("\n", piece_start, piece_end)
+            ends_line = text[piece_end - 1] == "\n"
+            last_line = line + breaks - (1 if ends_line else 0)
+            yield Section(headings, piece_start, piece_end, line, last_line)
+            line += breaks
+
+
+def _ranges(text: str, marks: list[_Mark]) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+    """What lies between headings. A heading with nothing below it goes with the next one, which is below it."""
+    crumbs: list[tuple[int, str]] = []
+    start = 0
+    headings: tuple[str, ...] = ()
+    for number, mark in enumerate(marks):
+        alone = number and _is_heading_alone(text, marks[number - 1], start, mark)
+        if mark.at > start and not alone and text[start : mark.at].strip():
+            yield start, mark.at, headings
+            start = mark.at
+        while crumbs and crumbs[-1][0] >= mark.level:
+            crumbs.pop()
+        crumbs.append((mark.level, mark.text))
+        headings = tuple(name for _, name in crumbs[-DEEPEST:])
+    if start < len(text):
+        yield start, len(text), headings
+
+
+def _is_heading_alone(text: str, previous: _Mark, start: int, mark: _Mark) -> bool:
+    """Whether nothing but the previous heading, a parent of this one, lies before this one."""
+    if previous.level >= mark.level or mark.at - previous.at > 3 * HEADING_MAX or start != previous.at:
+        return False
+    lines = text[previous.at : mark.at].split("\n")
+    return sum(1 for line in lines if line.strip()) == 1
+
+
+def _pieces(
+    text: str, start: int, end: int, fences: list[tuple[int, int]], fence_number: int
+) -> Iterator[tuple[int, int]]:
+    """Cut a long range at blank lines into pieces of about LONG_SECTION characters."""
+    piece_at = candidate = start
+    for blank in _BLANK.finditer(text, start, end):
+        at = blank.end() + 1
+        if at >= end:
+            break
+        while fence_number < len(fences) and fences[fence_number][1] <= at:
+            fence_number += 1
+        in_fence = fence_number < len(fences) and fences[fence_number][0] < at
+        if in_fence and at - piece_at <= 2 * LONG_SECTION:
+            continue
+        if at - piece_at > LONG_SECTION and candidate > piece_at:
+            yield from _hard_pieces(text, piece_at, candidate)
+            piece_at = candidate
+        candidate = at
+    if end - piece_at > LONG_SECTION and candidate > piece_at:
+        yield from _hard_pieces(text, piece_at, candidate)
+        piece_at = candidate
+    yield from _hard_pieces(text, piece_at, end)
+
+
+def _hard_pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    while end - start > HARD_SECTION:
+        limit = start + HARD_SECTION
+        cut = text.rfind("\n", start + LONG_SECTION, limit) + 1
+        if not cut:
+            cut = text.rfind(" ", start + LONG_SECTION, limit) + 1 or limit
+        yield start, cut
+        start = cut
+    yield start, end

@@ -1,0 +1,253 @@
+"""English stems by the Snowball algorithm (Porter2). Pure; takes lowercase words of ASCII letters and apostrophes.
+
+The stems are part of the index format: a change here needs a new format number in `index_format.py`. The algorithm
+works on two regions of a word. R1 begins after the first consonant that follows a vowel, R2 after the next such
+consonant. Most suffixes are removed only where they lie inside one of them. A `y` that acts as a consonant is written
+`Y` while the steps run.
+"""
+
+from __future__ import annotations
+
+import re
+
+SHORTEST_STEMMED = 3  # shorter words are their own stems
+
+VOWELS = frozenset("aeiouy")
+DOUBLES = ("bb", "dd", "ff", "gg", "mm", "nn", "pp", "rr", "tt")
+LI_ENDINGS = frozenset("cdeghkmnrt")  # letters that may stand before a removable `li`
+
+_VOWEL_THEN_CONSONANT = re.compile("[aeiouy][^aeiouy]")
+_CONSONANT_Y = re.compile("([aeiouy])y")
+_VOWEL = re.compile("[aeiouy]")
+# Words that would be cut too short otherwise: R1 begins right after these.
+_R1_PREFIX = re.compile("gener|commun|arsen|past|univers|later|emerg|organ|inter")
+
+_WHOLE_WORDS = {
+    "skis": "ski",
+    "skies": "sky",
+    "idly": "idl",
+    "gently": "gentl",
+    "ugly": "ugli",
+    "early": "earli",
+    "only": "onli",
+    "singly": "singl",
+    **{word: word for word in ("sky", "news", "howe", "atlas", "cosmos", "bias", "andes")},
+}
+_KEEP_ING = frozenset(("inn", "out", "cann", "herr", "earr", "even"))
+_KEEP_EED = frozenset(("proc", "exc", "succ"))
+
+_STEP_2 = {
+    "tional": "tion",
+    "enci": "ence",
+    "anci": "ance",
+    "abli": "able",
+    "entli": "ent",
+    "izer": "ize",
+    "ization": "ize",
+    "ational": "ate",
+    "ation": "ate",
+    "ator": "ate",
+    "alism": "al",
+    "aliti": "al",
+    "alli": "al",
+    "fulness": "ful",
+    "ousli": "ous",
+    "ousness": "ous",
+    "iveness": "ive",
+    "iviti": "ive",
+    "biliti": "ble",
+    "bli": "ble",
+    "ogist": "og",
+    "ogi": "og",
+    "fulli": "ful",
+    "lessli": "less",
+    "li": "",
+}
+_STEP_3 = {
+    "ational": "ate",
+    "tional": "tion",
+    "alize": "al",
+    "icate": "ic",
+    "iciti": "ic",
+    "ical": "ic",
+    "ful": "",
+    "ness": "",
+    "ative": "",
+}
+_STEP_4 = dict.fromkeys(
+    [
+        "al",
+        "ance",
+        "ence",
+        "er",
+        "ic",
+        "able",
+        "ible",
+        "ant",
+        "ement",
+        "ment",
+        "ent",
+        "ism",
+        "ate",
+        "iti",
+        "ous",
+        "ive",
+        "ize",
+        "ion",
+    ],
+    "",
+)
+
+
+def _by_length(suffixes: dict[str, str]) -> list[tuple[int, dict[str, str]]]:
+    """Suffixes grouped by length, the longest first, so that a look-up needs no loop over all of them."""
+    lengths = sorted({len(suffix) for suffix in suffixes}, reverse=True)
+    return [(length, {key: value for key, value in suffixes.items() if len(key) == length}) for length in lengths]
+
+
+_STEP_2_SUFFIXES = _by_length(_STEP_2)
+_STEP_3_SUFFIXES = _by_length(_STEP_3)
+_STEP_4_SUFFIXES = _by_length(_STEP_4)
+
+
+def stem(word: str) -> str:
+    """The stem of a lowercase word; words with anything but ASCII letters and apostrophes should not come here."""
+    if len(word) < SHORTEST_STEMMED:
+        return word
+    if word in _WHOLE_WORDS:
+        return _WHOLE_WORDS[word]
+    word = word.removeprefix("'")
+    if "y" in word:
+        word = _mark_consonant_y(word)
+    r1, r2 = _regions(word)
+    word = _remove_possessive(word)
+    word = _step_1a(word)
+    word = _step_1b(word, r1)
+    word = _step_1c(word)
+    word = _step_2(word, r1)
+    word = _step_3(word, r1, r2)
+    word = _step_4(word, r2)
+    word = _step_5(word, r1, r2)
+    return word.replace("Y", "y")
+
+
+def _mark_consonant_y(word: str) -> str:
+    """A `y` is a consonant at the beginning of a word and after a vowel."""
+    if word.startswith("y"):
+        word = "Y" + word[1:]
+    return _CONSONANT_Y.sub(r"\1Y", word)
+
+
+def _regions(word: str) -> tuple[int, int]:
+    prefix = _R1_PREFIX.match(word)
+    r1 = prefix.end() if prefix else _after_vowel_and_consonant(word, 0)
+    return r1, _after_vowel_and_consonant(word, r1)
+
+
+def _after_vowel_and_consonant(word: str, start: int) -> int:
+    found = _VOWEL_THEN_CONSONANT.search(word, start)
+    return found.end() if found else len(word)
+
+
+def _remove_possessive(word: str) -> str:
+    for suffix in ("'s'", "'s", "'"):
+        if word.endswith(suffix):
+            return word.removesuffix(suffix)
+    return word
+
+
+def _step_1a(word: str) -> str:
+    if word.endswith("sses"):
+        return word[:-2]
+    if word.endswith(("ied", "ies")):
+        return word[:-2] if len(word) > len("ties") else word[:-1]
+    if word.endswith(("us", "ss")):
+        return word
+    if word.endswith("s") and _VOWEL.search(word, 0, len(word) - 2):
+        return word[:-1]
+    return word
+
+
+def _step_1b(word: str, r1: int) -> str:
+    for suffix in ("eedly", "eed"):
+        if word.endswith(suffix):
+            base = word.removesuffix(suffix)
+            return base + "ee" if len(base) >= r1 and base not in _KEEP_EED else word
+    for suffix in ("ingly", "edly", "ing", "ed"):
+        if word.endswith(suffix):
+            return _without_participle(word, word.removesuffix(suffix), suffix, r1)
+    return word
+
+
+def _without_participle(word: str, base: str, suffix: str, r1: int) -> str:
+    if suffix == "ing" and len(base) == len("dy") and base[1] == "y" and base[0] not in VOWELS:
+        return base[0] + "ie"
+    if (suffix == "ing" and base in _KEEP_ING) or not _VOWEL.search(base):
+        return word
+    if base.endswith(("at", "bl", "iz")):
+        return base + "e"
+    if base.endswith(DOUBLES):
+        return base if len(base) == len("add") and base[0] in "aeo" else base[:-1]
+    if len(base) <= r1 and _ends_in_short_syllable(base):
+        return base + "e"
+    return base
+
+
+def _step_1c(word: str) -> str:
+    if word[-1:] in ("y", "Y") and len(word) > len("by") and word[-2] not in VOWELS:
+        return word[:-1] + "i"
+    return word
+
+
+def _step_2(word: str, r1: int) -> str:
+    for length, suffixes in _STEP_2_SUFFIXES:
+        suffix = word[-length:]
+        if suffix in suffixes:
+            base = word[: len(word) - length]
+            if len(base) < r1:
+                return word
+            if suffix == "li" and base[-1:] not in LI_ENDINGS:
+                return word
+            if suffix == "ogi" and base[-1:] != "l":
+                return word
+            return base + suffixes[suffix]
+    return word
+
+
+def _step_3(word: str, r1: int, r2: int) -> str:
+    for length, suffixes in _STEP_3_SUFFIXES:
+        suffix = word[-length:]
+        if suffix in suffixes:
+            base = word[: len(word) - length]
+            return word if len(base) < (r2 if suffix == "ative" else r1) else base + suffixes[suffix]
+    return word
+
+
+def _step_4(word: str, r2: int) -> str:
+    for length, suffixes in _STEP_4_SUFFIXES:
+        suffix = word[-length:]
+        if suffix in suffixes:
+            base = word[: len(word) - length]
+            if len(base) < r2 or (suffix == "ion" and base[-1:] not in ("s", "t")):
+                return word
+            return base
+    return word
+
+
+def _step_5(word: str, r1: int, r2: int) -> str:
+    base = word[:-1]
+    if word.endswith("e"):
+        if len(base) >= r2 or (len(base) >= r1 and not _ends_in_short_syllable(base)):
+            return base
+    elif word.endswith("ll") and len(base) >= r2:
+        return base
+    return word
+
+
+def _ends_in_short_syllable(word: str) -> bool:
+    """A vowel between consonants at the end, the last of them not w, x or Y; or a vowel and a consonant as a word."""
+    if word == "past":
+        return True
+    if len(word) == len("at"):
+        return word[0] in VOWELS and word[1] not in VOWELS
+    return len(word) > len("at") and word[-2] in VOWELS and word[-3] not in VOWELS and word[-1] not in "aeiouywxY"

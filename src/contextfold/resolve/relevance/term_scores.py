@@ -1,0 +1,92 @@
+"""The arithmetic of relevance: integers only, so that every machine and every Python gives the same scores. Pure.
+
+A term's weight (idf) is log2(2N + 2) - log2(2·df + 1) in 1024ths of a bit. A term that occurs tf times in a text of
+some length scores idf · tf / (tf + K) with K = k1 · (1 - b + b · length / average), k1 = 3/2 and b = 3/5. The fraction
+is exact and rounded down once.
+"""
+
+from __future__ import annotations
+
+SCALE_BITS = 10
+WORK_BITS = 32  # fractional bits of the numbers that are squared
+
+# K times 10 times the average length: 6 · average + 9 · length. Follows from k1 = 3/2 and b = 3/5.
+TF_FACTOR = 10
+AVERAGE_FACTOR = 6
+LENGTH_FACTOR = 9
+# A pair of words in headings has no length to compare with: K is a constant.
+PAIR_K = 3
+
+# document = 4 · stems + words + 2 · pairs + 4 · best section; sections are ordered by 3 · section + document.
+STEM_WEIGHT = 4
+WORD_WEIGHT = 1
+PAIR_WEIGHT = 2
+BEST_SECTION_WEIGHT = 4
+SECTION_WEIGHT = 3
+
+# How a term's occurrences in one section are stored: one byte of three counts, each capped.
+COUNT_MAX = 15  # body, or title for the front of a document
+MARKED_MAX = 3  # heading, or path for the front of a document
+PARTS_MAX = 3
+MARKED_SHIFT, PARTS_SHIFT = 4, 6
+OCCURRENCES_MAX = 255  # of one word in one document, weighted
+
+FRONT = 0  # the number of the entry that stands for a document's title and path; sections count from 1
+
+
+def pack_counts(count: int, marked: int, parts: int) -> int:
+    return min(count, COUNT_MAX) | min(marked, MARKED_MAX) << MARKED_SHIFT | min(parts, PARTS_MAX) << PARTS_SHIFT
+
+
+def unpack_counts(packed: int) -> tuple[int, int, int]:
+    return packed & COUNT_MAX, packed >> MARKED_SHIFT & MARKED_MAX, packed >> PARTS_SHIFT
+
+
+def _weighted(count_weight: int, marked_weight: int, parts_weight: int) -> tuple[int, ...]:
+    weights = (count_weight, marked_weight, parts_weight)
+    return tuple(
+        sum(weight * count for weight, count in zip(weights, unpack_counts(packed), strict=True))
+        for packed in range(256)
+    )
+
+
+# What the packed counts of a section, and of a document's front, weigh in the document's own score.
+SECTION_IN_DOCUMENT = _weighted(1, 2, 1)
+FRONT_IN_DOCUMENT = _weighted(5, 3, 1)
+# What they weigh in the score of a section.
+SECTION_IN_SECTION = _weighted(1, 8, 1)
+FRONT_IN_SECTION = _weighted(3, 1, 1)
+
+
+def log2_fixed(number: int) -> int:
+    """log2 of a positive integer in 1024ths, rounded down, by repeated squaring."""
+    whole = number.bit_length() - 1
+    mantissa = (number << WORK_BITS) >> whole
+    fraction = 0
+    for _ in range(SCALE_BITS):
+        mantissa = mantissa * mantissa >> WORK_BITS
+        fraction <<= 1
+        if mantissa >> WORK_BITS + 1:
+            fraction |= 1
+            mantissa >>= 1
+    return whole << SCALE_BITS | fraction
+
+
+def term_weight(document_count: int, document_frequency: int) -> int:
+    """The idf of a term, in 1024ths of a bit; never negative."""
+    return max(log2_fixed(2 * document_count + 2) - log2_fixed(2 * document_frequency + 1), 0)
+
+
+def average_length(total: int, count: int) -> int:
+    """The average in whole words, at least 1."""
+    return max(total // count, 1) if count else 1
+
+
+def occurrence_score(weight: int, occurrences: int, length: int, average: int) -> int:
+    """idf · tf / (tf + K), rounded down."""
+    scaled = TF_FACTOR * average * occurrences
+    return weight * scaled // (scaled + AVERAGE_FACTOR * average + LENGTH_FACTOR * length)
+
+
+def pair_score(weight: int, occurrences: int) -> int:
+    return weight * occurrences // (occurrences + PAIR_K)

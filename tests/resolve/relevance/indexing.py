@@ -1,0 +1,105 @@
+"""Relevance indexes for tests, made without the command line."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+from contextfold import Cache, open_cache
+from contextfold.common.canonical import version_of
+from contextfold.resolve.build import build
+from contextfold.resolve.document import Document
+from contextfold.resolve.relevance.index_file import MappedIndex
+from contextfold.resolve.relevance.index_format import IndexView
+from contextfold.resolve.relevance.index_writer import RUN_MAX_ENTRIES, IndexWriter
+from tests.support.machine import write_files
+
+CREATED_AT = "2024-01-01T00:00:00Z"
+
+
+def built(folder: Path, files: Mapping[str, str]) -> Cache:
+    """A cache of these files."""
+    sources = write_files(folder / "sources", files)
+    sources.mkdir(exist_ok=True)
+    cache = folder / "cache"
+    build(bytes(sources), bytes(cache), force=True, created_at=CREATED_AT, progress=lambda _done, _total: None)
+    return open_cache(cache)
+
+
+def documents_of(files: Mapping[str, str]) -> list[Document]:
+    made = [Document(path, version_of(text.encode()), path, text.encode()) for path, text in files.items()]
+    return sorted(made, key=lambda document: document.id.encode())
+
+
+def written(
+    folder: Path, files: Mapping[str, str], *, previous: IndexView | None = None, run_entries: int = RUN_MAX_ENTRIES
+) -> MappedIndex:
+    """The index of these files, of any format; documents that `previous` has unchanged are reused."""
+    (folder / "pack").mkdir(parents=True)
+    writer = IndexWriter(bytes(folder) + b"/", previous=previous, run_entries=run_entries)
+    for document in documents_of(files):
+        number = previous.document_number(document.id.encode()) if previous else None
+        if previous is not None and number is not None:
+            same = previous.version(number).hex() == document.version.removeprefix("sha256:")
+            number = number if same else None
+        writer.add(document, reused=number)
+    head = writer.finish()
+    index = (folder / "pack" / "relevance-index").read_bytes()
+    contents = (folder / "pack" / "relevance-contents").read_bytes()
+    return MappedIndex(IndexView(head, memoryview(index)), memoryview(contents), "")
+
+
+WORDS = [
+    "deploy",
+    "deploying",
+    "deployment",
+    "rollback",
+    "roll",
+    "back",
+    "cache",
+    "caches",
+    "Cache",
+    "index",
+    "indexed",
+    "getHttpResponse",
+    "http_response",
+    "fold",
+    "folding",
+    "folded",
+    "the",
+    "of",
+    "and",
+    "proxy",
+    "token",
+    "tokens",
+    "budget",
+    "café",
+    "ΣΊΣΥΦΟΣ",
+    "数据库",
+    "同步数据",
+    "東京",
+    "x",
+    "42",
+    "v1.2",
+    "don't",
+]
+
+
+def some_documents(seed: int, count: int) -> dict[str, str]:
+    """Documents of few words, so that questions find many of them, with headings, fences and long sections."""
+    chance = random.Random(seed)
+    files = {}
+    for number in range(count):
+        lines = [f"---\ntitle: {' '.join(chance.choices(WORDS, k=3))}\n---"] if chance.random() < 0.3 else []
+        for _ in range(chance.randrange(6)):
+            if chance.random() < 0.7:
+                lines.append(
+                    "#" * chance.randrange(1, 4) + " " + " ".join(chance.choices(WORDS, k=chance.randrange(1, 4)))
+                )
+            for _ in range(chance.randrange(4)):
+                lines.append(" ".join(chance.choices(WORDS, k=chance.randrange(60))) + "\n")
+            if chance.random() < 0.2:
+                lines.append("```\n# " + chance.choice(WORDS) + "\n```")
+        files[f"{chance.choice(WORDS)}/page-{number}.md".lower()] = "\n".join(lines)
+    return files
