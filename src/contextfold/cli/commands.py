@@ -71,7 +71,7 @@ _ROOMS = {
     name: room
     for room, names in {
         "agents": ("hook", "install", "run", "statusline", "uninstall"),
-        "caches": ("build", "inspect", "pack", "resolve", "unpack", "verify"),
+        "caches": ("ask", "build", "get", "inspect", "pack", "resolve", "unpack", "verify"),
         "daemon": ("doctor", "serve", "service", "store_export", "store_import", "store_migrate", "token"),
     }.items()
     for name in names
@@ -116,6 +116,14 @@ SYNONYMS = {
 }
 
 CACHE = Option("--cache", "the cache folder", "DIR", required=True, takes_folder=True)
+ASKED_CACHE = Option(
+    "--cache",
+    "a cache; may be repeated, and is the nearest one if not given",
+    "DIR",
+    takes_folder=True,
+    is_repeatable=True,
+)
+ASKED_ROOT = Option("--cache-root", "ask every cache in this folder", "DIR", takes_folder=True)
 HOST = Option(
     "host",
     "the program to be configured",
@@ -229,6 +237,60 @@ COMMANDS = (
             Option("--force", "replace a cache that is already there, once the new one is complete"),
         ),
         argument=Option("file", "the packed cache", "FILE", required=True, takes_file=True),
+    ),
+    Command(
+        "ask",
+        "find the passages that answer a question",
+        (
+            "Print the sections that answer a question best and fit a token budget. On a terminal they are there",
+            "to be read; in a pipe they are JSON, each with the terms that it was chosen for. The nearest cache is",
+            "asked: .context-cache in this folder or one above. The same caches, question and budget give the same",
+            "bytes on every machine.",
+        ),
+        (
+            'context ask "roll back a deployment"',
+            'context ask "how are tokens counted?" --budget 2k --why',
+            'context ask "rate limits" --cache docs.cache --cache api.cache --json',
+        ),
+        (
+            ASKED_CACHE,
+            ASKED_ROOT,
+            Option("--budget", "how many tokens the answer may have, 4000 if not given; 4k works", "N"),
+            Option("--unit", "what is chosen", "UNIT", choices=("section", "document"), default="section"),
+            Option(
+                "--counter",
+                "how tokens are counted; o200k needs the extra of that name",
+                "NAME",
+                choices=("estimate-1", "o200k"),
+                default="estimate-1",
+            ),
+            Option("--why", "also print which terms each section was chosen for"),
+            JSON,
+        ),
+        argument=Option("question", "what you want to know", "QUESTION", required=True),
+    ),
+    Command(
+        "get",
+        "print a document of a cache, or a part of it",
+        (
+            "Print a document by the id that `context ask` shows: all of it, the section below a heading, or some",
+            "lines, with neighbouring sections if wanted, within a token budget.",
+        ),
+        (
+            "context get guides/deployment.md",
+            'context get guides/deployment.md --section "Roll back" --around 1',
+            "context get guides/deployment.md --lines 40-58 --json",
+        ),
+        (
+            ASKED_CACHE,
+            ASKED_ROOT,
+            Option("--section", "only the sections below this heading", "HEADING"),
+            Option("--lines", "only the sections that have these lines", "A-B"),
+            Option("--around", "so many neighbouring sections before and after", "N"),
+            Option("--budget", "how many tokens the answer may have, 8000 if not given", "N"),
+            JSON,
+        ),
+        argument=Option("id", "the document's id", "ID", required=True),
     ),
     Command(
         "resolve",

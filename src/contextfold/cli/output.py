@@ -53,6 +53,11 @@ def plain(text: str) -> str:
     return "".join(f"\\u{ord(c):04x}" if c in TURNING else c for c in controls)
 
 
+def plain_lines(text: str) -> str:
+    """A text of several lines whose control characters other than line breaks and tabs are escaped."""
+    return "\n".join("\t".join(map(plain, line.split("\t"))) for line in text.split("\n"))
+
+
 def print_on_terminal(text: str) -> None:
     """Tell a person who is watching; a pipe stays silent."""
     if _watched():

@@ -14,18 +14,25 @@ from contextfold.resolve.manifest import MANIFEST_FILE
 from contextfold.resolve.service import Cache
 
 NAME_MAX_BYTES = 4096
-KEPT_CACHES = 8  # bounds what a server that runs for months holds in memory
+# Bounds the memory of a server that runs for months.
+CACHES_OPEN_MAX = 8
+# Caches that one question may go to.
+ASKED_TOGETHER_MAX = 64
 
 
 class ListedCache(Record):
-    path: str  # as `cache` takes it
+    """`path` is the name that a tool takes as `cache`."""
+
+    path: str
     has_manifest: bool
 
 
 class CacheSummary(Record):
+    """`total_bytes` counts the files in the cache's own folder."""
+
     cache_version: str
     document_count: int
-    total_bytes: int  # of the files in the cache's own folder
+    total_bytes: int
     valid: bool
 
     def to_json(self) -> str:
@@ -49,28 +56,30 @@ def check_name(name: object) -> str:
 
 
 class CacheRoot:
-    """Caches by name. Those asked for last are kept, with what they have verified."""
+    """Caches by name. The last ones that were asked stay open, with what they have verified."""
 
     def __init__(self, path: bytes) -> None:
         self.path = path
-        self._kept: OrderedDict[bytes, Cache] = OrderedDict()
+        self._open: OrderedDict[bytes, Cache] = OrderedDict()
 
     def cache(self, name: str) -> Cache:
         """The cache of a checked name, once its real path lies inside the real root."""
         try:
             path = os.path.realpath(os.path.join(self.path, name.encode()))
             root = os.path.realpath(self.path)
-        except OSError as problem:  # a relative root, and the working folder is gone
+        except OSError as problem:
+            # The root is relative, and the working folder is gone.
             raise storage_failed("cannot look at", self.path, problem) from problem
         if path == root or os.path.commonpath([path, root]) != root:
             raise CacheMissing("the name leads out of the root")
         if path.endswith((STAGING_SUFFIX, SET_ASIDE_SUFFIX)):
             raise CacheMissing("the name is that of a build in progress")
-        cache = self._kept.pop(path, None) or Cache(path)
-        cache.identity()  # only what is there is kept
-        self._kept[path] = cache
-        if len(self._kept) > KEPT_CACHES:
-            self._kept.popitem(last=False)
+        cache = self._open.pop(path, None) or Cache(path)
+        # A cache that is not there is not remembered.
+        cache.identity()
+        self._open[path] = cache
+        if len(self._open) > CACHES_OPEN_MAX:
+            self._open.popitem(last=False)
         return cache
 
     def list(self) -> tuple[ListedCache, ...]:
@@ -81,6 +90,15 @@ class CacheRoot:
         except OSError as problem:
             raise storage_failed("cannot list", self.path, problem) from problem
         return tuple(ListedCache(name.decode(), self._has_manifest(name)) for name in names if _can_be_asked_for(name))
+
+    def names(self) -> list[str]:
+        """The names of all caches, for a question to all of them; CacheMissing if there is none."""
+        names = [listed.path for listed in self.list() if listed.has_manifest]
+        if not names:
+            raise CacheMissing("there is no cache below the root")
+        if len(names) > ASKED_TOGETHER_MAX:
+            raise CacheMissing(f"there are more than {ASKED_TOGETHER_MAX} caches; name one")
+        return names
 
     def _has_manifest(self, name: bytes) -> bool:
         try:

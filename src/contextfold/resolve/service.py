@@ -66,8 +66,8 @@ def open_cache(path: Path) -> Cache:
 
 def ask_many(
     caches: Sequence[tuple[str, Cache]],
-    query: str,
-    budget: int,
+    query: object,
+    budget: object,
     *,
     unit: str = "section",
     counter: str = "estimate-1",
@@ -76,11 +76,11 @@ def ask_many(
     from contextfold.resolve.relevance.asking import NamedIndex, ask
     from contextfold.resolve.relevance.question import read_question
 
-    read_question(query, budget)
+    question = read_question(query, budget)
 
     def answer(indexes: list[NamedIndex], rest: Sequence[tuple[str, Cache]]) -> AskResult:
         if not rest:
-            return ask(indexes, query, budget, unit=unit, counter=counter)
+            return ask(indexes, question.text, question.budget, unit=unit, counter=counter)
         name, cache = rest[0]
         return cache.of_one_cache(lambda: answer([*indexes, NamedIndex(name, cache.mapped_index())], rest[1:]))
 
@@ -136,7 +136,7 @@ class Cache:
     def get(
         self,
         document_id: str,
-        budget: int,
+        budget: object,
         *,
         section: str | None = None,
         lines: tuple[int, int] | None = None,

@@ -13,7 +13,7 @@ from contextfold.cli.fold.session_access import (
     write_json,
 )
 from contextfold.cli.fold.show import pages_of, wanted
-from contextfold.cli.output import plain
+from contextfold.cli.output import plain_lines
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import ArgumentInvalid
 from contextfold.fold.tool_results import entry_result
@@ -35,7 +35,7 @@ def run(values: Values) -> int:
         # Each page is written as it is read, however long the branch is.
         for page in pages:
             texts = [entry.text for entry in page if entry.text and not entry.undone]
-            if not write("".join(f"{text if is_raw else without_controls(text)}\n" for text in texts)):
+            if not write("".join(f"{text if is_raw else plain_lines(text)}\n" for text in texts)):
                 break
     return EXIT_OK
 
@@ -48,10 +48,5 @@ def _expand_result(store: OpenStore, values: Values, *, is_raw: bool) -> int:
     if "json" in values:
         write_json({"result_id": result_id, "text": text})
     else:
-        write(f"{text if is_raw else without_controls(text)}\n")
+        write(f"{text if is_raw else plain_lines(text)}\n")
     return EXIT_OK
-
-
-def without_controls(text: str) -> str:
-    """A text that only has lines and tabs; other control characters are escaped."""
-    return "\n".join("\t".join(map(plain, line.split("\t"))) for line in text.split("\n"))

@@ -240,7 +240,7 @@ def _whole_documents(shelf: _Shelf, ranking: Ranking, question: Question) -> tup
 def get(
     index: NamedIndex,
     document_id: str,
-    budget: int,
+    budget: object,
     *,
     section: str | None = None,
     lines: tuple[int, int] | None = None,
@@ -251,7 +251,7 @@ def get(
 
     `around` adds so many neighbouring sections before and after. Sections that do not fit are listed as left out.
     """
-    left = checked_budget(budget)
+    budget = left = checked_budget(budget)
     shelf = _Shelf([index], counter)
     view = index.mapped.view
     try:

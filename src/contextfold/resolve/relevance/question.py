@@ -11,6 +11,9 @@ from contextfold.resolve.relevance.words import QUESTION_WORDS, read_token, stem
 BUDGET_LIMIT = 2**63 - 1
 TERMS_MAX = 128  # distinct stems of a question that are looked up; the first ones
 
+# Digits of a line number.
+LINE_DIGITS = 9
+
 
 class QuestionTerm(Record):
     """All words of a question that share a stem."""
@@ -53,3 +56,14 @@ def checked_budget(budget: object) -> int:
     if type(budget) is not int or not 0 <= budget <= BUDGET_LIMIT:
         raise BudgetInvalid(f"the budget must be a whole number of tokens from 0 to {BUDGET_LIMIT}")
     return budget
+
+
+def line_range(text: str) -> tuple[int, int]:
+    """A range of lines, written as `40-58` or `40`; ValueError says what is wrong with it."""
+    first, dash, last = text.partition("-")
+    last = last if dash else first
+    if not all(part.isascii() and part.isdigit() and 0 < len(part) <= LINE_DIGITS for part in (first, last)):
+        raise ValueError(f"must be like 40-58, not {text!r}")
+    if not 1 <= int(first) <= int(last):
+        raise ValueError(f"must run from a line to a later one, not {text!r}")
+    return int(first), int(last)

@@ -39,14 +39,56 @@ def _inspect_cache(root: CacheRoot, arguments: Arguments) -> str:
     return root.summary(check_name(arguments.get("cache"))).to_json()
 
 
-def _schema(**properties: Encodable) -> dict[str, Encodable]:
-    """A schema whose properties are all required, and which allows no others."""
-    schema: dict[str, Encodable] = {"type": "object", "properties": properties}
+def _ask(root: CacheRoot, arguments: Arguments) -> str:
+    """Answers from one cache, or from all below the root if none is named."""
+    from contextfold.resolve.root import check_name
+    from contextfold.resolve.service import ask_many
+
+    name = arguments.get("cache")
+    names = [check_name(name)] if name is not None else root.names()
+    caches = [("" if len(names) == 1 else each, root.cache(each)) for each in names]
+    query, budget = arguments.get("query"), arguments.get("budget", ASK_BUDGET)
+    return ask_many(caches, query, budget, unit=_unit(arguments.get("unit", "section"))).to_json()
+
+
+def _get(root: CacheRoot, arguments: Arguments) -> str:
+    from contextfold.errors import QueryInvalid
+    from contextfold.resolve.relevance.question import line_range
+    from contextfold.resolve.root import check_name
+
+    name = check_name(arguments.get("cache"))
+    document_id, section, lines = (arguments.get(key) for key in ("id", "section", "lines"))
+    around, budget = arguments.get("around", 0), arguments.get("budget", GET_BUDGET)
+    if not isinstance(document_id, str) or not isinstance(section, str | None) or not isinstance(lines, str | None):
+        raise QueryInvalid("id, section and lines are texts")
+    if isinstance(around, bool) or not isinstance(around, int) or not 0 <= around <= AROUND_MAX:
+        raise QueryInvalid(f"around is a whole number from 0 to {AROUND_MAX}")
+    try:
+        wanted = line_range(lines) if lines is not None else None
+    except ValueError as problem:
+        raise QueryInvalid(f"lines {problem}") from None
+    return root.cache(name).get(document_id, budget, section=section, lines=wanted, around=around).to_json()
+
+
+def _unit(value: object) -> str:
+    from contextfold.errors import QueryInvalid
+
+    if value not in ("section", "document"):
+        raise QueryInvalid("unit is section or document")
+    return str(value)
+
+
+def _schema(*, optional: Mapping[str, Encodable] | None = None, **properties: Encodable) -> dict[str, Encodable]:
+    """A schema that requires the properties, allows the optional ones, and no others."""
+    schema: dict[str, Encodable] = {"type": "object", "properties": properties | dict(optional or {})}
     if properties:
         schema["required"] = list(properties)
     return schema | {"additionalProperties": False}
 
 
+ASK_BUDGET = 4_000
+GET_BUDGET = 8_000
+AROUND_MAX = 100
 _READS = hints(reads=True, repeatable=True)
 _CACHE: Encodable = {"type": "string", "description": "Path or identifier of a built context cache"}
 
@@ -79,6 +121,44 @@ RESOLVE_TOOLS = (
         _schema(cache=_CACHE),
         _READS,
         _inspect_cache,
+    ),
+    ResolveTool(
+        "context.ask",
+        "find the passages of documents that answer a question, ranked by relevance; better than context.resolve",
+        "Find the sections of documents that answer a question best, within a token budget. Every section comes with "
+        "its place, its text and the terms it was chosen for. Ask in words, as you would ask a colleague.",
+        _schema(
+            query={"type": "string", "description": "The question"},
+            optional={
+                "cache": {"type": "string", "description": "A cache's name; all caches if absent"},
+                "budget": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "description": "Maximum tokens of the answer, 4000 if absent",
+                },
+                "unit": {"type": "string", "enum": ["section", "document"], "description": "What is chosen"},
+            },
+        ),
+        _READS,
+        _ask,
+    ),
+    ResolveTool(
+        "context.get",
+        "read a document that context.ask has named, or a part of it",
+        "Read a document of a cache: all of it, the section below a heading, or some lines, with neighbouring sections "
+        "if wanted, within a token budget.",
+        _schema(
+            cache=_CACHE,
+            id={"type": "string", "description": "The document's id, as context.ask gives it"},
+            optional={
+                "section": {"type": "string", "description": "A heading"},
+                "lines": {"type": "string", "description": "A range of lines, such as 40-58"},
+                "around": {"type": "integer", "minimum": 0, "description": "Neighbouring sections to add on each side"},
+                "budget": {"type": "integer", "minimum": 0, "description": "Maximum tokens, 8000 if absent"},
+            },
+        ),
+        _READS,
+        _get,
     ),
 )
 

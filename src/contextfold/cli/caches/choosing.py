@@ -1,0 +1,74 @@
+"""Which caches a command is about: those that are named, all below a root, or the nearest one."""
+
+from __future__ import annotations
+
+import os
+
+from contextfold.cli.parse import UsageError, Values
+from contextfold.errors import BudgetInvalid, CacheMissing
+from contextfold.resolve.manifest import MANIFEST_FILE
+from contextfold.resolve.service import Cache
+
+DEFAULT_BUDGET = 4_000
+DEFAULT_CACHE = ".context-cache"
+CACHES_MAX = 64
+THOUSAND = 1_000
+
+
+def chosen_caches(values: Values) -> list[tuple[str, Cache]]:
+    """Each cache with the name that stands before its ids; a single cache needs no name."""
+    paths = list(values.every("cache"))
+    if "cache-root" in values:
+        root = values["cache-root"]
+        try:
+            found = sorted(name for name in os.listdir(root) if _is_cache(os.path.join(root, name)))
+        except OSError as problem:
+            raise CacheMissing(f"{root} cannot be read: {problem.strerror}") from problem
+        if not found:
+            raise CacheMissing(f"there is no cache in {root}; `context build DIR --cache {root}/NAME` makes one")
+        paths += [os.path.join(root, name) for name in found]
+    if not paths:
+        paths = [nearest_cache(os.getcwd())]
+    if len(paths) > CACHES_MAX:
+        raise UsageError(f"at most {CACHES_MAX} caches can be asked at once")
+    if len(paths) == 1:
+        return [("", Cache(paths[0]))]
+    names = [_name(path) for path in paths]
+    if len(set(names)) != len(names):
+        raise UsageError("two of the caches have the same name; ask them one by one")
+    return [(name, Cache(path)) for name, path in zip(names, paths, strict=True)]
+
+
+def nearest_cache(folder: str) -> str:
+    """The default cache of a folder or of the nearest one above it."""
+    above, at = None, folder
+    while at != above:
+        candidate = os.path.join(at, DEFAULT_CACHE)
+        if _is_cache(candidate):
+            return candidate
+        above, at = at, os.path.dirname(at)
+    raise CacheMissing(
+        f"no {DEFAULT_CACHE} in {folder} or above; make one with `context build DIR`, or name one with --cache"
+    )
+
+
+def budget_for_people(text: str | None) -> int:
+    """A budget as people write it: 4000, 4,000 or 4k."""
+    if text is None:
+        return DEFAULT_BUDGET
+    digits = text.replace(",", "").replace("_", "").lower()
+    scale = THOUSAND if digits.endswith("k") else 1
+    digits = digits.removesuffix("k")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > len(str(2**63)):
+        raise BudgetInvalid(f"{text!r} is not a number of tokens; write 4000 or 4k")
+    return int(digits) * scale
+
+
+def _is_cache(path: str) -> bool:
+    return os.path.isfile(os.path.join(path, MANIFEST_FILE))
+
+
+def _name(path: str) -> str:
+    """The folder's name; for a default cache that of the folder around it."""
+    folder, name = os.path.split(os.path.abspath(path))
+    return os.path.basename(folder) if name == DEFAULT_CACHE else name
