@@ -91,9 +91,9 @@ class CacheRoot:
             raise storage_failed("cannot list", self.path, problem) from problem
         return tuple(ListedCache(name.decode(), self._has_manifest(name)) for name in names if _can_be_asked_for(name))
 
-    def names(self) -> list[str]:
+    def names(self) -> tuple[str, ...]:
         """The names of all caches, for a question to all of them; CacheMissing if there is none."""
-        names = [listed.path for listed in self.list() if listed.has_manifest]
+        names = tuple(listed.path for listed in self.list() if listed.has_manifest)
         if not names:
             raise CacheMissing("there is no cache below the root")
         if len(names) > ASKED_TOGETHER_MAX:

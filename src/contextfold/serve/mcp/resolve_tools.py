@@ -45,7 +45,7 @@ def _ask(root: CacheRoot, arguments: Arguments) -> str:
     from contextfold.resolve.service import ask_many
 
     name = arguments.get("cache")
-    names = [check_name(name)] if name is not None else root.names()
+    names = (check_name(name),) if name is not None else root.names()
     caches = [("" if len(names) == 1 else each, root.cache(each)) for each in names]
     query, budget = arguments.get("query"), arguments.get("budget", ASK_BUDGET)
     return ask_many(caches, query, budget, unit=_unit(arguments.get("unit", "section"))).to_json()
@@ -134,7 +134,7 @@ RESOLVE_TOOLS = (
                 "budget": {
                     "type": "integer",
                     "minimum": 0,
-                    "description": "Maximum tokens of the answer, 4000 if absent",
+                    "description": "Maximum tokens, 4000 if absent",
                 },
                 "unit": {"type": "string", "enum": ["section", "document"], "description": "What is chosen"},
             },
