@@ -98,7 +98,7 @@ class Patient(Daemon):
     """`context serve` as it is, but at its end it waits for the collector however busy this machine is."""
 
     def start(self) -> None:
-        script = f"from contextfold.serve import tracing; tracing.CLOSE_S = {ANSWER_TIMEOUT_S}; {COMMAND_LINE}"
+        script = f"from contextfold.serve.ops import tracing; tracing.CLOSE_S = {ANSWER_TIMEOUT_S}; {COMMAND_LINE}"
         self._argv[:1] = [sys.executable, "-c", script]
         super().start()
 
