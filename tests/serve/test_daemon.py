@@ -258,7 +258,7 @@ class TestTheLog:
         request, failed = running.log()[1:3]
         assert request.items() >= {"method": "POST", "route": "/echo/{name}", "status": 200, "level": "info"}.items()
         assert failed["exception"] == "ValueError"
-        assert failed["raised_at"].startswith("serve/edge.py:")
+        assert failed["raised_at"].startswith("http/edge.py:")
 
     @covers("folding.md#errors")
     def test_an_exception_becomes_json_that_says_nothing_of_it(self, running: Daemon) -> None:

@@ -4,7 +4,7 @@ The fork has the arguments, environment, output and signals that it is given, an
 installed command. A test whose subject is the start itself starts the command instead.
 
 Run as a program, this file is the process that forks. It reads requests from a socket: one JSON object each, with the
-descriptors of standard output, standard error and of a pipe that the exit status is written to.
+descriptors of standard input, output and error and of a pipe that the exit status is written to.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import importlib
 import json
 import os
 import pkgutil
-import runpy
 import select
 import signal
 import socket
@@ -22,6 +21,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -77,7 +77,10 @@ class Forker:
         self._environment = dict(os.environ)
         with theirs:
             argv = [sys.executable, __file__, str(theirs.fileno())]
-            self._process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            # In a session of its own, so that a signal to the group of the tests does not end it.
+            self._process = subprocess.Popen(
+                argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+            )
 
     def can_start(self, env: Mapping[str, str]) -> bool:
         return all(
@@ -86,30 +89,38 @@ class Forker:
             if name.startswith(INTERPRETERS_OWN)
         )
 
-    def start(self, argv: Sequence[str], env: Mapping[str, str], stderr: int, script: str = "") -> Forked:
-        """Run the `context` command, or a script, with these arguments."""
+    def start(self, argv: Sequence[str], env: Mapping[str, str], stderr: int) -> Forked:
+        """Run the `context` command with these arguments."""
         out, their_out = os.pipe()
         status, their_status = os.pipe()
-        request = {"argv": list(argv), "env": dict(env), "cwd": os.getcwd(), "script": script}
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        request = {"argv": list(argv), "env": dict(env), "cwd": os.getcwd()}
         try:
-            socket.send_fds(self._socket, [json.dumps(request).encode()], [their_out, stderr, their_status])
+            given = [nothing, their_out, stderr, their_status]
+            socket.send_fds(self._socket, [json.dumps(request).encode()], given)
         finally:
-            os.close(their_out)
-            os.close(their_status)
+            for descriptor in (nothing, their_out, their_status):
+                os.close(descriptor)
         pid = json.loads(self._socket.recv(REQUEST_MAX_BYTES))["pid"]
         return Forked(pid, os.fdopen(out, "rb"), status)
 
-    def run(self, argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, argv: Sequence[str], timeout_s: float, *, env: Mapping[str, str] = os.environ
+    ) -> subprocess.CompletedProcess[bytes]:
         """Run the `context` command to its end."""
         with tempfile.TemporaryFile() as errors:
-            running = self.start(argv, os.environ, errors.fileno())
+            running = self.start(argv, env, errors.fileno())
+            # A process that hangs is killed, and then its output ends.
+            impatience = threading.Timer(timeout_s, running.kill)
+            impatience.start()
             try:
                 with running.stdout:
-                    code, out = running.wait(timeout_s), running.stdout.read()
+                    out = running.stdout.read()
+                code = running.wait(timeout_s)
             finally:
-                running.kill()
+                impatience.cancel()
             errors.seek(0)
-            return subprocess.CompletedProcess(argv, code, out.decode(), errors.read().decode())
+            return subprocess.CompletedProcess(argv, code, out, errors.read())
 
     def close(self) -> None:
         """End it and whatever it has started."""
@@ -146,26 +157,26 @@ def _serve(control: socket.socket) -> dict[str, Any]:
             _reap(statuses)
         if control not in ready:
             continue
-        told, descriptors, _, _ = socket.recv_fds(control, REQUEST_MAX_BYTES, 3)
+        told, descriptors, _, _ = socket.recv_fds(control, REQUEST_MAX_BYTES, 4)
         if not told:
             for pid in statuses:
                 os.kill(pid, signal.SIGKILL)
             sys.exit()
-        out, err, status = descriptors
+        standard, status = descriptors[:3], descriptors[3]
         pid = os.fork()
         if pid:
             statuses[pid] = status
-            os.close(out)
-            os.close(err)
+            for descriptor in standard:
+                os.close(descriptor)
             control.send(json.dumps({"pid": pid}).encode())
             continue
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.dup2(out, 1)
-        os.dup2(err, 2)
+        for number, descriptor in enumerate(standard):
+            os.dup2(descriptor, number)
         control.close()
-        for descriptor in (out, err, status, woken, wake, *statuses.values()):
+        for descriptor in (*standard, status, woken, wake, *statuses.values()):
             os.close(descriptor)
         request: dict[str, Any] = json.loads(told)
         return request
@@ -203,11 +214,7 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv = request["argv"]
-    if request["script"]:
-        sys.path.insert(0, os.path.dirname(request["script"]))
-        runpy.run_path(request["script"], run_name="__main__")
-    else:
-        run()
+    run()
 
 
 if __name__ == "__main__":

@@ -36,8 +36,8 @@ def refused(store: str, *argv: str) -> str:
     """What a start that must not succeed says."""
     words = [str(COMMAND), "serve", "--port", "0", "--store", store, *argv]
     done = forker().run(words, WAIT_S)
-    assert (done.returncode, done.stdout) == (5, ""), done.stderr
-    told = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (5, b""), done.stderr
+    told = done.stderr.decode().splitlines()
     assert told[-2] == "error: State store is unavailable"
     return told[-1].removeprefix("reason: ")
 
