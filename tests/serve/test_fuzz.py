@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.serve.wire import INITIALIZE, MODERN_META, RESOLVE, Server, call, modern, request
 from tests.support.clauses import covers
+from tests.support.daemon import RPC, Daemon, Http
 from tests.support.jsonrpc_rules import due_answers, faults_in
 from tests.support.machine import times
 
@@ -152,3 +153,20 @@ def test_before_the_handshake_too(root: Path) -> None:
                 assert faults_in(answer) == []
                 assert answer["id"] == request_id
             assert server.process.wait(timeout=60) == 0
+
+
+def test_over_http_too(tmp_path: Path) -> None:
+    chance = random.Random(SEED + 2)
+    running = Daemon(tmp_path)
+    http = Http(running.port)
+    for _ in range(times(400, 20_000)):
+        line = chance.choice((structured, damaged, noise))(chance)[:-1]
+        reply = http.ask("POST", "/mcp", line, RPC)
+        due = due_answers(line + b"\n") if line.strip() else [None]
+        if reply.status == 202:
+            assert due == []
+        else:
+            assert faults_in(reply.json) == []
+            assert [reply.json["id"]] == due
+    http.close()
+    assert running.stop() == 0
