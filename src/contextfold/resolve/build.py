@@ -175,7 +175,7 @@ def run_build(request: BuildRequest, progress: Progress) -> BuildReport:
         raise StorageFailed(
             f"{shown(cache)} holds the sources {shown(sources)}, which replacing it would delete; choose another path"
         )
-    with Staging(cache, force=request.may_replace(previous_cache(cache))) as staging:
+    with Staging(cache, force=request.force or request.may_replace(previous_cache(cache))) as staging:
         previous = previous_cache(staging.target)  # again: from here on nobody else replaces it
         rules = request.chosen_rules(previous)
         before = survey(sources, rules, cache=cache)
