@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from contextfold.cli.command import Command as Command
-from contextfold.cli.command import Option as Option
+from contextfold.cli.command import Command, Option
 from contextfold.cli.document_commands import DOCUMENT_COMMANDS
 
 DESCRIPTION = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from contextfold.cli.commands import COMMANDS, DESCRIPTION, EXIT_CODES, FIRST_STEPS, Command, Option
+from contextfold.cli.command import Command, Option
+from contextfold.cli.commands import COMMANDS, DESCRIPTION, EXIT_CODES, FIRST_STEPS
 
 COLUMN = 22
 WIDTH = 100

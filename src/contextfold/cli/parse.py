@@ -6,7 +6,8 @@ keeps it to what this command line needs. A value may begin with a dash: a query
 
 from __future__ import annotations
 
-from contextfold.cli.commands import COMMANDS, Command, Option
+from contextfold.cli.command import Command, Option
+from contextfold.cli.commands import COMMANDS
 from contextfold.record import Record
 
 TYPE_CHECKING = False
