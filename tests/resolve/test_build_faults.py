@@ -97,7 +97,7 @@ class TestFailures:
     def test_a_source_that_changes_while_it_is_read_fails_the_build(
         self, sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from contextfold.resolve import build
+        from contextfold.resolve import cache_writer
 
         changes = {
             "grows": lambda: (sources / "deployment.md").write_text("more than before"),
@@ -105,16 +105,16 @@ class TestFailures:
             "vanishes": (sources / "notes" / "empty.md").unlink,
         }
         for name, change in changes.items():
-            real = build._Build.write_manifest
+            real = cache_writer.CacheWriter.write_manifest
 
             def write_manifest(
-                self: build._Build, created_at: str, change: object = change, real: object = real
+                self: cache_writer.CacheWriter, created_at: str, change: object = change, real: object = real
             ) -> object:
                 change()  # type: ignore[operator]
                 return real(self, created_at)  # type: ignore[operator]
 
             with monkeypatch.context() as patch:
-                patch.setattr(build._Build, "write_manifest", write_manifest)
+                patch.setattr(cache_writer.CacheWriter, "write_manifest", write_manifest)
                 ran = call("build", "--sources", sources, "--cache", tmp_path / "c")
             assert ran.code == 6, name
             assert "changed while" in ran.err

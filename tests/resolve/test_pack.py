@@ -118,9 +118,9 @@ def test_a_file_written_in_the_same_tick_as_the_record_is_never_trusted(
     sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A clock that stands still while build looks at it: every file might yet change without a trace."""
-    from contextfold.resolve import build
+    from contextfold.resolve import cache_writer
 
-    monkeypatch.setattr(build._Build, "_clock_after", lambda _build, seen: min(seen[1::4]))
+    monkeypatch.setattr(cache_writer.CacheWriter, "_clock_after", lambda _build, seen: min(seen[1::4]))
     assert call("build", "--sources", sources, "--cache", tmp_path / "c").code == 0
     assert not is_as_built(tmp_path / "c")
     assert call("resolve", "--cache", tmp_path / "c", "--query", "guide", "--budget", 4000).code == 0
@@ -213,14 +213,14 @@ def test_where_ctime_can_be_set_nothing_is_trusted(
 def test_a_file_that_cannot_be_looked_at_is_never_recorded_as_trusted(
     sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from contextfold.resolve import build
+    from contextfold.resolve import cache_writer
     from contextfold.resolve.pack import ABSENT
 
     def blind(_prefix: bytes, files: list[bytes]) -> array[int]:
         return array("q", [*ABSENT] * len(files))
 
     with monkeypatch.context() as patch:
-        patch.setattr(build, "fingerprints", blind)
+        patch.setattr(cache_writer, "fingerprints", blind)
         assert call("build", "--sources", sources, "--cache", tmp_path / "c").code == 0
     (tmp_path / "c" / "documents" / "19835fc46fd4.json").unlink()
     assert call("resolve", "--cache", tmp_path / "c", "--query", "security", "--budget", 7).code == 5

@@ -49,20 +49,11 @@ class PreviousCache:
         self.path = path
         self.manifest = manifest
         self._folder = CacheFolder(path)
-        self._entries = {entry.id: entry for entry in manifest.entries}
-        self._pack = self._usable_pack()
-        self._segment_of_first = self._segments()
-        self._sources = self._read_sources()
-        self._untouched_files = self._fingerprints()
 
     @property
     def rules(self) -> DocumentRules | None:
         """The rules that chose its documents; None if they cannot be understood."""
         return rules_in(self.manifest.build_options)
-
-    @property
-    def pack(self) -> Pack | None:
-        return self._pack
 
     @cached_property
     def relevance(self) -> IndexView | None:
@@ -85,7 +76,7 @@ class PreviousCache:
 
     def is_untouched(self) -> bool:
         """Whether it is complete and every file is as its build wrote it."""
-        return self._pack is not None and self._folder.is_as_built(self._pack) and self.relevance is not None
+        return self.pack is not None and self._folder.is_as_built(self.pack) and self.relevance is not None
 
     def converted(self, name: str, raw_version: str) -> bytes | None:
         """The text that is stored of a file with these bytes, if it is this cache that stores it."""
@@ -132,7 +123,7 @@ class PreviousCache:
 
         `versions` has the digests of all documents in a row.
         """
-        pack = self._pack
+        pack = self.pack
         if pack is None:
             return None
         segment = self._segment_of_first.get((ids[number], versions[_digests(number, number + 1)]))
@@ -149,14 +140,21 @@ class PreviousCache:
     def read_postings(self, offset: int, length: int) -> bytes:
         return read_part(os.path.join(self.path, POSTINGS_FILE.encode()), offset, length)
 
-    def _usable_pack(self) -> Pack | None:
+    @cached_property
+    def _entries(self) -> dict[str, Entry]:
+        return {entry.id: entry for entry in self.manifest.entries}
+
+    @cached_property
+    def pack(self) -> Pack | None:
+        """Its packed index, if segments can be taken over from it."""
         pack = self._folder.pack()
         if pack is None or pack.segmentation != SEGMENTATION or not pack.describes(self.manifest.entries):
             return None
         return pack
 
-    def _segments(self) -> dict[tuple[bytes, bytes], int]:
-        pack = self._pack
+    @cached_property
+    def _segment_of_first(self) -> dict[tuple[bytes, bytes], int]:
+        pack = self.pack
         if pack is None:
             return {}
         firsts = {}
@@ -166,20 +164,22 @@ class PreviousCache:
                 firsts[pack.ids[at], pack.versions[_digests(at, at + 1)]] = number
         return firsts
 
-    def _fingerprints(self) -> dict[str, tuple[int, int, int]]:
+    @cached_property
+    def _untouched_files(self) -> dict[str, tuple[int, int, int]]:
         """Size, mtime and inode of each document's file that is as its build wrote it."""
-        if self._pack is None or not CAN_LINK or not self._folder.documents_are_in_a_folder():
+        if self.pack is None or not CAN_LINK or not self._folder.documents_are_in_a_folder():
             return {}
-        seen = fingerprints(os.path.join(self.path, b""), self._pack.files)
-        changed = set(self._pack.changed_since(seen))
+        seen = fingerprints(os.path.join(self.path, b""), self.pack.files)
+        changed = set(self.pack.changed_since(seen))
         sizes, mtimes, inodes = seen[0::4], seen[1::4], seen[3::4]
         return {
             file.decode(): (sizes[number], mtimes[number], inodes[number])
-            for number, file in enumerate(self._pack.files)
+            for number, file in enumerate(self.pack.files)
             if number not in changed
         }
 
-    def _read_sources(self) -> SourceRecords | None:
+    @cached_property
+    def _sources(self) -> SourceRecords | None:
         path = os.path.join(self.path, SOURCES_FILE.encode())
         try:
             if not is_folder(os.path.join(self.path, PACK_FOLDER.encode())):

@@ -1,0 +1,316 @@
+"""A new cache while it grows in a staging folder: documents, manifest, packed index. Knows no sources."""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from contextfold.common import signals
+from contextfold.common.canonical import HASH_PREFIX, Encodable, Malformed
+from contextfold.common.text import count_words
+from contextfold.common.token_counter import tokens_of
+from contextfold.errors import StorageFailed
+from contextfold.resolve import pack as packs
+from contextfold.resolve.document import Document, decode_document
+from contextfold.resolve.files import (
+    FileAbsent,
+    NotRegular,
+    fingerprints,
+    make_durable,
+    read_regular,
+    shown,
+    storage_failed,
+    write_new,
+)
+from contextfold.resolve.manifest import (
+    DOCUMENTS_FOLDER,
+    INDEX_FILE,
+    MANIFEST_FILE,
+    Entry,
+    FileNames,
+    Manifest,
+    make_manifest,
+)
+from contextfold.resolve.rebuild.previous import SOURCES_FILE, PreviousCache, SourceRecords
+from contextfold.resolve.relevance.index_head import HEAD_FILE, RELEVANCE_FILES
+from contextfold.resolve.relevance.index_writer import IndexWriter
+from contextfold.resolve.replace import Staging
+
+CLOCK_TICK_S = 0.002
+CLOCK_TICKS = 1500  # three seconds: the coarsest file systems count in two
+NEVER_NS = -(2**63)  # older than any timestamp
+TIMESTAMPS_TELL = os.name == "posix"  # elsewhere ctime is the time of creation, which no change moves
+# Of a cache inside the folder that it is made of: keeps git from listing it. It is no part of the cache.
+HIDING_FILE = ".gitignore"
+HIDING_TEXT = b"*\n"
+
+_TABLE = os.path.basename(packs.TABLE_FILE)
+_NEW_TABLE = _TABLE + ".new"
+
+Progress = Callable[[int, int], None]
+
+
+class CacheWriter:
+    """The new cache while it grows in the staging folder."""
+
+    def __init__(
+        self,
+        folder: bytes,
+        previous: PreviousCache | None = None,
+        build_options: Mapping[str, Encodable] | None = None,
+        *,
+        always_new: bool = True,
+        hidden: bool = False,
+    ) -> None:
+        self._always_new = always_new
+        self._prefix = folder + b"/"
+        self._previous = previous
+        self._build_options = build_options
+        self._files = [HIDING_FILE] if hidden else []  # that were written so far
+        self.entries: list[Entry] = []
+        self._renamed: dict[str, str] = {}  # id -> path, where they differ
+        self._to_link: dict[str, Entry] = {}  # by file: documents that the cache before has in a file of this name
+        self._postings = packs.PostingsBuilder()
+        self._tokens: array[int] = array("Q")
+        self._total_words: array[int] = array("Q")
+        self.content_bytes = 0
+        self.reused = 0
+        if hidden:
+            write_new(self._path(HIDING_FILE), HIDING_TEXT)
+        for name in (DOCUMENTS_FOLDER, packs.PACK_FOLDER):
+            try:
+                os.mkdir(self._path(name))
+            except OSError as problem:
+                raise storage_failed("cannot make", self._path(name), problem) from problem
+        self._relevance = IndexWriter(self._prefix, previous=previous.relevance if previous else None)
+
+    def _path(self, file: str) -> bytes:
+        return self._prefix + file.encode()
+
+    def write_documents(self, documents: Iterable[Document | None], total: int, progress: Progress) -> None:
+        """Write every document, and the postings of all of them unless the cache before has some to take over."""
+        names = FileNames()
+        postings_path = self._path(packs.POSTINGS_FILE)
+        try:
+            with open(postings_path, "xb") as postings:
+                for number, document in enumerate(documents):
+                    progress(number, total)
+                    if document is None:
+                        continue
+                    entry = Entry(document.id, document.version, names.next_for(document.version))
+                    self.entries.append(entry)
+                    if document.source != document.id:
+                        self._renamed[document.id] = document.source
+                    if self._previous is not None and self._previous.has_file(entry, document.source):
+                        self._to_link[entry.file] = entry
+                    else:
+                        self._write_document(entry.file, document)
+                    self.content_bytes += len(document.content)
+                    if self._previous is None:
+                        postings.writelines(self._note(entry, document.content))
+                        self._relevance.add(document)
+                    else:
+                        self._relevance.add(document, reused=self._previous.relevance_number(entry, document.source))
+                if self._previous is not None and not self.is_what_was_there():
+                    postings.writelines(self._noted_with(self._previous))
+                postings.writelines(self._postings.finish())
+            self._relevance.finish()
+        except OSError as problem:
+            raise storage_failed("cannot write", postings_path, problem) from problem
+        progress(total, total)
+
+    def _write_document(self, file: str, document: Document) -> None:
+        write_new(self._path(file), document.to_json())
+        self._files.append(file)
+
+    def is_what_was_there(self) -> bool:
+        """Whether the cache before has the same documents and options, and is complete and untouched."""
+        previous = self._previous
+        return (
+            previous is not None
+            and not self._always_new
+            and tuple(self.entries) == previous.manifest.entries
+            and self._build_options == previous.manifest.build_options
+            and previous.is_untouched()
+        )
+
+    def _note(self, entry: Entry, content: bytes) -> Iterator[bytes]:
+        """Keep what the pack will say of a document; gives the postings that are ready to be written."""
+        counts = count_words(content)
+        self._tokens.append(tokens_of(len(content)))
+        self._total_words.append(sum(counts.values()))
+        return self._postings.add(_digest(entry), counts)
+
+    def _noted_with(self, previous: PreviousCache) -> Iterator[bytes]:
+        """The postings of all documents: whole segments of the cache before, and whatever else is to be counted."""
+        ids = [entry.id.encode() for entry in self.entries]
+        versions = b"".join(map(_digest, self.entries))
+        number = 0
+        while number < len(ids):
+            segment = previous.segment_at(number, ids, versions) if self._postings.is_between_segments else None
+            taken = self._take_over(previous, segment) if segment is not None else None
+            if taken is None:
+                yield from self._note(self.entries[number], self.content_of(number))
+                number += 1
+            else:
+                yield from taken
+                number = len(self._tokens)
+
+    def _take_over(self, previous: PreviousCache, segment: int) -> list[bytes] | None:
+        """The blocks of a segment of the cache before; None if they are damaged."""
+        pack = previous.pack
+        assert pack is not None
+        try:
+            blocks = self._postings.adopt(pack, segment, previous.read_postings)
+        except Malformed:
+            return None
+        first, length = pack.segments[segment].first_document, pack.segment_length(segment)
+        self._tokens.extend(pack.tokens[first : first + length])
+        self._total_words.extend(pack.total_words[first : first + length])
+        self.reused += length
+        return blocks
+
+    def content_of(self, number: int) -> bytes:
+        """The content of a document that was written or is to be linked, read back and checked."""
+        entry = self.entries[number]
+        if entry.file in self._to_link:
+            return self._document_before(entry).content
+        try:
+            document = decode_document(read_regular(self._path(entry.file)))
+        except (FileAbsent, NotRegular, Malformed):
+            raise _changed_meanwhile(self._path(entry.file)) from None
+        if document.version != entry.version:
+            raise _changed_meanwhile(self._path(entry.file))
+        return document.content
+
+    def _document_before(self, entry: Entry) -> Document:
+        assert self._previous is not None
+        document = self._previous.document(entry)
+        if document is None:
+            raise _changed_meanwhile(self._previous.path)
+        return document
+
+    def write_manifest(self, created_at: str) -> Manifest:
+        manifest = make_manifest(self.entries, created_at, self._build_options)
+        write_new(self._path(MANIFEST_FILE), manifest.to_json())
+        write_new(self._path(INDEX_FILE), manifest.index_json())
+        return manifest
+
+    def write_source_records(self, raw_versions: dict[str, str]) -> None:
+        """What the next build needs to know of the files, and the documents do not say."""
+        if raw_versions or self._renamed:
+            write_new(self._path(SOURCES_FILE), SourceRecords(self._renamed, raw_versions).to_bytes())
+            self._files.append(SOURCES_FILE)
+
+    def put_in_place(self, manifest: Manifest, staging: Staging) -> None:
+        """Finish the cache, and have it replace the one before.
+
+        Unchanged documents get a second name here, as late as possible, because that changes the ctime of their files:
+        until the build is done, the cache before could not vouch for them. When the cache before is removed it changes
+        once more, and so the table is written again at the end. Killed before that, the new cache is complete and
+        correct, but slow to read until the next build.
+        """
+        self._link_documents()
+        table, recorded_at_ns = self._table(manifest)
+        write_new(self._path(packs.TABLE_FILE), table)
+        self._relevance.write_head(manifest.cache_version, recorded_at_ns)
+        self._make_durable()
+        pack_folder = os.open(self._path(packs.PACK_FOLDER), os.O_RDONLY) if self._to_link else None
+        try:
+            with signals.held_back():
+                staging.commit()
+                if pack_folder is not None:
+                    self._prefix = os.path.join(staging.target, b"")
+                    self._record_files_again(manifest, pack_folder)
+        finally:
+            if pack_folder is not None:
+                os.close(pack_folder)
+
+    def _link_documents(self) -> None:
+        """Take over the files of unchanged documents; where that is not possible, write them."""
+        for file, entry in list(self._to_link.items()):
+            assert self._previous is not None
+            if not self._previous.link(file, self._path(file)):
+                self._write_document(file, self._document_before(entry))
+                del self._to_link[file]
+
+    def _record_files_again(self, manifest: Manifest, pack_folder: int) -> None:
+        """Replace the table. Through a descriptor, because another build may have replaced the whole cache already."""
+        try:
+            table, _ = self._table(manifest)
+            made = os.open(_NEW_TABLE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=pack_folder)
+            try:
+                rest = memoryview(table)
+                while rest:
+                    rest = rest[os.write(made, rest) :]
+                os.fsync(made)
+            finally:
+                os.close(made)
+            os.rename(_NEW_TABLE, _TABLE, src_dir_fd=pack_folder, dst_dir_fd=pack_folder)
+        except (OSError, StorageFailed):
+            pass  # the cache is complete without it
+
+    def _table(self, manifest: Manifest) -> tuple[bytes, int]:
+        """The table of the packed index, and when it was recorded. All other files must have been written before."""
+        files = [entry.file.encode() for entry in manifest.entries]
+        derived = [file.encode() for file in RELEVANCE_FILES]
+        recorded_at_ns = self._clock_after(fingerprints(self._prefix, [*packs.FRAME, *derived, *files]))
+        settled = packs.older_than(recorded_at_ns, fingerprints(self._prefix, [*packs.FRAME, *files]))
+        frame_length = len(packs.FRAME) * packs.FINGERPRINT_FIELDS
+        pack = packs.Pack(
+            frame=settled[:frame_length],
+            fingerprints=settled[frame_length:],
+            tokens=self._tokens,
+            total_words=self._total_words,
+            files=files,
+            ids=[entry.id.encode() for entry in manifest.entries],
+            versions=b"".join(map(_digest, manifest.entries)),
+            segments=self._postings.segments,
+            blocks=self._postings.blocks,
+            first_terms=self._postings.first_terms,
+        )
+        return pack.to_bytes(), recorded_at_ns
+
+    def _make_durable(self) -> None:
+        derived = [packs.POSTINGS_FILE, packs.TABLE_FILE, *RELEVANCE_FILES, HEAD_FILE]
+        files = [*self._files, *derived, MANIFEST_FILE, INDEX_FILE]
+        make_durable(self._prefix, [*files, packs.PACK_FOLDER, DOCUMENTS_FOLDER])
+
+    def _clock_after(self, seen: array[int]) -> int:
+        """A time of the file system's own clock, later than all timestamps seen if waiting for its next tick can do it.
+
+        A file that changes after this moment gets a timestamp that differs from the one recorded for it.
+        """
+        newest = max(seen[1::4] + seen[2::4], default=0)
+        probe = self._path(packs.CLOCK_FILE)
+        try:
+            with open(probe, "xb"):
+                pass
+            for _ in range(CLOCK_TICKS):
+                os.utime(probe)
+                now_ns = os.lstat(probe).st_mtime_ns
+                if now_ns > newest:
+                    break
+                time.sleep(CLOCK_TICK_S)
+            tells = TIMESTAMPS_TELL and _ctime_stays(probe)
+            os.unlink(probe)
+        except OSError as problem:
+            raise storage_failed("cannot write", probe, problem) from problem
+        return now_ns if tells else NEVER_NS
+
+
+def _ctime_stays(probe: bytes) -> bool:
+    """Whether ctime is the system's own record of a change, not a copy of what a program may set."""
+    before_ns = os.lstat(probe).st_ctime_ns
+    os.utime(probe, ns=(0, 0))
+    return os.lstat(probe).st_ctime_ns >= before_ns
+
+
+def _changed_meanwhile(path: bytes) -> StorageFailed:
+    return StorageFailed(f"{shown(path)} changed while the cache was built; run the build again")
+
+
+def _digest(entry: Entry) -> bytes:
+    return bytes.fromhex(entry.version.removeprefix(HASH_PREFIX))
