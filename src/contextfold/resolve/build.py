@@ -55,7 +55,10 @@ def build(sources: bytes, cache: bytes, *, force: bool, created_at: str, progres
     with Staging(cache, force=force) as staging:
         found = survey(sources)
         work = _Build(staging.path)
-        work.write_documents(found, progress)
+        try:
+            work.write_documents(found, progress)
+        finally:
+            work.close()
         manifest = work.write_manifest(created_at)
         work.write_pack(manifest)
         work.make_durable()
@@ -115,6 +118,9 @@ class _Build:
         self._total_words.append(sum(counts.values()))
         self.content_bytes += len(content)
         return self._postings.add(counts)
+
+    def close(self) -> None:
+        self._relevance.abandon()
 
     def write_manifest(self, created_at: str) -> Manifest:
         manifest = make_manifest(self._entries, created_at)
