@@ -200,7 +200,8 @@ class TestWhatMayBeReplaced:
     @covers("resolve.md#packed-index")
     def test_only_the_contracts_files_and_the_pack_lie_in_a_cache(self, cache: Path) -> None:
         assert sorted(os.listdir(cache)) == ["documents", "index.json", "manifest.json", "pack"]
-        assert sorted(os.listdir(cache / "pack")) == ["postings", "table"]
+        relevance = ["relevance-contents", "relevance-head", "relevance-index"]
+        assert sorted(os.listdir(cache / "pack")) == ["postings", *relevance, "table"]
 
     @covers("resolve.md#cache-version")
     def test_created_at_is_utc_wherever_we_are(self, sources: Path, tmp_path: Path) -> None:

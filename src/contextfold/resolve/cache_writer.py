@@ -116,9 +116,12 @@ class CacheWriter:
                 if self._previous is not None and not self.is_what_was_there():
                     postings.writelines(self._noted_with(self._previous))
                 postings.writelines(self._postings.finish())
-            self._relevance.finish()
+            if not self.is_what_was_there():
+                self._relevance.finish()
         except OSError as problem:
             raise storage_failed("cannot write", postings_path, problem) from problem
+        finally:
+            self._relevance.abandon()
         progress(total, total)
 
     def _write_document(self, file: str, document: Document) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from contextfold.resolve.relevance.sections import outline
 from contextfold.resolve.relevance.words import QUESTION_WORDS, read_token, stem_of, tokens
 
-K1, B = Fraction(3, 2), Fraction(3, 5)
+K1, B = Fraction(7, 5), Fraction(3, 5)
 PAIR_K = 3
 BIT = 1024
 

@@ -112,9 +112,8 @@ def test_every_python_and_hash_seed_gives_the_same_bytes(tmp_path: Path) -> None
         env = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONHASHSEED": str(number), "PYTHONDONTWRITEBYTECODE": "1"}
         argv = [python, "-m", "contextfold", "build", "--sources", tmp_path / "docs", "--cache", cache]
         subprocess.run(argv, env=env, check=True, capture_output=True, timeout=120)
-        answer = subprocess.run(
-            [python, "-c", ASK, cache], env=env, check=True, capture_output=True, timeout=120
-        ).stdout
+        ask = [python, "-c", ASK, cache]
+        asked = subprocess.run(ask, env=env, check=True, capture_output=True, timeout=120)
         seen.add((index_of(cache), (cache / "pack/relevance-contents").read_bytes(), asked.stdout))
     assert len(seen) == 1
 

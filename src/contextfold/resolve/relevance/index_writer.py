@@ -67,7 +67,11 @@ class _HashedFile:
         return FileRecord(self.length, self._digest.hexdigest())
 
     def abandon(self) -> None:
-        self._file.close()
+        """Close the file of a build that failed; what its last bytes could not be written for was reported before."""
+        try:
+            self._file.close()
+        except OSError:
+            pass
 
 
 class IndexWriter:
@@ -115,6 +119,10 @@ class IndexWriter:
         self._rows.add(document.id, version, len(document.content), row)
         self._document_count += 1
         self._document_words += row.words
+
+    def abandon(self) -> None:
+        """Close what is open; for a build that failed, and without effect after `finish`."""
+        self._contents.abandon()
 
     def finish(self) -> IndexHead:
         """Write what is known once all documents are."""

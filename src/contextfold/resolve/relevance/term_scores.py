@@ -1,7 +1,7 @@
 """The arithmetic of relevance: integers only, so that every machine and every Python gives the same scores. Pure.
 
 A term's weight (idf) is log2(2N + 2) - log2(2·df + 1) in 1024ths of a bit. A term that occurs tf times in a text of
-some length scores idf · tf / (tf + K) with K = k1 · (1 - b + b · length / average), k1 = 3/2 and b = 3/5. The fraction
+some length scores idf · tf / (tf + K) with K = k1 · (1 - b + b · length / average), k1 = 7/5 and b = 3/5. The fraction
 is exact and rounded down once.
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 SCALE_BITS = 10
 WORK_BITS = 32  # fractional bits of the numbers that are squared
 
-# K times 10 times the average length: 6 · average + 9 · length. Follows from k1 = 3/2 and b = 3/5.
-TF_FACTOR = 10
-AVERAGE_FACTOR = 6
-LENGTH_FACTOR = 9
+# K times 25 times the average length: 14 · average + 21 · length. Follows from k1 = 7/5 and b = 3/5.
+TF_FACTOR = 25
+AVERAGE_FACTOR = 14
+LENGTH_FACTOR = 21
 # A pair of words in headings has no length to compare with: K is a constant.
 PAIR_K = 3
 

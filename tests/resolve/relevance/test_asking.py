@@ -1,0 +1,182 @@
+"""Questions and answers: the budget is hard, reasons are given, and no input breaks anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextfold import Cache
+from contextfold.errors import BudgetInvalid, CounterMissing, DocumentMissing, QueryInvalid
+from contextfold.resolve.relevance.answer import AskResult
+from contextfold.resolve.relevance.asking import NamedIndex, ask
+from contextfold.resolve.relevance.index_file import MappedIndex
+from contextfold.resolve.relevance.token_estimate import estimate
+from contextfold.resolve.service import ask_many
+from tests.resolve.relevance.indexing import WORDS, built, some_documents, written
+
+DOCUMENTS = {
+    "guides/deploy.md": "# Deploying\n\nHow we ship.\n\n## Roll back\n\nRun the rollback command.\n\n## Canary\n\n"
+    + "Canary releases take a share of traffic.\n\n" * 60,
+    "guides/other.md": "# Other\n\nNothing of interest.\n\n## Roll back\n\nRun the rollback command.\n\n",
+    "guides/copy.md": "# Deploying\n\nHow we ship.\n\n## Roll back\n\nRun the rollback command.\n\n",
+}
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return built(tmp_path, DOCUMENTS)
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> MappedIndex:
+    return written(tmp_path_factory.mktemp("index") / "index", some_documents(11, 25))
+
+
+def test_a_question_in_words_finds_the_section(cache: Cache) -> None:
+    result = cache.ask("how do I roll back a deployment?", 200)
+    first = result.documents[0]
+    assert first.id == "guides/copy.md"
+    assert "Roll back" in {name for section in first.sections for name in section.heading}
+    assert first.sections[0].lines[0] == 1
+
+
+def test_the_answer_has_the_documented_shape(cache: Cache) -> None:
+    answer = json.loads(cache.ask("canary rollback xyzzy", 120).to_json())
+    assert list(answer) == ["documents", "selection"]
+    document = answer["documents"][0]
+    assert list(document) == ["id", "version", "title", "score", "sections", "left_out"]
+    assert list(document["sections"][0]) == ["heading", "lines", "tokens", "score", "content", "why"]
+    assert list(document["sections"][0]["why"][0]) == ["term", "in", "score"]
+    selection = answer["selection"]
+    assert selection["semantics"] == "v1"
+    assert selection["unmatched"] == ["xyzzy"]
+    assert selection["counter"] == "estimate-1"
+    left_out = [entry for found in answer["documents"] for entry in found["left_out"]]
+    assert {entry["reason"] for entry in left_out} <= {"budget", "duplicate"}
+
+
+def test_exact_duplicates_are_given_once(cache: Cache) -> None:
+    result = cache.ask("rollback command", 4000)
+    contents = [section.content for document in result.documents for section in document.sections]
+    assert len(contents) == len(set(contents))
+
+
+def test_nothing_that_matches_means_an_empty_answer_that_says_so(cache: Cache) -> None:
+    result = cache.ask("xyzzy plugh", 4000)
+    assert result.documents == ()
+    assert result.selection.unmatched == ("xyzzy", "plugh")
+    assert result.selection.tokens_used == 0
+    assert "xyzzy" in result.to_text()
+
+
+def test_whole_documents_may_be_asked_for(cache: Cache) -> None:
+    result = cache.ask("rollback command", 100, unit="document")
+    assert [document.sections[0].content for document in result.documents] == [
+        DOCUMENTS[document.id] for document in result.documents
+    ]
+    assert result.documents
+    with pytest.raises(QueryInvalid):
+        cache.ask("rollback", 100, unit="word")
+
+
+def check_budget(result: AskResult, budget: int) -> None:
+    spent = result.selection.tokens_used
+    assert spent <= budget
+    assert sum(section.tokens for document in result.documents for section in document.sections) <= spent
+    if result.documents:
+        known = result._replace(selection=result.selection._replace(unmatched=()))
+        assert estimate(known.to_text()) <= spent
+    for document in result.documents:
+        assert list(document.sections) == sorted(document.sections, key=lambda section: section.lines)
+        for section in document.sections:
+            assert sum(term.score for term in section.why) == section.score > 0
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=6), st.integers(0, 3000))
+def test_the_budget_is_hard_whatever_is_asked(index: MappedIndex, words: list[str], budget: int) -> None:
+    check_budget(ask([NamedIndex("", index)], " ".join(words), budget), budget)
+
+
+@given(st.text(max_size=60), st.sampled_from([0, 1, 40, 10**6]))
+def test_any_text_may_be_asked(index: MappedIndex, query: str, budget: int) -> None:
+    try:
+        query.encode()
+    except UnicodeEncodeError:
+        with pytest.raises(QueryInvalid):
+            ask([NamedIndex("", index)], query, budget)
+    else:
+        check_budget(ask([NamedIndex("", index)], query, budget), budget)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "the of and to",
+        "how do i",
+        "word " * 200_000,
+        " ".join(f"w{number}" for number in range(100_000)),
+        "x" * 1_000_000,
+        "\0\x01\x1b[31m\x7f",
+        "\u202edeploy\u202c שלום العربية",
+        "e\u0301\u0301\u0301 ก็ " + "\u0301" * 5000,
+        "数据库" * 1000,
+    ],
+)
+def test_strange_questions_are_answered(index: MappedIndex, query: str) -> None:
+    check_budget(ask([NamedIndex("", index)], query, 300), 300)
+
+
+def test_bad_arguments_are_typed_errors(cache: Cache) -> None:
+    with pytest.raises(QueryInvalid):
+        cache.ask("\ud800", 5)
+    for budget in (-1, 2**63, True, 1.5, None):
+        with pytest.raises(BudgetInvalid):
+            cache.ask("deploy", budget)  # type: ignore[arg-type]
+    with pytest.raises(CounterMissing):
+        cache.ask("deploy", 5, counter="abacus")
+
+
+def test_an_empty_cache_answers(tmp_path: Path) -> None:
+    assert built(tmp_path, {}).ask("anything", 100).documents == ()
+    assert built(tmp_path, {"empty.md": ""}).ask("empty", 100).documents == ()
+
+
+def test_caches_asked_together_carry_their_names(tmp_path: Path) -> None:
+    one = built(tmp_path / "one", {"a.md": "deploy guide"})
+    two = built(tmp_path / "two", {"a.md": "deploy manual"})
+    result = ask_many([("one", one), ("two", two)], "deploy", 500)
+    assert {document.id for document in result.documents} == {"one:a.md", "two:a.md"}
+    assert result.selection.documents_considered == 2
+
+
+class TestGet:
+    def test_a_document_comes_whole(self, cache: Cache) -> None:
+        result = cache.get("guides/copy.md", 1000)
+        assert "".join(section.content for section in result.document.sections) == DOCUMENTS["guides/copy.md"]
+
+    def test_a_section_comes_by_its_heading_or_breadcrumb(self, cache: Cache) -> None:
+        for name in ("roll back", "Deploying › Roll back"):
+            (section,) = cache.get("guides/deploy.md", 1000, section=name).document.sections
+            assert section.content == "## Roll back\n\nRun the rollback command.\n\n"
+
+    def test_lines_come_with_their_sections_and_neighbours(self, cache: Cache) -> None:
+        (section,) = cache.get("guides/deploy.md", 1000, lines=(6, 6)).document.sections
+        assert section.lines == (5, 8)
+        assert len(cache.get("guides/copy.md", 1000, lines=(6, 6), around=1).document.sections) == 2
+
+    def test_the_budget_is_hard_and_what_is_missing_is_listed(self, cache: Cache) -> None:
+        result = cache.get("guides/deploy.md", 150)
+        assert result.tokens_used <= 150
+        assert result.document.left_out
+
+    def test_what_is_not_there_is_a_typed_error(self, cache: Cache) -> None:
+        with pytest.raises(DocumentMissing):
+            cache.get("nowhere.md", 10)
+        with pytest.raises(DocumentMissing):
+            cache.get("guides/deploy.md", 10, section="nothing")
+        with pytest.raises(DocumentMissing):
+            cache.get("guides/deploy.md", 10, lines=(9000, 9001))

@@ -1,0 +1,109 @@
+"""Words, stems, sections and token estimates."""
+
+from __future__ import annotations
+
+import pytest
+
+from contextfold.resolve.relevance.sections import HARD_SECTION, outline
+from contextfold.resolve.relevance.stemmer import stem
+from contextfold.resolve.relevance.token_estimate import estimate
+from contextfold.resolve.relevance.words import read_token, stem_of, tokens
+
+# Words of each step and exception of the published algorithm, with the stems that its vocabulary gives.
+STEMS = """
+consign consign|consigned consign|consistency consist|consolation consol|knightly knight|knack knack|caresses caress
+ties tie|cries cri|gas gas|gaps gap|kiwis kiwi|feed feed|agreed agre|hopping hop|hoping hope|luxuriated luxuri
+cry cri|by by|say say|happy happi|relational relat|generously generous|communication communic|arsenal arsenal
+skis ski|skies sky|dying die|news news|inning inning|proceed proceed|exceeding exceed|rational ration|electricity electr
+hopefulness hope|formative format|adoption adopt|controlling control|roll roll|falling fall|yyyyy yyyyy|geologist geolog
+deployment deploy|deploying deploy|deployed deploy|running run|indices indic|tokens token|classes class
+""".replace("\n", "|")
+
+
+@pytest.mark.parametrize("pair", [pair for pair in STEMS.split("|") if pair])
+def test_the_stem_is_the_published_one(pair: str) -> None:
+    word, expected = pair.split()
+    assert stem(word) == expected
+
+
+def test_stems_agree_with_another_implementation() -> None:
+    other = pytest.importorskip("snowballstemmer").stemmer("english")
+    words = {word for pair in STEMS.split("|") if pair for word in pair.split()}
+    assert {word: stem(word) for word in words} == {word: other.stemWord(word) for word in words}
+
+
+def test_identifiers_have_parts_and_cjk_has_bigrams() -> None:
+    assert read_token("getHTTPResponse") == (("gethttpresponse",), ("get", "http", "response"))
+    assert read_token("snake_case_name") == (("snake_case_name",), ("snake", "case", "name"))
+    assert read_token("数据库") == (("数据", "据库"), ())
+    assert read_token("The") == ((), ())
+    assert tokens("ΣΊΣΥΦΟΣ don’t 数据库x") == ["ΣΊΣΥΦΟΣ", "don’t", "数据库", "x"]
+    assert read_token("ΣΊΣΥΦΟΣ").words == ("σίσυφος",)
+    assert stem_of("v1") == "v1"
+
+
+def headings(path: str, text: str) -> list[tuple[str, ...]]:
+    return [section.headings for section in outline(path, text).sections]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("a.md", "# One\n\ntext\n\n## Two\n\ntext\n"),
+        ("a.md", "One\n===\n\ntext\n\nTwo\n---\n\ntext\n"),
+        ("a.md", "# One\n\n```\n# not a heading\n```\n\n## Two ##\n\ntext\n"),
+        ("a.html", "<h1>One</h1>\n<p>text</p>\n<h2 id='x'>Two</h2>\ntext\n"),
+        ("a.rst", "One\n===\n\ntext\n\nTwo\n---\n\ntext\n"),
+        ("a.adoc", "= One\n\ntext\n\n== Two\n\n----\n== not a heading\n----\n"),
+        ("a.org", "* One\n\ntext\n\n** Two\n#+begin_src\n* not a heading\n#+end_src\n"),
+    ],
+)
+def test_documents_are_cut_at_headings(path: str, text: str) -> None:
+    assert headings(path, text) == [("One",), ("One", "Two")]
+
+
+def test_code_is_cut_at_definitions_with_their_comments() -> None:
+    text = "import x\n\n# About f.\n@cached\ndef f():\n    pass\n\nclass C:\n    def g(self):\n        pass\n"
+    sections = outline("a.py", text).sections
+    assert [section.headings for section in sections] == [(), ("def f",), ("class C",)]
+    assert text[sections[1].start :].startswith("# About f.")
+
+
+def test_long_sections_are_cut_at_blank_lines() -> None:
+    text = "# One\n\n" + ("word " * 100 + "\n\n") * 10
+    sections = outline("a.md", text).sections
+    assert len(sections) > 2
+    assert all(section.end - section.start < 2500 for section in sections)
+    assert sections[1].first_line == sections[0].last_line + 1
+
+
+@pytest.mark.parametrize("extension", ["md", "rst", "adoc", "org", "py", "c", "ts", "css", "java", "rs"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" * 300_000,
+        "# a b\n" * 5_000,
+        "```\n" + "abc\n\n# x\n" * 5_000,
+        "=" * 50_000,
+        "=\n" * 20_000,
+        "[" * 50_000,
+        "<h1" * 20_000,
+        "---\n" + "a\n" * 20_000,
+        "\n" * 50_000,
+        "pub async " * 10_000,
+        "// a\n" * 10_000 + "class A {\n" * 3_000,
+    ],
+    ids=range(11),
+)
+def test_hostile_texts_are_cut_without_loss(extension: str, text: str) -> None:
+    sections = outline(f"a.{extension}", text).sections
+    assert "".join(text[section.start : section.end] for section in sections) == text
+    assert all(section.end - section.start <= HARD_SECTION for section in sections)
+    assert sections[-1].last_line in (text.count("\n"), text.count("\n") + 1)
+
+
+def test_estimates_are_whole_numbers_that_never_shrink_when_joined() -> None:
+    assert estimate("") == 0
+    assert estimate("deploy") == 1
+    assert estimate("a\n\nb") <= estimate("a\n") + estimate("\nb")
+    assert estimate("数据库同步") == 4
