@@ -277,7 +277,7 @@ SETTINGS = {
             "CONTEXT_NATS_PREFIX",
             "contextfold",
             _nats_prefix,
-            "the first part of streams and subjects on NATS, which keeps installations apart; may be empty",
+            "the first part of streams and subjects on NATS; may be empty",
         ),
         Setting(
             "nats-domain",

@@ -346,9 +346,9 @@ COMMANDS = (
         "store export",
         "write everything that the store holds to a file",
         (
-            "Write all sessions of every owner, live and ended, with their receipts, archive, summaries and left-out",
-            "results to one new file: a backup, or the way to another store. Daemons may keep running. The file",
-            "is compressed if its name ends in .gz. docs/export.md describes the format.",
+            "Write all sessions of every owner, live and ended, with their receipts, archive, summaries and",
+            "left-out results to one new file: a backup, or the way to another store. Daemons may keep running.",
+            "The file is compressed if its name ends in .gz. docs/export.md describes the format.",
         ),
         (
             "context store export backup.jsonl.gz",
