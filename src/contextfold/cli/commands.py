@@ -376,8 +376,8 @@ COMMANDS = (
         "store migrate",
         "replaced by store export and store import",
         (
-            "Removed. Export the one store with `context store export FILE` and import the file into the other with",
-            "`context store import FILE --store STORE`.",
+            "Removed. Export the one store with `context store export FILE` and import the file into the other",
+            "with `context store import FILE --store STORE`.",
         ),
         ("context store export backup.jsonl.gz",),
         (
