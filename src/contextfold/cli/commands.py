@@ -593,9 +593,9 @@ COMMANDS = (
         "store export",
         "write everything that the store holds to a file",
         (
-            "Write all sessions of every owner, live and ended, with their receipts, archive, summaries and left-out",
-            "results to one new file: a backup, or the way to another store. Daemons may keep running. The file",
-            "is compressed if its name ends in .gz. docs/export.md describes the format.",
+            "Write all sessions of every owner, live and ended, with their receipts, archive, summaries and",
+            "left-out results to one new file: a backup, or the way to another store. Daemons may keep running.",
+            "The file is compressed if its name ends in .gz. docs/export.md describes the format.",
         ),
         (
             "context store export backup.jsonl.gz",
@@ -623,8 +623,8 @@ COMMANDS = (
         "store migrate",
         "replaced by store export and store import",
         (
-            "Removed. Export the one store with `context store export FILE` and import the file into the other with",
-            "`context store import FILE --store STORE`.",
+            "Removed. Export the one store with `context store export FILE` and import the file into the other",
+            "with `context store import FILE --store STORE`.",
         ),
         ("context store export backup.jsonl.gz",),
         (

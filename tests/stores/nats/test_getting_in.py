@@ -156,7 +156,7 @@ class TestTls:
     def test_a_server_without_tls_gets_nothing_from_who_asks_for_tls(self, tmp_path: Path) -> None:
         with NatsServer(tmp_path / "n", config=USERS) as server:
             url = server.url.replace("nats://", f"tls://daemon:{PASSWORD}@")
-            assert "does not speak TLS" in refused(url)
+            assert "does not use TLS" in refused(url)
 
     @pytest.mark.parametrize("name", ["nats-tls-ca", "nats-tls-cert"])
     def test_a_file_that_is_no_certificate_is_told(self, authority: Authority, tmp_path: Path, name: str) -> None:
