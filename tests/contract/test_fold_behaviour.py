@@ -72,7 +72,7 @@ class TestTheSeedsWorkedExample:
             ("main_thread_tokens", 5200),
             ("current_branch_tokens", 0),
         ]
-        assert done["context_health"] == {"warning": "none", "main_thread_usage": 0.16}
+        assert done["context_health"] == {"warning": "none", "main_thread_usage": 0.15}
         assert transport.result["_meta"][STATE] == {
             "session_id": begun["session_id"],
             "active_branch_id": None,
@@ -210,49 +210,104 @@ class TestRecording:
         assert record(transport, project, content="12345678", tokens=5)["tokens"] == 5
 
 
-class TestTheLineBesideAResult:
-    def line(self, transport: Transport) -> str | None:
-        """What stands beside the answer, which itself is as ever."""
-        assert all(block.keys() == {"type", "text"} for block in transport.result["content"])
-        _answer, *lines = (block["text"] for block in transport.result["content"])
-        assert len(lines) <= 1
-        return lines[0] if lines else None
+class TestTheReminder:
+    def test_is_a_member_of_the_result_once_returning_pays(self, transport: Transport, project: str) -> None:
+        begun = branch(transport, project, description="Find\nthe leak")
+        assert "reminder" not in begun
+        assert "reminder" not in record(transport, project, tokens=4_000)
+        told = record(transport, project, tokens=4_000)
+        assert list(told)[-1] == "reminder"
+        assert f"branch {begun['branch_id']} (Find the leak)" in told["reminder"]
+        assert "reminder" not in record(transport, project, tokens=4_000)
+        assert "reminder" not in transport.call("context_branch_status", project_path=project)
+        assert "reminder" not in fold(transport, project)
 
-    def test_is_there_as_long_as_a_branch_is_open(self, transport: Transport, project: str) -> None:
-        record(transport, project, tokens=10)
-        assert self.line(transport) is None
-        begun = branch(transport, project, prompt="x" * 80, description="Find\nthe leak")["branch_id"]
-        told = f"contextfold: branch {begun} (Find the leak) is open: {{}} of 16384 tokens. When it is done, call "
-        told += "context_return with all that is needed."
-        assert self.line(transport) == told.format(20)
-        record(transport, project, tokens=7)
-        assert self.line(transport) == told.format(27)
-        for tool in ("context_branch_status", "context_list_branches"):
-            transport.call(tool, project_path=project)
-            assert self.line(transport) == told.format(27)
-        transport.call("context_expand", project_path=project, branch_id=begun)
-        assert self.line(transport) == told.format(27)
-        fold(transport, project)
-        assert self.line(transport) is None
-        transport.call("context_branch_status", project_path=project)
-        assert self.line(transport) is None
-
-    def test_after_a_return_it_is_about_the_branch_above(self, transport: Transport, project: str) -> None:
-        outer = branch(transport, project, description="outer")["branch_id"]
-        branch(transport, project, description="inner")
-        fold(transport, project)
-        assert str(self.line(transport)).startswith(f"contextfold: branch {outer} (outer) is open: ")
-
-    def test_at_the_branchs_limit_it_asks_for_the_return(self, transport: Transport, project: str) -> None:
+    def test_asks_for_the_return_at_the_branchs_limit(self, transport: Transport, project: str) -> None:
         branch(transport, project, prompt="x")
-        record(transport, project, tokens=16383)
-        assert "is at its limit: 16384 of 16384 tokens. Call context_return now" in str(self.line(transport))
+        assert "is at its limit: 16384 of 16384 tokens" in record(transport, project, tokens=16383)["reminder"]
 
-    def test_a_rollback_opens_the_branch_again(self, transport: Transport, project: str) -> None:
-        begun = branch(transport, project)["branch_id"]
-        fold(transport, project)
-        transport.call("context_rollback", project_path=project, branch_id=begun)
-        assert str(self.line(transport)).startswith(f"contextfold: branch {begun} ")
+    def test_a_result_is_one_text_block_that_is_one_object(self, transport: Transport, project: str) -> None:
+        branch(transport, project)
+        record(transport, project, tokens=20_000)
+        (block,) = transport.result["content"]
+        assert isinstance(json.loads(block["text"]), dict)
+
+
+class TestFoldingAfterwards:
+    def test_it_folds_what_was_done_and_can_be_expanded_searched_and_listed(
+        self, transport: Transport, project: str
+    ) -> None:
+        record(transport, project, content="grep output " * 50)
+        record(transport, project, content="second look " * 50, failed=True)
+        told = transport.call("context_fold", project_path=project, message="The cause is X.\nSee b.py.")
+        assert list(told) == [
+            "folded_at", "branch_id", "parent_branch_id", "summary", "context_state", "context_health", "session_id",
+        ]  # fmt: skip
+        assert told["summary"]["operations_count"] == 2
+        assert told["summary"]["tokens_folded"] == 300
+        assert told["context_state"]["total_tokens"] == told["context_state"]["main_thread_tokens"] == 7
+        listed = transport.call("context_list_branches", project_path=project)["branches"]
+        assert [(one["description"], one["status"], one["tokens"]) for one in listed] == [
+            ("The cause is X.", "folded", 300)
+        ]
+        expanded = transport.call("context_expand", project_path=project, branch_id=told["branch_id"])
+        assert [(entry["kind"], entry["text"][:11]) for entry in expanded["entries"]] == [
+            ("operation", "grep output"),
+            ("operation", "second look"),
+            ("summary", "The cause i"),
+        ]
+
+    def test_pages_of_it_lose_nothing(self, transport: Transport, project: str) -> None:
+        for number in range(5):
+            record(transport, project, content=f"{number} " * 300)
+        folded = transport.call("context_fold", project_path=project, message="Done.")["branch_id"]
+        cursor, texts = None, []
+        for _ in range(40):
+            page = transport.call("context_expand", project_path=project, branch_id=folded, budget=250, cursor=cursor)
+            texts += [entry["text"] for entry in page["entries"]]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+        assert "".join(texts) == "".join(f"{number} " * 300 for number in range(5)) + "Done."
+
+    def test_in_a_branch_its_operations_are_no_longer_that_branchs(self, transport: Transport, project: str) -> None:
+        outer = branch(transport, project, prompt="Go.")["branch_id"]
+        record(transport, project, content="inner work")
+        folded = transport.call("context_fold", project_path=project, message="Inner.")
+        assert folded["parent_branch_id"] == outer
+        record(transport, project, content="more")
+        fold(transport, project, message="All.")
+        entries = transport.call("context_expand", project_path=project, branch_id=outer)["entries"]
+        assert [(entry["kind"], entry["text"]) for entry in entries] == [
+            ("prompt", "Go."),
+            ("child", "Inner."),
+            ("operation", "more"),
+            ("summary", "All."),
+        ]
+        assert entries[1]["branch_id"] == folded["branch_id"]
+
+    def test_a_rollback_to_it_takes_it_back(self, transport: Transport, project: str) -> None:
+        record(transport, project, content="work " * 40)
+        before = transport.call("context_branch_status", project_path=project)["token_breakdown"]
+        folded = transport.call("context_fold", project_path=project, message="Done.")["branch_id"]
+        told = transport.call("context_rollback", project_path=project, branch_id=folded)
+        assert (told["rolled_back_to"], told["branches_discarded"]) == (folded, [])
+        assert told["context_state"]["active_branch_id"] is None
+        assert transport.call("context_branch_status", project_path=project)["token_breakdown"] == before
+        (listed,) = transport.call("context_list_branches", project_path=project)["branches"]
+        assert listed["status"] == "discarded"
+
+    def test_nothing_to_fold_is_an_invalid_state(self, transport: Transport, project: str) -> None:
+        branch(transport, project)
+        with pytest.raises(Refused) as refused:
+            transport.call("context_fold", project_path=project, message="Done.")
+        assert refused.value.code == -32003
+        assert str(refused.value.message) == "Cannot fold: nothing was done since the last fold"
+
+    def test_a_message_is_needed(self, transport: Transport, project: str) -> None:
+        with pytest.raises(Refused) as refused:
+            transport.call("context_fold", project_path=project, message=" ")
+        assert (refused.value.code, refused.value.data["field"]) == (-32602, "message")
 
 
 class TestExpanding:
