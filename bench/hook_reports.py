@@ -1,6 +1,6 @@
 """How fast hook reports are recorded on SQLite, and how old a report can be that a killed daemon would lose.
 
-    python -m bench.hook_reports
+python -m bench.hook_reports
 """
 
 from __future__ import annotations
@@ -60,9 +60,8 @@ async def flood(sessions: int) -> float:
                     await asyncio.sleep(0.001)
             if number % 50 == 0:
                 await asyncio.sleep(0)
-        for target in targets:
-            while service.reports.waiting:
-                await asyncio.sleep(0.001)
+        while service.reports.waiting:
+            await asyncio.sleep(0.001)
         taken_s = time.perf_counter() - begun
         assert sum([await _recorded(service, target) for target in targets]) == FLOOD
         await service.close()

@@ -88,7 +88,7 @@ class TestSessions:
             "folded_branches": 2,
             "discarded_branches": 0,
             "branch_depth": 1,
-            "context_health": {"warning": "none", "main_thread_usage": 0.16},
+            "context_health": {"warning": "none", "main_thread_usage": 0.15},
         }
         assert {name: row[name] for name in told} == told
         assert row["branch_path"] == ["main", row["active_branch_id"]]
