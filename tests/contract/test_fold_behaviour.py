@@ -89,14 +89,14 @@ class TestTheSeedsWorkedExample:
             ("main_thread_tokens", 5200),
             ("current_branch_tokens", 0),
         ]
-        assert done["context_health"] == {"warning": "none", "main_thread_usage": 0.16}
+        assert done["context_health"] == {"warning": "none", "main_thread_usage": 0.15}
         assert transport.result["_meta"][STATE] == {
             "session_id": begun["session_id"],
             "active_branch_id": None,
             "branch_depth": 0,
             "total_tokens": 5200,
             "folded_tokens": 8500,
-            "context_usage": 0.16,
+            "context_usage": 0.15,
         }
         assert list(transport.result["_meta"][STATE]) == [
             "session_id", "active_branch_id", "branch_depth", "total_tokens", "folded_tokens", "context_usage",
@@ -195,8 +195,9 @@ class TestReturning:
     def test_failures_in_the_branch_are_part_of_its_health(self, transport: Transport, project: str) -> None:
         branch(transport, project)
         record(transport, project, content="no", failed=True)
-        record(transport, project, content="yes")
-        assert fold(transport, project)["context_health"]["failure_rate"] == 0.5
+        for _ in range(4):
+            record(transport, project, content="yes")
+        assert fold(transport, project)["context_health"]["failure_rate"] == 0.2
 
     @covers("folding.md#usage", "folding.md#health")
     def test_a_full_main_thread_is_a_warning_with_a_suggestion(self, transport: Transport, project: str) -> None:
@@ -264,6 +265,106 @@ def test_a_result_is_one_text_block_with_one_json_object(transport: Transport, p
         (block,) = transport.result["content"]
         assert block.keys() == {"type", "text"}
         assert isinstance(json.loads(block["text"]), dict)
+
+
+class TestTheReminder:
+    def test_is_a_member_of_the_result_once_returning_pays(self, transport: Transport, project: str) -> None:
+        begun = branch(transport, project, description="Find\nthe leak")
+        assert "reminder" not in begun
+        assert "reminder" not in record(transport, project, tokens=4_000)
+        told = record(transport, project, tokens=4_000)
+        assert list(told)[-1] == "reminder"
+        assert f"branch {begun['branch_id']} (Find the leak)" in told["reminder"]
+        assert "reminder" not in record(transport, project, tokens=4_000)
+        assert "reminder" not in transport.call("context_branch_status", project_path=project)
+        assert "reminder" not in fold(transport, project)
+
+    def test_asks_for_the_return_at_the_branchs_limit(self, transport: Transport, project: str) -> None:
+        branch(transport, project, prompt="x")
+        assert "is at its limit: 16384 of 16384 tokens" in record(transport, project, tokens=16383)["reminder"]
+
+    def test_a_result_is_one_text_block_that_is_one_object(self, transport: Transport, project: str) -> None:
+        branch(transport, project)
+        record(transport, project, tokens=20_000)
+        (block,) = transport.result["content"]
+        assert isinstance(json.loads(block["text"]), dict)
+
+
+class TestFoldingAfterwards:
+    def test_it_folds_what_was_done_and_can_be_expanded_searched_and_listed(
+        self, transport: Transport, project: str
+    ) -> None:
+        record(transport, project, content="grep output " * 50)
+        record(transport, project, content="second look " * 50, failed=True)
+        told = transport.call("context_fold", project_path=project, message="The cause is X.\nSee b.py.")
+        assert list(told) == [
+            "folded_at", "branch_id", "parent_branch_id", "summary", "context_state", "context_health", "session_id",
+        ]  # fmt: skip
+        assert told["summary"]["operations_count"] == 2
+        assert told["summary"]["tokens_folded"] == 300
+        assert told["context_state"]["total_tokens"] == told["context_state"]["main_thread_tokens"] == 7
+        listed = transport.call("context_list_branches", project_path=project)["branches"]
+        assert [(one["description"], one["status"], one["tokens"]) for one in listed] == [
+            ("The cause is X.", "folded", 300)
+        ]
+        expanded = transport.call("context_expand", project_path=project, branch_id=told["branch_id"])
+        assert [(entry["kind"], entry["text"][:11]) for entry in expanded["entries"]] == [
+            ("operation", "grep output"),
+            ("operation", "second look"),
+            ("summary", "The cause i"),
+        ]
+
+    def test_pages_of_it_lose_nothing(self, transport: Transport, project: str) -> None:
+        for number in range(5):
+            record(transport, project, content=f"{number} " * 300)
+        folded = transport.call("context_fold", project_path=project, message="Done.")["branch_id"]
+        cursor, texts = None, []
+        for _ in range(40):
+            page = transport.call("context_expand", project_path=project, branch_id=folded, budget=250, cursor=cursor)
+            texts += [entry["text"] for entry in page["entries"]]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+        assert "".join(texts) == "".join(f"{number} " * 300 for number in range(5)) + "Done."
+
+    def test_in_a_branch_its_operations_are_no_longer_that_branchs(self, transport: Transport, project: str) -> None:
+        outer = branch(transport, project, prompt="Go.")["branch_id"]
+        record(transport, project, content="inner work")
+        folded = transport.call("context_fold", project_path=project, message="Inner.")
+        assert folded["parent_branch_id"] == outer
+        record(transport, project, content="more")
+        fold(transport, project, message="All.")
+        entries = transport.call("context_expand", project_path=project, branch_id=outer)["entries"]
+        assert [(entry["kind"], entry["text"]) for entry in entries] == [
+            ("prompt", "Go."),
+            ("child", "Inner."),
+            ("operation", "more"),
+            ("summary", "All."),
+        ]
+        assert entries[1]["branch_id"] == folded["branch_id"]
+
+    def test_a_rollback_to_it_takes_it_back(self, transport: Transport, project: str) -> None:
+        record(transport, project, content="work " * 40)
+        before = transport.call("context_branch_status", project_path=project)["token_breakdown"]
+        folded = transport.call("context_fold", project_path=project, message="Done.")["branch_id"]
+        told = transport.call("context_rollback", project_path=project, branch_id=folded)
+        assert (told["rolled_back_to"], told["branches_discarded"]) == (folded, [])
+        assert told["context_state"]["active_branch_id"] is None
+        assert transport.call("context_branch_status", project_path=project)["token_breakdown"] == before
+        (listed,) = transport.call("context_list_branches", project_path=project)["branches"]
+        assert listed["status"] == "discarded"
+
+    def test_nothing_to_fold_is_an_invalid_state(self, transport: Transport, project: str) -> None:
+        branch(transport, project)
+        with pytest.raises(Refused) as refused:
+            transport.call("context_fold", project_path=project, message="Done.")
+        assert refused.value.code == -32003
+        assert str(refused.value.message) == "Cannot fold: nothing was done since the last fold"
+
+    def test_a_message_is_needed(self, transport: Transport, project: str) -> None:
+        with pytest.raises(Refused) as refused:
+            transport.call("context_fold", project_path=project, message=" ")
+        assert (refused.value.code, refused.value.data["field"]) == (-32602, "message")
 
 
 class TestExpanding:

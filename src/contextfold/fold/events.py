@@ -101,6 +101,9 @@ class RequestSent:
     # The estimated tokens in front of the first change that is new in this request; None where there is none, or
     # where `folds` says it.
     kept_tokens: int | None = None
+    # How many content blocks are new since the conversation's last request: a provider looks back only so far for a
+    # cached prefix. 0 where it is not known.
+    new_blocks: int = 0
     # Identifies the conversation; empty where only one is known.
     conversation: str = ""
 

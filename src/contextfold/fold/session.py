@@ -191,11 +191,22 @@ def apply(state: State, event: Event) -> State:
     """The state after an event. Only the order of the log is checked: the verb has judged the rest."""
     if event.n != state.revision + 1 or (event.n == 1) != isinstance(event, SessionStarted) or state.expired:
         raise LogBroken(f"event {event.n} ({event.kind}) cannot follow revision {state.revision}")
-    after = _apply(state, event)
-    return replace(after, revision=event.n, last_at=max(state.last_at, event.at))
+    if isinstance(event, OperationCompleted):
+        return _operated(state, event)
+    return replace(_apply(state, event), revision=event.n, last_at=max(state.last_at, event.at))
 
 
-def _apply(state: State, event: Event) -> State:  # noqa: PLR0911 - one return for each kind
+def _apply(  # noqa: PLR0911 - one return for each kind
+    state: State,
+    event: SessionStarted
+    | BranchCreated
+    | RequestSent
+    | BranchFolded
+    | WorkFolded
+    | BranchDiscarded
+    | SessionRolledBack
+    | SessionExpired,
+) -> State:
     match event:
         case SessionStarted():
             return replace(
@@ -207,8 +218,6 @@ def _apply(state: State, event: Event) -> State:  # noqa: PLR0911 - one return f
             )
         case BranchCreated():
             return _created(state, event)
-        case OperationCompleted():
-            return _operated(state, event)
         case RequestSent():
             return _requested(state, event)
         case BranchFolded():
@@ -242,35 +251,41 @@ def _created(state: State, event: BranchCreated) -> State:
 
 
 def _operated(state: State, event: OperationCompleted) -> State:
-    if event.call_id:
-        state = replace(state, calls=(*state.calls[1 - CALL_IDS_REMEMBERED :], event.call_id))
-    if event.model or event.host:
-        state = replace(state, model=event.model or state.model, host=event.host or state.host)
     if event.compacts:
         state = _compacted(state, event.n)
     thread = state.main if event.branch_id is None else _branch(state, event)
+    changed = _with_operation(thread, event)
+    # One copy of the state: most events are operations, and busy agents report thousands of them a second.
+    return replace(
+        state,
+        revision=event.n,
+        last_at=max(state.last_at, event.at),
+        calls=(*state.calls[1 - CALL_IDS_REMEMBERED :], event.call_id) if event.call_id else state.calls,
+        model=event.model or state.model,
+        host=event.host or state.host,
+        main=changed if isinstance(changed, Thread) else state.main,
+        branches=state.branches if isinstance(changed, Thread) else _with(state, changed).branches,
+    )
+
+
+def _with_operation(thread: Thread | Branch, event: OperationCompleted) -> Thread | Branch:
+    tokens, operations = thread.tokens + event.tokens, thread.operations + 1
+    failed, redactions = thread.failed + event.failed, thread.redactions + event.redactions
     recent = thread.recent
     if event.by_user or event.compacts:
         recent = RecentWork(event.n, messages=thread.messages)
     else:
-        recent = replace(
-            recent,
-            tokens=recent.tokens + event.tokens,
-            operations=recent.operations + 1,
-            failed=recent.failed + event.failed,
-            redactions=recent.redactions + event.redactions,
+        recent = RecentWork(
+            recent.since,
+            recent.tokens + event.tokens,
+            recent.operations + 1,
+            recent.failed + event.failed,
+            recent.redactions + event.redactions,
+            recent.messages,
         )
-    return _with_thread(
-        state,
-        replace(
-            thread,
-            tokens=thread.tokens + event.tokens,
-            operations=thread.operations + 1,
-            failed=thread.failed + event.failed,
-            redactions=thread.redactions + event.redactions,
-            recent=recent,
-        ),
-    )
+    if isinstance(thread, Thread):
+        return Thread(tokens, operations, failed, redactions, thread.messages, recent)
+    return replace(thread, tokens=tokens, operations=operations, failed=failed, redactions=redactions, recent=recent)
 
 
 def _compacted(state: State, n: int) -> State:

@@ -19,9 +19,13 @@
  *   source?: string, failed?: boolean, branch_id?: string, tokens: number, text: string, part?: boolean,
  *   undone?: boolean }} Entry
  * @typedef {{ n: number, at: string, total_tokens: number, main_thread_tokens: number }} Point
- * @typedef {{ session_id: string, prices: { input: number, cache_read: number, cache_write: number },
- *   requests: number, estimated_requests: number, tokens_sent: number, tokens_without: number, tokens_saved: number,
- *   cost_sent: number, cost_without: number, cost_saved: number, output_tokens: number,
+ * @typedef {{ currency: string, sent_micros: number, without_micros: number, saved_micros: number }} Money
+ * @typedef {{ model: string, currency: string | null, input: string, output: string, cache_read: string,
+ *   cache_write_5m: string, cache_write_1h: string }} ModelPrices
+ * @typedef {{ session_id: string, prices: ModelPrices[],
+ *   requests: number, estimated_requests: number, extra_requests: number, tokens_sent: number, tokens_without: number,
+ *   tokens_saved: number, output_tokens: number, output_tokens_without: number, cost_sent: number,
+ *   cost_without: number, cost_saved: number, money: Money | null, results_dropped: number,
  *   failed_open: Record<string, number>,
  *   folds: { branch_id: string, description: string, tokens_dropped: number, requests: number, cost_saved: number }[],
  *   costly_folds: string[], points: { n: number, at: string, sent: number, without: number }[],

@@ -116,28 +116,27 @@ export class Ledger {
     this.#showFigures(savings);
     this.#showCostly(savings);
     this.#showFolds(savings.folds);
-    const { cache_read, cache_write } = savings.prices;
     const unfolded = Object.entries(savings.failed_open).map(([reason, count]) => reasonText(reason, count));
     this.#unfolded.hidden = !unfolded.length;
     setText(this.#unfolded, `Why something was left unfolded: ${unfolded.join("; ")}.`);
     setText(
       this.#prices,
-      `Costs are in input tokens' worth: a token that the provider read from its cache counts ${worth(cache_read)}, ` +
-        `one that it wrote there ${worth(cache_write)}. The model's answers ` +
-        `(${counted(savings.output_tokens, "token")}) are not in them.`,
+      `Compared with a run that never folded and has no tools for it. Prices: ` +
+        `${savings.prices.map(pricesText).join("; ")}.`,
     );
     this.#chart.show(savings.points);
   }
 
   /** @param {Savings} savings */
   #showFigures(savings) {
-    const { requests, estimated_requests: estimated, cost_saved: saved } = savings;
+    const { requests, estimated_requests: estimated } = savings;
+    const cost = costs(savings);
     const unfolded = Object.values(savings.failed_open).reduce((sum, count) => sum + count, 0);
     showFigures(this.#figures, [
       { label: "Tokens saved", value: grouped(savings.tokens_saved), note: `of ${grouped(savings.tokens_without)}` },
-      { label: "Cost with folding", value: worth(savings.cost_sent) },
-      { label: "Cost without folding", value: worth(savings.cost_without) },
-      { label: saved < 0 ? "Folding cost" : "Cost saved", value: worth(Math.abs(saved)) },
+      { label: "Cost with folding", value: cost.sent },
+      { label: "Cost without folding", value: cost.without },
+      { label: cost.isLoss ? "Folding cost" : "Cost saved", value: cost.saved },
       { label: "Requests", value: grouped(requests), note: estimated ? `${grouped(estimated)} estimated` : "" },
       { label: "Left unfolded", value: grouped(unfolded), note: unfolded === 1 ? "request" : "requests" },
     ]);
@@ -181,6 +180,29 @@ export class Ledger {
     if (!fold.description) return el("code", {}, fold.branch_id);
     return el("a", { href: sessionLink(this.sessionId, fold.branch_id) }, fold.description);
   }
+}
+
+/** In money where all prices are known, otherwise in input tokens' worth. @param {Savings} savings */
+function costs({ money, cost_sent, cost_without, cost_saved }) {
+  const [sent, without, saved] = money
+    ? [money.sent_micros, money.without_micros, money.saved_micros]
+    : [cost_sent, cost_without, cost_saved];
+  const text = money ? dollars : worth;
+  return { sent: text(sent), without: text(without), saved: text(Math.abs(saved)), isLoss: saved < 0 };
+}
+
+/** @param {number} micros */
+function dollars(micros) {
+  return `$${(micros / 1e6).toFixed(4)}`;
+}
+
+/** @param {Savings["prices"][number]} prices */
+function pricesText(prices) {
+  const unit = prices.currency ? "dollars for a million tokens" : "input tokens";
+  return (
+    `${prices.model}: input ${prices.input}, output ${prices.output}, read from the cache ${prices.cache_read}, ` +
+    `written for 5 minutes ${prices.cache_write_5m}, for 1 hour ${prices.cache_write_1h} (${unit})`
+  );
 }
 
 function foldHead() {

@@ -253,3 +253,70 @@ def test_what_is_left_when_the_time_is_over_is_told() -> None:
         assert written.lost == [([0, 1, 2], None)]
 
     run(act)
+
+
+class Pauses:
+    """A pause that lasts until it is ended by hand, or by the inbox itself."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.over = asyncio.Event()
+
+    async def __call__(self, hurry: asyncio.Event, seconds: float) -> None:
+        self.seconds.append(seconds)
+        waits = [asyncio.ensure_future(event.wait()) for event in (hurry, self.over)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+
+class TestThePauseBeforeABatch:
+    def run(self, act: Callable[[Written, Inbox[int], Pauses], Coroutine[None, None, None]]) -> None:
+        async def whole() -> None:
+            written, pauses = Written(), Pauses()
+            async with asyncio.timeout(60):
+                await act(written, Inbox(written, lost=written.note, pause=pauses), pauses)
+
+        asyncio.run(whole())
+
+    def test_is_skipped_while_whole_batches_wait(self) -> None:
+        async def act(written: Written, box: Inbox[int], pauses: Pauses) -> None:
+            for number in range(3 * BATCH_ITEMS + 1):
+                box.put(ONE, [number], [1])
+            while not pauses.seconds:
+                await asyncio.sleep(0)
+            assert [len(items) for _, items in written.batches] == [BATCH_ITEMS] * 3
+            pauses.over.set()
+            await box.settled(ONE)
+
+        self.run(act)
+
+    def test_ends_when_the_batch_becomes_full(self) -> None:
+        async def act(written: Written, box: Inbox[int], pauses: Pauses) -> None:
+            box.put(ONE, [0], [1])
+            while not pauses.seconds:
+                await asyncio.sleep(0)
+            box.put(ONE, list(range(1, BATCH_ITEMS)), [1] * (BATCH_ITEMS - 1))
+            while not written.batches:
+                await asyncio.sleep(0)
+            assert len(pauses.seconds) == 1
+
+        self.run(act)
+
+    def test_of_one_session_is_not_made_longer_by_another(self) -> None:
+        async def act(written: Written, box: Inbox[int], pauses: Pauses) -> None:
+            box.put(ONE, [0], [1])
+            while not pauses.seconds:
+                await asyncio.sleep(0)
+            box.put(TWO, [1], [1])
+            pauses.over.set()
+            while not written.of(ONE):
+                box.put(TWO, [2], [1])
+                await asyncio.sleep(0)
+            assert written.of(ONE) == [0]
+            assert len([one for one in pauses.seconds if one]) <= 1 + len(written.batches) + 1
+
+        self.run(act)
+
+    def test_and_one_commit_are_all_that_a_killed_process_can_lose(self) -> None:
+        assert PAUSE_S[1] <= 0.5

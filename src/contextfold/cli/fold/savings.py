@@ -27,6 +27,7 @@ from contextfold.fold.session import State
 
 FOLDS_SHOWN = 20  # the latest ones; --json has more
 PERCENT = 100
+MICROS = 1_000_000
 
 Savings = Mapping[str, Any]  # as `/v1` tells them
 
@@ -85,8 +86,10 @@ def _plain(shown: Screen, state: State, savings: Savings) -> str:
         ("estimated", str(savings["estimated_requests"])),
         *((name.replace("_", "-"), str(savings[name])) for name in ("tokens_sent", "tokens_without", "tokens_saved")),
         *((name.replace("_", "-"), repr(savings[name])) for name in ("cost_sent", "cost_without", "cost_saved")),
+        ("extra-requests", str(savings["extra_requests"])),
+        *((f"money-{name.replace('_', '-')}", str(value)) for name, value in (savings["money"] or {}).items()),
         ("output-tokens", str(savings["output_tokens"])),
-        *((f"price-{name.replace('_', '-')}", repr(price)) for name, price in savings["prices"].items()),
+        *(("price", _prices_text(prices)) for prices in savings["prices"]),
         ("not-folded", ", ".join(f"{reason} {count}" for reason, count in savings["failed_open"].items())),
         *(("fold", _fold_text(fold)) for fold in savings["folds"]),
         ("costly-folds", " ".join(savings["costly_folds"])),
@@ -104,7 +107,7 @@ def _fold_text(fold: Savings) -> str:
 
 
 def _drawn(shown: Screen, state: State, savings: Savings) -> str:
-    figure, prices = shown.figure, savings["prices"]
+    figure = shown.figure
     reasons = " · ".join(f"{reason} {count:,}" for reason, count in savings["failed_open"].items())
     estimated = savings["estimated_requests"]
     rows: list[tuple[str, Line]] = [
@@ -113,9 +116,9 @@ def _drawn(shown: Screen, state: State, savings: Savings) -> str:
         ("", [" "]),
         *_bars(shown, savings),
         ("", [" "]),
-        ("cost", [*_cost(savings), ("  in input tokens' worth", "dim")]),
-        ("prices", [(f"from the cache ×{prices['cache_read']!r} · to it ×{prices['cache_write']!r}", "dim")]),
-        ("output", [(f"{figure(savings['output_tokens'])} tokens, the same either way", "dim")]),
+        ("cost", _cost(savings)),
+        ("prices", [("; ".join(map(_prices_text, savings["prices"])), "dim")] if savings["prices"] else []),
+        ("output", [(f"{figure(savings['output_tokens'])} tokens", "dim")]),
         ("not folded", [(reasons, "yellow")] if reasons else []),
     ]
     facts = [[[(label, "dim")], parts] for label, parts in rows if parts]
@@ -140,9 +143,21 @@ def _bars(shown: Screen, savings: Savings) -> list[tuple[str, Line]]:
     ]
 
 
+def _prices_text(prices: Savings) -> str:
+    unit = "dollars for a million tokens" if prices["currency"] else "input tokens"
+    named = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
+    figures = ", ".join(f"{name.replace('_', ' ')} {prices[name]}" for name in named)
+    return f"{prices['model']}: {figures} ({unit})"
+
+
 def _cost(savings: Savings) -> list[Part]:
-    saved, without = savings["cost_saved"], savings["cost_without"]
-    parts: list[Part] = [(f"{savings['cost_sent']:,.0f}", "bold"), f" instead of {without:,.0f}"]
+    """In money where the prices of all models are known, otherwise in input tokens' worth."""
+    if money := savings["money"]:
+        sent, without, saved = (money[f"{name}_micros"] / MICROS for name in ("sent", "without", "saved"))
+        parts: list[Part] = [(f"${sent:,.4f}", "bold"), f" instead of ${without:,.4f}"]
+    else:
+        saved, without = savings["cost_saved"], savings["cost_without"]
+        parts = [(f"{savings['cost_sent']:,.0f}", "bold"), f" instead of {without:,.0f} input tokens' worth"]
     if saved and without:
         word, style = ("cheaper", "green") if saved > 0 else ("dearer", "bold yellow")
         parts.append((f" · {abs(saved) / without:.0%} {word}", style))

@@ -140,6 +140,7 @@ def _event(sent: Sent, n: int, at: str, call_id: str, model: str) -> RequestSent
         only_ours=sent.only_ours,
         results_dropped=_bounded(sent.results_dropped),
         kept_tokens=None if sent.kept_tokens is None else _bounded(sent.kept_tokens),
+        new_blocks=_bounded(sent.new_blocks),
         conversation=sent.conversation[:WORD_LENGTH_MAX],
     )
 

@@ -40,6 +40,10 @@ FOLDS_LISTED_MAX = 200
 CHAINS_MAX = 256
 # Providers cache nothing shorter; a prefix must have this many tokens before its being read says something.
 CACHEABLE_TOKENS = 1_024
+# How many blocks Anthropic looks back from a breakpoint for a cached prefix.
+LOOKBACK_BLOCKS = 20
+# A prompt of which this much is read has been found in the cache.
+NEARLY_PERCENT = 90
 # A history that is this much shorter than the one before was rewritten by the host.
 REWRITTEN_PERCENT = 98
 # How long a cached prefix lives after its last use: Anthropic, written for an hour, and the others' upper end.
@@ -166,12 +170,15 @@ class _Chain:
     last_without: int = 0
     last_s: int | None = None
     has_cache: bool = False
+    # The least that was ever read: what does not depend on the last prompt, such as the system prompt.
+    least_read: int = 0
+    new_blocks: int = 0
     writes_1h: bool = False
     # The unread tokens of earlier prompts, whose proportions stand in where a prompt has none.
     unread: _Prompt = field(default_factory=_Prompt)
-    # What a request that would not have been made read from the cache, if the cache was cold: the request of a run
-    # without us at that time would have found it cold as well.
-    cold_read: int | None = None
+    # What a run without us would have read at the first of the requests that it would not have made: it makes one
+    # request instead of them all, at that time.
+    skipped_read: int | None = None
     # Differences in cost that no fold accounts for yet: they are put down to the next ones.
     pending: int = 0
     folds: list[FoldSavings] = field(default_factory=list)
@@ -220,16 +227,20 @@ class LedgerBook:
             cut = event.kept_tokens if cut is None else min(cut, event.kept_tokens)
         seconds = _seconds(event.at)
         prompt, was_warm = _sent_prompt(event, chain, cut, seconds)
+        chain.new_blocks += event.new_blocks
+        if prompt.read and _has_usage(event):
+            chain.least_read = min(chain.least_read or prompt.read, prompt.read)
         without = _without(event, chain, prompt, is_warm=was_warm, has_new_cut=cut is not None)
         output = event.output_tokens or 0
         output_without = 0 if event.only_ours else max(0, output - event.our_output_tokens)
         if event.only_ours:
             counterfactual = _Prompt()
-            if not was_warm and chain.cold_read is None:
-                chain.cold_read = prompt.read
+            if chain.skipped_read is None:
+                chain.skipped_read = without.read
         else:
             counterfactual = without
-            chain.cold_read = None
+            chain.skipped_read = None
+            chain.new_blocks = 0
             chain.last_without = without.tokens
         cost_sent = prompt.cost(prices) + output * prices.output
         cost_without = counterfactual.cost(prices) + output_without * prices.output
@@ -317,9 +328,10 @@ def _sent_prompt(event: RequestSent, chain: _Chain, cut: int | None, seconds: in
     written_1h = min(event.cache_write_1h_tokens, event.cache_write_tokens or 0)
     written_5m = (event.cache_write_tokens or 0) - written_1h
     prompt = _Prompt(event.input_tokens or 0, event.cache_read_tokens or 0, written_5m, written_1h)
-    if expected < CACHEABLE_TOKENS:
-        return prompt, is_in_time and bool(prompt.read or chain.has_cache)
-    return prompt, 2 * prompt.read >= min(expected, prompt.tokens)
+    # A new cut may make the provider miss a prefix that is still there, so then the time decides too.
+    if is_in_time and chain.has_cache and (cut is not None or expected < CACHEABLE_TOKENS):
+        return prompt, True
+    return prompt, expected >= CACHEABLE_TOKENS and 2 * prompt.read >= min(expected, prompt.tokens)
 
 
 def _without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_warm: bool, has_new_cut: bool) -> _Prompt:
@@ -331,10 +343,12 @@ def _without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_warm: boo
     else:
         tokens = estimate * prompt.tokens // event.tokens_after
     is_rewritten = 100 * tokens < REWRITTEN_PERCENT * chain.last_without
-    if not chain.last_without or is_rewritten:
+    if chain.skipped_read is not None:
+        read = chain.skipped_read
+    elif not chain.last_without or is_rewritten:
         read = prompt.read
-    elif chain.cold_read is not None:
-        read = chain.cold_read
+    elif is_warm and _is_out_of_reach(event, chain, prompt, has_new_cut=has_new_cut):
+        read = chain.least_read
     elif is_warm:
         # Caches are read in steps, so a little less than the whole of the last prompt may be read.
         missed = 0 if has_new_cut else max(0, chain.last_sent - prompt.read)
@@ -343,6 +357,12 @@ def _without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_warm: boo
         read = prompt.read
     base = prompt if prompt.tokens > prompt.read else chain.unread
     return base.resized(tokens, read)
+
+
+def _is_out_of_reach(event: RequestSent, chain: _Chain, prompt: _Prompt, *, has_new_cut: bool) -> bool:
+    """Whether so much came at once that the provider does not look back as far as the last prompt's end."""
+    has_missed = has_new_cut or 100 * prompt.read < NEARLY_PERCENT * chain.last_sent
+    return event.api == "anthropic" and chain.new_blocks > LOOKBACK_BLOCKS and has_missed
 
 
 def _seconds(at: str) -> int:

@@ -83,5 +83,8 @@ class Sent:
     results_dropped: int = 0
     # The estimated tokens in front of the first change that is new in this request, where `folds` does not say it.
     kept_tokens: int | None = None
+    # How many content blocks are new since the conversation's last request: a provider looks back only so far for a
+    # cached prefix. 0 where it is not known.
+    new_blocks: int = 0
     # Identifies the conversation within the session; empty where only one is known.
     conversation: str = ""

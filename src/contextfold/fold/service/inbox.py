@@ -78,10 +78,12 @@ class Inbox(Generic[Item]):
         *,
         lost: Callable[[Sequence[Item], Exception | None], None],
         unavailable: Callable[[bool], None] = lambda _is_unavailable: None,
+        pause: Callable[[asyncio.Event, float], Awaitable[None]] | None = None,
     ) -> None:
         """`lost` is called with items that could not be written, and why; `unavailable` when the store becomes
-        unavailable and when it is back.
+        unavailable and when it is back. `pause` waits for an event or so many seconds.
         """
+        self._pause_until = pause or _wait
         self._write = write
         self._lost = lost
         self._unavailable = unavailable
@@ -176,7 +178,7 @@ class Inbox(Generic[Item]):
     async def _work(self, key: SessionKey, lane: _Lane[Item]) -> None:
         while lane.items:
             if not lane.is_full:
-                await _wait(lane.hurry, random.uniform(*PAUSE_S))  # noqa: S311 - no secret
+                await self._pause_until(lane.hurry, random.uniform(*PAUSE_S))  # noqa: S311 - no secret
             batch = _first(lane.items)
             await self._deliver(Batch(key, secrets.token_hex(16), [item for item, _ in batch]))
             for _ in batch:

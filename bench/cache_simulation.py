@@ -1,0 +1,304 @@
+"""A second, independent account of what a conversation costs, to check the ledger against.
+
+A conversation is given by its shape: sizes and times, no text. It is run twice, as a model that folds and as one that
+never heard of folding, against a simulated prompt cache: prefixes live for five minutes or an hour after their last
+use, and a lookup goes back at most 20 blocks. The run that folds gives the events the ledger reads, and what it really
+cost; the other run gives what it would have cost. Nothing of the ledger's own reasoning is used.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from contextfold.fold.events import RequestSent
+from contextfold.fold.ledger.sent_request import FoldSeen
+from contextfold.fold.model_catalog import TokenPrices
+
+LOOKBACK_BLOCKS = 20
+LIFE_S = {False: 300, True: 3_600}
+TURN_S = 10
+DEFINITIONS_TOKENS = 850
+BRANCH_TOKENS, RETURN_TOKENS = 160, 250
+FOLD_OUTPUT_TOKENS, FOLD_RESULT_TOKENS = 290, 170
+BRANCH_RESULT_TOKENS, RETURN_RESULT_TOKENS = 120, 170
+FOLD_FROM_TOKENS = 5_000
+BRANCH_TURNS = 8
+COLD_RESULT_TOKENS, STUB_TOKENS, RECENT_TURNS = 400, 50, 2
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedTurn:
+    at_s: float
+    user: int
+    compacted: bool
+    out: int
+    results: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedConversation:
+    id: str
+    system: int
+    turns: tuple[SimulatedTurn, ...]
+
+
+def read_shapes(path: Path) -> Iterator[SimulatedConversation]:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        shape: Mapping[str, Any] = json.loads(line)
+        now, turns = 0.0, []
+        for turn in shape["turns"]:
+            at_s = turn["at_s"]
+            now = now + TURN_S if at_s is None else max(now, float(at_s))
+            results = tuple(size for _, size in turn["results"])
+            turns.append(SimulatedTurn(now, turn["user"], bool(turn["compacted"]), turn["out"], results))
+        yield SimulatedConversation(str(shape["id"]), shape["system"], tuple(turns))
+
+
+def random_shape(seed: int) -> SimulatedConversation:
+    dice = random.Random(seed)
+    now, turns = 0.0, []
+    for number in range(dice.randrange(3, 90)):
+        now += dice.choice([5, 10, 20, 40, 200, 900, 5_000]) if number % 7 == 0 else dice.randrange(4, 30)
+        user = dice.randrange(5, 400) if number == 0 or dice.random() < 0.12 else 0
+        results = tuple(dice.randrange(10, 6_000) for _ in range(dice.choice([0, 1, 1, 1, 2])))
+        turns.append(SimulatedTurn(now, user, False, dice.randrange(20, 800), results))
+    return SimulatedConversation(f"random {seed}", dice.choice([2_000, 20_000]), tuple(turns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A piece of a request. `own` is what our tools added; `call` is the turn it belongs to."""
+
+    name: str
+    tokens: int
+    own: bool = False
+    result_of: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedUsage:
+    read: int
+    written: int
+    output: int
+    writes_1h: bool = False
+
+    def cost(self, prices: TokenPrices) -> int:
+        write = prices.cache_write_1h if self.writes_1h else prices.cache_write_5m
+        return self.read * prices.cache_read + self.written * write + self.output * prices.output
+
+
+@dataclass(slots=True)
+class SimulatedCache:
+    writes_1h: bool = False
+    _until: dict[tuple[str, ...], float] = field(default_factory=dict)
+
+    def ask(self, blocks: Sequence[_Block], at_s: float, output: int) -> SimulatedUsage:
+        """Send a request whose last block and first block are marked for the cache."""
+        names = tuple(block.name for block in blocks)
+        ends = [*range(len(names), max(0, len(names) - LOOKBACK_BLOCKS - 1), -1), 1]
+        found = next((end for end in ends if self._until.get(_key(names, end), -1) >= at_s), 0)
+        life_s = LIFE_S[self.writes_1h]
+        for end in {1, found, len(names)} - {0}:
+            self._until[_key(names, end)] = at_s + life_s
+        read = sum(block.tokens for block in blocks[:found])
+        return SimulatedUsage(read, sum(block.tokens for block in blocks) - read, output, self.writes_1h)
+
+
+def _key(names: tuple[str, ...], end: int) -> tuple[str, ...]:
+    return (str(end), str(hash(names[:end])))
+
+
+@dataclass(slots=True)
+class SimulatedRun:
+    events: list[RequestSent] = field(default_factory=list)
+    usages: list[SimulatedUsage] = field(default_factory=list)
+
+    def cost(self, prices: TokenPrices) -> int:
+        return sum(usage.cost(prices) for usage in self.usages)
+
+
+def run_without(conversation: SimulatedConversation, *, writes_1h: bool = False) -> SimulatedRun:
+    """A model that never heard of folding."""
+    run, cache = SimulatedRun(), SimulatedCache(writes_1h)
+    history = [_Block("system", conversation.system)]
+    for number, turn in enumerate(conversation.turns):
+        history = _before(history, number, turn)
+        run.usages.append(cache.ask(history, turn.at_s, turn.out))
+        history += _after(number, turn)
+    return run
+
+
+def _before(history: list[_Block], number: int, turn: SimulatedTurn) -> list[_Block]:
+    if turn.compacted:
+        history = [*history[:1], _Block(f"compacted {number}", 2_000)]
+    return [*history, _Block(f"user {number}", turn.user)] if turn.user else history
+
+
+def _after(number: int, turn: SimulatedTurn) -> list[_Block]:
+    results = [_Block(f"result {number}.{k}", size, result_of=number) for k, size in enumerate(turn.results)]
+    return [_Block(f"out {number}", turn.out), *results]
+
+
+class FoldingModel:
+    """The same conversation by a model that folds, in one of several ways:
+
+    fold        one call of `context_fold` in a turn of its own, once enough work is there
+    beside      the same call beside other calls
+    branch      `context_branch` before tool turns and `context_return` after eight of them
+    cold        results are left out after a pause that outlived the cache; the model does nothing
+    both        beside and cold
+    idle        our tools are there and never used
+    """
+
+    def __init__(self, conversation: SimulatedConversation, way: str, *, writes_1h: bool, estimate: float) -> None:
+        self._conversation, self._way, self._estimate = conversation, way, estimate
+        self._cache = SimulatedCache(writes_1h)
+        self._has_tools = way != "cold"
+        definitions = DEFINITIONS_TOKENS if self._has_tools else 0
+        # What the agent sends, and what is left out of it: the names of blocks, and those with a stub.
+        self._history = [_Block("system + tools", conversation.system + definitions)]
+        self._dropped: set[str] = set()
+        self._stubs: set[str] = set()
+        self._since = 1
+        self._opened: int | None = None
+        self._turns_open = 0
+        self._new: list[FoldSeen] = []
+        self._kept: int | None = None
+        self._last_s = 0.0
+        self._folds = 0
+        self._asked = 0
+        self.run = SimulatedRun()
+
+    def play(self) -> SimulatedRun:
+        for number, turn in enumerate(self._conversation.turns):
+            before = len(self._history)
+            self._history = _before(self._history, number, turn)
+            if turn.compacted or turn.user:
+                self._since, self._opened = len(self._history), None
+            if turn.compacted and len(self._history) < before:
+                self._dropped.clear()
+                self._stubs.clear()
+            if self._way in ("cold", "both"):
+                self._leave_out_cold(number, turn.at_s)
+            at_s, more = turn.at_s, bool(turn.results)
+            if self._way == "fold" and self._work() >= FOLD_FROM_TOKENS:
+                at_s = self._fold_alone(at_s)
+            if self._way == "branch":
+                at_s = self._branch_or_return(number, at_s, more)
+            beside = self._way in ("beside", "both") and more and self._work() >= FOLD_FROM_TOKENS
+            self._ask(at_s, turn.out + (FOLD_OUTPUT_TOKENS if beside else 0), FOLD_OUTPUT_TOKENS if beside else 0)
+            since = len(self._history)
+            self._history += _after(number, turn)
+            if beside:
+                self._put_own(FOLD_OUTPUT_TOKENS, FOLD_RESULT_TOKENS)
+                self._drop(self._since, since)
+                self._since = len(self._history)
+        return self.run
+
+    def _work(self) -> int:
+        return sum(block.tokens for block in self._history[self._since :] if block.name not in self._dropped)
+
+    def _fold_alone(self, at_s: float) -> float:
+        self._ask(at_s, FOLD_OUTPUT_TOKENS, FOLD_OUTPUT_TOKENS, only_ours=True)
+        end = len(self._history)
+        self._put_own(FOLD_OUTPUT_TOKENS, FOLD_RESULT_TOKENS)
+        self._drop(self._since, end)
+        self._since = len(self._history)
+        return at_s + 1
+
+    def _branch_or_return(self, number: int, at_s: float, more: bool) -> float:
+        is_over = not more or self._turns_open >= BRANCH_TURNS or number == len(self._conversation.turns) - 1
+        if self._opened is not None and is_over:
+            self._ask(at_s, RETURN_TOKENS, RETURN_TOKENS, only_ours=True)
+            end = len(self._history)
+            self._put_own(RETURN_TOKENS, RETURN_RESULT_TOKENS)
+            self._drop(self._opened, end)
+            self._opened, at_s = None, at_s + 1
+        if self._opened is None and more:
+            self._ask(at_s, BRANCH_TOKENS, BRANCH_TOKENS, only_ours=True)
+            self._put_own(BRANCH_TOKENS, BRANCH_RESULT_TOKENS)
+            self._opened, self._turns_open, at_s = len(self._history), 0, at_s + 1
+        self._turns_open += 1
+        return at_s
+
+    def _put_own(self, called: int, result: int) -> None:
+        self._folds += 1
+        self._history += [
+            _Block(f"our call {self._folds}", called, own=True),
+            _Block(f"our result {self._folds}", result, own=True),
+        ]
+
+    def _drop(self, start: int, end: int) -> None:
+        gone = [block for block in self._history[start:end] if not block.own]
+        kept = self._sent_tokens(self._history[:start])
+        tokens = self._sent_tokens(gone)
+        self._dropped |= {block.name for block in gone}
+        if tokens:
+            self._new.append(FoldSeen(f"br_{self._folds:016x}", self._estimated(tokens), self._estimated(kept)))
+
+    def _leave_out_cold(self, number: int, at_s: float) -> None:
+        if not self.run.usages or at_s - self._last_s <= LIFE_S[self._cache.writes_1h]:
+            return
+        for place, block in enumerate(self._history):
+            is_old = 0 <= block.result_of < number - RECENT_TURNS
+            if is_old and block.tokens >= COLD_RESULT_TOKENS and block.name not in self._stubs | self._dropped:
+                if self._kept is None:
+                    self._kept = self._estimated(self._sent_tokens(self._history[:place]))
+                self._stubs.add(block.name)
+
+    def _sent(self, blocks: Sequence[_Block]) -> list[_Block]:
+        return [
+            _Block(f"stub of {block.name}", STUB_TOKENS) if block.name in self._stubs else block
+            for block in blocks
+            if block.name not in self._dropped
+        ]
+
+    def _sent_tokens(self, blocks: Sequence[_Block]) -> int:
+        return sum(block.tokens for block in self._sent(blocks))
+
+    def _estimated(self, tokens: int) -> int:
+        return round(tokens * self._estimate)
+
+    def _ask(self, at_s: float, output: int, our_output: int, *, only_ours: bool = False) -> None:
+        sent = self._sent(self._history)
+        usage = self._cache.ask(sent, at_s, output)
+        ours = sum(block.tokens for block in self._history if block.own)
+        ours += DEFINITIONS_TOKENS if self._has_tools else 0
+        self.run.usages.append(usage)
+        self.run.events.append(
+            RequestSent(
+                len(self.run.events) + 1,
+                _moment(at_s),
+                "anthropic",
+                "some-model",
+                self._estimated(sum(block.tokens for block in self._history)),
+                self._estimated(sum(block.tokens for block in sent)),
+                0,
+                None,
+                "",
+                0,
+                usage.read,
+                usage.written,
+                output,
+                f"c{len(self.run.events)}",
+                tuple(self._new),
+                cache_write_1h_tokens=usage.written if usage.writes_1h else 0,
+                our_tokens=self._estimated(ours),
+                our_output_tokens=our_output,
+                only_ours=only_ours,
+                kept_tokens=self._kept,
+                new_blocks=len(self._history) - self._asked,
+            )
+        )
+        self._new, self._kept, self._last_s, self._asked = [], None, at_s, len(self._history)
+
+
+def _moment(at_s: float) -> str:
+    seconds = int(at_s)
+    days, rest = divmod(seconds, 86_400)
+    return f"2026-01-{1 + days % 28:02}T{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}Z"

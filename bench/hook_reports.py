@@ -1,0 +1,104 @@
+"""How fast hook reports are recorded on SQLite, and how old a report can be that a killed daemon would lose.
+
+python -m bench.hook_reports
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from contextfold.fold.project import project_at
+from contextfold.fold.service import reports
+from contextfold.fold.service.callers import Caller, Target, target_of
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.inbox import InboxFull
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.stores.sqlite.store import SqliteStore
+
+FLOOD = 20_000
+RATES = (100, 1_000, 2_000)
+PACED_S = 4.0
+AGE_MAX_S = 1.0
+PER_SECOND_MIN = 5_000
+STEP_S = 0.01
+TEXT = '{"command":"ls"}\nREADME.md  src  tests'
+# The name it has had before, so that an older version can be measured with the same script.
+_REPORT = getattr(reports, "HookReport", None) or getattr(reports, "Report")  # noqa: B009
+
+
+def _service(folder: str) -> FoldService:
+    opened = SqliteStore.open(str(Path(folder) / "state.db"))
+    return FoldService(opened, standard_scrubber())
+
+
+def _report(target: Target, number: int) -> object:
+    return _REPORT(target, "claude-code", "Bash", TEXT, 8, False, f"call {number}")
+
+
+async def _recorded(service: FoldService, target: Target) -> int:
+    log = await service.store.load(target.key)
+    return max(0, len(log.events) - 1) if log else 0
+
+
+async def flood(sessions: int) -> float:
+    """Reports recorded in a second, as many as there is room for at once."""
+    with tempfile.TemporaryDirectory() as folder:
+        service = _service(folder)
+        targets = [target_of(Caller("local"), project_at(f"/p{number}")) for number in range(sessions)]
+        begun = time.perf_counter()
+        for number in range(FLOOD):
+            target = targets[number % sessions]
+            while True:
+                try:
+                    service.reports.receive(target.key, [_report(target, number)])  # type: ignore[list-item]
+                    break
+                except InboxFull:
+                    await asyncio.sleep(0.001)
+            if number % 50 == 0:
+                await asyncio.sleep(0)
+        while service.reports.waiting:
+            await asyncio.sleep(0.001)
+        taken_s = time.perf_counter() - begun
+        assert sum([await _recorded(service, target) for target in targets]) == FLOOD
+        await service.close()
+    return FLOOD / taken_s
+
+
+async def oldest(rate: int) -> float:
+    """The greatest age of a report that is not yet recorded, at so many reports a second in one session."""
+    with tempfile.TemporaryDirectory() as folder:
+        service = _service(folder)
+        target = target_of(Caller("local"), project_at("/p"))
+        put_s: list[float] = []
+        worst_s, done, begun = 0.0, 0, time.perf_counter()
+        while (now := time.perf_counter()) - begun < PACED_S:
+            while len(put_s) < (now - begun) * rate:
+                service.reports.receive(target.key, [_report(target, len(put_s))])  # type: ignore[list-item]
+                put_s.append(now)
+            await asyncio.sleep(STEP_S)
+            done = len(put_s) - service.reports.waiting
+            if done < len(put_s):
+                worst_s = max(worst_s, time.perf_counter() - put_s[done])
+        await service.close()
+    return worst_s
+
+
+def main() -> bool:
+    held = True
+    for rate in RATES:
+        age_s = asyncio.run(oldest(rate))
+        held = held and age_s <= AGE_MAX_S
+        print(f"hook reports, {rate}/s in one session: the oldest that could be lost is {age_s:.2f} s old")
+    for sessions in (1, 16):
+        per_second = asyncio.run(flood(sessions))
+        held = held and per_second >= PER_SECOND_MIN
+        print(f"hook reports, {sessions} session(s): {per_second:,.0f} recorded a second")
+    return held
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main() else 1)
