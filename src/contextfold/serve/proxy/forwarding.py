@@ -219,4 +219,4 @@ class Folding:
 
 
 def _unread(reason: str) -> Receipt:
-    return Receipt(0, 0, 0, 0, 0, None, (), (), reason)
+    return Receipt(0, 0, 0, 0, 0, 0, None, (), (), reason)
