@@ -80,6 +80,12 @@ def _switch(called: str, text: str) -> str:
     return text
 
 
+def _fold_results(called: str, text: str) -> str:
+    if text not in ("off", "cold"):
+        raise SettingsError(f"{called} is {text!r}: give off or cold")
+    return text
+
+
 def is_http_url(text: str) -> bool:
     scheme, separator, rest = text.partition("://")
     host = rest.partition("/")[0]
@@ -252,6 +258,27 @@ SETTINGS = {
             "https://api.openai.com/v1",
             _upstream,
             "where requests to /proxy/openai/v1 go, as in OPENAI_BASE_URL",
+        ),
+        Setting(
+            "gemini-upstream",
+            "CONTEXT_GEMINI_UPSTREAM",
+            "https://generativelanguage.googleapis.com",
+            _upstream,
+            "where requests to /proxy/gemini go",
+        ),
+        Setting(
+            "fold-results",
+            "CONTEXT_FOLD_RESULTS",
+            "cold",
+            _fold_results,
+            "whether the proxy leaves old tool results out once the provider's prompt cache has lapsed: off or cold",
+        ),
+        Setting(
+            "prompt-cache-s",
+            "CONTEXT_PROMPT_CACHE_S",
+            "0",
+            between(0, 604_800),
+            "seconds that a provider keeps a prompt cached where the request does not say it; 0: as it documents",
         ),
         Setting(
             "proxy-body-max-bytes",

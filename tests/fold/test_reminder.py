@@ -175,4 +175,4 @@ def test_a_request_with_the_line_beside_results_is_folded_whatever_the_descripti
         return made
 
     receipt = project(asyncio.run(scenario()), "anthropic").receipt
-    assert (len(receipt.folds), receipt.turns_dropped, receipt.reason) == (1, 1, "")
+    assert (len(receipt.folds), receipt.turns_dropped, receipt.skipped) == (1, 1, ())
