@@ -112,6 +112,11 @@ class ProxySettings(Record):
     anthropic: Upstream
     openai: Upstream
     body_max_bytes: int
+    gemini: Upstream = Upstream("https://generativelanguage.googleapis.com")
+    # Whether old tool results are left out once the provider's prompt cache has lapsed.
+    folds_results: bool = True
+    # How long a prompt is taken to be cached where the request does not say it; 0: as the provider documents it.
+    prompt_cache_s: int = 0
 
 
 class DaemonSettings(Record):
@@ -177,6 +182,9 @@ def _proxy_settings(values: _Values) -> ProxySettings:
         _upstream(values, "anthropic-upstream"),
         _upstream(values, "openai-upstream"),
         values.get("proxy-body-max-bytes"),
+        _upstream(values, "gemini-upstream"),
+        values.get("fold-results") == "cold",
+        values.get("prompt-cache-s"),
     )
 
 

@@ -110,6 +110,12 @@ def _switch(called: str, text: str) -> bool:
     return text == "on"
 
 
+def _fold_results(called: str, text: str) -> str:
+    if text not in ("off", "cold"):
+        raise SettingsError(f"{called} is {text!r}: give off or cold")
+    return text
+
+
 def is_http_url(text: str) -> bool:
     scheme, separator, rest = text.partition("://")
     host = rest.partition("/")[0]
@@ -300,6 +306,27 @@ SETTINGS = {
             _upstream,
             "URL",
             "where requests to /proxy/openai/v1 go, as in OPENAI_BASE_URL",
+        ),
+        Setting(
+            "gemini-upstream",
+            "https://generativelanguage.googleapis.com",
+            _upstream,
+            "URL",
+            "where requests to /proxy/gemini go, as in GOOGLE_GEMINI_BASE_URL",
+        ),
+        Setting(
+            "fold-results",
+            "cold",
+            _fold_results,
+            "off|cold",
+            "whether the proxy leaves old tool results out once the provider's prompt cache has lapsed",
+        ),
+        Setting(
+            "prompt-cache-s",
+            "0",
+            between(0, 604_800),
+            "N",
+            "seconds that a provider keeps a prompt cached where the request does not say it; 0: as it documents",
         ),
         Setting(
             "proxy-body-max-bytes", str(512 << 20), between(1024, 1 << 40), "N", "the largest body of a proxied request"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from bench.cache_simulation import random_shape, read_shapes
 from bench.ledger import OFF_MAX, SHAPES, WAYS, compared
-
 from contextfold.common.canonical import encode
 from contextfold.fold.events import BranchCreated, Event, RequestSent, from_json, to_json
 from contextfold.fold.ledger.prices import LedgerPrices

@@ -513,7 +513,14 @@ def check_figures(receipt: Receipt, replay: str) -> None:
     saved = receipt.tokens_before - receipt.tokens_after
     assert saved >= sum(fold.tokens for fold in receipt.folds) - 2 * len(receipt.folds) - 1, replay
     fields = receipt.header_fields()
-    assert list(fields) == ["tokens_before", "tokens_after", "turns_dropped", "first_changed", "reason"], replay
+    assert list(fields) == [
+        "tokens_before",
+        "tokens_after",
+        "turns_dropped",
+        "results_left_out",
+        "first_changed",
+        "reason",
+    ], replay
     assert fields["reason"] == (receipt.reason or None), replay
 
 

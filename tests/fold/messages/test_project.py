@@ -69,6 +69,7 @@ def test_what_is_between_branch_and_return_is_left_out(format: Format) -> None:
         "tokens_before",
         "tokens_after",
         "turns_dropped",
+        "results_left_out",
         "first_changed",
         "reason",
     ]

@@ -35,12 +35,14 @@ HELLO = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 class Place:
     """A guard around a proxy, and the provider behind it."""
 
-    def __init__(self, store: MemoryStore | None = None, **limits: Any) -> None:
+    def __init__(
+        self, store: MemoryStore | None = None, *, proxied: dict[str, Any] | None = None, **limits: Any
+    ) -> None:
         self.upstream = RawUpstream()
         self.metrics = Metrics([])
         fold = FoldService(store or MemoryStore(), standard_scrubber())
         both = Upstream(self.upstream.url)
-        self.proxy = proxy.Proxy(fold, self.metrics, ProxySettings(both, both, 1 << 20))
+        self.proxy = proxy.Proxy(fold, self.metrics, ProxySettings(both, both, 1 << 20, both), **(proxied or {}))
         self.guard = Guard(
             self._app,
             hosts=HostRule("127.0.0.1"),

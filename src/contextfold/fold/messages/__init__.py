@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contextfold.fold.messages.body import BODY_REASONS, NO_MESSAGES, BodyProjection, project_body
+from contextfold.fold.messages.cold_results import ColdResult, ColdSettings, cache_life_s, remembered_stubs
 from contextfold.fold.messages.facts import UNKNOWN, members_of
 from contextfold.fold.messages.formats import FORMATS, Api, Format, api_of
 from contextfold.fold.messages.formats import binds_thinking as model_binds_thinking
@@ -30,7 +31,7 @@ from contextfold.fold.messages.receipt import (
     plan_of,
     untouched,
 )
-from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, Remembered, merged_outcomes
+from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, LeftOutResult, Remembered, by_call, merged_outcomes
 from contextfold.fold.messages.rewriting import rewritten
 from contextfold.fold.messages.walk import FOLD_REASONS, Walk
 from contextfold.fold.messages.weight import IMAGE_TOKENS, weight_of
@@ -42,13 +43,18 @@ __all__ = [
     "REASONS",
     "BodyProjection",
     "CallOutcome",
+    "ColdResult",
+    "ColdSettings",
     "Fold",
     "Format",
+    "LeftOutResult",
     "Projection",
     "Receipt",
     "Remembered",
     "Skipped",
     "Span",
+    "by_call",
+    "cache_life_s",
     "merged_outcomes",
     "project",
     "project_body",
@@ -94,12 +100,18 @@ def project(
         outcome = untouched(weight_of(messages), "" if isinstance(messages, str) and api.takes_text else NO_MESSAGES)
         return Projection(messages, outcome.receipt, outcome.threads, None, {})
     walk = Walk(remembered.outcomes, confirmed_names(names_in(tools)) if tools else frozenset())
-    for message in messages:
+    stubs: dict[int, dict[int, LeftOutResult]] = {}
+    for place, message in enumerate(messages):
         members = members_of(message)
-        walk.take(UNKNOWN if members is None else api.read(members))
+        fact = UNKNOWN if members is None else api.read(members)
+        walk.take(fact)
+        if remembered.results:
+            those = remembered_stubs(fact.results, remembered)
+            if those:
+                stubs[place] = those
     weights = array("q", map(weight_of, messages))
     is_bound = model_binds_thinking(api, model) if binds_thinking is None else binds_thinking
-    plan = plan_of(walk, binds_thinking=is_bound, merges_words=api.parts is not None)
+    plan = plan_of(walk, binds_thinking=is_bound, merges_words=api.parts is not None, stubs=stubs)
     sent, sent_weights = _applied(messages, plan, api, weights)
     outcome = outcome_of(walk, plan, weights, sent_weights, 0)
     return Projection(sent, outcome.receipt, outcome.threads, walk.session_id, walk.outcomes)
@@ -108,9 +120,8 @@ def project(
 def _applied(messages: Sequence[Any], plan: Plan, api: Api, weights: array[int]) -> tuple[list[Any], array[int]]:
     sent, sent_weights = list(messages), weights[:]
     for place, rewrite in plan.rewrites.items():
-        assert api.parts
         sources = [members_of(messages[source]) or {} for source in rewrite.words_of]
-        sent[place] = rewritten(members_of(messages[place]) or {}, rewrite, sources, api.parts)
+        sent[place] = rewritten(members_of(messages[place]) or {}, rewrite, sources, api)
         sent_weights[place] = weight_of(sent[place])
     for start, end in reversed(plan.cuts):
         del sent[start:end]

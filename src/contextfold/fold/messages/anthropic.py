@@ -45,6 +45,10 @@ def is_thinking(block: Members) -> bool:
     return block.get("type") in _THINKING
 
 
+def is_result(block: Members) -> bool:
+    return block.get("type") == "tool_result" and isinstance(block.get("tool_use_id"), str)
+
+
 def is_words(block: Members, *, beside_result: bool) -> bool:
     """Whether a block of a user's message was written, or shown, by the user."""
     kind = block.get("type")

@@ -16,13 +16,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from contextfold.common.json_depth import DEPTH_MAX
+from contextfold.fold.messages.cold_results import (
+    ColdResult,
+    ColdSettings,
+    cache_life_s,
+    cold_results,
+    hash_of,
+    remembered_stubs,
+    seen_results,
+)
 from contextfold.fold.messages.facts import UNKNOWN
-from contextfold.fold.messages.formats import Api, Format, api_of, binds_thinking
+from contextfold.fold.messages.formats import Format, api_of, binds_thinking
 from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names, names_in
 from contextfold.fold.messages.receipt import Outcome, Plan, Receipt, Span, outcome_of, plan_of, untouched
-from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, Remembered
+from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, LeftOutResult, Remembered
 from contextfold.fold.messages.rewriting import splices_of
-from contextfold.fold.messages.walk import UNCONFIRMED_TOOL, Walk
+from contextfold.fold.messages.walk import UNCONFIRMED_TOOL, FoldRange, Walk, first_movable, is_inside
 from contextfold.fold.messages.weight import excess_of
 
 # Of a list: where each message begins, ends and belongs is stored.
@@ -43,7 +52,7 @@ KEPT_ELSEWHERE = "kept_elsewhere"  # the provider keeps the history
 BODY_REASONS = (NOT_JSON, REPEATED_MEMBERS, TOO_DEEP, TOO_MANY_VALUES, NO_MESSAGES, KEPT_ELSEWHERE)
 
 _NESTING = frozenset({dict, list})
-_LOOKED_AT = frozenset({"model", "stream", "thinking", "tools"})
+_LOOKED_AT = frozenset({"model", "stream", "thinking", "tools", "prompt_cache_retention"})
 _CLOSING = {"{": "}", "[": "]"}
 _SIGN = re.compile(r"[ \t\n\r]*+(.)[ \t\n\r]*+")
 _VALUE = re.compile(rb'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"?|[\[{]|[^\s"\[\]{},:]++')
@@ -69,6 +78,7 @@ class BodyProjection:
     _original: bytes = field(repr=False)
     _starts: array[int] = field(repr=False)
     _ends: array[int] = field(repr=False)
+    _reading: _Reading = field(repr=False)
 
     @property
     def changed(self) -> bool:
@@ -78,6 +88,14 @@ class BodyProjection:
         """The JSON text of a message as it came."""
         return self._original[self._starts[place] : self._ends[place]].decode("utf-8")
 
+    def cold_results(self, *, salt: str, settings: ColdSettings) -> list[ColdResult]:
+        """The results to leave out now that the prompt cache has lapsed, without those that are left out already."""
+        return self._reading.cold_results(salt, settings)
+
+    def cache_life_s(self, default_s: float | None = None) -> float:
+        """How long the provider keeps this request's prefix; `default_s` where the request does not say it."""
+        return self._reading.cache_life_s(default_s)
+
 
 def project_body(
     body: bytes, format: Format, *, model: str = "", remembered: Remembered = NOTHING_REMEMBERED
@@ -86,7 +104,7 @@ def project_body(
 
     `model` is for APIs whose requests do not name it themselves.
     """
-    reading = _Reading(body, api_of(format), model, remembered)
+    reading = _Reading(body, format, model, remembered)
     sent, outcome = reading.projected()
     return BodyProjection(
         body=sent,
@@ -99,23 +117,27 @@ def project_body(
         _original=body,
         _starts=reading.starts,
         _ends=reading.ends,
+        _reading=reading,
     )
 
 
 class _Reading:
     """One body being read: where its messages are, what they weigh, and what the walk made of them."""
 
-    def __init__(self, body: bytes, api: Api, model: str, remembered: Remembered) -> None:
+    def __init__(self, body: bytes, format: Format, model: str, remembered: Remembered) -> None:
         self.body = body
-        self.api = api
+        self.format = format
+        self.api = api_of(format)
         self._model, self._remembered = model, remembered
         # Of the top level, those that are looked at.
         self.members: dict[str, object] = {}
+        self._folded: list[FoldRange] = []
         self._begin(frozenset())
 
     def _begin(self, confirmed: frozenset[str]) -> None:
         self.walk = Walk(self._remembered.outcomes, confirmed)
         self.starts, self.ends, self.weights = array("q"), array("q"), array("q")
+        self.stubs: dict[int, dict[int, LeftOutResult]] = {}
 
     @property
     def model(self) -> str:
@@ -140,10 +162,45 @@ class _Reading:
             self._begin(frozenset())
             return self.body, untouched(len(self.body), reason)
         rest = len(self.body) - (self.ends[-1] - self.starts[0] if self.starts else 0)
-        is_bound = binds_thinking(self.api, self.model, self.members.get("thinking"))
-        plan = plan_of(self.walk, binds_thinking=is_bound, merges_words=self.api.parts is not None)
+        plan = plan_of(
+            self.walk, binds_thinking=self._is_bound, merges_words=self.api.parts is not None, stubs=self.stubs
+        )
+        self._folded = plan.decision.folded
         sent, weights = self._applied(plan)
         return sent, outcome_of(self.walk, plan, self.weights, weights, rest)
+
+    @property
+    def _is_bound(self) -> bool:
+        return binds_thinking(self.api, self.model, self.members.get("thinking"))
+
+    def cold_results(self, salt: str, settings: ColdSettings) -> list[ColdResult]:
+        messages = [json.loads(self.body[start:end]) for start, end in zip(self.starts, self.ends, strict=True)]
+        as_read = [_decode(self._text(place), 0)[0] for place in range(len(messages))]
+        # Ids and hashes are those of the text as it is read for every request, the rest is for people.
+        read = seen_results(as_read, self.format)
+        seen = [
+            each._replace(call_id=other.call_id)
+            for each, other in zip(seen_results(messages, self.format), read, strict=True)
+        ]
+        hashes = {id(each): hash_of(other.text or "") for each, other in zip(seen, read, strict=True)}
+        known = {(each.call_id, each.text_hash) for those in self.stubs.values() for each in those.values()}
+        cold = cold_results(
+            seen,
+            turns=self.walk.turns,
+            messages=self.walk.count,
+            first_movable=first_movable(self.walk) if self._is_bound else 0,
+            salt=salt,
+            settings=settings,
+            hash_text=lambda each: hashes[id(each)],
+        )
+        gone = {(each.call_id, hashes[id(each)]) for each in seen if is_inside(each.place, self._folded)}
+        return [each for each in cold if (each.result.call_id, each.result.text_hash) not in known | gone]
+
+    def cache_life_s(self, default_s: float | None) -> float:
+        if self.format == "anthropic" and b'"1h"' in self.body and b'"ttl"' in self.body:
+            return cache_life_s(self.format, json.loads(self.body), default_s)
+        retention = {"prompt_cache_retention": self.members.get("prompt_cache_retention")}
+        return cache_life_s(self.format, retention, default_s)
 
     def _applied(self, plan: Plan) -> tuple[bytes, array[int]]:
         """The body without what goes, and what each of its messages weighs then."""
@@ -155,10 +212,9 @@ class _Reading:
         for first, end in plan.cuts:
             weights[first:end] = array("q", bytes((end - first) * weights.itemsize))
         for place, rewrite in plan.rewrites.items():
-            assert self.api.parts
             begin = self.starts[place]
             sources = [self._text(source) for source in rewrite.words_of]
-            for start, end, text, excess in splices_of(self._text(place), rewrite, sources, self.api.parts):
+            for start, end, text, excess in splices_of(self._text(place), rewrite, sources, self.api):
                 splices.append((begin + start, begin + end, text.encode("latin-1")))
                 weights[place] += len(text) - (end - start) - excess
         splices.sort()
@@ -220,13 +276,19 @@ class _Reading:
     def _list(self, text: str, at: int) -> int:
         decode, read, take, count = _decode, self.api.read, self.walk.take, text.count
         starts, ends, weights = self.starts.append, self.ends.append, self.weights.append
+        stubs = self._remembered.results
         at, sign = _opened(text, at, "[")
         while sign != "]":
             if len(self.starts) == MESSAGES_MAX:
                 raise _Unreadable(TOO_MANY_VALUES)
             start = at
             message, end = decode(text, start)
-            take(read(message) if type(message) is dict else UNKNOWN)
+            fact = read(message) if type(message) is dict else UNKNOWN
+            take(fact)
+            if stubs and fact.results:
+                those = remembered_stubs(fact.results, self._remembered)
+                if those:
+                    self.stubs[len(self.starts)] = those
             excess = 0
             if end - start > SHORT_BYTES:
                 if count("[", start, end) + count("{", start, end) > DEPTH_MAX:

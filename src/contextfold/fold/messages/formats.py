@@ -29,9 +29,22 @@ class MessageParts:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultMembers:
+    """Where a message holds the content of its results."""
+
+    # The names on the way to the content, from the message or from the part that is a result.
+    path: Callable[[Members], tuple[str, ...]]
+    # None where the message itself is the result.
+    is_result: Callable[[Members], bool] | None = None
+    # The content must be an object: the stub is a member of it.
+    is_object: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Api:
     list_name: str
     read: Callable[[Members], Fact]
+    results: ResultMembers
     # Members of the request that say that the provider keeps the history.
     elsewhere: frozenset[str] = frozenset()
     # Text may stand in place of the list.
@@ -50,14 +63,24 @@ _APIS: Mapping[str, Api] = {
     "anthropic": Api(
         "messages",
         anthropic.read,
+        ResultMembers(lambda block: ("content",), anthropic.is_result),
         parts=MessageParts("content", anthropic.is_words, anthropic.is_thinking),
         may_bind_thinking=True,
     ),
-    "openai-chat": Api("messages", openai_chat.read),
+    "openai-chat": Api("messages", openai_chat.read, ResultMembers(lambda message: ("content",))),
     "openai-responses": Api(
-        "input", openai_responses.read, frozenset({"previous_response_id", "conversation"}), takes_text=True
+        "input",
+        openai_responses.read,
+        ResultMembers(lambda item: ("output",)),
+        frozenset({"previous_response_id", "conversation"}),
+        takes_text=True,
     ),
-    "gemini": Api("contents", gemini.read, parts=MessageParts("parts", gemini.is_words, _no_thinking)),
+    "gemini": Api(
+        "contents",
+        gemini.read,
+        ResultMembers(gemini.response_path, gemini.is_result, is_object=True),
+        parts=MessageParts("parts", gemini.is_words, _no_thinking),
+    ),
 }
 
 # From version 5.1 on, Claude's models take a thinking block back only behind the very messages that it was made behind.

@@ -41,6 +41,15 @@ def read(content: Members) -> Fact:
     return _user(parts) if role == "user" else UNKNOWN
 
 
+def is_result(part: Members) -> bool:
+    about = block_members(_member(part, _RESPONSE))
+    return bool(_id_of(about)) and isinstance(about.get("name"), str)
+
+
+def response_path(part: Members) -> tuple[str, ...]:
+    return (_RESPONSE[0] if _RESPONSE[0] in part else _RESPONSE[1], "response")
+
+
 def is_words(part: Members, *, beside_result: bool) -> bool:
     """Whether a part of a user's content was written, or shown, by the user."""
     if _member(part, _RESPONSE) is not None:

@@ -6,9 +6,10 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from contextfold.common.token_counter import tokens_of
+from contextfold.fold.messages.remembered import LeftOutResult
 from contextfold.fold.messages.rewriting import Rewrite
 from contextfold.fold.messages.walk import MIXED, STAYS, WORDS, Decision, FoldRange, Walk, decide, is_inside
 
@@ -54,6 +55,7 @@ class Receipt:
     messages_before: int
     messages_after: int
     turns_dropped: int
+    results_left_out: int
     # The place of the first message that is not sent as it came.
     first_changed: int | None
     # The outermost ones, in order.
@@ -67,6 +69,7 @@ class Receipt:
             "tokens_before": self.tokens_before,
             "tokens_after": self.tokens_after,
             "turns_dropped": self.turns_dropped,
+            "results_left_out": self.results_left_out,
             "first_changed": self.first_changed,
             "reason": self.reason or None,
         }
@@ -97,8 +100,14 @@ class Plan:
     _cuts_of: tuple[tuple[int, int], ...] = field(repr=False)
 
 
-def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool) -> Plan:
-    decision = decide(walk, binds_thinking=binds_thinking)
+# By place, then by number of the result in its message.
+Stubs = Mapping[int, Mapping[int, LeftOutResult]]
+NO_STUBS: Stubs = {}
+
+
+def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool, stubs: Stubs = NO_STUBS) -> Plan:
+    changes = [(place, each.decided_at) for place, those in stubs.items() for each in those.values()]
+    decision = decide(walk, binds_thinking=binds_thinking, stubs=changes)
     rewrites = {place: Rewrite(without_thinking=True) for place in decision.without_thinking}
     cuts: list[tuple[int, int]] = []
     cuts_of: list[tuple[int, int]] = []
@@ -110,6 +119,10 @@ def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool) -> Plan:
             words = tuple(match.start() for match in _HAS_WORDS.finditer(walk.fates, pair.start, pair.end))
             if words:
                 rewrites[pair.start - 1] = Rewrite(words_of=words)
+    for place, those in stubs.items():
+        if not is_inside(place, decision.folded):
+            texts = {number: each.stub for number, each in those.items()}
+            rewrites[place] = replace(rewrites.get(place, Rewrite()), stubs=texts)
     return Plan(decision, tuple(cuts), rewrites, tuple(cuts_of))
 
 
@@ -134,7 +147,7 @@ class Outcome:
 def untouched(weight: int, reason: str, *, messages: int = 0) -> Outcome:
     """Of a list that was not walked."""
     tokens = tokens_of(weight)
-    receipt = Receipt(tokens, tokens, messages, messages, 0, None, (), (), reason)
+    receipt = Receipt(tokens, tokens, messages, messages, 0, 0, None, (), (), reason)
     return Outcome(receipt, (Span(None, tokens, tuple(range(messages))),))
 
 
@@ -147,7 +160,7 @@ def outcome_of(walk: Walk, plan: Plan, weights: array[int], sent: array[int], re
         first = cuts[0][0]
         in_front += sum(sent[seen:first])
         # Words that were put into the message in front of the range are not dropped.
-        moved = sent[pair.start - 1] - weights[pair.start - 1] if _gets_words(plan, pair.start - 1) else 0
+        moved = max(0, sent[pair.start - 1] - weights[pair.start - 1]) if _gets_words(plan, pair.start - 1) else 0
         dropped = sum(sum(weights[start:end]) for start, end in cuts) - moved
         turns = bisect_left(walk.turns, pair.end) - bisect_left(walk.turns, pair.start)
         number = sum(end - start for start, end in cuts)
@@ -166,6 +179,7 @@ def outcome_of(walk: Walk, plan: Plan, weights: array[int], sent: array[int], re
         messages_before=walk.count,
         messages_after=walk.count - sum(fold.messages for fold in folds),
         turns_dropped=sum(fold.turns for fold in folds),
+        results_left_out=sum(len(rewrite.stubs) for rewrite in plan.rewrites.values()),
         first_changed=min(changed, default=None),
         folds=tuple(folds),
         skipped=tuple(skipped),

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from contextfold.fold.messages.facts import Members, block_members, items_of
-from contextfold.fold.messages.formats import MessageParts
+from contextfold.fold.messages.formats import Api, MessageParts, ResultMembers
 from contextfold.fold.messages.weight import excess_in
 
 _SPACE = re.compile(r"[ \t\n\r]*+")
@@ -28,6 +28,8 @@ class Rewrite:
     without_thinking: bool = False
     # The messages that go and whose words are put behind its parts.
     words_of: tuple[int, ...] = ()
+    # By number of the result in the message: the text that stands in place of its content.
+    stubs: Mapping[int, str] = field(default_factory=dict)
 
 
 class Splice(NamedTuple):
@@ -43,13 +45,28 @@ class Splice(NamedTuple):
 # ---- on objects
 
 
-def rewritten(message: Members, rewrite: Rewrite, sources: Sequence[Members], parts: MessageParts) -> dict[str, Any]:
-    content: list[object] = list(_parts_of(message, parts))
+def rewritten(message: Members, rewrite: Rewrite, sources: Sequence[Members], api: Api) -> dict[str, Any]:
+    if api.parts is None:
+        return _with_content(message, rewrite.stubs[0], api.results) if rewrite.stubs else dict(message)
+    content: list[object] = list(_parts_of(message, api.parts))
+    if rewrite.stubs and api.results.is_result:
+        numbers = [n for n, part in enumerate(content) if api.results.is_result(block_members(part))]
+        for number, stub in rewrite.stubs.items():
+            part = block_members(content[numbers[number]])
+            content[numbers[number]] = _with_content(part, stub, api.results)
     if rewrite.without_thinking:
-        content = [part for part in content if not parts.is_thinking(block_members(part))]
+        content = [part for part in content if not api.parts.is_thinking(block_members(part))]
     for source in sources:
-        content += _words_of(source, parts)
-    return {**message, parts.list_name: content}
+        content += _words_of(source, api.parts)
+    return {**message, api.parts.list_name: content}
+
+
+def _with_content(holder: Members, stub: str, results: ResultMembers) -> dict[str, Any]:
+    *outer, name = results.path(holder)
+    content: dict[str, Any] = {name: {"output": stub} if results.is_object else stub}
+    for each in reversed(outer):
+        content = {each: {**holder[each], **content}}
+    return {**holder, **content}
 
 
 def _parts_of(message: Members, parts: MessageParts) -> Sequence[object]:
@@ -72,20 +89,35 @@ def _word_numbers(content: Sequence[object], parts: MessageParts) -> list[int]:
 # ---- on bytes. A message's text is its bytes read as latin-1, so a position in one is a position in the other.
 
 
-def splices_of(text: str, rewrite: Rewrite, sources: Sequence[str], parts: MessageParts) -> Iterator[Splice]:
+def splices_of(text: str, rewrite: Rewrite, sources: Sequence[str], api: Api) -> Iterator[Splice]:
     """The changes of one message, in order; `sources` are the messages whose words it gets."""
-    elements = list(_elements(text, _member_start(text, parts.list_name)))
+    if api.parts is None:
+        for stub in rewrite.stubs.values():
+            yield _stub_splice(text, 0, api.results.path({}), stub, api.results)
+        return
+    elements = list(_elements(text, _member_start(text, 0, api.parts.list_name)))
+    if rewrite.stubs and api.results.is_result:
+        results = [each for each in elements if api.results.is_result(block_members(each.value))]
+        for number, stub in sorted(rewrite.stubs.items()):
+            path = api.results.path(block_members(results[number].value))
+            yield _stub_splice(text, results[number].start, path, stub, api.results)
     if rewrite.without_thinking:
-        yield from _removed(elements, [parts.is_thinking(block_members(each.value)) for each in elements])
+        yield from _removed(elements, [api.parts.is_thinking(block_members(each.value)) for each in elements])
     added: list[str] = []
     excess = 0
     for source in sources:
-        for raw, value in _words_in(source, parts):
+        for raw, value in _words_in(source, api.parts):
             added.append(raw)
             excess += excess_in(value)
     if added:
         end = elements[-1].end
         yield Splice(end, end, "".join("," + raw for raw in added), excess)
+
+
+def _stub_splice(text: str, at: int, path: Sequence[str], stub: str, results: ResultMembers) -> Splice:
+    for name in path:
+        at = _member_start(text, at, name)
+    return Splice(at, _decode(text, at)[1], json.dumps({"output": stub} if results.is_object else stub))
 
 
 def _removed(elements: Sequence[_Element], gone: Sequence[bool]) -> Iterator[Splice]:
@@ -101,7 +133,7 @@ def _removed(elements: Sequence[_Element], gone: Sequence[bool]) -> Iterator[Spl
 
 
 def _words_in(text: str, parts: MessageParts) -> list[tuple[str, Members]]:
-    at = _member_start(text, parts.list_name)
+    at = _member_start(text, 0, parts.list_name)
     if text.startswith('"', at):
         return [(_TEXT_PART % text[at : _decode(text, at)[1]], {})]
     elements = list(_elements(text, at))
@@ -126,9 +158,9 @@ def _elements(text: str, at: int) -> Iterator[_Element]:
             at = _past_space(text, at + 1)
 
 
-def _member_start(text: str, wanted: str) -> int:
-    """Where the value of a member of the object begins. The member is there."""
-    at = _past_space(text, 1)
+def _member_start(text: str, at: int, wanted: str) -> int:
+    """Where the value of a member begins, of the object that starts at `at`. The member is there."""
+    at = _past_space(text, at + 1)
     while True:
         name, end = _decode(text, at)
         at = _past_space(text, _past_space(text, end) + 1)

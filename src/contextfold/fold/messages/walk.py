@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
@@ -294,11 +294,14 @@ class Decision(NamedTuple):
     without_thinking: list[int]
 
 
-def decide(walk: Walk, *, binds_thinking: bool) -> Decision:
-    """What is folded now. With bound thinking some ranges wait, and finished thinking behind a change goes with it."""
+def decide(walk: Walk, *, binds_thinking: bool, stubs: Sequence[tuple[int, int]] = ()) -> Decision:
+    """What is folded now. With bound thinking some ranges wait, and finished thinking behind a change goes with it.
+
+    `stubs`: places of left-out results, and how many messages there were when they were left out first.
+    """
     folded: list[FoldRange] = []
     skipped: list[FoldRange] = []
-    changes: list[tuple[int, int]] = []
+    changes: list[tuple[int, int]] = list(stubs) if binds_thinking else []
     for pair in walk.ranges:
         flaw, made_at = pair.flaw, pair.decided
         if not flaw and binds_thinking:
@@ -336,6 +339,13 @@ def _thinking_behind(walk: Walk, changes: list[tuple[int, int]], folded: list[Fo
         places += walk.thinking[first : bisect_left(walk.thinking, made_at)]
         reached = max(reached, made_at)
     return [place for place in places if not is_inside(place, folded)]
+
+
+def first_movable(walk: Walk) -> int:
+    """The first place where a change is in front of no bound thinking that must stay."""
+    loop_start = walk.prompts[-1] if walk.prompts else 0
+    running = walk.thinking[bisect_left(walk.thinking, loop_start) :]
+    return max([-1, *running[-1:], *walk.only_thinking[-1:]]) + 1
 
 
 def is_inside(place: int, folded: list[FoldRange]) -> bool:

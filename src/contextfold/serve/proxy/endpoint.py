@@ -1,7 +1,8 @@
 """`/proxy/…`: an agent's requests to its model pass here, and what it folded is left out on the way. Knows HTTP.
 
-    /proxy/anthropic/X      →  the Anthropic upstream's X      `POST v1/messages` is folded
+    /proxy/anthropic/X      →  the Anthropic upstream's X      `POST v1/messages` and `…/count_tokens` are folded
     /proxy/openai/v1/X      →  the OpenAI upstream's X         `POST chat/completions` and `POST responses` are
+    /proxy/gemini/X         →  the Gemini upstream's X         `POST …/models/M:generateContent` and its like are
 
 A request that is folded is first read whole, because its branches cannot be known sooner (`serve.proxy.forwarding`).
 Everything else is streamed part by part both ways. A response is the upstream's own, to the byte; if none comes
@@ -14,39 +15,68 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Mapping
+import re
+import time
+from collections.abc import Callable, Coroutine
 from urllib.parse import unquote_to_bytes
 
 from starlette.routing import Route
 
 from contextfold.fold import messages
-from contextfold.fold.messages import Format
+from contextfold.fold.left_out_results import LeftOutResults, LeftOutResultsInMemory
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.serve.http.exchange import AS_IT_CAME, ClientGone, Headers, Receive, Scope, Send
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
-from contextfold.serve.proxy.forwarding import REASONS, Folding, Held, Passing
+from contextfold.serve.proxy.forwarding import REASONS, Folding, Held, Passing, ProxiedCall, ResultFolding
 from contextfold.serve.proxy.session_reports import Draft, Receipts
 from contextfold.serve.proxy.upstream import TIMEOUT, Answer, Provider, UpstreamFailed
 from contextfold.serve.proxy.usage import UsageReader
 from contextfold.serve.request_error import RequestError, busy
 from contextfold.settings import ProxySettings
 
-ANTHROPIC_PATH, OPENAI_PATH = "/proxy/anthropic/", "/proxy/openai/v1/"
+ANTHROPIC_PATH, OPENAI_PATH, GEMINI_PATH = "/proxy/anthropic/", "/proxy/openai/v1/", "/proxy/gemini/"
 FOLD_HEADER = b"x-context-fold"
 EXCHANGE_S = 3600.0  # for all of a request and its answer
 DECODED_TIMES = 4  # that a path's percent signs are looked behind
 OK_LEAST, OK_MOST = 200, 299
 
+_ANTHROPIC_CALLS = {
+    b"v1/messages": ProxiedCall("anthropic"),
+    b"v1/messages/count_tokens": ProxiedCall("anthropic", is_count=True),
+}
+_OPENAI_CALLS = {b"chat/completions": ProxiedCall("openai-chat"), b"responses": ProxiedCall("openai-responses")}
+_GEMINI_CALL = re.compile(
+    rb"v1[a-z0-9]{0,16}/models/([^/:]{1,256}):(generateContent|streamGenerateContent|countTokens)"
+)
+
 
 class Proxy:
-    def __init__(self, fold: FoldService, metrics: Metrics, settings: ProxySettings) -> None:
+    """`left_out` is where left-out results are stored. Without it none are left out: they could not be given back."""
+
+    def __init__(
+        self,
+        fold: FoldService,
+        metrics: Metrics,
+        settings: ProxySettings,
+        *,
+        left_out: LeftOutResults | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         metrics.may_fail_open((*messages.REASONS, *REASONS))
         self._receipts = Receipts(fold)
-        self._folding = Folding(metrics)
+        results = ResultFolding(
+            LeftOutResultsInMemory() if left_out is None else left_out,
+            fold.scrub,
+            is_on=settings.folds_results and left_out is not None,
+            prompt_cache_s=float(settings.prompt_cache_s) or None,
+            clock=clock,
+        )
+        self._folding = Folding(metrics, results)
         self._endpoints = (
             _Anthropic(Provider(settings.anthropic), self._folding, self._receipts, metrics),
             _OpenAi(Provider(settings.openai), self._folding, self._receipts, metrics),
+            _Gemini(Provider(settings.gemini), self._folding, self._receipts, metrics),
         )
 
     def routes(self) -> list[Route]:
@@ -54,7 +84,7 @@ class Proxy:
 
     async def close(self) -> None:
         await self._receipts.close()
-        self._folding.close()
+        await self._folding.close()
         for endpoint in self._endpoints:
             await endpoint.provider.close()
 
@@ -62,7 +92,10 @@ class Proxy:
 class _Endpoint:
     name = ""
     prefix = ""
-    folded: Mapping[bytes, Format] = {}
+
+    def proxied_call(self, path: bytes) -> ProxiedCall | None:
+        """What a `POST` of this path asks for, if it is folded."""
+        raise NotImplementedError
 
     def __init__(self, provider: Provider, folding: Folding, receipts: Receipts, metrics: Metrics) -> None:
         self.provider, self._folding, self._receipts, self._metrics = provider, folding, receipts, metrics
@@ -79,24 +112,25 @@ class _Endpoint:
             )
         query = scope["query_string"]
         passing = Passing(scope, path + (b"?" + query if query else b""), receive)
-        api = self.folded.get(path) if scope["method"] == "POST" else None
+        call = self.proxied_call(path) if scope["method"] == "POST" else None
         try:
             async with asyncio.timeout(EXCHANGE_S):
-                if api is None:
+                if call is None:
                     await _while_client_stays(passing, receive, self._exchange(passing, send, None))
                 else:
-                    await self._fold_and_pass(api, passing, receive, send)
+                    await self._fold_and_pass(call, passing, receive, send)
         except TimeoutError:
             raise self._refusal(UpstreamFailed(TIMEOUT, "Exchange"), has_begun=False) from None
 
-    async def _fold_and_pass(self, api: Format, passing: Passing, receive: Receive, send: Send) -> None:
-        held = await self._folding.fold(api, passing)
+    async def _fold_and_pass(self, call: ProxiedCall, passing: Passing, receive: Receive, send: Send) -> None:
+        held = await self._folding.fold(call, passing)
         try:
-            reading = _Reading(api, held, self._receipts, passing)
+            reading = _Reading(call, held, self._receipts, passing)
             try:
                 await _while_client_stays(passing, receive, self._exchange(passing, send, reading))
             finally:
                 reading.close()
+                self._folding.note(held, passing.owner)
         finally:
             held.release()
 
@@ -153,7 +187,9 @@ class _Anthropic(_Endpoint):
 
     name = "anthropic"
     prefix = ANTHROPIC_PATH
-    folded: Mapping[bytes, Format] = {b"v1/messages": "anthropic"}
+
+    def proxied_call(self, path: bytes) -> ProxiedCall | None:
+        return _ANTHROPIC_CALLS.get(path)
 
 
 class _OpenAi(_Endpoint):
@@ -161,20 +197,37 @@ class _OpenAi(_Endpoint):
 
     name = "openai"
     prefix = OPENAI_PATH
-    folded: Mapping[bytes, Format] = {b"chat/completions": "openai-chat", b"responses": "openai-responses"}
+
+    def proxied_call(self, path: bytes) -> ProxiedCall | None:
+        return _OPENAI_CALLS.get(path)
+
+
+class _Gemini(_Endpoint):
+    """Whatever the Gemini upstream has; `POST` of a model's `generateContent` goes there without what is folded."""
+
+    name = "gemini"
+    prefix = GEMINI_PATH
+
+    def proxied_call(self, path: bytes) -> ProxiedCall | None:
+        match = _GEMINI_CALL.fullmatch(path)
+        if match is None:
+            return None
+        return ProxiedCall("gemini", match[1].decode("latin-1"), is_count=match[2] == b"countTokens")
 
 
 class _Reading:
     """Reads along while the model answers, and has the session told when it is done."""
 
-    def __init__(self, api: Format, held: Held, receipts: Receipts, passing: Passing) -> None:
-        self._api, self._held, self._receipts = api, held, receipts
+    def __init__(self, call: ProxiedCall, held: Held, receipts: Receipts, passing: Passing) -> None:
+        self._api, self._held, self._receipts = call.format, held, receipts
         self._usage: UsageReader | None = None
         self._left_bytes: int | None = None
         self._drafting: asyncio.Task[Draft | None] | None = None
         self._receipt = held.receipt
-        if held.projection is not None:
-            draft = receipts.draft(passing.owner, passing.given, api, held.projection)
+        if held.projection is not None and call.is_count:
+            held.noted(0)
+        elif held.projection is not None:
+            draft = receipts.draft(passing.owner, passing.given, call.format, held.projection)
             self._drafting = asyncio.get_running_loop().create_task(draft)
             self._drafting.add_done_callback(self._drafted)
 

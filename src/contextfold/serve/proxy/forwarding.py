@@ -10,16 +10,34 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 
 import httpx2
 
 from contextfold.common.exception_location import place_of
-from contextfold.fold.messages import BodyProjection, Format, Receipt, project_body
+from contextfold.errors import ContextError
+from contextfold.fold.left_out_results import NEW_CONVERSATION, ConversationRecord, LeftOutResults, StoredResult
+from contextfold.fold.messages import (
+    OPEN_BRANCH,
+    BodyProjection,
+    CallOutcome,
+    ColdSettings,
+    Format,
+    LeftOutResult,
+    Receipt,
+    Remembered,
+    by_call,
+    project_body,
+)
+from contextfold.fold.messages.cold_results import stub_of
+from contextfold.fold.service.reports import ScrubbedText
 from contextfold.serve.http.exchange import OWNER, ClientGone, Headers, Receive, Scope
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
+from contextfold.serve.proxy.conversations import Conversation, conversation_of
 from contextfold.serve.proxy.upstream import sent_on, with_body, with_readable_encoding
 
 FOLDED_MAX_BYTES = 32 << 20  # a larger request is not looked into
@@ -28,6 +46,12 @@ FOLDED_OWNER_MAX_BYTES = 128 << 20  # of these, an owner's
 INLINE_BYTES = 256 << 10  # a longer request is looked into in a thread, so that others are answered meanwhile
 PART_BYTES = 256 << 10  # of a body that is here, sent at once: each has the upstream's time to be taken
 LANES = 2  # threads
+# Conversations whose last request is being noted.
+NOTES_MAX = 1000
+# For the store to say or take what is remembered of a conversation: a model's answer waits for it.
+STORE_S = 2.0
+RESULTS_HEADER = b"x-context-fold-results"
+RequestHeaders = Mapping[bytes, list[bytes]]
 
 TOO_LARGE, MANY, ENCODED, FAILED = "too_large", "busy", "encoded", "failed"
 REASONS = (TOO_LARGE, MANY, ENCODED, FAILED)  # ours, beside those of `fold.messages`
@@ -110,6 +134,9 @@ class Held:
         self._noted_bytes: int | None = None
         self.receipt = _unread("")
         self.projection: BodyProjection | None = None
+        self.conversation: Conversation | None = None
+        # Of a request that counts as one of its conversation.
+        self.outcomes: Mapping[str, CallOutcome] | None = None
 
     def take(self, more: int) -> bool:
         """Whether there is room for so many bytes."""
@@ -139,11 +166,98 @@ class Held:
         self.projection = None
 
 
+@dataclass(frozen=True, slots=True)
+class ProxiedCall:
+    """What a request asks of an API whose list of messages is folded."""
+
+    format: Format
+    # Where the request's path names the model.
+    model: str = ""
+    # The provider only counts its tokens: nothing is decided for it, and no session is told of it.
+    is_count: bool = False
+
+
+class ResultFolding:
+    """Leaves old tool results out of a request once the provider's prompt cache has lapsed."""
+
+    def __init__(
+        self,
+        store: LeftOutResults,
+        scrub: Callable[..., Awaitable[Sequence[ScrubbedText]]],
+        *,
+        is_on: bool,
+        prompt_cache_s: float | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store, self._scrub, self._clock = store, scrub, clock
+        self._is_on, self._prompt_cache_s = is_on, prompt_cache_s
+        self._settings = ColdSettings()
+
+    async def record(self, owner: str, conversation: Conversation | None) -> ConversationRecord:
+        """Nothing where the store cannot be asked: the request then passes without what was remembered."""
+        if conversation is None:
+            return NEW_CONVERSATION
+        try:
+            async with asyncio.timeout(STORE_S):
+                return await self._store.remembered(owner, conversation.id)
+        except Exception as problem:
+            _log_store_failure("proxy.conversation_unknown", problem)
+            return NEW_CONVERSATION
+
+    def is_cold(self, record: ConversationRecord, projection: BodyProjection, headers: RequestHeaders) -> bool:
+        chosen = headers.get(RESULTS_HEADER, [b"cold" if self._is_on else b"off"])[-1].strip().lower()
+        if chosen != b"cold" or record.last_request_at is None:
+            return False
+        return self._clock() - record.last_request_at > projection.cache_life_s(self._prompt_cache_s)
+
+    async def left_out(
+        self, owner: str, conversation: Conversation, record: ConversationRecord, projection: BodyProjection
+    ) -> tuple[LeftOutResult, ...]:
+        """All results that are left out from now on. New ones are stored first; if they cannot be, there are none."""
+        cold = projection.cold_results(salt=f"{owner}\0{conversation.id}", settings=self._settings)
+        if not cold:
+            return record.results
+        try:
+            scrubbed = await self._scrub(*(each.text for each in cold), *(each.result.stub for each in cold))
+            texts, stubs = scrubbed[: len(cold)], scrubbed[len(cold) :]
+            stored = [
+                StoredResult(_without_description(each.result) if stub.redactions else each.result, text.text)
+                for each, text, stub in zip(cold, texts, stubs, strict=True)
+            ]
+            async with asyncio.timeout(STORE_S):
+                await self._store.keep(owner, conversation.id, stored)
+        except Exception as problem:
+            _log_store_failure("proxy.results_not_stored", problem)
+            return record.results
+        return (*record.results, *(each.result for each in stored))
+
+    async def note(self, owner: str, conversation: Conversation, outcomes: Mapping[str, CallOutcome]) -> None:
+        try:
+            async with asyncio.timeout(STORE_S):
+                await self._store.note_request(owner, conversation.id, self._clock(), outcomes)
+        except Exception as problem:
+            _log_store_failure("proxy.conversation_unknown", problem)
+
+
+def _log_store_failure(event: str, problem: Exception) -> None:
+    """Whatever is wrong with the store, or with our code for it, costs what is remembered and never a request."""
+    if isinstance(problem, ContextError):
+        log(event, "warning", code=problem.code)
+    else:
+        log(event, "error", exception=type(problem).__name__, raised_at=place_of(problem))
+
+
+def _without_description(result: LeftOutResult) -> LeftOutResult:
+    """The call's arguments hold a secret, so the stub does not repeat them."""
+    return replace(result, stub=stub_of(result.id, "", {}, result.tokens))
+
+
 class Folding:
     """Looks into requests, a bounded number of bytes at a time."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, metrics: Metrics, results: ResultFolding) -> None:
+        self._metrics, self._results = metrics, results
+        self._notes: set[asyncio.Task[None]] = set()
         self._lane = ThreadPoolExecutor(LANES, "contextfold-project")
         self.held_bytes = 0
         self.held_of: Counter[str] = Counter()
@@ -158,14 +272,25 @@ class Folding:
         if not self.held_of[owner]:
             del self.held_of[owner]
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._lane.shutdown(wait=False, cancel_futures=True)
+        await asyncio.gather(*self._notes, return_exceptions=True)
 
-    async def fold(self, api: Format, passing: Passing) -> Held:
+    def note(self, held: Held, owner: str) -> None:
+        """Have it remembered that a request of the conversation was answered, behind the answer."""
+        if held.conversation is None or held.outcomes is None or len(self._notes) >= NOTES_MAX:
+            return
+        work = self._results.note(owner, held.conversation, held.outcomes)
+        noting = asyncio.get_running_loop().create_task(work)
+        self._notes.add(noting)
+        noting.add_done_callback(self._notes.discard)
+
+    async def fold(self, call: ProxiedCall, passing: Passing) -> Held:
         """Have the request pass without what is folded, or as it comes where that cannot be known."""
+        api = call.format
         held = Held(self, passing.owner)
         try:
-            reason = await self._read(api, passing, held)
+            reason = await self._read(call, passing, held)
         except BaseException:
             held.release()
             raise
@@ -175,11 +300,14 @@ class Folding:
             held.receipt = _unread(reason)
         dropped = held.receipt.tokens_before - held.receipt.tokens_after
         self._metrics.proxied(
-            api, tokens_dropped=max(0, dropped), is_folded=bool(held.receipt.folds), reason=held.receipt.reason
+            api,
+            tokens_dropped=max(0, dropped),
+            is_folded=held.receipt.first_changed is not None,
+            reason=held.receipt.reason if held.receipt.reason != OPEN_BRANCH else "",
         )
         return held
 
-    async def _read(self, api: Format, passing: Passing, held: Held) -> str:
+    async def _read(self, call: ProxiedCall, passing: Passing, held: Held) -> str:
         """Empty, or why the request was not looked into."""
         if any(value.strip().lower() != b"identity" for value in passing.given.get(b"content-encoding", ())):
             return ENCODED
@@ -197,26 +325,37 @@ class Folding:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         del parts
         passing.body, passing.headers = _Whole(body, held.sent), with_body(passing.headers, len(body))
-        projection = await self._projected(api, body)
+        held.conversation = conversation_of(passing.given, call.format, body)
+        record = await self._results.record(passing.owner, held.conversation)
+        remembered = Remembered(record.outcomes, by_call(record.results))
+        projection = await self._projected(call, body, remembered)
         if projection is None:
             return FAILED
+        if held.conversation and not call.is_count:
+            held.outcomes = projection.outcomes
+            if self._results.is_cold(record, projection, passing.given):
+                results = await self._results.left_out(passing.owner, held.conversation, record, projection)
+                if len(results) > len(record.results):
+                    again = await self._projected(call, body, Remembered(record.outcomes, by_call(results)))
+                    projection = again or projection
         held.projection, held.receipt = projection, projection.receipt
         passing.body = _Whole(projection.body, held.sent)
         passing.headers = with_body(passing.headers, len(projection.body))
         return ""
 
-    async def _projected(self, api: Format, body: bytes) -> BodyProjection | None:
+    async def _projected(self, call: ProxiedCall, body: bytes, remembered: Remembered) -> BodyProjection | None:
         began_s = time.perf_counter()
+        work = partial(project_body, body, call.format, model=call.model, remembered=remembered)
         try:
             if len(body) <= INLINE_BYTES:
-                return project_body(body, api)
-            return await asyncio.get_running_loop().run_in_executor(self._lane, project_body, body, api)
+                return work()
+            return await asyncio.get_running_loop().run_in_executor(self._lane, work)
         except Exception as problem:  # a bug folds nothing, and breaks no request
             log("proxy.fold_failed", "error", exception=type(problem).__name__, raised_at=place_of(problem))
             return None
         finally:
-            self._metrics.projection_took(api, time.perf_counter() - began_s)
+            self._metrics.projection_took(call.format, time.perf_counter() - began_s)
 
 
 def _unread(reason: str) -> Receipt:
-    return Receipt(0, 0, 0, 0, 0, None, (), (), reason)
+    return Receipt(0, 0, 0, 0, 0, 0, None, (), (), reason)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, Usage
-from contextfold.fold.messages import BodyProjection, Format, Receipt, Span
+from contextfold.fold.messages import OPEN_BRANCH, BodyProjection, Format, Receipt, Span
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.fold_service import FoldService
@@ -159,7 +159,7 @@ def _sent(draft: Draft, usage: Usage | None) -> Sent:
         tokens_after=receipt.tokens_after,
         turns_dropped=receipt.turns_dropped,
         first_changed=receipt.first_changed,
-        reason=receipt.reason,
+        reason=receipt.reason if receipt.reason != OPEN_BRANCH else "",
         folds=tuple(FoldSeen(fold.branch_id, fold.tokens, fold.kept_tokens) for fold in receipt.folds),
         shares=draft.shares,
         usage=usage,

@@ -29,7 +29,7 @@ TOKENS_MAX = 1_000_000_000  # as for any one operation
 _EVENT_STREAM = "text/event-stream"
 _DATA = b"data:"
 _EMPTY_LINES = (b"\n\n", b"\r\n\r\n")  # as streams have them; with others, every event is looked at
-_TELLS_USAGE = re.compile(rb'"usage"(?!\s*+:\s*+null)')
+_TELLS_USAGE = re.compile(rb'"usage(?:Metadata)?"(?!\s*+:\s*+null)')
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _NO_MARK = re.compile(rb'[^"\[\]]*+')
 # Up to a bracket, or a string that does not end here. No step is ever taken back, so the time is linear.
@@ -49,6 +49,9 @@ class _Names:
     read: str
     written: str
     output: str
+    container: str = "usage"
+    # The prompt's figure includes the cache's, though they stand beside it.
+    includes_cache: bool = False
 
 
 _NAMES = {
@@ -60,6 +63,11 @@ _NAMES = {
     ),
     "openai-responses": _Names(
         "response", "input_tokens", "input_tokens_details", "cached_tokens", "cache_write_tokens", "output_tokens"
+    ),
+    "gemini": _Names(
+        *("", "promptTokenCount", "", "cachedContentTokenCount", "", "candidatesTokenCount"),
+        container="usageMetadata",
+        includes_cache=True,
     ),
 }
 
@@ -112,7 +120,7 @@ class _Figures:
         self._told: dict[str, int] = {}
 
     def read(self, skeleton: bytes) -> None:
-        if self._names is None or b'"usage"' not in skeleton:
+        if self._names is None or self._names.container.encode() not in skeleton:
             return
         try:
             value = decode(skeleton)
@@ -120,7 +128,7 @@ class _Figures:
             return
         if isinstance(value, dict):
             for around in (value, value.get(self._names.wrapper)):
-                usage = around.get("usage") if isinstance(around, dict) else None
+                usage = around.get(self._names.container) if isinstance(around, dict) else None
                 if isinstance(usage, dict):
                     self._take(usage, self._names)
 
@@ -143,7 +151,7 @@ class _Figures:
             return None
         prompt, output = told[names.prompt], told.get(names.output, 0)
         read, written = told.get(names.read, 0), told.get(names.written, 0)
-        if names.details:  # parts of the prompt, however a provider adds up
+        if names.details or names.includes_cache:  # parts of the prompt, however a provider adds up
             read = min(read, prompt)
             written = min(written, prompt - read)
             prompt -= read + written

@@ -1,0 +1,91 @@
+"""The port for what is remembered of proxied conversations: left-out tool results, outcomes of our calls, times.
+
+Everything is per owner: an id of another owner's is not found. Texts arrive here scrubbed. A store that cannot write
+raises `StoreUnavailable`, and then nothing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+from contextfold.fold.messages.own_tools import CallOutcome
+from contextfold.fold.messages.remembered import LeftOutResult, merged_outcomes
+
+
+class StoredResult(NamedTuple):
+    result: LeftOutResult
+    # Scrubbed.
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationRecord:
+    """What is remembered of one conversation."""
+
+    results: tuple[LeftOutResult, ...] = ()
+    # By call id, see `fold.messages.remembered`.
+    outcomes: Mapping[str, CallOutcome] = field(default_factory=dict)
+    # When its last request was answered, in seconds since 1970; None before the first.
+    last_request_at: float | None = None
+
+
+NEW_CONVERSATION = ConversationRecord()
+
+
+class LeftOutResults(Protocol):
+    async def remembered(self, owner: str, conversation: str) -> ConversationRecord:
+        """NEW_CONVERSATION for one that is not known."""
+        ...
+
+    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> None:
+        """Store results and texts, all or none. One that is stored already stays as it is."""
+        ...
+
+    async def note_request(self, owner: str, conversation: str, at: float, outcomes: Mapping[str, CallOutcome]) -> None:
+        """Store the time of a request, if it is later, and add outcomes (`merged_outcomes`)."""
+        ...
+
+    async def text(self, owner: str, result_id: str) -> str | None:
+        """The scrubbed text of a result; None for one that is unknown, expired, or another owner's."""
+        ...
+
+
+class LeftOutResultsInMemory:
+    """For one process. The oldest conversations are forgotten first."""
+
+    CONVERSATIONS_MAX = 10_000
+
+    def __init__(self) -> None:
+        self._records: dict[tuple[str, str], ConversationRecord] = {}
+        self._texts: dict[tuple[str, str], str] = {}
+
+    async def remembered(self, owner: str, conversation: str) -> ConversationRecord:
+        return self._records.get((owner, conversation), NEW_CONVERSATION)
+
+    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> None:
+        record = self._records.get((owner, conversation), NEW_CONVERSATION)
+        known = {each.id for each in record.results}
+        new = [each for each in results if each.result.id not in known]
+        for each in new:
+            self._texts[owner, each.result.id] = each.text
+        added = (*record.results, *(each.result for each in new))
+        self._put(owner, conversation, replace(record, results=added))
+
+    async def note_request(self, owner: str, conversation: str, at: float, outcomes: Mapping[str, CallOutcome]) -> None:
+        record = self._records.get((owner, conversation), NEW_CONVERSATION)
+        latest = at if record.last_request_at is None else max(at, record.last_request_at)
+        merged = merged_outcomes(record.outcomes, outcomes)
+        self._put(owner, conversation, replace(record, outcomes=merged, last_request_at=latest))
+
+    async def text(self, owner: str, result_id: str) -> str | None:
+        return self._texts.get((owner, result_id))
+
+    def _put(self, owner: str, conversation: str, record: ConversationRecord) -> None:
+        self._records.pop((owner, conversation), None)
+        self._records[owner, conversation] = record
+        while len(self._records) > self.CONVERSATIONS_MAX:
+            oldest = next(iter(self._records))
+            for result in self._records.pop(oldest).results:
+                self._texts.pop((oldest[0], result.id), None)

@@ -1,0 +1,292 @@
+"""Decides which old tool results are left out when a conversation goes on after its prompt cache has lapsed. Pure.
+
+Only then does leaving them out cost nothing: the whole prefix is paid for again anyway. What is decided is remembered,
+and later requests of the conversation get the same stubs (`remembered.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from contextfold.common.token_counter import tokens_of
+from contextfold.fold.messages.facts import Members, Result, block_members, items_of
+from contextfold.fold.messages.own_tools import verb_of
+from contextfold.fold.messages.remembered import LeftOutResult, Remembered
+
+MIN_TOKENS = 400
+SPARED_TURNS = 2
+STUB_MAX_BYTES = 240
+ANTHROPIC_CACHE_S = 300.0
+LONG_CACHE_S = 3600.0
+DAY_CACHE_S = 86_400.0
+
+_OUR_TOOL = re.compile(r"context_(branch|return|fold|rollback|record|branch_status|list_branches|expand|recall)")
+_PATHS = ("file_path", "path", "filePath", "filename", "notebook_path", "absolute_path", "target_file", "file")
+_READS = re.compile(r"(?i)read|view|cat|open|get_?file|show")
+_EDITS = re.compile(r"(?i)edit|write|patch|replace|insert|update|create|delete|move|rename|apply")
+# What may stand in the description of a call inside the stub: nothing that ends a line, a quote or the stub itself.
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\"\[\]]+")
+_NAME_MAX_CHARS, _PATH_MAX_CHARS = 32, 48
+
+
+@dataclass(frozen=True, slots=True)
+class ColdSettings:
+    min_tokens: int = MIN_TOKENS
+    # The last tool turns, whose results stay.
+    spared_turns: int = SPARED_TURNS
+
+
+class SeenResult(NamedTuple):
+    """A tool result of a request, as far as it matters here."""
+
+    place: int
+    call_id: str
+    # None where it holds anything but text.
+    text: str | None
+    failed: bool
+    # The call's tool and arguments.
+    tool: str
+    arguments: Members
+
+
+class ColdResult(NamedTuple):
+    result: LeftOutResult
+    # To be scrubbed and stored before the stub is sent for the first time.
+    text: str
+
+
+def cache_life_s(format: str, members: Mapping[str, Any], default_s: float | None = None) -> float:
+    """How long the provider may keep this request's prefix: the upper end of what its documentation says."""
+    if format == "anthropic":
+        if _has_long_cache(members):
+            return LONG_CACHE_S
+        return ANTHROPIC_CACHE_S if default_s is None else default_s
+    if format != "gemini" and members.get("prompt_cache_retention") == "24h":
+        return DAY_CACHE_S
+    return LONG_CACHE_S if default_s is None else default_s
+
+
+def _has_long_cache(members: Mapping[str, Any]) -> bool:
+    """Whether any `cache_control` of the request asks for an hour. It does not call itself: nesting costs no stack."""
+    waiting: list[object] = [members]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            mark = value.get("cache_control")
+            if isinstance(mark, Mapping) and mark.get("ttl") == "1h":
+                return True
+            waiting.extend(value.values())
+        elif isinstance(value, list | tuple):
+            waiting.extend(value)
+    return False
+
+
+def remembered_stubs(results: Sequence[Result], remembered: Remembered) -> dict[int, LeftOutResult]:
+    """Which results of a message were left out of earlier requests, by their number."""
+    stubs: dict[int, LeftOutResult] = {}
+    for number, result in enumerate(results):
+        known = remembered.results.get(result.id)
+        text = plain_text(result.content) if known else None
+        if known and text is not None and (found := known.get(hash_of(text))):
+            stubs[number] = found
+    return stubs
+
+
+def hash_of(text: str) -> str:
+    """Of a result's text as a projection reads it."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def cold_results(
+    seen: Sequence[SeenResult],
+    *,
+    turns: Sequence[int],
+    messages: int,
+    first_movable: int,
+    salt: str,
+    settings: ColdSettings,
+    hash_text: Callable[[SeenResult], str],
+) -> list[ColdResult]:
+    """The results to leave out. `turns`: where each turn of the model begins. `first_movable`: a change in front of
+    this place would change what bound thinking was made behind. `salt` makes ids those of one owner's conversation."""
+    tool_turns = sorted({_turn_of(each.place, turns) for each in seen})
+    spared = tool_turns[-settings.spared_turns] if len(tool_turns) >= settings.spared_turns else 0
+    if settings.spared_turns == 0:
+        spared = messages
+    protected = _reads_before_edits(seen)
+    chosen: list[ColdResult] = []
+    for number, each in enumerate(seen):
+        if each.text is None or each.failed or number in protected or _is_ours(each.tool):
+            continue
+        if _turn_of(each.place, turns) >= spared or each.place < first_movable:
+            continue
+        tokens = tokens_of(len(each.text.encode("utf-8", "surrogatepass")))
+        if tokens < settings.min_tokens:
+            continue
+        text_hash = hash_text(each)
+        res_id = "res_" + hashlib.sha256(f"{salt}\0{each.call_id}\0{text_hash}".encode()).hexdigest()[:20]
+        stub = stub_of(res_id, each.tool, each.arguments, tokens)
+        chosen.append(ColdResult(LeftOutResult(res_id, each.call_id, text_hash, stub, tokens, messages), each.text))
+    return chosen
+
+
+def stub_of(res_id: str, tool: str, arguments: Members, tokens: int) -> str:
+    """One line that says what was there, how large it was and how to get it back."""
+    name = _UNSAFE.sub(" ", tool)[:_NAME_MAX_CHARS].strip() or "a tool"
+    path = _UNSAFE.sub(" ", _path_of(arguments)).strip()
+    if len(path) > _PATH_MAX_CHARS:
+        path = "…" + path[-_PATH_MAX_CHARS:]
+    for what in (f"{name} {path}".strip(), name, "a tool"):
+        stub = (
+            f"[contextfold: result of {what}, {tokens:,} tokens, left out after a pause. "
+            f'To see it: context_expand "{res_id}", or run: context fold expand {res_id}]'
+        )
+        if len(stub.encode("utf-8", "surrogatepass")) <= STUB_MAX_BYTES:
+            break
+    return stub
+
+
+def _turn_of(place: int, turns: Sequence[int]) -> int:
+    """Where the turn begins that a result belongs to."""
+    low, high = 0, len(turns)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if turns[middle] <= place else (low, middle)
+    return turns[low - 1] if low else 0
+
+
+def _is_ours(tool: str) -> bool:
+    return _OUR_TOOL.search(tool) is not None or bool(verb_of(tool)[0])
+
+
+def _path_of(arguments: Members) -> str:
+    return next((value for name in _PATHS if isinstance(value := arguments.get(name), str)), "")
+
+
+def _reads_before_edits(seen: Sequence[SeenResult]) -> set[int]:
+    """The newest read of each file, where the file was edited after it: the model may still work from it."""
+    newest: dict[str, int] = {}
+    protected: dict[str, int] = {}
+    for number, each in enumerate(seen):
+        path = _path_of(each.arguments)
+        if not path:
+            continue
+        if _EDITS.search(each.tool):
+            if path in newest:
+                protected[path] = newest[path]
+        elif _READS.search(each.tool):
+            newest[path] = number
+            protected.pop(path, None)
+    return set(protected.values())
+
+
+# ---- reading results out of messages, for each API
+
+
+def seen_results(messages: Sequence[Members], format: str) -> list[SeenResult]:
+    """All results of a request's messages with their calls. For calls without ids see `facts.BY_NAME`."""
+    calls: dict[str, tuple[str, Members]] = {}
+    seen: list[SeenResult] = []
+    read = _READERS[format]
+    for place, message in enumerate(messages):
+        for call_id, tool, arguments in read.calls(message):
+            calls[call_id] = (tool, arguments)
+        for call_id, content, failed in read.results(message):
+            tool, arguments = calls.get(call_id, ("", {}))
+            seen.append(SeenResult(place, call_id, plain_text(content), failed, tool, arguments))
+    return seen
+
+
+def plain_text(content: object) -> str | None:
+    """The text of a result that is nothing but text."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Mapping):
+        values = list(content.values())
+        return values[0] if len(values) == 1 and isinstance(values[0], str) and "error" not in content else None
+    blocks = [block_members(block) for block in items_of(content) or ()]
+    texts = [block.get("text") for block in blocks if block.get("type") in ("text", "input_text", "output_text")]
+    if not blocks or len(texts) != len(blocks) or not all(isinstance(text, str) for text in texts):
+        return None
+    return "\n".join(str(text) for text in texts)
+
+
+class _ResultReader(NamedTuple):
+    calls: Callable[[Members], list[tuple[str, str, Members]]]
+    results: Callable[[Members], list[tuple[str, object, bool]]]
+
+
+def _arguments(value: object) -> Members:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    return block_members(value)
+
+
+def _anthropic_calls(message: Members) -> list[tuple[str, str, Members]]:
+    blocks = [block_members(block) for block in items_of(message.get("content")) or ()]
+    return [
+        (str(block.get("id")), str(block.get("name")), _arguments(block.get("input")))
+        for block in blocks
+        if block.get("type") == "tool_use"
+    ]
+
+
+def _anthropic_results(message: Members) -> list[tuple[str, object, bool]]:
+    blocks = [block_members(block) for block in items_of(message.get("content")) or ()]
+    return [
+        (str(block.get("tool_use_id")), block.get("content"), block.get("is_error") not in (None, False))
+        for block in blocks
+        if block.get("type") == "tool_result"
+    ]
+
+
+def _chat_calls(message: Members) -> list[tuple[str, str, Members]]:
+    calls = [block_members(call) for call in items_of(message.get("tool_calls")) or ()]
+    functions = [(call, block_members(call.get("function"))) for call in calls]
+    return [(str(call.get("id")), str(made.get("name")), _arguments(made.get("arguments"))) for call, made in functions]
+
+
+def _chat_results(message: Members) -> list[tuple[str, object, bool]]:
+    is_result = message.get("role") == "tool"
+    return [(str(message.get("tool_call_id")), message.get("content"), False)] if is_result else []
+
+
+def _responses_calls(item: Members) -> list[tuple[str, str, Members]]:
+    is_call = item.get("type") == "function_call"
+    return [(str(item.get("call_id")), str(item.get("name")), _arguments(item.get("arguments")))] if is_call else []
+
+
+def _responses_results(item: Members) -> list[tuple[str, object, bool]]:
+    is_result = item.get("type") == "function_call_output"
+    return [(str(item.get("call_id")), item.get("output"), False)] if is_result else []
+
+
+def _gemini_parts(content: Members, name: str) -> list[Members]:
+    parts = [block_members(part).get(name) for part in items_of(content.get("parts")) or ()]
+    return [block_members(part) for part in parts if part is not None]
+
+
+def _gemini_calls(content: Members) -> list[tuple[str, str, Members]]:
+    calls = [call for call in _gemini_parts(content, "functionCall") if isinstance(call.get("id"), str)]
+    return [(call["id"], str(call.get("name")), _arguments(call.get("args"))) for call in calls]
+
+
+def _gemini_results(content: Members) -> list[tuple[str, object, bool]]:
+    results = [each for each in _gemini_parts(content, "functionResponse") if isinstance(each.get("id"), str)]
+    return [(each["id"], each.get("response"), "error" in block_members(each.get("response"))) for each in results]
+
+
+_READERS = {
+    "anthropic": _ResultReader(_anthropic_calls, _anthropic_results),
+    "openai-chat": _ResultReader(_chat_calls, _chat_results),
+    "openai-responses": _ResultReader(_responses_calls, _responses_results),
+    "gemini": _ResultReader(_gemini_calls, _gemini_results),
+}

@@ -1,0 +1,229 @@
+"""What the proxy remembers of conversations: masked results, cold results, and requests that only count."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from contextfold.errors import StoreUnavailable
+from contextfold.fold.left_out_results import ConversationRecord, LeftOutResultsInMemory, StoredResult
+from contextfold.fold.messages import CallOutcome
+from contextfold.serve.proxy.conversations import conversation_of
+from tests.fold.messages.projecting import Message, answered, asked, back, branch, say, work
+from tests.serve.proxy.test_bounds import Client, Place
+from tests.support.known_secrets import known_secrets
+
+SECRET = known_secrets(1)[0]
+LONG = f"{SECRET.text}\n" + "line\n" * 900
+MODEL = "claude-sonnet-4-5"
+COUNT = "/proxy/anthropic/v1/messages/count_tokens"
+GEMINI = "/proxy/gemini/v1beta/models/gemini-2.5-pro:generateContent"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Proxied:
+    """One proxy with a clock that only tests move."""
+
+    def __init__(self, store: LeftOutResultsInMemory | None) -> None:
+        self.clock = Clock()
+        self.place = Place(proxied={"left_out": store, "clock": self.clock})
+
+    async def ask(
+        self, messages: list[Message], *headers: tuple[bytes, bytes], path: str = "", **members: Any
+    ) -> Client:
+        name = "contents" if "gemini" in path else "messages"
+        client = Client(
+            json.dumps({"model": MODEL, name: messages, **members}).encode(), **({"path": path} if path else {})
+        )
+        client.scope["headers"] += headers
+        await client.call(self.place)
+        # What is noted behind an answer is done before the next request.
+        await asyncio.gather(*self.place.proxy._folding._notes)
+        return client
+
+    def sent(self, name: str = "messages") -> list[Message]:
+        sent: list[Message] = json.loads(self.place.upstream.next().body)[name]
+        return sent
+
+
+def proxied(scenario: Any, store: LeftOutResultsInMemory | None = None) -> None:
+    proxy = Proxied(store)
+
+    async def main() -> None:
+        try:
+            await scenario(proxy)
+        finally:
+            await proxy.place.proxy.close()
+
+    with closing(proxy.place):
+        asyncio.run(main())
+
+
+def history(*ids: str) -> list[Message]:
+    messages = say("go")
+    for each in ids:
+        messages += [*asked("anthropic", (each, "Read")), *answered("anthropic", (each, f"{each} {LONG}"))]
+    return messages
+
+
+def stubs(messages: Sequence[Message]) -> list[str]:
+    blocks = [block for message in messages if isinstance(message["content"], list) for block in message["content"]]
+    return [block["content"] for block in blocks if str(block.get("content")).startswith("[contextfold:")]
+
+
+def test_old_results_are_left_out_after_a_pause_and_stay_so() -> None:
+    store = LeftOutResultsInMemory()
+
+    async def scenario(proxy: Proxied) -> None:
+        await proxy.ask(history("a", "b", "c"))
+        assert stubs(proxy.sent()) == []
+        proxy.clock.now += 299
+        await proxy.ask(history("a", "b", "c"))
+        assert stubs(proxy.sent()) == []
+        proxy.clock.now += 301
+        client = await proxy.ask(history("a", "b", "c"))
+        (stub,) = stubs(proxy.sent())
+        assert client.receipt["results_left_out"] == 1
+        result_id = stub.split('"')[1]
+        text = await store.text("local", result_id)
+        assert text is not None
+        assert text.endswith("line\n" * 900)
+        assert SECRET.value not in text
+        assert await store.text("somebody", result_id) is None
+        await proxy.ask(history("a", "b", "c", "d", "e"))
+        assert stubs(proxy.sent()) == [stub]
+
+    async def after_a_restart(proxy: Proxied) -> None:
+        await proxy.ask(history("a", "b", "c", "d", "e", "f"))
+        assert len(stubs(proxy.sent())) == 1
+
+    proxied(scenario, store)
+    proxied(after_a_restart, store)
+
+
+@pytest.mark.parametrize(
+    ("headers", "members", "has_stubs"),
+    [
+        ([], {}, True),
+        ([(b"x-context-fold-results", b"off")], {}, False),
+        ([], {"system": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]}, False),
+    ],
+)
+def test_a_header_or_a_longer_cache_makes_results_stay(
+    headers: list[tuple[bytes, bytes]], members: Mapping[str, Any], has_stubs: bool
+) -> None:
+    async def scenario(proxy: Proxied) -> None:
+        await proxy.ask(history("a", "b", "c"), *headers, **members)
+        proxy.sent()
+        proxy.clock.now += 600
+        await proxy.ask(history("a", "b", "c"), *headers, **members)
+        assert bool(stubs(proxy.sent())) == has_stubs
+
+    proxied(scenario, LeftOutResultsInMemory())
+
+
+def test_without_a_store_nothing_is_left_out() -> None:
+    async def scenario(proxy: Proxied) -> None:
+        for _ in range(2):
+            await proxy.ask(history("a", "b", "c"))
+            assert stubs(proxy.sent()) == []
+            proxy.clock.now += 9_999
+
+    proxied(scenario)
+
+
+class UnavailableForTexts(LeftOutResultsInMemory):
+    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> None:
+        raise StoreUnavailable("away")
+
+
+class Unavailable(UnavailableForTexts):
+    async def remembered(self, owner: str, conversation: str) -> ConversationRecord:
+        raise StoreUnavailable("away")
+
+    async def note_request(self, owner: str, conversation: str, at: float, outcomes: Mapping[str, CallOutcome]) -> None:
+        raise StoreUnavailable("away")
+
+
+@pytest.mark.parametrize("store", [UnavailableForTexts, Unavailable])
+def test_what_cannot_be_stored_is_not_left_out(store: type[LeftOutResultsInMemory]) -> None:
+    async def scenario(proxy: Proxied) -> None:
+        for _ in range(2):
+            client = await proxy.ask(history("a", "b", "c"))
+            assert client.is_complete
+            assert stubs(proxy.sent()) == []
+            proxy.clock.now += 9_999
+
+    proxied(scenario, store())
+
+
+def test_a_result_that_the_host_masks_later_undoes_no_fold() -> None:
+    async def scenario(proxy: Proxied) -> None:
+        inside = work("anthropic", "w")
+        whole = [*say("go"), *branch("anthropic", "br_1"), *inside, *back("anthropic", "br_1")]
+        await proxy.ask(whole)
+        assert len(proxy.sent()) == len(whole) - len(inside)
+        masked = [
+            *say("go"),
+            *branch("anthropic", "br_1", "[cleared]"),
+            *inside,
+            *back("anthropic", "br_1", "[cleared]"),
+        ]
+        client = await proxy.ask(masked)
+        assert len(proxy.sent()) == len(whole) - len(inside)
+        assert client.receipt["reason"] is None
+
+    proxied(scenario)
+
+
+def test_tokens_are_counted_for_the_folded_request() -> None:
+    async def scenario(proxy: Proxied) -> None:
+        inside = work("anthropic", "w")
+        whole = [*say("go"), *branch("anthropic", "br_1"), *inside, *back("anthropic", "br_1")]
+        client = await proxy.ask(whole, path=COUNT)
+        assert len(proxy.sent()) == len(whole) - len(inside)
+        assert client.receipt["turns_dropped"] == 1
+
+    proxied(scenario)
+
+
+def test_requests_to_gemini_are_folded() -> None:
+    async def scenario(proxy: Proxied) -> None:
+        inside = work("gemini", "w")
+        whole = [*say("go", "gemini"), *branch("gemini", "br_1"), *inside, *back("gemini", "br_1")]
+        client = await proxy.ask(whole, path=GEMINI)
+        assert len(proxy.sent("contents")) == len(whole) - len(inside)
+        assert client.receipt["turns_dropped"] == 1
+
+    proxied(scenario)
+
+
+def test_a_conversation_is_the_hosts_or_begins_with_the_same_words() -> None:
+    def of(body: Any, **headers: str) -> Any:
+        named = {name.replace("_", "-").encode(): [value.encode()] for name, value in headers.items()}
+        return conversation_of(named, "anthropic", json.dumps(body).encode())
+
+    marked = [{"type": "text", "text": "go", "cache_control": {"type": "ephemeral"}}]
+    first, later = {"messages": say("go")}, {"messages": [{"role": "user", "content": marked}, *work("anthropic", "w")]}
+    assert of(first) == of(later)
+    assert of(first) != of({"messages": say("stop")})
+    assert of({"messages": []}) is None
+    main = of(first, x_claude_code_session_id="s")
+    assert main == of({"messages": say("else")}, x_claude_code_session_id="s")
+    assert main.parent_id is None
+    child = of(first, x_claude_code_session_id="s", x_claude_code_agent_id="a")
+    assert (child.id != main.id, child.parent_id) == (True, main.id)
+    below = of(first, x_claude_code_session_id="s", x_claude_code_agent_id="b", x_claude_code_parent_agent_id="a")
+    assert below.parent_id == child.id
