@@ -12,7 +12,7 @@ from capture.payloads import RECORDED, payloads
 from contextfold.common.token_counter import COUNTERS
 from contextfold.errors import ArgumentInvalid
 from contextfold.hosts.claude_code import answer, read
-from contextfold.hosts.hook_event import HookOperation, HookEvent
+from contextfold.hosts.hook_event import HookEvent, HookOperation
 
 COMMON = {"session_id": "host-1", "hook_event_name": "PostToolUse", "cwd": "/home/me/app", "prompt_id": "p1"}
 SESSION = "sess_8a20462e20f13b6d"  # which the daemon gave the run
