@@ -188,7 +188,11 @@ class TestDiscovery:
         listed = agent.rpc("tools/list", {})["tools"]
         discovered = agent.http.ask("GET", "/mcp/tools/list").json["tools"]
         assert [{key: tool[key] for key in ("name", "description", "inputSchema")} for tool in listed] == discovered
-        assert {tool["name"] for tool in listed if not tool["annotations"].get("readOnlyHint") and tool["annotations"].get("destructiveHint", True)} == {"context_rollback"}
+        assert {
+            tool["name"]
+            for tool in listed
+            if not tool["annotations"].get("readOnlyHint") and tool["annotations"].get("destructiveHint", True)
+        } == {"context_rollback"}
 
     def test_toolsets_can_be_chosen(self, tmp_path: Path) -> None:
         running = Daemon(tmp_path, "--tools", "fold")
