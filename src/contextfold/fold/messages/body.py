@@ -11,7 +11,7 @@ import codecs
 import json
 import re
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,12 +25,12 @@ from contextfold.fold.messages.cold_results import (
     remembered_stubs,
     seen_results,
 )
-from contextfold.fold.messages.facts import UNKNOWN
+from contextfold.fold.messages.facts import UNKNOWN, Result
 from contextfold.fold.messages.formats import Format, api_of, binds_thinking
 from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names, names_in
 from contextfold.fold.messages.receipt import Outcome, Plan, Receipt, Span, outcome_of, plan_of, untouched
 from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, LeftOutResult, Remembered
-from contextfold.fold.messages.rewriting import splices_of
+from contextfold.fold.messages.rewriting import Splice, plain_string_span, splices_of
 from contextfold.fold.messages.walk import UNCONFIRMED_TOOL, FoldRange, Walk, first_movable, is_inside
 from contextfold.fold.messages.weight import excess_of
 
@@ -138,6 +138,8 @@ class _Reading:
         self.walk = Walk(self._remembered.outcomes, confirmed)
         self.starts, self.ends, self.weights = array("q"), array("q"), array("q")
         self.stubs: dict[int, dict[int, LeftOutResult]] = {}
+        # By place: for messages whose one result is easily found.
+        self._stub_splices: dict[int, Splice] = {}
 
     @property
     def model(self) -> str:
@@ -202,6 +204,19 @@ class _Reading:
         retention = {"prompt_cache_retention": self.members.get("prompt_cache_retention")}
         return cache_life_s(self.format, retention, default_s)
 
+    def _note_stubs(
+        self, text: str, start: int, end: int, *, results: Sequence[Result], stubs: dict[int, LeftOutResult]
+    ) -> None:
+        """Remember which results of the message become stubs, and where they are if that is easily found."""
+        place = len(self.starts)
+        self.stubs[place] = stubs
+        if len(results) > 1 or self.api.results.is_object or not isinstance(results[0].content, str):
+            return
+        (name,) = self.api.results.path({})
+        span = plain_string_span(text, start, end, results[0].content, name)
+        if span:
+            self._stub_splices[place] = Splice(*span, json.dumps(stubs[0].stub))
+
     def _applied(self, plan: Plan) -> tuple[bytes, array[int]]:
         """The body without what goes, and what each of its messages weighs then."""
         if not plan.cuts and not plan.rewrites:
@@ -212,6 +227,11 @@ class _Reading:
         for first, end in plan.cuts:
             weights[first:end] = array("q", bytes((end - first) * weights.itemsize))
         for place, rewrite in plan.rewrites.items():
+            known = self._stub_splices.get(place)
+            if known and not rewrite.words_of:
+                splices.append((known.start, known.end, known.replacement.encode("ascii")))
+                weights[place] += len(known.replacement) - (known.end - known.start)
+                continue
             begin = self.starts[place]
             sources = [self._text(source) for source in rewrite.words_of]
             for start, end, text, excess in splices_of(self._text(place), rewrite, sources, self.api):
@@ -288,7 +308,7 @@ class _Reading:
             if stubs and fact.results:
                 those = remembered_stubs(fact.results, self._remembered)
                 if those:
-                    self.stubs[len(self.starts)] = those
+                    self._note_stubs(text, start, end, results=fact.results, stubs=those)
             excess = 0
             if end - start > SHORT_BYTES:
                 if count("[", start, end) + count("{", start, end) > DEPTH_MAX:
