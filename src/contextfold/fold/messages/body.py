@@ -58,7 +58,7 @@ _SIGN = re.compile(r"[ \t\n\r]*+(.)[ \t\n\r]*+")
 _VALUE = re.compile(rb'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"?|[\[{]|[^\s"\[\]{},:]++')
 
 
-class _Unreadable(ValueError):
+class _UnreadableBody(ValueError):
     """A body that passes as it came; the text is the reason."""
 
 
@@ -78,7 +78,7 @@ class BodyProjection:
     _original: bytes = field(repr=False)
     _starts: array[int] = field(repr=False)
     _ends: array[int] = field(repr=False)
-    _reading: _Reading = field(repr=False)
+    _reading: _BodyReader = field(repr=False)
 
     @property
     def changed(self) -> bool:
@@ -104,7 +104,7 @@ def project_body(
 
     `model` is for APIs whose requests do not name it themselves.
     """
-    reading = _Reading(body, format, model, remembered)
+    reading = _BodyReader(body, format, model, remembered)
     sent, outcome = reading.projected()
     return BodyProjection(
         body=sent,
@@ -121,7 +121,7 @@ def project_body(
     )
 
 
-class _Reading:
+class _BodyReader:
     """One body being read: where its messages are, what they weigh, and what the walk made of them."""
 
     def __init__(self, body: bytes, format: Format, model: str, remembered: Remembered) -> None:
@@ -252,7 +252,7 @@ class _Reading:
         try:
             _check(self.body)
             self._read(self.body.decode("latin-1"))
-        except _Unreadable as problem:
+        except _UnreadableBody as problem:
             return str(problem)
         except (ValueError, StopIteration):
             # StopIteration is the parser's, where no value begins.
@@ -272,14 +272,14 @@ class _Reading:
         while sign != "}":
             name, at = _decode(text, at)
             if not isinstance(name, str):
-                raise _Unreadable(NOT_JSON)
+                raise _UnreadableBody(NOT_JSON)
             if name in names:
-                raise _Unreadable(REPEATED_MEMBERS)
+                raise _UnreadableBody(REPEATED_MEMBERS)
             names.add(name)
             at = self._member(name, text, _past(text, at, ":")[0])
             at, sign = _past(text, at, ",}")
         if at != len(text):
-            raise _Unreadable(NOT_JSON)
+            raise _UnreadableBody(NOT_JSON)
 
     def _member(self, name: str, text: str, at: int) -> int:
         """Reads what is there; gives where it ends."""
@@ -300,7 +300,7 @@ class _Reading:
         at, sign = _opened(text, at, "[")
         while sign != "]":
             if len(self.starts) == MESSAGES_MAX:
-                raise _Unreadable(TOO_MANY_VALUES)
+                raise _UnreadableBody(TOO_MANY_VALUES)
             start = at
             message, end = decode(text, start)
             fact = read(message) if type(message) is dict else UNKNOWN
@@ -339,7 +339,7 @@ def _past(text: str, at: int, signs: str) -> tuple[int, str]:
     """Behind one of these signs and the space around it; which one it was."""
     match = _SIGN.match(text, at)
     if match is None or match[1] not in signs:
-        raise _Unreadable(NOT_JSON)
+        raise _UnreadableBody(NOT_JSON)
     return match.end(), match[1]
 
 
@@ -358,7 +358,7 @@ def _check(body: bytes) -> None:
         return
     for number, _ in enumerate(_VALUE.finditer(body), 1):
         if number > VALUES_MAX:
-            raise _Unreadable(TOO_MANY_VALUES)
+            raise _UnreadableBody(TOO_MANY_VALUES)
 
 
 def _check_depth(value: object) -> None:
@@ -369,18 +369,18 @@ def _check_depth(value: object) -> None:
         level = [child for parent in parents for child in parent if type(child) in _NESTING]
         if not level:
             return
-    raise _Unreadable(TOO_DEEP)
+    raise _UnreadableBody(TOO_DEEP)
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise _Unreadable(REPEATED_MEMBERS)
+        raise _UnreadableBody(REPEATED_MEMBERS)
     return members
 
 
 def _no_json(name: str) -> object:
-    raise _Unreadable(NOT_JSON)
+    raise _UnreadableBody(NOT_JSON)
 
 
 # Numbers are never looked at, and to convert a long one takes time: their length will do.
