@@ -1,7 +1,8 @@
 """Agents' runs for the replay: read where there are any, generated otherwise; with branches put in as a policy says.
 
-A run is a list of messages in the chat format. A branch and its return are called in it as an agent would, through the real
-tools on a store in memory, so that their results are the daemon's. `rendered` writes a run in the format of each API.
+A run is a list of messages in the chat format. A branch and its return are called in it as an agent would, through the
+real tools on a store in memory, so that their results are the daemon's. `rendered` writes a run in the format of each
+API.
 """
 
 from __future__ import annotations
