@@ -104,6 +104,7 @@ lock:
 	$(VENV)/lock/bin/python -m pip install --quiet uv
 	$(UV) requirements/dev.in -o requirements/dev.lock
 	$(UV) requirements/runtime.in -c requirements/dev.lock -o requirements/runtime.lock
+	$(UV) requirements/runtime.in requirements/nats.in -c requirements/dev.lock -o requirements/nats.lock
 	$(UV) requirements/runtime.in requirements/quick.in -c requirements/dev.lock -o requirements/quick.lock
 
 clean:
