@@ -16,8 +16,16 @@ from hypothesis import strategies as st
 
 from contextfold.errors import ExportAltered, ExportInvalid, ExportNewer, ExportTruncated, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.store import Commit, LeftOutDecision, LeftOutResult, Operation, SessionKey, Store
-from contextfold.fold.store_export import ExportRecord, PortableStore, encode_header, encode_record, read_export
+from contextfold.fold.store import (
+    ArchivedResult,
+    Commit,
+    LeftOutDecision,
+    Operation,
+    ProxiedConversation,
+    SessionKey,
+    Store,
+)
+from contextfold.fold.store_export import KINDS, ExportRecord, PortableStore, encode_header, encode_record, read_export
 from contextfold.stores.export_file import read_counts, read_records, verify, write_export
 from contextfold.stores.memory import MemoryStore
 from contextfold.stores.nats.store import NatsStore
@@ -70,7 +78,9 @@ async def live_through(store: Store, seed: int) -> None:
     for number in range(rng.randint(0, 3)):
         text = rng.choice(("", "text é", "x" * 5000))
         decision = LeftOutDecision(f"call {number}", f"hash{number}", f"res_{number}", "[stub “x”]", NOON)
-        await store.keep_left_out(rng.choice(OWNERS), "conversation.1", [LeftOutResult(decision, text)])
+        await store.keep_left_out(rng.choice(OWNERS), "conversation.1", [ArchivedResult(decision, text)])
+        noted = ProxiedConversation(rng.choice((NOON, EVENING)), {f"call {number} “x”": rng.choice(("", "[1]"))})
+        await store.note_conversation(rng.choice(OWNERS), f"conversation.{number % 2}", noted)
 
 
 async def _work(store: Store, rng: random.Random, key: SessionKey, session_id: str, at: str) -> None:
@@ -103,6 +113,7 @@ async def view_of(store: Store) -> list[object]:
     for owner in OWNERS:
         live = await store.sessions(owner, limit=100)
         view += [live, await store.ended_sessions(owner, limit=100), await store.left_out(owner, "conversation.1")]
+        view += [await store.conversation(owner, f"conversation.{number}") for number in range(2)]
         view += [await store.left_out_text(owner, f"res_{number}") for number in range(3)]
         view.append(
             sorted(await store.search(owner, "outcome", None, 100), key=lambda each: (each.session_id, each.branch_id))
@@ -270,7 +281,7 @@ def test_each_damage_has_its_own_error(exported: bytes) -> None:
         ([lines[0], *lines[2:]], ExportAltered),
         ([lines[0], lines[2], lines[1], *lines[3:]], ExportAltered),
         ([b"not JSON\n"], ExportInvalid),
-        ([lines[0].replace(b'"version":1', b'"version":2'), *lines[1:]], ExportNewer),
+        ([lines[0].replace(b'"version":2', b'"version":3'), *lines[1:]], ExportNewer),
     ):
         with pytest.raises(error):
             list(read_export(damaged))
@@ -308,6 +319,6 @@ def test_a_file_that_exists_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_record_before_any_session_is_refused() -> None:
-    header = encode_header(dict.fromkeys(("session", "event", "receipt", "summary", "entry", "left_out"), 0), NOON)
+    header = encode_header(dict.fromkeys(KINDS, 0), NOON)
     with pytest.raises(ExportAltered):
         list(read_export([header, encode_record(event_at(2))]))

@@ -1,11 +1,12 @@
-"""Results that requests leave out, on every store: the first decision counts, each owner has its own, retention."""
+"""Proxied conversations on every store: left-out results, the last request, outcomes of our calls, retention."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
 
-from contextfold.fold.store import LeftOutDecision, LeftOutResult, Store
+from contextfold.fold.call_outcomes import OUTCOMES_MAX
+from contextfold.fold.store import AMBIGUOUS_OUTCOME, ArchivedResult, LeftOutDecision, ProxiedConversation, Store
 from tests.contract.sessions import NOON
 from tests.contract.stores import Run, run
 
@@ -15,9 +16,11 @@ LATER = "2026-02-01T12:00:00Z"
 LONG = "x\n\"é😀'" * 200_000
 
 
-def result(call_id: str, text: str = "text", *, number: int = 1, at: str = NOON, stub: str = "") -> LeftOutResult:
-    made = LeftOutDecision(call_id, f"hash of {text[:20]}", f"res_{number}", stub or f"[left out: {call_id} é]", at)
-    return LeftOutResult(made, text)
+def result(call_id: str, text: str = "text", *, number: int = 1, at: str = NOON, stub: str = "") -> ArchivedResult:
+    made = LeftOutDecision(
+        call_id, f"hash of {text[:20]}", f"res_{number}", stub or f"[left out: {call_id} é]", at, 8_213, 12
+    )
+    return ArchivedResult(made, text)
 
 
 def test_decisions_of_a_conversation_come_back_in_order_and_texts_by_their_id(run: Run) -> None:
@@ -61,7 +64,7 @@ def test_daemons_that_decide_at_the_same_time_agree(run: Run) -> None:
         decisions = [
             replace(result("call_1").decision, result_id=f"res_{number}", stub=f"[{number}]") for number in range(8)
         ]
-        some = [[LeftOutResult(decision, f"text {decision.result_id}")] for decision in decisions]
+        some = [[ArchivedResult(decision, f"text {decision.result_id}")] for decision in decisions]
         await asyncio.gather(*(store.keep_left_out("local", "c", items) for items in some))
         (first,) = await store.left_out("local", "c")
         assert first in decisions
@@ -98,5 +101,87 @@ def test_a_conversation_is_forgotten_with_the_archive_as_a_whole(run: Run) -> No
         assert await store.left_out_text("local", "res_1") is None
         assert len(await store.left_out("local", "mixed")) == 2
         assert await store.left_out_text("local", "res_3") == "text"
+
+    run(act)
+
+
+# ---- the last request and the outcomes of our calls
+
+
+def test_a_conversation_that_was_never_noted_is_not_there(run: Run) -> None:
+    async def act(store: Store) -> None:
+        await store.keep_left_out("local", "c", [result("call_1")])
+        assert await store.conversation("local", "c") is None
+
+    run(act)
+
+
+def test_the_last_request_of_a_conversation_is_the_latest_one_that_was_noted(run: Run) -> None:
+    async def act(store: Store) -> None:
+        await store.note_conversation("local", "c", ProxiedConversation(LATER))
+        await store.note_conversation("local", "c", ProxiedConversation(NOON))
+        assert await store.conversation("local", "c") == ProxiedConversation(LATER)
+
+    run(act)
+
+
+def test_outcomes_are_added_and_an_id_with_two_outcomes_says_nothing_from_then_on(run: Run) -> None:
+    async def act(store: Store) -> None:
+        await store.note_conversation("local", "c", ProxiedConversation(NOON, {"b é": "one", "a.*>": "two"}))
+        await store.note_conversation("local", "c", ProxiedConversation(NOON, {"b é": "other", "c": "three"}))
+        await store.note_conversation("local", "c", ProxiedConversation(NOON, {"b é": "one"}))
+        noted = await store.conversation("local", "c")
+        assert noted is not None
+        assert list(noted.outcomes.items()) == [("b é", AMBIGUOUS_OUTCOME), ("a.*>", "two"), ("c", "three")]
+
+    run(act)
+
+
+def test_of_too_many_outcomes_the_first_are_forgotten(run: Run) -> None:
+    async def act(store: Store) -> None:
+        many = {f"call_{number}": "done" for number in range(OUTCOMES_MAX)}
+        await store.note_conversation("local", "c", ProxiedConversation(NOON, many))
+        await store.note_conversation("local", "c", ProxiedConversation(NOON, {"last": "done"}))
+        noted = await store.conversation("local", "c")
+        assert noted is not None
+        assert list(noted.outcomes) == [*list(many)[1:], "last"]
+
+    run(act)
+
+
+def test_daemons_that_note_a_conversation_at_the_same_time_lose_nothing(run: Run) -> None:
+    async def act(store: Store) -> None:
+        times = [f"2026-01-01T12:00:0{number}Z" for number in range(8)]
+        noted = [ProxiedConversation(at, {f"call at {at}": "done"}) for at in times]
+        await asyncio.gather(*(store.note_conversation("local", "c", each) for each in noted))
+        merged = await store.conversation("local", "c")
+        assert merged is not None
+        assert merged.last_request_at == times[-1]
+        assert set(merged.outcomes) == {f"call at {at}" for at in times}
+
+    run(act)
+
+
+def test_owners_do_not_see_each_others_conversations(run: Run) -> None:
+    async def act(store: Store) -> None:
+        await store.note_conversation("ann", "c", ProxiedConversation(NOON, {"call": "of ann"}))
+        assert await store.conversation("bob", "c") is None
+
+    run(act)
+
+
+def test_a_conversation_without_requests_for_the_retention_time_is_forgotten(run: Run) -> None:
+    async def act(store: Store) -> None:
+        await store.note_conversation("local", "old", ProxiedConversation(NOON, {"call": "done"}))
+        await store.keep_left_out("local", "old", [result("call_1")])
+        await store.note_conversation("local", "in use", ProxiedConversation(LATER))
+        await store.keep_left_out("local", "in use", [result("call_1", number=2)])
+        await store.note_conversation("local", "decided", ProxiedConversation(NOON))
+        await store.keep_left_out("local", "decided", [result("call_1", number=3, at=LATER)])
+        await store.retain("2026-01-15T00:00:00Z", "2027-01-01T00:00:00Z")
+        assert [await store.conversation("local", "old"), *await store.left_out("local", "old")] == [None]
+        for conversation in ("in use", "decided"):
+            assert await store.conversation("local", conversation) is not None
+            assert len(await store.left_out("local", conversation)) == 1
 
     run(act)

@@ -39,8 +39,8 @@ class LeftOutResults(Protocol):
         """NEW_CONVERSATION for one that is not known."""
         ...
 
-    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> None:
-        """Store results and texts, all or none. One that is stored already stays as it is."""
+    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> Sequence[LeftOutResult]:
+        """Store results and texts, all or none. One that is stored already stays as it is. Return all of them."""
         ...
 
     async def note_request(self, owner: str, conversation: str, at: float, outcomes: Mapping[str, CallOutcome]) -> None:
@@ -64,7 +64,7 @@ class LeftOutResultsInMemory:
     async def remembered(self, owner: str, conversation: str) -> ConversationRecord:
         return self._records.get((owner, conversation), NEW_CONVERSATION)
 
-    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> None:
+    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> Sequence[LeftOutResult]:
         record = self._records.get((owner, conversation), NEW_CONVERSATION)
         known = {each.id for each in record.results}
         new = [each for each in results if each.result.id not in known]
@@ -72,6 +72,7 @@ class LeftOutResultsInMemory:
             self._texts[owner, each.result.id] = each.text
         added = (*record.results, *(each.result for each in new))
         self._put(owner, conversation, replace(record, results=added))
+        return added
 
     async def note_request(self, owner: str, conversation: str, at: float, outcomes: Mapping[str, CallOutcome]) -> None:
         record = self._records.get((owner, conversation), NEW_CONVERSATION)

@@ -6,11 +6,12 @@ query is limited to one owner's data.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.call_outcomes import merged_by_call
 from contextfold.fold.events import Event
 
 # The most summaries that one search returns.
@@ -170,14 +171,37 @@ class LeftOutDecision:
     result_id: str
     stub: str
     decided_at: str
+    # Of the text; 0 where an earlier version did not store it, as for `messages`.
+    tokens: int = 0
+    # How many messages the conversation had when it was decided.
+    messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOutResult:
+class ArchivedResult:
     """A decision and the scrubbed text that it leaves out."""
 
     decision: LeftOutDecision
     text: str
+
+
+# The outcome of a call id that a client used for several calls.
+AMBIGUOUS_OUTCOME = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxiedConversation:
+    """When the last request of a conversation was answered, and what our calls in it did.
+
+    Outcomes are by call id, in the order in which they were first seen, as text that the store does not read.
+    """
+
+    last_request_at: str
+    outcomes: Mapping[str, str] = field(default_factory=dict)
+
+    def merged(self, later: ProxiedConversation) -> ProxiedConversation:
+        outcomes = merged_by_call(self.outcomes, later.outcomes, ambiguous=AMBIGUOUS_OUTCOME)
+        return ProxiedConversation(max(self.last_request_at, later.last_request_at), outcomes)
 
 
 class Store(Protocol):
@@ -243,7 +267,7 @@ class Store(Protocol):
     async def left_out(self, owner: str, conversation: str) -> Sequence[LeftOutDecision]:
         """Return what requests of the conversation leave out, ordered by call id and text hash."""
 
-    async def keep_left_out(self, owner: str, conversation: str, items: Sequence[LeftOutResult]) -> None:
+    async def keep_left_out(self, owner: str, conversation: str, items: Sequence[ArchivedResult]) -> None:
         """Store decisions and texts. A decision that is already stored stays: the first writer wins.
 
         After this returns, `left_out` gives the decision that counts, which may be another daemon's.
@@ -251,6 +275,12 @@ class Store(Protocol):
 
     async def left_out_text(self, owner: str, result_id: str) -> str | None:
         """Return the text that was left out under this id."""
+
+    async def conversation(self, owner: str, conversation: str) -> ProxiedConversation | None:
+        """Return what `note_conversation` stored, or None."""
+
+    async def note_conversation(self, owner: str, conversation: str, noted: ProxiedConversation) -> None:
+        """Merge this into what is stored of the conversation (`ProxiedConversation.merged`)."""
 
     async def expire(self, idle_since: str, at: str) -> int:
         """End every session without activity after `idle_since` and return how many were ended.
@@ -263,8 +293,8 @@ class Store(Protocol):
     async def retain(self, archive_since: str, summaries_since: str) -> None:
         """Delete archive entries and summaries of ended sessions that were last active before these times.
 
-        A session is deleted as a whole. Left-out results of a conversation are deleted with the archive, when the last
-        one was decided before `archive_since`.
+        A session is deleted as a whole. So is what is stored of a proxied conversation, when its last request and its
+        last decision were before `archive_since`.
         """
 
     async def reach(self) -> None:

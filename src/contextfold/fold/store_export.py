@@ -15,11 +15,13 @@ from contextfold.common.canonical import Encodable, Malformed, decode, encode
 from contextfold.errors import ExportAltered, ExportInvalid, ExportNewer, ExportTruncated
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, EventUnknown, from_members, members
-from contextfold.fold.store import LeftOutDecision, LeftOutResult, SessionKey, Summary
+from contextfold.fold.store import ArchivedResult, LeftOutDecision, ProxiedConversation, SessionKey, Summary
 
 FORMAT: Final = "contextfold-export"
-VERSION: Final = 1
-KINDS: Final = ("session", "event", "receipt", "summary", "entry", "left_out")
+VERSION: Final = 2
+# Version 1 had no conversations.
+VERSIONS_READ: Final = (1, VERSION)
+KINDS: Final = ("session", "event", "receipt", "summary", "entry", "left_out", "conversation")
 
 _KEY: Final = tuple(field.name for field in fields(SessionKey))
 _ENTRY: Final = tuple(field.name for field in fields(ArchiveEntry) if field.name != "undone")
@@ -58,10 +60,21 @@ class ExportedLeftOut:
 
     owner: str
     conversation: str
-    result: LeftOutResult
+    result: ArchivedResult
 
 
-ExportRecord = ExportedSession | Event | ExportedReceipt | Summary | ArchiveEntry | ExportedLeftOut
+@dataclass(frozen=True, slots=True)
+class ExportedConversation:
+    """The last request of a proxied conversation and the outcomes of our calls in it."""
+
+    owner: str
+    conversation: str
+    noted: ProxiedConversation
+
+
+ExportRecord = (
+    ExportedSession | Event | ExportedReceipt | Summary | ArchiveEntry | ExportedLeftOut | ExportedConversation
+)
 
 
 class PortableStore(Protocol):
@@ -79,19 +92,18 @@ def entry_order(entry: ArchiveEntry) -> tuple[int, bool, str]:
     return entry.n, entry.branch_id is not None, entry.branch_id or ""
 
 
+_KINDS_BY_CLASS: Final = {
+    ExportedSession: "session",
+    ExportedReceipt: "receipt",
+    Summary: "summary",
+    ArchiveEntry: "entry",
+    ExportedLeftOut: "left_out",
+    ExportedConversation: "conversation",
+}
+
+
 def kind_of(record: ExportRecord) -> str:
-    match record:
-        case ExportedSession():
-            return "session"
-        case ExportedReceipt():
-            return "receipt"
-        case Summary():
-            return "summary"
-        case ArchiveEntry():
-            return "entry"
-        case ExportedLeftOut():
-            return "left_out"
-    return "event"
+    return _KINDS_BY_CLASS.get(type(record), "event")
 
 
 def encode_record(record: ExportRecord) -> bytes:
@@ -109,6 +121,9 @@ def encode_record(record: ExportRecord) -> bytes:
         case ExportedLeftOut():
             value = {"owner": record.owner, "conversation": record.conversation}
             value |= {**asdict(record.result.decision), "text": record.result.text}
+        case ExportedConversation(noted=noted):
+            value = {"owner": record.owner, "conversation": record.conversation}
+            value |= {"last_request_at": noted.last_request_at, "outcomes": list(map(list, noted.outcomes.items()))}
         case _:
             value = members(record)
     return _line({kind_of(record): value})
@@ -156,9 +171,13 @@ def read_header(line: bytes) -> Mapping[str, int]:
     version, counts = header.get("version"), header.get("counts")
     if type(version) is int and version > VERSION:
         raise ExportNewer(f"the file has export format {version}; this version of contextfold reads {VERSION}")
-    if version != VERSION or not isinstance(counts, dict) or set(counts) != set(KINDS):
+    if version not in VERSIONS_READ or not isinstance(counts, dict) or set(counts) != _kinds_of(version):
         raise ExportAltered("the header of the export file is damaged")
     return cast("Mapping[str, int]", counts)
+
+
+def _kinds_of(version: int) -> set[str]:
+    return {kind for kind in KINDS if kind != "conversation" or version > 1}
 
 
 def read_export(lines: Iterable[bytes]) -> Iterator[ExportRecord]:
@@ -189,7 +208,7 @@ def read_export(lines: Iterable[bytes]) -> Iterator[ExportRecord]:
         yield record
     if trailer is None or expected is None:
         raise ExportTruncated("the export file ends before its last line")
-    if trailer != digest.hexdigest() or any(counts[kind] != expected[kind] for kind in KINDS):
+    if trailer != digest.hexdigest() or any(counts[kind] != expected.get(kind, 0) for kind in KINDS):
         raise ExportAltered("the export file was altered: its content does not match its checksum")
 
 
@@ -203,13 +222,16 @@ def _decode_line(number: int, line: bytes) -> tuple[str, Any]:
     return next(iter(value.items()))
 
 
-def _record(number: int, kind: str, value: dict[str, Any], session: ExportedSession | None) -> ExportRecord:
+def _record(number: int, kind: str, value: dict[str, Any], session: ExportedSession | None) -> ExportRecord:  # noqa: PLR0911 - one for each kind
     try:
         if kind == "session":
             return ExportedSession(SessionKey(*(value.pop(name) for name in _KEY)), **value)
         if kind == "left_out":
             owner, conversation, text = (value.pop(name) for name in ("owner", "conversation", "text"))
-            return ExportedLeftOut(owner, conversation, LeftOutResult(LeftOutDecision(**value), text))
+            return ExportedLeftOut(owner, conversation, ArchivedResult(LeftOutDecision(**value), text))
+        if kind == "conversation":
+            noted = ProxiedConversation(value["last_request_at"], dict(value["outcomes"]))
+            return ExportedConversation(value["owner"], value["conversation"], noted)
         if session is None:
             raise ExportAltered(f"line {number} of the export file belongs to no session")
         if kind == "receipt":
@@ -219,7 +241,7 @@ def _record(number: int, kind: str, value: dict[str, Any], session: ExportedSess
         if kind == "entry":
             return ArchiveEntry(**value)
         return from_members(value)
-    except (KeyError, TypeError, AttributeError, EventUnknown) as problem:
+    except (KeyError, TypeError, ValueError, AttributeError, EventUnknown) as problem:
         raise ExportAltered(f"line {number} of the export file cannot be read: {problem}") from problem
 
 

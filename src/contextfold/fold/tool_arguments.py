@@ -17,6 +17,9 @@ DESCRIPTION_LENGTH_MAX = 200
 PROMPT_LENGTH_MAX = 10_000
 MESSAGE_LENGTH_MAX = 50_000
 BRANCH_ID_LENGTH_MAX = 200
+# The beginning of the id of a tool result that the proxy left out of requests, and what is said of an unknown one.
+RESULT_PREFIX = "res_"
+RESULT_UNKNOWN = "is not known: it is older than the archive keeps, or another owner's; run the tool again instead"
 TYPE_LENGTH_MAX = 64
 TOKENS_MAX = 1_000_000_000
 EXPAND_BUDGET = 2_000

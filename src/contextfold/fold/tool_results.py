@@ -116,7 +116,8 @@ def expanded(branch_id: str, entries: Sequence[Shape], tokens: int, next_cursor:
 
 def entry_result(entry: ArchiveEntry, text: str, *, is_part: bool) -> Shape:
     """An entry of a trajectory; what does not apply to it is left out."""
-    result: dict[str, Encodable] = {"n": entry.n, "at": entry.at, "kind": entry.kind}
+    result: dict[str, Encodable] = {"n": entry.n}
+    result |= {"at": entry.at, "kind": entry.kind} if entry.at else {"kind": entry.kind}
     if entry.kind == "operation":
         result |= {"type": entry.type, "source": entry.source, "failed": entry.failed}
     if entry.child_id is not None:

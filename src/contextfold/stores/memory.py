@@ -17,13 +17,14 @@ from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.events import Event, SessionExpired
 from contextfold.fold.store import (
     SEARCH_MOST,
+    ArchivedResult,
     Commit,
     CommitReceipt,
     EndedSession,
     KnownRevision,
     LeftOutDecision,
-    LeftOutResult,
     ListedSession,
+    ProxiedConversation,
     SessionKey,
     SessionLog,
     StaleRevision,
@@ -33,6 +34,7 @@ from contextfold.fold.store import (
 )
 from contextfold.fold.store_export import (
     ExportDigest,
+    ExportedConversation,
     ExportedLeftOut,
     ExportedReceipt,
     ExportedSession,
@@ -55,7 +57,7 @@ class _MemorySession:
     summaries: dict[str, tuple[int, Summary]] = field(default_factory=dict)
 
 
-_Decisions = dict[tuple[str, str], LeftOutResult]
+_Decisions = dict[tuple[str, str], ArchivedResult]
 
 
 class MemoryStore:
@@ -67,6 +69,7 @@ class MemoryStore:
         self._events: dict[int, tuple[_MemorySession, Event]] = {}
         self._last = 0
         self._left_out: dict[tuple[str, str], _Decisions] = {}
+        self._conversations: dict[tuple[str, str], ProxiedConversation] = {}
         self._watchers: set[asyncio.Event] = set()
         self._closed = False
 
@@ -238,7 +241,7 @@ class MemoryStore:
         self._check_open()
         return [result.decision for _, result in sorted(self._left_out.get((owner, conversation), {}).items())]
 
-    async def keep_left_out(self, owner: str, conversation: str, items: Sequence[LeftOutResult]) -> None:
+    async def keep_left_out(self, owner: str, conversation: str, items: Sequence[ArchivedResult]) -> None:
         self._check_open()
         for item in items:
             decisions = self._left_out.setdefault((owner, conversation), {})
@@ -249,6 +252,15 @@ class MemoryStore:
         of_owner = (decisions for (whose, _), decisions in self._left_out.items() if whose == owner)
         texts = (item.text for each in of_owner for item in each.values() if item.decision.result_id == result_id)
         return next(texts, None)
+
+    async def conversation(self, owner: str, conversation: str) -> ProxiedConversation | None:
+        self._check_open()
+        return self._conversations.get((owner, conversation))
+
+    async def note_conversation(self, owner: str, conversation: str, noted: ProxiedConversation) -> None:
+        self._check_open()
+        known = self._conversations.get((owner, conversation), ProxiedConversation(""))
+        self._conversations[owner, conversation] = known.merged(noted)
 
     # ---- sweeps
 
@@ -282,9 +294,13 @@ class MemoryStore:
                 session.summaries.clear()
             if session.last_at < min(archive_since, summaries_since) and not self._log(session):
                 self._sessions.remove(session)
-        for conversation, decisions in list(self._left_out.items()):
-            if max(item.decision.decided_at for item in decisions.values()) < archive_since:
-                del self._left_out[conversation]
+        for conversation in {*self._left_out, *self._conversations}:
+            times = [item.decision.decided_at for item in self._left_out.get(conversation, {}).values()]
+            if conversation in self._conversations:
+                times.append(self._conversations[conversation].last_request_at)
+            if max(times) < archive_since:
+                self._left_out.pop(conversation, None)
+                self._conversations.pop(conversation, None)
 
     # ---- export and import
 
@@ -305,10 +321,12 @@ class MemoryStore:
         for (owner, conversation), decisions in sorted(self._left_out.items()):
             for _, item in sorted(decisions.items()):
                 yield ExportedLeftOut(owner, conversation, item)
+        for (owner, conversation), noted in sorted(self._conversations.items(), key=lambda item: item[0]):
+            yield ExportedConversation(owner, conversation, noted)
 
     async def import_all(self, records: Iterable[ExportRecord]) -> None:
         self._check_open()
-        if self._sessions or self._left_out:
+        if self._sessions or self._left_out or self._conversations:
             raise TargetNotEmpty("the store has sessions already")
         given, stored = ExportDigest(), ExportDigest()
         for record in given.through(records):
@@ -321,6 +339,9 @@ class MemoryStore:
     async def _import(self, record: ExportRecord) -> None:
         if isinstance(record, ExportedLeftOut):
             await self.keep_left_out(record.owner, record.conversation, [record.result])
+            return
+        if isinstance(record, ExportedConversation):
+            await self.note_conversation(record.owner, record.conversation, record.noted)
             return
         if isinstance(record, ExportedSession):
             session = _MemorySession(record.key, record.session_id, record.last_at, record.ended_at, record.figures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, Usage
+from contextfold.fold.store import ArchivedResult, LeftOutDecision
+from contextfold.stores.sqlite.store import SqliteStore
 from tests.cli.fold.folds import PROJECT, Agent, on_terminal, without_colours
 from tests.support.clauses import covers
 from tests.support.machine import Call
@@ -188,3 +191,28 @@ class TestExpand:
     def test_a_branch_that_is_not_there_is_exit_8(self, call: Call, filled: Filled) -> None:
         ran = call("fold", "expand", "br_none", "--project", PROJECT, "--store", filled.path)
         assert (ran.code, ran.out) == (8, b"")
+
+
+class TestExpandOfALeftOutResult:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        async def fill() -> None:
+            store = SqliteStore.open(tmp_path / "state.db")
+            for owner, text in (("local", "one\x1b[31m\ttwo\nthree"), ("ann", "hers")):
+                decision = LeftOutDecision("call_1", "hash", f"res_{owner}", "[stub]", "2026-01-01T12:00:00Z")
+                await store.keep_left_out(owner, "conversation", [ArchivedResult(decision, text)])
+            await store.close()
+
+        asyncio.run(fill())
+        return tmp_path / "state.db"
+
+    def test_a_result_comes_back(self, call: Call, path: Path) -> None:
+        assert call("fold", "expand", "res_local", "--store", path, "--raw").out == b"one\x1b[31m\ttwo\nthree\n"
+        assert b"\x1b" not in call("fold", "expand", "res_local", "--store", path).out
+        printed = json.loads(call("fold", "expand", "res_local", "--store", path, "--json").out)
+        assert printed == {"result_id": "res_local", "text": "one\x1b[31m\ttwo\nthree"}
+
+    @pytest.mark.parametrize("result_id", ["res_ann", "res_none", "res_", "res_' OR 1=1", "res_*", "res_>"])
+    def test_an_id_of_another_owner_or_of_nobody_gives_no_text(self, call: Call, path: Path, result_id: str) -> None:
+        ran = call("fold", "expand", result_id, "--store", path)
+        assert (ran.code, ran.out) == (1, b"")

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from contextfold.errors import StoreUnavailable
-from contextfold.fold.left_out_results import ConversationRecord, LeftOutResultsInMemory, StoredResult
-from contextfold.fold.messages import CallOutcome
+from contextfold.fold.left_out_results import ConversationRecord, LeftOutResults, LeftOutResultsInMemory, StoredResult
+from contextfold.fold.messages import CallOutcome, LeftOutResult
+from contextfold.fold.service.stored_results import LeftOutResultsInStore
 from contextfold.serve.proxy.conversations import conversation_of
+from contextfold.stores.memory import MemoryStore
 from tests.fold.messages.projecting import Message, answered, asked, back, branch, say, work
 from tests.serve.proxy.test_bounds import MESSAGES, Client, Place
 from tests.support.known_secrets import known_secrets
@@ -36,8 +38,8 @@ class Clock:
 class Proxied:
     """One proxy with a clock that only tests move."""
 
-    def __init__(self, store: LeftOutResultsInMemory | None) -> None:
-        self.clock = Clock()
+    def __init__(self, store: LeftOutResults | None, clock: Clock | None = None) -> None:
+        self.clock = clock or Clock()
         self.place = Place(proxied={"left_out": store, "clock": self.clock})
 
     async def ask(
@@ -56,7 +58,7 @@ class Proxied:
         return sent
 
 
-def proxied(scenario: Any, store: LeftOutResultsInMemory | None = None) -> None:
+def proxied(scenario: Any, store: LeftOutResults | None = None) -> None:
     proxy = Proxied(store)
 
     async def main() -> None:
@@ -111,6 +113,32 @@ def test_old_results_are_left_out_after_a_pause_and_stay_so() -> None:
     proxied(after_a_restart, store)
 
 
+def test_two_daemons_and_a_restarted_one_send_the_same_bytes() -> None:
+    """Requests go to either daemon by turns; the ports in both cache what they know, each for itself."""
+    store, clock = MemoryStore(), Clock()
+    ids = [f"call_{number}" for number in range(12)]
+
+    async def scenario() -> None:
+        daemons = [Proxied(LeftOutResultsInStore(store, clock=clock), clock) for _ in range(2)]
+        restarted = Proxied(LeftOutResultsInStore(store, clock=clock), clock)
+        before: list[Message] = []
+        for number in range(3, len(ids) + 1):
+            # Two pauses outlive the prompt cache; the other requests follow within seconds.
+            is_cold = number in (5, 9)
+            clock.now += 900 if is_cold else 7
+            daemon = restarted if number == 8 else daemons[number % 2]
+            await daemon.ask(history(*ids[:number]))
+            sent = daemon.sent()
+            assert is_cold or sent[: len(before)] == before
+            before = sent
+        assert len(stubs(before)) == 7
+        for daemon in (*daemons, restarted):
+            await daemon.place.proxy.close()
+            daemon.place.close()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("headers", "members", "has_stubs"),
     [
@@ -143,7 +171,7 @@ def test_without_a_store_nothing_is_left_out() -> None:
 
 
 class UnavailableForTexts(LeftOutResultsInMemory):
-    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> None:
+    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> Sequence[LeftOutResult]:
         raise StoreUnavailable("away")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.fold.store import LeftOutDecision, LeftOutResult
+from contextfold.fold.store import ArchivedResult, LeftOutDecision
 from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import NOON, begin, commit_of, key_of
@@ -152,7 +152,7 @@ def test_a_file_of_format_1_opens_with_all_it_holds(path: Path) -> None:
         assert [entry.text for entry in told.entries] == ["Look into it."]
         await store.commit(commit_of(KEY, 2))
         await store.keep_left_out(
-            "local", "c", [LeftOutResult(LeftOutDecision("call", "hash", "res_1", "[]", NOON), "x")]
+            "local", "c", [ArchivedResult(LeftOutDecision("call", "hash", "res_1", "[]", NOON), "x")]
         )
         assert await store.left_out_text("local", "res_1") == "x"
         assert await store.expire(NEXT_YEAR, NEXT_YEAR) == 1

@@ -16,9 +16,8 @@ from contextfold.cli.fold.show import pages_of, wanted
 from contextfold.cli.output import plain_lines
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import ArgumentInvalid
+from contextfold.fold.tool_arguments import RESULT_PREFIX, RESULT_UNKNOWN
 from contextfold.fold.tool_results import entry_result
-
-RESULT_PREFIX = "res_"
 
 
 def run(values: Values) -> int:
@@ -44,7 +43,7 @@ def _expand_result(store: OpenStore, values: Values, *, is_raw: bool) -> int:
     result_id = utf8_text("ID", values["branch"])
     text = store.fold.run(store.fold.service.store.left_out_text(owner_of(values), result_id))
     if text is None:
-        raise ArgumentInvalid("ID", f"{result_id} is not known: it is another owner's, or older than the archive keeps")
+        raise ArgumentInvalid("ID", f"{result_id} {RESULT_UNKNOWN}")
     if "json" in values:
         write_json({"result_id": result_id, "text": text})
     else:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from contextfold.fold.call_outcomes import merged_by_call
 from contextfold.fold.messages.own_tools import CallOutcome
-
-OUTCOMES_MAX = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +46,4 @@ def by_call(results: tuple[LeftOutResult, ...]) -> dict[str, dict[str, LeftOutRe
 
 def merged_outcomes(old: Mapping[str, CallOutcome], new: Mapping[str, CallOutcome]) -> dict[str, CallOutcome]:
     """Both, the latest if they are too many. An id that stood for two different calls is never used again."""
-    merged = dict(old)
-    for call_id, outcome in new.items():
-        earlier = merged.get(call_id, outcome)
-        merged[call_id] = outcome if earlier == outcome else CallOutcome("")
-    for call_id in list(merged)[: max(0, len(merged) - OUTCOMES_MAX)]:
-        del merged[call_id]
-    return merged
+    return merged_by_call(old, new, ambiguous=CallOutcome(""))

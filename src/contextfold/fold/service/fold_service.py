@@ -17,6 +17,7 @@ from typing import Protocol
 from contextfold.common.canonical import encode
 from contextfold.common.token_counter import COUNTERS
 from contextfold.errors import (
+    ArgumentInvalid,
     BranchNotFound,
     ContextError,
     FoldError,
@@ -27,6 +28,7 @@ from contextfold.errors import (
 )
 from contextfold.fold import tool_results
 from contextfold.fold.advice import Advice
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
 from contextfold.fold.ledger.sent_request import Sent
 from contextfold.fold.paging import TrajectoryPage
@@ -40,6 +42,8 @@ from contextfold.fold.service.sessions import SessionChange, Sessions, VerbOutco
 from contextfold.fold.session import EMPTY, State
 from contextfold.fold.store import Operation, SessionKey, Store, Summary
 from contextfold.fold.tool_arguments import (
+    RESULT_PREFIX,
+    RESULT_UNKNOWN,
     BranchRequest,
     ExpandRequest,
     FoldRequest,
@@ -169,12 +173,27 @@ class FoldService:
         return self._read(tool_results.listed(state), state)
 
     async def expand(self, caller: Caller, request: ExpandRequest) -> VerbOutcome:
-        """A branch's trajectory from the archive, as much of it as the budget holds."""
+        """A branch's trajectory or a left-out result from the archive, as much of it as the budget holds."""
         key = target_of(caller, request.project).key
         state = await self.look(key)
+        if request.branch_id.startswith(RESULT_PREFIX):
+            return self._read(await self._result_page(key.owner, request), state)
         position = (request.after_n, request.offset)
         shape = await self.page(key, request.branch_id, state.session_id, request.budget_tokens, position)
         return self._read(shape, state)
+
+    async def _result_page(self, owner: str, request: ExpandRequest) -> Shape:
+        """A tool result that the proxy left out, as one entry. An id of another owner's is not known."""
+        result_id = request.branch_id
+        text = await self.store.left_out_text(owner, result_id)
+        if text is None:
+            raise ArgumentInvalid("branch_id", f"{result_id} {RESULT_UNKNOWN}")
+        page = TrajectoryPage(result_id, request.budget_tokens, self.count)
+        entry = ArchiveEntry(None, 1, "", "result", text, self.count(text))
+        if request.offset > len(text) or request.after_n >= entry.n:
+            raise ArgumentInvalid("cursor", "is behind the end of this result")
+        stopped_at = page.take(entry, request.offset)
+        return page.result(None if stopped_at is None else cursor_of(0, stopped_at))
 
     async def page(
         self,

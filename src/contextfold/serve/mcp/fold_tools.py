@@ -182,7 +182,7 @@ FOLD_TOOLS = (
         _schema(
             ["project_path", "branch_id"],
             project_path=_SAME_PROJECT,
-            branch_id=_text("Id of the branch or fold"),
+            branch_id=_text("Id of the branch or fold, or res_… of a left-out result"),
             budget={"type": "integer", "description": "Tokens of the result (default 2000)"},
             cursor=_text("next_cursor of the last result"),
         ),

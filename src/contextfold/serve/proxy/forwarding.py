@@ -225,11 +225,10 @@ class ResultFolding:
                 for each, text, stub in zip(cold, texts, stubs, strict=True)
             ]
             async with asyncio.timeout(STORE_S):
-                await self._store.keep(owner, conversation.id, stored)
+                return tuple(await self._store.keep(owner, conversation.id, stored))
         except Exception as problem:
             _log_store_failure("proxy.results_not_stored", problem)
             return record.results
-        return (*record.results, *(each.result for each in stored))
 
     async def note(self, owner: str, conversation: Conversation, outcomes: Mapping[str, CallOutcome]) -> None:
         try:

@@ -20,6 +20,7 @@ from contextfold.fold.events import Event
 from contextfold.fold.store import CommitReceipt, SessionKey, Summary
 from contextfold.fold.store_export import (
     ExportDigest,
+    ExportedConversation,
     ExportedLeftOut,
     ExportedReceipt,
     ExportedSession,
@@ -29,10 +30,10 @@ from contextfold.fold.store_export import (
 from contextfold.stores.nats import records
 from contextfold.stores.nats.archive import ArchiveReader
 from contextfold.stores.nats.chunks import read_chunks
+from contextfold.stores.nats.conversations import NatsConversations
 from contextfold.stores.nats.derived_state import DerivedState
 from contextfold.stores.nats.expiry import SessionExpiry
 from contextfold.stores.nats.jetstream import JetStream
-from contextfold.stores.nats.left_out import LeftOutResults
 from contextfold.stores.nats.log import SessionLogs, session_of
 from contextfold.stores.nats.names import SubjectNames
 from contextfold.stores.nats.publisher import Publisher
@@ -57,7 +58,7 @@ class NatsExport:
         derived: DerivedState,
         publisher: Publisher,
         expiry: SessionExpiry,
-        left_out: LeftOutResults,
+        conversations: NatsConversations,
     ) -> None:
         self._js = js
         self._names = names
@@ -65,7 +66,7 @@ class NatsExport:
         self._derived = derived
         self._publisher = publisher
         self._expiry = expiry
-        self._left_out = left_out
+        self._conversations = conversations
         self._archive = ArchiveReader(js, names)
 
     # ---- export
@@ -85,8 +86,8 @@ class NatsExport:
                     break
                 # It is being ended at this moment, or was forgotten.
                 await asyncio.sleep(0)
-        async for left_out in self._left_out.export():
-            yield left_out
+        async for record in self._conversations.export():
+            yield record
 
     async def _sessions(self) -> list[tuple[SessionKey, str]]:
         listed = {(row.key, row.session_id) for row in await self._expiry.live()}
@@ -179,12 +180,14 @@ class NatsExport:
         session: _SessionImport | None = None
         for item in items:
             match item:
-                case ExportedSession() | ExportedLeftOut():
+                case ExportedSession() | ExportedLeftOut() | ExportedConversation():
                     if session is not None:
                         await self._store(session, is_last=True)
                     session = _SessionImport(item) if isinstance(item, ExportedSession) else None
                     if isinstance(item, ExportedLeftOut):
-                        await self._left_out.keep(item.owner, item.conversation, [item.result])
+                        await self._conversations.keep(item.owner, item.conversation, [item.result])
+                    if isinstance(item, ExportedConversation):
+                        await self._conversations.note(item.owner, item.conversation, item.noted)
                 case _:
                     assert session is not None, "the reader checks that a session comes first"
                     if isinstance(item, ArchiveEntry) and session.is_full_before(item):

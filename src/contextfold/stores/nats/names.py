@@ -137,3 +137,7 @@ class SubjectNames:
     @property
     def every_left_out(self) -> str:
         return f"{self.archive}.*.{NOTHING}.*.left_out.>"
+
+    @property
+    def every_conversation(self) -> str:
+        return f"{self.archive}.*.{NOTHING}.*.requests"

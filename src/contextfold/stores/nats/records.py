@@ -16,7 +16,7 @@ from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_members, members
 from contextfold.fold.session import Branch, State
-from contextfold.fold.store import Commit, CommitReceipt, LeftOutDecision, SessionKey, Summary
+from contextfold.fold.store import Commit, CommitReceipt, LeftOutDecision, ProxiedConversation, SessionKey, Summary
 from contextfold.fold.store_export import ExportedSession
 from contextfold.stores.nats.names import NOTHING, unescaped
 from contextfold.stores.session_document import session_document
@@ -243,7 +243,7 @@ def ended_from(data: bytes) -> ExportedSession:
         raise _unreadable(problem) from problem
 
 
-# ---- results that requests leave out
+# ---- proxied conversations
 
 
 def left_out_key(decision: LeftOutDecision) -> bytes:
@@ -264,6 +264,17 @@ def left_out_from(data: bytes) -> tuple[str, ChunkReference | None]:
     try:
         return ("", ChunkReference(*document["texts"])) if "texts" in document else (document["text"], None)
     except (KeyError, TypeError) as problem:
+        raise _unreadable(problem) from problem
+
+
+def encode_outcomes(noted: ProxiedConversation) -> bytes:
+    return _raw({"format": FORMAT, "outcomes": [list(pair) for pair in noted.outcomes.items()]})
+
+
+def outcomes_from(data: bytes) -> dict[str, str]:
+    try:
+        return dict(_object(data)["outcomes"])
+    except (KeyError, TypeError, ValueError) as problem:
         raise _unreadable(problem) from problem
 
 

@@ -1,7 +1,8 @@
 """The store for several daemons on several machines: NATS JetStream, one message for each commit.
 
 Combines the parts: the logs (`log`), what is derived from them (`derived_state`, `publisher`), the list of live
-sessions (`session_table`), the end of sessions (`expiry`), the archive (`archive`, `left_out`) and `export`. The
+sessions (`session_table`), the end of sessions (`expiry`), the archive (`archive`), proxied
+`conversations` and `export`. The
 reasons for this layout are in docs/decisions/0011.
 """
 
@@ -17,13 +18,14 @@ from typing import Final
 from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
 from contextfold.fold.store import (
+    ArchivedResult,
     Commit,
     CommitReceipt,
     EndedSession,
     KnownRevision,
     LeftOutDecision,
-    LeftOutResult,
     ListedSession,
+    ProxiedConversation,
     SessionKey,
     SessionLog,
     Summary,
@@ -35,11 +37,11 @@ from contextfold.stores.nats import records
 from contextfold.stores.nats.archive import ArchiveReader
 from contextfold.stores.nats.chunks import most_in_one
 from contextfold.stores.nats.connection import NatsOptions, OnConnectionChange, end_tasks
+from contextfold.stores.nats.conversations import NatsConversations
 from contextfold.stores.nats.derived_state import DerivedState
 from contextfold.stores.nats.expiry import SessionExpiry
 from contextfold.stores.nats.export import NatsExport
 from contextfold.stores.nats.jetstream import TTL, JetStream, StoredMessage, new_mark
-from contextfold.stores.nats.left_out import LeftOutResults
 from contextfold.stores.nats.log import SessionLogs
 from contextfold.stores.nats.names import SubjectNames
 from contextfold.stores.nats.publisher import Publisher
@@ -91,7 +93,7 @@ class NatsStore:
         self._expiry = SessionExpiry(
             self._js, self._names, self._logs, derived=derived, publisher=self._publisher, table=self._table
         )
-        self._left_out = LeftOutResults(self._js, self._names)
+        self._conversations = NatsConversations(self._js, self._names)
         self._export = NatsExport(
             self._js,
             self._names,
@@ -99,7 +101,7 @@ class NatsStore:
             derived=derived,
             publisher=self._publisher,
             expiry=self._expiry,
-            left_out=self._left_out,
+            conversations=self._conversations,
         )
         self._archive = ArchiveReader(self._js, self._names)
 
@@ -251,15 +253,23 @@ class NatsStore:
 
     async def left_out(self, owner: str, conversation: str) -> Sequence[LeftOutDecision]:
         self._check_open()
-        return await self._left_out.decisions(owner, conversation)
+        return await self._conversations.decisions(owner, conversation)
 
-    async def keep_left_out(self, owner: str, conversation: str, items: Sequence[LeftOutResult]) -> None:
+    async def keep_left_out(self, owner: str, conversation: str, items: Sequence[ArchivedResult]) -> None:
         self._check_open()
-        await self._left_out.keep(owner, conversation, items)
+        await self._conversations.keep(owner, conversation, items)
 
     async def left_out_text(self, owner: str, result_id: str) -> str | None:
         self._check_open()
-        return await self._left_out.text(owner, result_id)
+        return await self._conversations.text(owner, result_id)
+
+    async def conversation(self, owner: str, conversation: str) -> ProxiedConversation | None:
+        self._check_open()
+        return await self._conversations.noted(owner, conversation)
+
+    async def note_conversation(self, owner: str, conversation: str, noted: ProxiedConversation) -> None:
+        self._check_open()
+        await self._conversations.note(owner, conversation, noted)
 
     # ---- export and import
 
@@ -280,7 +290,7 @@ class NatsStore:
     async def retain(self, archive_since: str, summaries_since: str) -> None:
         self._check_open()
         await self._expiry.retain(archive_since, summaries_since)
-        await self._left_out.retain(archive_since)
+        await self._conversations.retain(archive_since)
         # Another daemon may have deleted summaries, and deletions are not announced.
         self._archive.forget()
 

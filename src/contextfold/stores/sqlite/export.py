@@ -9,8 +9,15 @@ from typing import Final
 from contextfold.errors import ImportDiffers, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import to_json
-from contextfold.fold.store import LeftOutDecision, LeftOutResult, SessionKey, Summary
-from contextfold.fold.store_export import ExportDigest, ExportedLeftOut, ExportedReceipt, ExportedSession, ExportRecord
+from contextfold.fold.store import ArchivedResult, LeftOutDecision, SessionKey, Summary
+from contextfold.fold.store_export import (
+    ExportDigest,
+    ExportedConversation,
+    ExportedLeftOut,
+    ExportedReceipt,
+    ExportedSession,
+    ExportRecord,
+)
 from contextfold.stores.sqlite import statements
 
 # The stage of an imported session that has ended: its log is gone, and so is its last event.
@@ -35,6 +42,7 @@ def _all_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
         yield session
         yield from _of_session(connection, row, session)
     yield from _left_out(connection)
+    yield from _conversations(connection)
 
 
 def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSession) -> Iterator[ExportRecord]:
@@ -65,19 +73,27 @@ def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSessi
 
 def _left_out(connection: sqlite3.Connection) -> Iterator[ExportedLeftOut]:
     rows = connection.execute(
-        "SELECT id, owner, conversation, call_id, text_hash, result_id, stub, decided_at FROM left_out"
+        f"SELECT id, owner, conversation, {statements.DECISION_COLUMNS} FROM left_out"  # noqa: S608 - only our own names
         " ORDER BY owner, conversation, call_id, text_hash"
     ).fetchall()
     for row, owner, conversation, *decision in rows:
         (text,) = connection.execute("SELECT text FROM left_out WHERE id = ?", (row,)).fetchone()
-        yield ExportedLeftOut(owner, conversation, LeftOutResult(LeftOutDecision(*decision), text))
+        yield ExportedLeftOut(owner, conversation, ArchivedResult(LeftOutDecision(*decision), text))
+
+
+def _conversations(connection: sqlite3.Connection) -> Iterator[ExportedConversation]:
+    rows = connection.execute(
+        "SELECT owner, conversation, last_request_at, outcomes FROM conversations ORDER BY owner, conversation"
+    )
+    for owner, conversation, *noted in rows:
+        yield ExportedConversation(owner, conversation, statements.conversation_of(*noted))
 
 
 def import_records(connection: sqlite3.Connection, records: Iterable[ExportRecord]) -> None:
     """Import into an empty store and compare. A failure leaves the store empty."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for table in ("sessions", "left_out"):
+        for table in ("sessions", "left_out", "conversations"):
             if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():  # noqa: S608 - only our own names
                 raise TargetNotEmpty("the store has sessions already: import into a new file")
         given, stored = ExportDigest(), ExportDigest()
@@ -115,6 +131,8 @@ def _insert(connection: sqlite3.Connection, records: Iterable[ExportRecord]) -> 
                 connection.execute(statements.INSERT_SUMMARY, (row, *statements.summary_row(record)))
             case ArchiveEntry():
                 connection.execute(statements.INSERT_ENTRY, (row, *statements.entry_row(record)))
+            case ExportedConversation():
+                statements.note_conversation(connection, record.owner, record.conversation, record.noted)
             case ExportedLeftOut():
                 statements.keep_left_out(connection, record.owner, record.conversation, [record.result])
             case _:

@@ -143,6 +143,19 @@ MIGRATIONS: Final[Sequence[Migration]] = (
         # One row that the readiness check replaces: a commit of ordinary size that changes no session.
         "CREATE TABLE write_check (id INTEGER PRIMARY KEY, filler BLOB NOT NULL)",
     ),
+    (
+        "ALTER TABLE left_out ADD COLUMN tokens INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE left_out ADD COLUMN messages INTEGER NOT NULL DEFAULT 0",
+        # The outcomes are a JSON list of pairs, in the order in which they were first seen.
+        """CREATE TABLE conversations (
+            owner TEXT NOT NULL,
+            conversation TEXT NOT NULL,
+            last_request_at TEXT NOT NULL,
+            outcomes TEXT NOT NULL,
+            PRIMARY KEY (owner, conversation)
+        ) WITHOUT ROWID""",
+        "CREATE INDEX conversation_age ON conversations (last_request_at)",
+    ),
 )
 
 

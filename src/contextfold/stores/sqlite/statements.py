@@ -7,24 +7,26 @@ statement, or a transaction, where the result must be consistent. Knows no threa
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Any, Final
 
-from contextfold.common.canonical import Malformed
+from contextfold.common.canonical import Malformed, encode
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_json, to_json
 from contextfold.fold.store import (
     SEARCH_MOST,
+    ArchivedResult,
     Commit,
     CommitReceipt,
     EndedSession,
     KnownRevision,
     LeftOutDecision,
-    LeftOutResult,
     ListedSession,
+    ProxiedConversation,
     SessionKey,
     SessionLog,
     StaleRevision,
@@ -319,9 +321,12 @@ def trajectory(connection: sqlite3.Connection, query: TrajectoryQuery) -> Trajec
 # ---- results that requests leave out
 
 
+DECISION_COLUMNS = ", ".join(each.name for each in fields(LeftOutDecision))
+
+
 def left_out(connection: sqlite3.Connection, owner: str, conversation: str) -> list[LeftOutDecision]:
     rows = connection.execute(
-        "SELECT call_id, text_hash, result_id, stub, decided_at FROM left_out WHERE owner = ? AND conversation = ?"
+        f"SELECT {DECISION_COLUMNS} FROM left_out WHERE owner = ? AND conversation = ?"  # noqa: S608 - only our own names
         " ORDER BY call_id, text_hash",
         (owner, conversation),
     )
@@ -329,17 +334,13 @@ def left_out(connection: sqlite3.Connection, owner: str, conversation: str) -> l
 
 
 def keep_left_out(
-    connection: sqlite3.Connection, owner: str, conversation: str, items: Sequence[LeftOutResult]
+    connection: sqlite3.Connection, owner: str, conversation: str, items: Sequence[ArchivedResult]
 ) -> None:
     connection.executemany(
-        "INSERT INTO left_out (owner, conversation, call_id, text_hash, result_id, stub, decided_at, text)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, conversation, call_id, text_hash) DO NOTHING",
-        [(owner, conversation, *_decision_row(item.decision), item.text) for item in items],
+        f"INSERT INTO left_out (owner, conversation, {DECISION_COLUMNS}, text)"  # noqa: S608 - only our own names
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, conversation, call_id, text_hash) DO NOTHING",
+        [(owner, conversation, *astuple(item.decision), item.text) for item in items],
     )
-
-
-def _decision_row(decision: LeftOutDecision) -> tuple[str, ...]:
-    return decision.call_id, decision.text_hash, decision.result_id, decision.stub, decision.decided_at
 
 
 def left_out_text(connection: sqlite3.Connection, owner: str, result_id: str) -> str | None:
@@ -349,11 +350,44 @@ def left_out_text(connection: sqlite3.Connection, owner: str, result_id: str) ->
     return row[0] if row else None
 
 
+def conversation(connection: sqlite3.Connection, owner: str, name: str) -> ProxiedConversation | None:
+    row = connection.execute(
+        "SELECT last_request_at, outcomes FROM conversations WHERE owner = ? AND conversation = ?", (owner, name)
+    ).fetchone()
+    return conversation_of(*row) if row else None
+
+
+def conversation_of(last_request_at: str, outcomes: str) -> ProxiedConversation:
+    return ProxiedConversation(last_request_at, dict(json.loads(outcomes)))
+
+
+def note_conversation(connection: sqlite3.Connection, owner: str, name: str, noted: ProxiedConversation) -> None:
+    known = conversation(connection, owner, name)
+    merged = known.merged(noted) if known else noted
+    connection.execute(
+        "INSERT OR REPLACE INTO conversations (owner, conversation, last_request_at, outcomes) VALUES (?, ?, ?, ?)",
+        (owner, name, merged.last_request_at, encode([list(pair) for pair in merged.outcomes.items()])),
+    )
+
+
 def forget_left_out(connection: sqlite3.Connection, since: str) -> bool:
-    """Delete some rows of conversations whose last decision was before; False if there are none left."""
+    """Delete some rows of conversations without a decision or request since; False if there are none left."""
     deleted = connection.execute(
         "DELETE FROM left_out WHERE id IN (SELECT id FROM left_out WHERE (owner, conversation) IN (SELECT owner,"
-        " conversation FROM left_out GROUP BY owner, conversation HAVING max(decided_at) < ?) LIMIT ?)",
+        " conversation FROM left_out GROUP BY owner, conversation HAVING max(decided_at) < ?) AND NOT EXISTS"
+        " (SELECT 1 FROM conversations AS noted WHERE noted.owner = left_out.owner"
+        " AND noted.conversation = left_out.conversation AND noted.last_request_at >= ?) LIMIT ?)",
+        (since, since, STEP_ROWS),
+    ).rowcount
+    return deleted > 0
+
+
+def forget_conversations(connection: sqlite3.Connection, since: str) -> bool:
+    """Delete some conversations without a request since, whose left-out results are deleted already."""
+    deleted = connection.execute(
+        "DELETE FROM conversations WHERE (owner, conversation) IN (SELECT owner, conversation FROM conversations AS"
+        " noted WHERE last_request_at < ? AND NOT EXISTS (SELECT 1 FROM left_out WHERE left_out.owner = noted.owner"
+        " AND left_out.conversation = noted.conversation) LIMIT ?)",
         (since, STEP_ROWS),
     ).rowcount
     return deleted > 0

@@ -19,13 +19,14 @@ from typing import Final, TypeVar
 
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.store import (
+    ArchivedResult,
     Commit,
     CommitReceipt,
     EndedSession,
     KnownRevision,
     LeftOutDecision,
-    LeftOutResult,
     ListedSession,
+    ProxiedConversation,
     SessionKey,
     SessionLog,
     Summary,
@@ -223,11 +224,17 @@ class SqliteStore:
     async def left_out(self, owner: str, conversation: str) -> Sequence[LeftOutDecision]:
         return await self._readers.read(lambda connection: sqlite_rows.left_out(connection, owner, conversation))
 
-    async def keep_left_out(self, owner: str, conversation: str, items: Sequence[LeftOutResult]) -> None:
+    async def keep_left_out(self, owner: str, conversation: str, items: Sequence[ArchivedResult]) -> None:
         await self._write(lambda connection: sqlite_rows.keep_left_out(connection, owner, conversation, items))
 
     async def left_out_text(self, owner: str, result_id: str) -> str | None:
         return await self._readers.read(lambda connection: sqlite_rows.left_out_text(connection, owner, result_id))
+
+    async def conversation(self, owner: str, conversation: str) -> ProxiedConversation | None:
+        return await self._readers.read(lambda connection: sqlite_rows.conversation(connection, owner, conversation))
+
+    async def note_conversation(self, owner: str, conversation: str, noted: ProxiedConversation) -> None:
+        await self._write(lambda connection: sqlite_rows.note_conversation(connection, owner, conversation, noted))
 
     # ---- export and import
 
@@ -285,6 +292,7 @@ class SqliteStore:
                 await self._repeat(_forgetting(table, sessions))
                 await self._write(_forgetting_rows(sessions, min(archive_since, summaries_since)))
         await self._repeat(lambda connection: sqlite_rows.forget_left_out(connection, archive_since))
+        await self._repeat(lambda connection: sqlite_rows.forget_conversations(connection, archive_since))
 
     async def _ended_before(self, since: str, after_id: int) -> list[int]:
         return await self._readers.read(lambda connection: sqlite_rows.ended_before(connection, since, after_id))

@@ -1,0 +1,20 @@
+"""How outcomes of our calls from several requests of a conversation are merged. Knows neither calls nor stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+OUTCOMES_MAX = 2_000
+Outcome = TypeVar("Outcome")
+
+
+def merged_by_call(old: Mapping[str, Outcome], new: Mapping[str, Outcome], *, ambiguous: Outcome) -> dict[str, Outcome]:
+    """Both, by call id; the latest if they are too many. An id that stood for two different calls is ambiguous."""
+    merged = dict(old)
+    for call_id, outcome in new.items():
+        earlier = merged.get(call_id, outcome)
+        merged[call_id] = outcome if earlier == outcome else ambiguous
+    for call_id in list(merged)[: max(0, len(merged) - OUTCOMES_MAX)]:
+        del merged[call_id]
+    return merged

@@ -1,0 +1,148 @@
+"""What is remembered of proxied conversations, in the store of sessions: the port `LeftOutResults` over `Store`.
+
+A conversation that is in use is cached, so that most requests do not read the store. Daemons on one store still send
+the same bytes. Results are left out only after a pause longer than the life of a prompt cache, so within FRESH_S of a
+request that was noted here no other daemon can have decided anything. After that the store is read first. FRESH_S is
+much shorter than any prompt cache lives, because the clocks of two machines differ.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from contextfold.common.canonical import encode
+from contextfold.errors import ContextError
+from contextfold.fold.left_out_results import NEW_CONVERSATION, ConversationRecord, StoredResult
+from contextfold.fold.messages import CallOutcome, LeftOutResult, merged_outcomes
+from contextfold.fold.store import AMBIGUOUS_OUTCOME, ArchivedResult, LeftOutDecision, ProxiedConversation, Store
+
+FRESH_S = 30.0
+CACHED_MAX = 2_000
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedConversation:
+    record: ConversationRecord
+    # When a request was last noted in the store from here; None if that failed, so that the store is read again.
+    noted_at: float | None = None
+
+
+class LeftOutResultsInStore:
+    """`fresh_s` must be shorter than the life of any prompt cache that daemons on this store assume."""
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.time, fresh_s: float = FRESH_S) -> None:
+        self._store, self._clock, self._fresh_s = store, clock, fresh_s
+        self._cached: dict[tuple[str, str], _CachedConversation] = {}
+
+    async def remembered(self, owner: str, conversation: str) -> ConversationRecord:
+        """Where the store is unavailable, what this daemon knows: it has sent that already."""
+        cached = self._cached.get((owner, conversation))
+        if cached and cached.noted_at is not None and 0 <= self._clock() - cached.noted_at < self._fresh_s:
+            return cached.record
+        try:
+            decisions = await self._store.left_out(owner, conversation)
+            noted = await self._store.conversation(owner, conversation)
+        except ContextError:
+            if cached is None:
+                raise
+            return cached.record
+        # Read again, since another request of this conversation may have been noted meanwhile.
+        cached = self._cached.get((owner, conversation))
+        known = cached.record if cached else NEW_CONVERSATION
+        times = [at for at in (known.last_request_at, _seconds(noted)) if at is not None]
+        record = ConversationRecord(
+            _merged_results(map(_result_of, decisions), known.results),
+            merged_outcomes(_outcomes_of(noted), known.outcomes),
+            max(times, default=None),
+        )
+        if record != NEW_CONVERSATION:
+            self._put(owner, conversation, _CachedConversation(record, cached.noted_at if cached else None))
+        return record
+
+    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> Sequence[LeftOutResult]:
+        at = _timestamp(self._clock())
+        items = [ArchivedResult(_decision_of(each.result, at), each.text) for each in results]
+        await self._store.keep_left_out(owner, conversation, items)
+        stored = tuple(map(_result_of, await self._store.left_out(owner, conversation)))
+        cached = self._cached.get((owner, conversation), _CachedConversation(NEW_CONVERSATION))
+        self._put(owner, conversation, replace(cached, record=replace(cached.record, results=stored)))
+        return stored
+
+    async def note_request(self, owner: str, conversation: str, at: float, outcomes: Mapping[str, CallOutcome]) -> None:
+        cached = self._cached.get((owner, conversation), _CachedConversation(NEW_CONVERSATION))
+        known = cached.record
+        record = replace(
+            known,
+            outcomes=merged_outcomes(known.outcomes, outcomes),
+            last_request_at=at if known.last_request_at is None else max(at, known.last_request_at),
+        )
+        self._put(owner, conversation, _CachedConversation(record))
+        new = {call_id: each for call_id, each in outcomes.items() if known.outcomes.get(call_id) != each}
+        texts = {call_id: _encoded(each) for call_id, each in new.items()}
+        await self._store.note_conversation(owner, conversation, ProxiedConversation(_timestamp(at), texts))
+        latest = self._cached.get((owner, conversation))
+        if latest is not None:
+            self._put(owner, conversation, replace(latest, noted_at=at))
+
+    async def text(self, owner: str, result_id: str) -> str | None:
+        return await self._store.left_out_text(owner, result_id)
+
+    def _put(self, owner: str, conversation: str, cached: _CachedConversation) -> None:
+        self._cached.pop((owner, conversation), None)
+        self._cached[owner, conversation] = cached
+        while len(self._cached) > CACHED_MAX:
+            del self._cached[next(iter(self._cached))]
+
+
+def _merged_results(stored: Iterable[LeftOutResult], known: Iterable[LeftOutResult]) -> tuple[LeftOutResult, ...]:
+    """Both; what the store says counts."""
+    results = {(each.call_id, each.text_hash): each for each in known}
+    results |= {(each.call_id, each.text_hash): each for each in stored}
+    return tuple(results.values())
+
+
+def _result_of(decision: LeftOutDecision) -> LeftOutResult:
+    return LeftOutResult(
+        decision.result_id, decision.call_id, decision.text_hash, decision.stub, decision.tokens, decision.messages
+    )
+
+
+def _decision_of(result: LeftOutResult, at: str) -> LeftOutDecision:
+    return LeftOutDecision(
+        result.call_id, result.text_hash, result.id, result.stub, at, result.tokens, result.decided_at
+    )
+
+
+def _outcomes_of(noted: ProxiedConversation | None) -> dict[str, CallOutcome]:
+    return {call_id: _decoded(text) for call_id, text in noted.outcomes.items()} if noted else {}
+
+
+def _encoded(outcome: CallOutcome) -> str:
+    """Nothing for the outcome that says nothing, so that the store's own merging gives the same."""
+    if not outcome.verb:
+        return AMBIGUOUS_OUTCOME
+    return encode([outcome.verb, outcome.branch_id, outcome.session_id, list(outcome.discarded)])
+
+
+def _decoded(text: str) -> CallOutcome:
+    if text == AMBIGUOUS_OUTCOME:
+        return CallOutcome("")
+    verb, branch_id, session_id, discarded = json.loads(text)
+    return CallOutcome(verb, branch_id, session_id, tuple(discarded))
+
+
+def _timestamp(at: float) -> str:
+    """Rounded up: a request that seems later never makes a warm prompt cache seem cold."""
+    return datetime.fromtimestamp(math.ceil(at), UTC).strftime(_TIME_FORMAT)
+
+
+def _seconds(noted: ProxiedConversation | None) -> float | None:
+    if noted is None or not noted.last_request_at:
+        return None
+    return datetime.strptime(noted.last_request_at, _TIME_FORMAT).replace(tzinfo=UTC).timestamp()

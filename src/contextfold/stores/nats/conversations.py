@@ -1,0 +1,174 @@
+"""Proxied conversations on NATS, in the archive stream: their left-out results, last request and call outcomes.
+
+A left-out result is one message. The decision is in the headers, so that a conversation's decisions are read without
+their texts. The server accepts a message only if there is none yet for the same call and text, so the first daemon's
+decision is everybody's. The last request and the outcomes are one more message, replaced with each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import fields
+from hashlib import sha256
+from typing import Final
+
+from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.fold.store import ArchivedResult, LeftOutDecision, ProxiedConversation
+from contextfold.fold.store_export import ExportedConversation, ExportedLeftOut
+from contextfold.stores.nats import records
+from contextfold.stores.nats.chunks import most_in_one, read_chunks, write_chunks
+from contextfold.stores.nats.connection import OutcomeUnknown
+from contextfold.stores.nats.jetstream import JetStream, SequenceConflict, StoredMessage
+from contextfold.stores.nats.names import NOTHING, SubjectNames, escaped, unescaped
+from contextfold.stores.nats.stream_reader import StreamQuery, read_to
+
+AT_ONCE: Final = 16
+TRIES: Final = 3
+# How often a conversation is read again that another daemon notes at the same time.
+NOTE_TRIES: Final = 20
+_LAST_REQUEST_AT: Final = "Cf-Last-Request-At"
+_HEADERS: Final = {field.name: f"Cf-{field.name.replace('_', '-').title()}" for field in fields(LeftOutDecision)}
+_TEXTS: Final = ("call_id", "text_hash", "result_id", "stub", "decided_at")
+_NUMBERS: Final = ("tokens", "messages")
+
+
+class NatsConversations:
+    def __init__(self, js: JetStream, names: SubjectNames) -> None:
+        self._js = js
+        self._names = names
+
+    async def decisions(self, owner: str, conversation: str) -> list[LeftOutDecision]:
+        subjects = f"{self._names.conversation(owner, conversation)}.left_out.>"
+        return sorted([_decision(stored) async for stored in self._headers(subjects)], key=_order)
+
+    async def keep(self, owner: str, conversation: str, items: Sequence[ArchivedResult]) -> None:
+        subject = self._names.conversation(owner, conversation)
+        for start in range(0, len(items), AT_ONCE):
+            await asyncio.gather(*(self._keep(subject, item) for item in items[start : start + AT_ONCE]))
+
+    async def text(self, owner: str, result_id: str) -> str | None:
+        subjects = f"{self._names.archive}.{escaped(owner)}.{NOTHING}.*.left_out.*.{escaped(result_id)}"
+        stored = await self._js.last(self._names.archive, subjects)
+        return await self._text(stored) if stored else None
+
+    async def noted(self, owner: str, conversation: str) -> ProxiedConversation | None:
+        stored = await self._js.last(self._names.archive, f"{self._names.conversation(owner, conversation)}.requests")
+        return _noted(stored) if stored else None
+
+    async def note(self, owner: str, conversation: str, noted: ProxiedConversation) -> None:
+        subject = f"{self._names.conversation(owner, conversation)}.requests"
+        for left in reversed(range(NOTE_TRIES)):
+            stored = await self._js.last(self._names.archive, subject)
+            known = _noted(stored) if stored else None
+            merged = known.merged(noted) if known else noted
+            if merged == known:
+                return
+            try:
+                await self._js.put(
+                    subject,
+                    records.encode_outcomes(merged),
+                    expected=stored.seq if stored else 0,
+                    headers={_LAST_REQUEST_AT: merged.last_request_at},
+                )
+            except (SequenceConflict, OutcomeUnknown) as problem:
+                if not left:
+                    raise StoreUnavailable("NATS: many daemons write to one conversation") from problem
+            else:
+                return
+
+    async def retain(self, since: str) -> None:
+        """Delete conversations whose last decision and last request were before."""
+        times: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        async for stored in self._headers(self._names.every_left_out):
+            times[_conversation(stored)].append((_decision(stored).decided_at, stored.seq))
+        async for stored in self._headers(self._names.every_conversation):
+            times[_conversation(stored)].append((stored.headers.get(_LAST_REQUEST_AT, ""), stored.seq))
+        for subject, messages in times.items():
+            if max(at for at, _ in messages) < since:
+                # What is stored in this moment has a higher sequence and stays.
+                below = max(seq for _, seq in messages) + 1
+                for kind in ("left_out.>", "pieces.>", "requests"):
+                    await self._js.purge(self._names.archive, f"{subject}.{kind}", below=below)
+
+    async def export(self) -> AsyncGenerator[ExportedLeftOut | ExportedConversation]:
+        listed = [stored async for stored in self._headers(self._names.every_left_out)]
+        for header in sorted(listed, key=lambda stored: (*_owner_of(stored), *_order(_decision(stored)))):
+            stored = await self._js.last(self._names.archive, header.subject)
+            if stored is not None:
+                result = ArchivedResult(_decision(stored), await self._text(stored))
+                yield ExportedLeftOut(*_owner_of(stored), result)
+        listed = [stored async for stored in self._headers(self._names.every_conversation)]
+        for header in sorted(listed, key=_owner_of):
+            stored = await self._js.last(self._names.archive, header.subject)
+            if stored is not None:
+                yield ExportedConversation(*_owner_of(stored), _noted(stored))
+
+    # ---- one message
+
+    async def _headers(self, subjects: str) -> AsyncIterator[StoredMessage]:
+        last = await self._js.last(self._names.archive, subjects)
+        if last is not None:
+            query = StreamQuery(self._names.archive, subjects, headers_only=True)
+            async for stored in read_to(self._js, query, last.seq):
+                yield stored
+
+    async def _keep(self, conversation: str, item: ArchivedResult) -> None:
+        decision = item.decision
+        call = sha256(records.left_out_key(decision)).hexdigest()[:32]
+        data = records.encode_left_out(item.text)
+        if len(data) > most_in_one(self._js):
+            data = records.encode_left_out_reference(await write_chunks(self._js, conversation, item.text.encode()))
+        headers = {header: escaped(str(getattr(decision, name))) for name, header in _HEADERS.items()}
+        for left in reversed(range(TRIES)):
+            try:
+                await self._js.put(
+                    f"{conversation}.left_out.{call}.{escaped(decision.result_id)}",
+                    data,
+                    expected=0,
+                    expected_of=f"{conversation}.left_out.{call}.*",
+                    headers=headers,
+                )
+            except SequenceConflict:
+                return
+            except OutcomeUnknown:
+                if not left:
+                    raise
+            else:
+                return
+
+    async def _text(self, stored: StoredMessage) -> str:
+        text, chunks = records.left_out_from(stored.data)
+        if chunks is None:
+            return text
+        return (await read_chunks(self._js, self._names.archive, _conversation(stored), chunks)).decode()
+
+
+def _conversation(stored: StoredMessage) -> str:
+    return ".".join(stored.subject.split(".")[:4])
+
+
+def _owner_of(stored: StoredMessage) -> tuple[str, str]:
+    """The owner and the conversation."""
+    _, owner, _, conversation, *_ = stored.subject.split(".")
+    return unescaped(owner), unescaped(conversation)
+
+
+def _decision(stored: StoredMessage) -> LeftOutDecision:
+    headers = stored.headers
+    try:
+        call_id, text_hash, result_id, stub, decided_at = (unescaped(headers[_HEADERS[name]]) for name in _TEXTS)
+        # Earlier versions did not store the numbers.
+        tokens, messages = (int(headers.get(_HEADERS[name], "0")) for name in _NUMBERS)
+        return LeftOutDecision(call_id, text_hash, result_id, stub, decided_at, tokens, messages)
+    except (KeyError, TypeError, ValueError) as problem:
+        raise StoreInvalid(f"NATS has a left-out result that cannot be read: {problem}") from problem
+
+
+def _noted(stored: StoredMessage) -> ProxiedConversation:
+    return ProxiedConversation(stored.headers.get(_LAST_REQUEST_AT, ""), records.outcomes_from(stored.data))
+
+
+def _order(decision: LeftOutDecision) -> tuple[str, str]:
+    return decision.call_id, decision.text_hash

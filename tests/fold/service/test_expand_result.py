@@ -1,0 +1,75 @@
+"""`context_expand` of a tool result that the proxy left out of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from contextfold.errors import ArgumentInvalid
+from contextfold.fold.service.callers import Caller
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.store import ArchivedResult, LeftOutDecision
+from contextfold.fold.tool_arguments import expand_request
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.stores.memory import MemoryStore
+
+TEXT = "".join(f"line {number} é\n" for number in range(1_000))
+
+
+async def filled() -> FoldService:
+    store = MemoryStore()
+    decision = LeftOutDecision("call_1", "hash", "res_1", "[stub]", "2026-01-01T12:00:00Z")
+    await store.keep_left_out("ann", "conversation", [ArchivedResult(decision, TEXT)])
+    return FoldService(store, standard_scrubber())
+
+
+async def expanded(service: FoldService, owner: str, result_id: str, **more: object) -> Any:
+    request = expand_request({"project_path": "/work/app", "branch_id": result_id, **more})
+    return json.loads((await service.expand(Caller(owner), request)).answer)
+
+
+def test_a_result_comes_back_page_by_page_within_the_budget() -> None:
+    async def scenario() -> None:
+        service = await filled()
+        texts, cursor, pages = [], None, 0
+        while pages == 0 or cursor:
+            page = await expanded(service, "ann", "res_1", budget=500, cursor=cursor)
+            assert (page["branch_id"], page["tokens"] <= 500) == ("res_1", True)
+            texts += [entry["text"] for entry in page["entries"]]
+            cursor, pages = page["next_cursor"], pages + 1
+        assert "".join(texts) == TEXT
+        assert pages > 3
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("owner", "result_id"), [("bob", "res_1"), ("ann", "res_2"), ("ann", "res_")])
+def test_another_owners_and_unknown_ids_are_refused_alike(owner: str, result_id: str) -> None:
+    async def scenario() -> None:
+        with pytest.raises(ArgumentInvalid) as refusal:
+            await expanded(await filled(), owner, result_id)
+        assert "line 1" not in str(refusal.value)
+
+    asyncio.run(scenario())
+
+
+def test_an_expired_result_is_refused() -> None:
+    async def scenario() -> None:
+        service = await filled()
+        await service.store.retain("2026-06-01T00:00:00Z", "2026-06-01T00:00:00Z")
+        with pytest.raises(ArgumentInvalid):
+            await expanded(service, "ann", "res_1")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("cursor", ["0.999999999", "7.0"])
+def test_a_cursor_behind_the_end_is_refused(cursor: str) -> None:
+    async def scenario() -> None:
+        with pytest.raises(ArgumentInvalid):
+            await expanded(await filled(), "ann", "res_1", cursor=cursor)
+
+    asyncio.run(scenario())
