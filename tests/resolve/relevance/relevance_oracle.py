@@ -13,7 +13,7 @@ from typing import NamedTuple
 from contextfold.resolve.relevance.sections import outline
 from contextfold.resolve.relevance.words import QUESTION_WORDS, read_token, stem_of, tokens
 
-K1, B = Fraction(7, 5), Fraction(3, 5)
+K1, SECTION_K1, B = Fraction(7, 5), Fraction(14, 5), Fraction(3, 5)
 PAIR_K = 3
 BIT = 1024
 
@@ -35,10 +35,18 @@ def idf(count: int, frequency: int) -> int:
     return max(log2(2 * count + 2) - log2(2 * frequency + 1), 0)
 
 
-def saturated(weight: int, tf: int, length: int, average: int) -> int:
+def rounded_length(length: int) -> int:
+    """The middle of all lengths that agree in their five highest bits; short lengths are exact."""
+    step = 1
+    while length // step >= 32:
+        step *= 2
+    return length // step * step + step // 2
+
+
+def saturated(weight: int, tf: int, length: int, average: int, k1: Fraction = K1) -> int:
     if not tf:
         return 0
-    k = K1 * (1 - B + B * Fraction(length, average))
+    k = k1 * (1 - B + B * Fraction(length, average))
     return int(weight * Fraction(tf) / (tf + k))
 
 
@@ -73,6 +81,7 @@ class OracleDocument:
     def __init__(self, path: str, text: str) -> None:
         self.path, self.text = path, text
         title, sections = outline(path, text)
+        self.headings = [section.headings for section in sections]
         self.front = counted(title, "count") + counted(path, "marked")
         self.sections = [
             counted(text[section.start : section.end], "count")
@@ -129,11 +138,11 @@ def search(  # noqa: C901
         tfs = [sum(d.tf(word) for word in d.vocabulary if stem_of(word) == stem) for d in documents]
         weights[stem] = idf(count, sum(1 for tf in tfs if tf))
         for number, document in enumerate(documents):
-            scores[number] += 4 * saturated(weights[stem], tfs[number], document.words, average)
+            scores[number] += 4 * saturated(weights[stem], tfs[number], rounded_length(document.words), average)
         for word in typed:
             weight = idf(count, sum(1 for d in documents if word in d.vocabulary))
             for number, document in enumerate(documents):
-                scores[number] += saturated(weight, document.tf(word), document.words, average)
+                scores[number] += saturated(weight, document.tf(word), rounded_length(document.words), average)
     for pair in dict.fromkeys(pairwise(order)):
         weight = idf(count, sum(1 for d in documents if d.pair_weight[pair]))
         for number, document in enumerate(documents):
@@ -145,14 +154,22 @@ def search(  # noqa: C901
             continue
         found = [
             sum(
-                saturated(weight, document.section_tf(at, stem), document.section_words[at], section_average)
+                saturated(
+                    weight, document.section_tf(at, stem), document.section_words[at], section_average, SECTION_K1
+                )
                 for stem, weight in weights.items()
             )
             for at in range(len(document.sections))
         ]
+        headings = document.headings
         total = scores[number] + 4 * max(found, default=0)
         ranked.append((-total, number))
-        sections += [(-(3 * score + total), number, at, score) for at, score in enumerate(found) if score]
+        best = {heading: max(s for h, s in zip(headings, found, strict=True) if h == heading) for heading in headings}
+        sections += [
+            (-(4 * score + 4 * best[heading] + total), number, at, score)
+            for at, (heading, score) in enumerate(zip(headings, found, strict=True))
+            if score
+        ]
     ranked.sort()
     sections.sort()
     return (

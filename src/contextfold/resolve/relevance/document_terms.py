@@ -13,6 +13,10 @@ from contextfold.resolve.relevance.term_scores import FRONT, pack_counts
 from contextfold.resolve.relevance.token_estimate import estimate
 from contextfold.resolve.relevance.words import read_token, stem_of, tokens
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 SECTION_DIGEST_BYTES = 16
 SECTION_WORDS_MAX = 65535
 # While a section is counted, one integer carries the three counts of a word.
@@ -25,6 +29,10 @@ ENTRY_SHIFT = 8
 ENTRY_MASK = (1 << DOCUMENT_SHIFT - ENTRY_SHIFT) - 1
 COUNTS_MASK = (1 << ENTRY_SHIFT) - 1
 SECTIONS_MAX = ENTRY_MASK - 1  # in one document
+
+# What a token stands for, besides the number of a term.
+STOP_WORD = -1
+FIRST_EXPANSION = -2
 
 STEM_END = b"\0"  # between a stem and the rest of its word; in no word
 WHOLE_WORD = b"\1"  # follows STEM_END where a word does not begin with its stem
@@ -82,8 +90,9 @@ class TermCollector:
     def _begin(self) -> None:
         self._numbers: dict[bytes, int] = {}  # of terms, by key
         self._entries: list[array[int]] = []  # of each term
-        self._tokens: dict[str, tuple[tuple[int, int], ...]] = {}  # term number and unit of what a token stands for
-        self._words: dict[str, int] = {}  # the term of a token that stands for one word, as most do
+        self._append_to: list[Callable[[int], None]] = []  # the same arrays
+        self._vocabulary = _Vocabulary(self._learn)
+        self._expansions: list[tuple[tuple[int, int], ...]] = []
         self._stems: dict[str, tuple[str, ...]] = {}
         self.entry_count = 0
 
@@ -126,33 +135,36 @@ class TermCollector:
         return DocumentRow(title, document_words, rows)
 
     def _add_section(self, number: int, ordinal: int, text: str, heading_counts: dict[int, int]) -> int:
-        counts = dict(heading_counts)
-        find, get = self._words.get, counts.get
-        words = 0
-        for token, count in Counter(tokens(text)).items():
-            term = find(token)
-            if term is not None:
-                counts[term] = get(term, 0) + count
-                words += count
-                continue
-            for other, unit in self._known(token):
-                counts[other] = get(other, 0) + count * unit
-                if unit == 1:
-                    words += count
+        """Count a section; returns how many words it has. Most of a build's time goes by here."""
+        written = tokens(text)
+        counts = Counter(map(self._vocabulary.__getitem__, written))
+        words = len(written) - counts.pop(STOP_WORD, 0)
+        if counts and min(counts) < STOP_WORD:
+            for code in [code for code in counts if code < STOP_WORD]:
+                count = counts.pop(code)
+                words -= count
+                for term, unit in self._expansions[FIRST_EXPANSION - code]:
+                    counts[term] += count * unit
+                    if unit == 1:
+                        words += count
+        for term, count in heading_counts.items():
+            counts[term] += count
         self._append(number, ordinal, counts)
         return words
 
     def _append(self, number: int, ordinal: int, counts: dict[int, int]) -> None:
         base = number << DOCUMENT_SHIFT | ordinal << ENTRY_SHIFT
-        entries = self._entries
+        append_to = self._append_to
         for term, count in counts.items():
             # Most words occur less than 16 times, in the body alone: their packed counts are that number.
-            packed = (
-                count
-                if count < 16  # noqa: PLR2004
-                else pack_counts(count & UNIT_MASK, count // HEADING_UNIT & UNIT_MASK, count // PART_UNIT)
+            append_to[term](
+                base
+                | (
+                    count
+                    if count < 16  # noqa: PLR2004
+                    else pack_counts(count & UNIT_MASK, count // HEADING_UNIT & UNIT_MASK, count // PART_UNIT)
+                )
             )
-            entries[term].append(base | packed)
         self.entry_count += len(counts)
 
     def _heading_counts(self, heading: str) -> dict[int, int]:
@@ -190,22 +202,41 @@ class TermCollector:
         return self._stems[token]
 
     def _known(self, token: str) -> tuple[tuple[int, int], ...]:
-        terms = self._tokens.get(token)
-        return self._learn(token) if terms is None else terms
+        """The terms that a token stands for, each with the unit that it is counted in."""
+        code = self._vocabulary[token]
+        if code >= 0:
+            return ((code, 1),)
+        return () if code == STOP_WORD else self._expansions[FIRST_EXPANSION - code]
 
-    def _learn(self, token: str) -> tuple[tuple[int, int], ...]:
+    def _learn(self, token: str) -> int:
         """Terms are numbered as they are met; the numbers live only until `take`."""
         words, parts = read_token(token)
-        learned = tuple((self._term(term_key(word)), 1) for word in words)
-        learned += tuple((self._term(term_key(part)), PART_UNIT) for part in parts)
-        self._tokens[token] = learned
-        if len(learned) == 1 and not parts:
-            self._words[token] = learned[0][0]
-        return learned
+        if len(words) == 1 and not parts:
+            return self._term(term_key(words[0]))
+        if not words:
+            return STOP_WORD
+        expansion = [(self._term(term_key(word)), 1) for word in words]
+        expansion += [(self._term(term_key(part)), PART_UNIT) for part in parts]
+        self._expansions.append(tuple(expansion))
+        return FIRST_EXPANSION - (len(self._expansions) - 1)
 
     def _term(self, key: bytes) -> int:
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._entries)
-            self._entries.append(array("Q"))
+            entries: array[int] = array("Q")
+            self._entries.append(entries)
+            self._append_to.append(entries.append)
         return number
+
+
+class _Vocabulary(dict[str, int]):
+    """What each token stands for: the number of a term, STOP_WORD, or FIRST_EXPANSION minus an expansion's number."""
+
+    def __init__(self, learn: Callable[[str], int]) -> None:
+        super().__init__()
+        self._learn = learn
+
+    def __missing__(self, token: str) -> int:
+        code = self[token] = self._learn(token)
+        return code

@@ -7,7 +7,8 @@ not fit raises Malformed.
 
     term         key = stem, NUL, rest of the word; keys are sorted, so that the words of a stem are neighbours
     postings     three counts (documents, entries, documents of the stem), then five columns:
-                 document numbers, weighted occurrences, entries per document, section numbers, packed counts
+                 document numbers, impacts, entries per document, section numbers, packed counts
+    impact       weighted occurrences of the word in the document (high byte), the document's length class (low byte)
     entry        a section of a document that has the word; section 0 is the document's title and path
 """
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     Integers = Sequence[int]
 
-FORMAT = "relevance-1"  # names the layout, the stemmer, the words and the weights that went into the postings
+FORMAT = "relevance-2"  # names the layout, the stemmer, the words and the weights that went into the postings
 VERSION_BYTES = 32
 POSTINGS_UNIT = 4  # postings begin at multiples of this
 HEADER_FIELDS = 3
@@ -42,6 +43,7 @@ COUNT_MASK = (1 << WIDTH_SHIFT) - 1
 WIDTHS = ("B", "H", "I")
 NARROW_DOCUMENTS = 1 << 16  # up to so many documents, their numbers take two bytes
 SWAP = sys.byteorder == "big"
+ITEM_BYTES = {"B": 1, "H": 2, "I": 4, "Q": 8}
 
 # Each column with the type of its integers; "" for text and digests.
 COLUMNS = {
@@ -72,7 +74,7 @@ COLUMNS = {
 
 def integers(view: memoryview, code: str, *, swap: bool = SWAP) -> Integers:
     """The little-endian integers in these bytes, without a copy where the machine's order is the same."""
-    if len(view) % array(code).itemsize:
+    if len(view) % ITEM_BYTES[code]:
         raise Malformed("a column of the index ends in the middle of a number")
     if not swap:
         return view.cast(code)  # type: ignore[call-overload, no-any-return]
@@ -83,6 +85,8 @@ def integers(view: memoryview, code: str, *, swap: bool = SWAP) -> Integers:
 
 
 def to_bytes(code: str, numbers: Integers, *, swap: bool = SWAP) -> bytes:
+    if code == "B":
+        return bytes(numbers)
     made = array(code, numbers)
     if swap:
         made.byteswap()
@@ -95,7 +99,7 @@ class Postings(Record):
     word: bytes
     stem_documents: int  # how many documents have any word of the stem
     documents: Integers
-    occurrences: Integers
+    impacts: Integers
     entry_counts: Integers
     section_numbers: Integers
     counts: Integers
@@ -114,9 +118,9 @@ def encode_postings(postings: Postings, document_count: int, *, swap: bool = SWA
         (
             to_bytes("I", header, swap=swap),
             to_bytes(document_code(document_count), postings.documents, swap=swap),
+            to_bytes("H", postings.impacts, swap=swap),
             to_bytes(code, postings.entry_counts, swap=swap),
             to_bytes(code, postings.section_numbers, swap=swap),
-            bytes(postings.occurrences),
             bytes(postings.counts),
         )
     )
@@ -225,19 +229,19 @@ class IndexView:
             raise Malformed("the postings of a term contradict themselves")
         code = document_code(self.head.document_count)
         columns = []
-        for kind, length in ((code, documents), (WIDTHS[width], documents), (WIDTHS[width], entries)):
-            end = body + length * array(kind).itemsize
+        kinds = ((code, documents), ("H", documents), (WIDTHS[width], documents), (WIDTHS[width], entries))
+        for kind, length in kinds:
+            end = body + length * ITEM_BYTES[kind]
             columns.append((kind, body, end))
             body = end
-        if body + documents + entries > len(raw):
+        if body + entries > len(raw):
             raise Malformed("the postings of a term lie outside the index")
-        numbers, entry_counts, section_numbers = (
+        numbers, impacts, entry_counts, section_numbers = (
             integers(raw[start:end], kind, swap=self._swap) for kind, start, end in columns
         )
-        occurrences = raw[body : body + documents]
-        counts = raw[body + documents : body + documents + entries]
+        counts = raw[body : body + entries]
         word = word_of_key(self.key(number))
-        return Postings(word, stem_documents, numbers, occurrences, entry_counts, section_numbers, counts)
+        return Postings(word, stem_documents, numbers, impacts, entry_counts, section_numbers, counts)
 
     def document_id(self, number: int) -> str:
         return self._text("document_ids", "document_id_ends", number).decode()

@@ -31,6 +31,7 @@ from contextfold.resolve.relevance.index_head import (
     RelevanceHead,
 )
 from contextfold.resolve.relevance.index_merge import GONE, merge, taken_over
+from contextfold.resolve.relevance.term_scores import length_class
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class IndexWriter:
         self._rows = RowColumns()
         self._document_count = 0
         self._document_words = 0
+        self._length_classes = bytearray()
         self._runs: list[bytes] = []
         self._index: FileRecord | None = None
         self._head: IndexHead | None = None
@@ -119,6 +121,7 @@ class IndexWriter:
         self._rows.add(document.id, version, len(document.content), row)
         self._document_count += 1
         self._document_words += row.words
+        self._length_classes.append(length_class(row.words))
 
     def abandon(self) -> None:
         """Close what is open; for a build that failed, and without effect after `finish`."""
@@ -157,7 +160,7 @@ class IndexWriter:
         sources.append(iter(self._terms.take()))
         if self._previous is not None:
             sources.append(taken_over(self._previous, self._new_numbers))
-        for key, postings in merge(sources):
+        for key, postings in merge(sources, self._length_classes):
             raw = encode_postings(postings, self._document_count)
             self._rows.add_term(key, index.length)
             index.write(raw + b"\0" * (-len(raw) % POSTINGS_UNIT))

@@ -8,6 +8,7 @@ scored. Several indexes are ranked together as if they were one: document counts
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import chain
 from operator import itemgetter
 
 from contextfold.common.record import Record
@@ -15,13 +16,17 @@ from contextfold.resolve.relevance.document_terms import pair_key
 from contextfold.resolve.relevance.index_format import IndexView, Postings
 from contextfold.resolve.relevance.question import Question
 from contextfold.resolve.relevance.term_scores import (
-    AVERAGE_FACTOR,
+    BEST_PIECE_WEIGHT,
     BEST_SECTION_WEIGHT,
+    CLASS_LENGTHS,
+    CLASS_MASK,
     FRONT,
     FRONT_IN_SECTION,
-    LENGTH_FACTOR,
+    OCCURRENCES_SHIFT,
     PAIR_WEIGHT,
+    SECTION_AVERAGE_FACTOR,
     SECTION_IN_SECTION,
+    SECTION_LENGTH_FACTOR,
     SECTION_WEIGHT,
     STEM_WEIGHT,
     TF_FACTOR,
@@ -29,6 +34,7 @@ from contextfold.resolve.relevance.term_scores import (
     average_length,
     occurrence_score,
     pair_score,
+    section_score,
     term_weight,
     unpack_counts,
 )
@@ -116,12 +122,12 @@ def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
         if left < 0 and number:
             common = terms[number:]
             break
-        for view, average, postings, found in zip(views, averages, term.by_index, scores, strict=True):
-            _add_term(view, average, term, postings, found)
+        for average, postings, found in zip(averages, term.by_index, scores, strict=True):
+            _add_term(average, term, postings, found)
     _add_pairs(question, views, document_count, scores)
     nominees = _best(scores, NOMINEES_MAX)
     for term in common:
-        _rescore(views, averages, term, nominees)
+        _rescore(averages, term, nominees)
     best = sorted(nominees, key=lambda place: (-nominees[place], place))[:DOCUMENTS_MAX]
     documents, sections = _with_sections(views, terms, {place: nominees[place] for place in best})
     return Ranking(terms, documents, sections, unmatched, document_count)
@@ -153,37 +159,50 @@ def _look_up(
     return [term for _, _, term in terms], tuple(unmatched)
 
 
-def _add_term(view: IndexView, average: int, term: TermPostings, words: list[Postings], scores: list[int]) -> None:
+class _ImpactScores(dict[int, int]):
+    """What a term adds to a document's score, by the impact of a posting; computed when it is needed first."""
+
+    def __init__(self, average: int, stem_weight: int, word_weight: int) -> None:
+        super().__init__()
+        self._average = average
+        self._stem_weight = stem_weight
+        self._word_weight = word_weight
+
+    def __missing__(self, impact: int) -> int:
+        occurrences, length = impact >> OCCURRENCES_SHIFT, CLASS_LENGTHS[impact & CLASS_MASK]
+        score = STEM_WEIGHT * occurrence_score(self._stem_weight, occurrences, length, self._average)
+        if self._word_weight:
+            score += WORD_WEIGHT * occurrence_score(self._word_weight, occurrences, length, self._average)
+        self[impact] = score
+        return score
+
+
+def _add_term(average: int, term: TermPostings, words: list[Postings], scores: list[int]) -> None:
     """Add a term's part of the score to every document that has it. Most of a question's time goes by here."""
-    lengths = view.column("document_words")
-    factor, base = TF_FACTOR * average, AVERAGE_FACTOR * average
-    stem_weight = term.stem_weight
-    if len(words) == 1:
-        word_weight = term.word_weights.get(words[0].word, 0)
-        for document, occurrences in zip(words[0].documents, words[0].occurrences, strict=True):
-            scaled = factor * occurrences
-            whole = scaled + base + LENGTH_FACTOR * lengths[document]
-            scores[document] += STEM_WEIGHT * (stem_weight * scaled // whole) + WORD_WEIGHT * (
-                word_weight * scaled // whole
-            )
+    if not words:
         return
-    together: dict[int, int] = {}
+    if len(words) == 1:
+        impact_scores = _ImpactScores(average, term.stem_weight, term.word_weights.get(words[0].word, 0))
+        for document, score in zip(words[0].documents, map(impact_scores.__getitem__, words[0].impacts), strict=True):
+            scores[document] += score
+        return
     for postings in words:
         word_weight = term.word_weights.get(postings.word, 0)
         if word_weight:
-            for document, occurrences in zip(postings.documents, postings.occurrences, strict=True):
-                scaled = factor * occurrences
-                scores[document] += WORD_WEIGHT * (
-                    word_weight * scaled // (scaled + base + LENGTH_FACTOR * lengths[document])
-                )
-        if together:
-            for document, occurrences in zip(postings.documents, postings.occurrences, strict=True):
-                together[document] = together.get(document, 0) + occurrences
-        else:
-            together = dict(zip(postings.documents, postings.occurrences, strict=True))
-    for document, occurrences in together.items():
-        scaled = factor * occurrences
-        scores[document] += STEM_WEIGHT * (stem_weight * scaled // (scaled + base + LENGTH_FACTOR * lengths[document]))
+            impact_scores = _ImpactScores(average, 0, word_weight)
+            for document, score in zip(
+                postings.documents, map(impact_scores.__getitem__, postings.impacts), strict=True
+            ):
+                scores[document] += score
+    longest, *others = sorted(words, key=lambda postings: -len(postings.documents))
+    together = dict(zip(longest.documents, longest.impacts, strict=True))
+    for postings in others:
+        for document, impact in zip(postings.documents, postings.impacts, strict=True):
+            known = together.get(document)
+            together[document] = impact if known is None else known + (impact & ~CLASS_MASK)
+    impact_scores = _ImpactScores(average, term.stem_weight, 0)
+    for document, score in zip(together, map(impact_scores.__getitem__, together.values()), strict=True):
+        scores[document] += score
 
 
 def _add_pairs(question: Question, views: Sequence[IndexView], document_count: int, scores: list[list[int]]) -> None:
@@ -194,13 +213,13 @@ def _add_pairs(question: Question, views: Sequence[IndexView], document_count: i
         weight = term_weight(document_count, frequency)
         for postings, found in zip(by_index, scores, strict=True):
             for pair in postings:
-                for document, occurrences in zip(pair.documents, pair.occurrences, strict=True):
-                    found[document] += PAIR_WEIGHT * pair_score(weight, occurrences)
+                for document, impact in zip(pair.documents, pair.impacts, strict=True):
+                    found[document] += PAIR_WEIGHT * pair_score(weight, impact >> OCCURRENCES_SHIFT)
 
 
 def _best(scores: list[list[int]], count: int) -> dict[tuple[int, int], int]:
     """The documents with the highest scores, those by index and number; equal scores in that order."""
-    positive = sorted((score for found in scores for score in found if score), reverse=True)
+    positive = sorted(filter(None, chain.from_iterable(scores)), reverse=True)
     if not positive:
         return {}
     least = positive[min(count, len(positive)) - 1]
@@ -214,36 +233,38 @@ def _best(scores: list[list[int]], count: int) -> dict[tuple[int, int], int]:
     return {(index, document): -negative for negative, index, document in chosen[:count]}
 
 
-def _rescore(
-    views: Sequence[IndexView], averages: Sequence[int], term: TermPostings, nominees: dict[tuple[int, int], int]
-) -> None:
+def _rescore(averages: Sequence[int], term: TermPostings, nominees: dict[tuple[int, int], int]) -> None:
+    """Add a common term's part to the scores of the nominees alone."""
     for index, words in enumerate(term.by_index):
-        wanted = [document for at, document in nominees if at == index]
-        lengths, average = views[index].column("document_words"), averages[index]
+        wanted = sorted(document for at, document in nominees if at == index)
+        stem_scores = _ImpactScores(averages[index], term.stem_weight, 0)
         together: dict[int, int] = {}
         for postings in words:
             word_weight = term.word_weights.get(postings.word, 0)
-            for document, occurrences in _occurrences(postings, wanted):
-                together[document] = together.get(document, 0) + occurrences
+            word_scores = _ImpactScores(averages[index], 0, word_weight)
+            for document, impact in _impacts(postings, wanted):
+                known = together.get(document)
+                together[document] = impact if known is None else known + (impact & ~CLASS_MASK)
                 if word_weight:
-                    score = occurrence_score(word_weight, occurrences, lengths[document], average)
-                    nominees[index, document] += WORD_WEIGHT * score
-        for document, occurrences in together.items():
-            score = occurrence_score(term.stem_weight, occurrences, lengths[document], average)
-            nominees[index, document] += STEM_WEIGHT * score
+                    nominees[index, document] += word_scores[impact]
+        for document, impact in together.items():
+            nominees[index, document] += stem_scores[impact]
 
 
-def _occurrences(postings: Postings, wanted: list[int]) -> list[tuple[int, int]]:
-    """How often a word occurs in the documents that are wanted, of those that have it."""
+def _impacts(postings: Postings, wanted: list[int]) -> list[tuple[int, int]]:
+    """The impacts of a word in the documents that are wanted, of those that have it."""
     documents, count = postings.documents, len(postings.documents)
     if count <= DICT_FROM * len(wanted):
-        known = dict(zip(documents, postings.occurrences, strict=True))
+        known = dict(zip(documents, postings.impacts, strict=True))
         return [(document, known[document]) for document in known.keys() & wanted]
     found = []
+    at = 0
     for document in wanted:
-        at = bisect_left(documents, document)
-        if at < count and documents[at] == document:
-            found.append((document, postings.occurrences[at]))
+        at = bisect_left(documents, document, at)
+        if at == count:
+            break
+        if documents[at] == document:
+            found.append((document, postings.impacts[at]))
     return found
 
 
@@ -260,9 +281,10 @@ def _with_sections(
         scored = _score_sections(views[index], averages[index], weights, document, noted[place])
         total = score + BEST_SECTION_WEIGHT * max((found for _, found, _ in scored), default=0)
         ranked.append(RankedDocument(index, document, total))
+        pieces = _best_pieces(views[index], scored)
         sections += [
-            (-SECTION_WEIGHT * found - total, index, document, section, found, parts)
-            for section, found, parts in scored
+            (-SECTION_WEIGHT * found - BEST_PIECE_WEIGHT * piece - total, index, document, section, found, parts)
+            for (section, found, parts), piece in zip(scored, pieces, strict=True)
         ]
     ranked.sort(key=lambda found: (-found.score, found.cache, found.document))
     sections.sort(key=itemgetter(0, 1, 2, 3))
@@ -270,6 +292,17 @@ def _with_sections(
         RankedSection(index, document, section, found, -negative, parts)
         for negative, index, document, section, found, parts in sections
     ]
+
+
+def _best_pieces(view: IndexView, scored: list[tuple[int, int, dict[int, int]]]) -> list[int]:
+    """For each section the best score among the pieces under the same heading, itself included."""
+    headings = view.column("section_headings")
+    best: dict[int, int] = {}
+    for section, score, _ in scored:
+        row = headings[section]
+        if score > best.get(row, 0):
+            best[row] = score
+    return [best[headings[section]] for section, _, _ in scored]
 
 
 def _noted_terms(
@@ -324,7 +357,7 @@ def _score_sections(
     numbers = view.sections_of(document)
     lengths = view.column("section_words")
     front = noted.pop(FRONT, {})
-    factor, base = TF_FACTOR * average, AVERAGE_FACTOR * average
+    factor, base = TF_FACTOR * average, SECTION_AVERAGE_FACTOR * average
     scored = []
     for section in range(FRONT + 1, len(numbers) + 1) if front else noted:
         found = noted.get(section)
@@ -334,7 +367,7 @@ def _score_sections(
             for number, value in front.items():
                 found[number] = _together(value, found[number]) if number in found else value
         score = 0
-        rest = base + LENGTH_FACTOR * lengths[numbers[section - 1]]
+        rest = base + SECTION_LENGTH_FACTOR * lengths[numbers[section - 1]]
         for number, value in found.items():
             scaled = factor * (value >> FIELD_BITS)
             score += weights[number] * scaled // (scaled + rest)
@@ -352,7 +385,7 @@ def explain(ranking: Ranking, views: Sequence[IndexView], section: RankedSection
     for number, value in section.terms.items():
         term = ranking.terms[number]
         fields = tuple(name for bit, name in enumerate(FIELDS) if value >> bit & 1)
-        score = occurrence_score(term.stem_weight, value >> FIELD_BITS, length, average)
+        score = section_score(term.stem_weight, value >> FIELD_BITS, length, average)
         explained.append(ScoredTerm(term.word, fields, score))
     explained.sort(key=lambda found: (-found.score, found.word))
     return tuple(explained)

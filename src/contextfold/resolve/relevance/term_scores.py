@@ -1,8 +1,9 @@
 """The arithmetic of relevance: integers only, so that every machine and every Python gives the same scores. Pure.
 
 A term's weight (idf) is log2(2N + 2) - log2(2·df + 1) in 1024ths of a bit. A term that occurs tf times in a text of
-some length scores idf · tf / (tf + K) with K = k1 · (1 - b + b · length / average), k1 = 7/5 and b = 3/5. The fraction
-is exact and rounded down once.
+some length scores idf · tf / (tf + K) with K = k1 · (1 - b + b · length / average) and b = 3/5. In a document k1 is
+7/5, in a section 14/5: a section's tf has large weights for headings, which would saturate too soon otherwise. The
+fraction is exact and rounded down once.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ LENGTH_FACTOR = 21
 # A pair of words in headings has no length to compare with: K is a constant.
 PAIR_K = 3
 
-# document = 4 · stems + words + 2 · pairs + 4 · best section; sections are ordered by 3 · section + document.
+# In a section K is twice that of a document.
+SECTION_AVERAGE_FACTOR = 28
+SECTION_LENGTH_FACTOR = 42
+# document = 4 · stems + words + 2 · pairs + 4 · best section. Sections are ordered by 4 · section + 4 · best piece
+# + document, where the best piece is the best of the pieces that one long section was cut into: they belong together.
 STEM_WEIGHT = 4
 WORD_WEIGHT = 1
 PAIR_WEIGHT = 2
 BEST_SECTION_WEIGHT = 4
-SECTION_WEIGHT = 3
+SECTION_WEIGHT = 4
+BEST_PIECE_WEIGHT = 4
 
 # How a term's occurrences in one section are stored: one byte of three counts, each capped.
 COUNT_MAX = 15  # body, or title for the front of a document
@@ -30,6 +36,9 @@ MARKED_MAX = 3  # heading, or path for the front of a document
 PARTS_MAX = 3
 MARKED_SHIFT, PARTS_SHIFT = 4, 6
 OCCURRENCES_MAX = 255  # of one word in one document, weighted
+# A posting's impact has the occurrences above the byte with the document's length class.
+OCCURRENCES_SHIFT = 8
+CLASS_MASK = (1 << OCCURRENCES_SHIFT) - 1
 
 FRONT = 0  # the number of the entry that stands for a document's title and path; sections count from 1
 
@@ -56,6 +65,30 @@ FRONT_IN_DOCUMENT = _weighted(5, 3, 1)
 # What they weigh in the score of a section.
 SECTION_IN_SECTION = _weighted(1, 8, 1)
 FRONT_IN_SECTION = _weighted(3, 1, 1)
+
+
+# A document's length is stored in a byte: exact below 32 words, then with five significant bits.
+EXACT_LENGTHS = 32
+MANTISSA_BITS = 5
+LONGEST_CLASS = 255
+
+
+def length_class(words: int) -> int:
+    """The byte that stands for a document's length; classes grow with the length."""
+    shift = max(words.bit_length() - MANTISSA_BITS, 0)
+    return min((shift << MANTISSA_BITS - 1) + (words >> shift), LONGEST_CLASS)
+
+
+def _class_length(number: int) -> int:
+    """The length in the middle of a class."""
+    if number < EXACT_LENGTHS:
+        return number
+    half = EXACT_LENGTHS // 2
+    shift = number // half - 1
+    return (half + number % half << shift) + (1 << shift >> 1)
+
+
+CLASS_LENGTHS = tuple(map(_class_length, range(LONGEST_CLASS + 1)))
 
 
 def log2_fixed(number: int) -> int:
@@ -86,6 +119,12 @@ def occurrence_score(weight: int, occurrences: int, length: int, average: int) -
     """idf · tf / (tf + K), rounded down."""
     scaled = TF_FACTOR * average * occurrences
     return weight * scaled // (scaled + AVERAGE_FACTOR * average + LENGTH_FACTOR * length)
+
+
+def section_score(weight: int, occurrences: int, length: int, average: int) -> int:
+    """As `occurrence_score`, for a term in a section."""
+    scaled = TF_FACTOR * average * occurrences
+    return weight * scaled // (scaled + SECTION_AVERAGE_FACTOR * average + SECTION_LENGTH_FACTOR * length)
 
 
 def pair_score(weight: int, occurrences: int) -> int:
