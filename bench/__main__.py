@@ -2,8 +2,22 @@
 
 import sys
 
-from bench import daemon, hooks, nats, page, proxy, relevance, replay, resolve, secrets, stdio, tampering
+from bench import (
+    daemon,
+    hook_reports,
+    hooks,
+    ledger,
+    nats,
+    page,
+    proxy,
+    relevance,
+    replay,
+    resolve,
+    secrets,
+    stdio,
+    tampering,
+)
 
 held = [resolve.main(), stdio.main(), tampering.main(), daemon.main(), hooks.main(), nats.main()]
-held += [replay.main(), proxy.main(), secrets.main(), page.main(), relevance.main()]
+held += [replay.main(), ledger.main(), hook_reports.main(), proxy.main(), secrets.main(), page.main(), relevance.main()]
 sys.exit(0 if all(held) else 1)

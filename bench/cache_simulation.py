@@ -71,7 +71,7 @@ def random_shape(seed: int) -> SimulatedConversation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _SimulatedBlock:
     """A piece of a request. `own` is what our tools added; `call` is the turn it belongs to."""
 
     name: str
@@ -97,7 +97,7 @@ class SimulatedCache:
     writes_1h: bool = False
     _until: dict[tuple[str, ...], float] = field(default_factory=dict)
 
-    def ask(self, blocks: Sequence[_Block], at_s: float, output: int) -> SimulatedUsage:
+    def ask(self, blocks: Sequence[_SimulatedBlock], at_s: float, output: int) -> SimulatedUsage:
         """Send a request whose last block and first block are marked for the cache."""
         names = tuple(block.name for block in blocks)
         ends = [*range(len(names), max(0, len(names) - LOOKBACK_BLOCKS - 1), -1), 1]
@@ -125,7 +125,7 @@ class SimulatedRun:
 def run_without(conversation: SimulatedConversation, *, writes_1h: bool = False) -> SimulatedRun:
     """A model that never heard of folding."""
     run, cache = SimulatedRun(), SimulatedCache(writes_1h)
-    history = [_Block("system", conversation.system)]
+    history = [_SimulatedBlock("system", conversation.system)]
     for number, turn in enumerate(conversation.turns):
         history = _before(history, number, turn)
         run.usages.append(cache.ask(history, turn.at_s, turn.out))
@@ -133,15 +133,15 @@ def run_without(conversation: SimulatedConversation, *, writes_1h: bool = False)
     return run
 
 
-def _before(history: list[_Block], number: int, turn: SimulatedTurn) -> list[_Block]:
+def _before(history: list[_SimulatedBlock], number: int, turn: SimulatedTurn) -> list[_SimulatedBlock]:
     if turn.compacted:
-        history = [*history[:1], _Block(f"compacted {number}", 2_000)]
-    return [*history, _Block(f"user {number}", turn.user)] if turn.user else history
+        history = [*history[:1], _SimulatedBlock(f"compacted {number}", 2_000)]
+    return [*history, _SimulatedBlock(f"user {number}", turn.user)] if turn.user else history
 
 
-def _after(number: int, turn: SimulatedTurn) -> list[_Block]:
-    results = [_Block(f"result {number}.{k}", size, result_of=number) for k, size in enumerate(turn.results)]
-    return [_Block(f"out {number}", turn.out), *results]
+def _after(number: int, turn: SimulatedTurn) -> list[_SimulatedBlock]:
+    results = [_SimulatedBlock(f"result {number}.{k}", size, result_of=number) for k, size in enumerate(turn.results)]
+    return [_SimulatedBlock(f"out {number}", turn.out), *results]
 
 
 class FoldingModel:
@@ -161,7 +161,7 @@ class FoldingModel:
         self._has_tools = way != "cold"
         definitions = DEFINITIONS_TOKENS if self._has_tools else 0
         # What the agent sends, and what is left out of it: the names of blocks, and those with a stub.
-        self._history = [_Block("system + tools", conversation.system + definitions)]
+        self._history = [_SimulatedBlock("system + tools", conversation.system + definitions)]
         self._dropped: set[str] = set()
         self._stubs: set[str] = set()
         self._since = 1
@@ -229,8 +229,8 @@ class FoldingModel:
     def _put_own(self, called: int, result: int) -> None:
         self._folds += 1
         self._history += [
-            _Block(f"our call {self._folds}", called, own=True),
-            _Block(f"our result {self._folds}", result, own=True),
+            _SimulatedBlock(f"our call {self._folds}", called, own=True),
+            _SimulatedBlock(f"our result {self._folds}", result, own=True),
         ]
 
     def _drop(self, start: int, end: int) -> None:
@@ -251,14 +251,14 @@ class FoldingModel:
                     self._kept = self._estimated(self._sent_tokens(self._history[:place]))
                 self._stubs.add(block.name)
 
-    def _sent(self, blocks: Sequence[_Block]) -> list[_Block]:
+    def _sent(self, blocks: Sequence[_SimulatedBlock]) -> list[_SimulatedBlock]:
         return [
-            _Block(f"stub of {block.name}", STUB_TOKENS) if block.name in self._stubs else block
+            _SimulatedBlock(f"stub of {block.name}", STUB_TOKENS) if block.name in self._stubs else block
             for block in blocks
             if block.name not in self._dropped
         ]
 
-    def _sent_tokens(self, blocks: Sequence[_Block]) -> int:
+    def _sent_tokens(self, blocks: Sequence[_SimulatedBlock]) -> int:
         return sum(block.tokens for block in self._sent(blocks))
 
     def _estimated(self, tokens: int) -> int:

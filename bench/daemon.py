@@ -43,13 +43,13 @@ async def answer(request: Request) -> Response:
     await request.body()
     return Response(b'{"jsonrpc":"2.0","id":1,"result":{}}', media_type="application/json")
 
-class Telling(uvicorn.Server):
+class BenchDaemonServer(uvicorn.Server):
     async def startup(self, sockets=None):
         await super().startup(sockets)
         print(self.servers[0].sockets[0].getsockname()[1], flush=True)
 
 app = Starlette(routes=[Route("/mcp", answer, methods=["POST"])])
-Telling(uvicorn.Config(app, port=0, http="h11", loop="asyncio", log_level="error", access_log=False)).run()
+BenchDaemonServer(uvicorn.Config(app, port=0, http="h11", loop="asyncio", log_level="error", access_log=False)).run()
 """
 
 
@@ -81,7 +81,7 @@ def daemon(folder: str, *options: str) -> Server:
     return Server(process, int(process.stdout.readline().split(b":")[-1].removesuffix(b"/mcp\n")))
 
 
-class Client:
+class DaemonClientProcess:
     """Sends prepared bytes and reads whole answers: as little of the time as can be is the client's."""
 
     def __init__(self, port: int) -> None:
@@ -153,7 +153,7 @@ def together(workers: list[Callable[[list[float]], None]]) -> Taken:
 
 def calling(port: int, requests: tuple[bytes, ...], rounds: int) -> Callable[[list[float]], None]:
     def work(seconds: list[float]) -> None:
-        client = Client(port)
+        client = DaemonClientProcess(port)
         for _ in range(rounds):
             for sent in requests:
                 begin = time.perf_counter()
@@ -229,7 +229,7 @@ def speed_figure(served: Server, bare: Server, database: str, *, era: str, clien
 
 def memory_figure(served: Server, bare: Server, sessions: int) -> Figure:
     before = served.memory_mb()
-    client = Client(served.port)
+    client = DaemonClientProcess(served.port)
     for number in range(sessions):
         client.ask(pair(ERAS[-1], f"/memory/{number}")[0])
     client.close()

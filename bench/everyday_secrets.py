@@ -13,7 +13,7 @@ import string
 import urllib.parse
 from collections.abc import Callable, Sequence
 
-from bench.labelled_secrets import HEX, MIXED, Labelled, Source
+from bench.labelled_secrets import HEX, MIXED, Labelled, SecretSource
 
 UPPER_DIGITS = string.ascii_uppercase + string.digits
 LOWER_DIGITS = string.ascii_lowercase + string.digits
@@ -21,10 +21,10 @@ URL_SAFE = MIXED + "-_"
 BASE64 = MIXED + "+/"
 DASHES = "-" * 5
 
-Template = Callable[[Source, str], str]
+Template = Callable[[SecretSource, str], str]
 
 
-def with_digit(source: Source, alphabet: str, length: int) -> str:
+def with_digit(source: SecretSource, alphabet: str, length: int) -> str:
     """Random characters with a letter and a digit, as nearly every generated key has."""
     value = list(source.of(alphabet, length))
     value[source.random.randrange(1, length)] = source.random.choice(string.digits)
@@ -32,13 +32,13 @@ def with_digit(source: Source, alphabet: str, length: int) -> str:
     return "".join(value)
 
 
-def bracketed_password(source: Source) -> str:
+def bracketed_password(source: SecretSource) -> str:
     """A password full of brackets and signs that have a meaning in some syntax, without quotes, spaces and commas."""
     signs = "{}()[]$#@!%^*-_+~.?/"
     return "".join(source.of(MIXED, 3) + source.of(signs, 1) for _ in range(6)) + source.of(MIXED, 2) + "7"
 
 
-def plain_password(source: Source) -> str:
+def plain_password(source: SecretSource) -> str:
     return source.random.choice(
         (
             f"{source.word().title()}{source.random.randrange(100, 9999)}!",
@@ -49,23 +49,23 @@ def plain_password(source: Source) -> str:
     )
 
 
-def quoted_value(source: Source) -> str:
+def quoted_value(source: SecretSource) -> str:
     return source.random.choice((plain_password, bracketed_password, service_key))(source)
 
 
-def service_key(source: Source) -> str:
+def service_key(source: SecretSource) -> str:
     return with_digit(source, *source.random.choice(((MIXED, 20), (MIXED, 32), (HEX, 32), (URL_SAFE, 43), (HEX, 64))))
 
 
-def short_key(source: Source) -> str:
+def short_key(source: SecretSource) -> str:
     return with_digit(source, *source.random.choice(((MIXED, 20), (LOWER_DIGITS, 20), (URL_SAFE, 24))))
 
 
-def uuid(source: Source) -> str:
+def uuid(source: SecretSource) -> str:
     return "-".join(source.of(HEX, size) for size in (8, 4, 4, 4, 12))
 
 
-def pem(source: Source, label: str, lines: int = 6, width: int = 64) -> tuple[list[str], str]:
+def pem(source: SecretSource, label: str, lines: int = 6, width: int = 64) -> tuple[list[str], str]:
     """The lines of a private key, marks included, and the secret: a line of its body."""
     body = [source.of(BASE64, width) for _ in range(lines)] + [source.of(BASE64, width // 2) + "=="]
     name = f"{label} PRIVATE".strip() + " KEY"
@@ -145,7 +145,7 @@ PLAIN = (
 )
 
 
-def named(source: Source) -> list[Labelled]:
+def named(source: SecretSource) -> list[Labelled]:
     found = []
     for family, syntaxes in QUOTED.items():
         for syntax in syntaxes:
@@ -167,7 +167,7 @@ def named(source: Source) -> list[Labelled]:
     return found
 
 
-def second_copies(source: Source) -> list[Labelled]:
+def second_copies(source: SecretSource) -> list[Labelled]:
     password, key = plain_password(source), service_key(source)
     texts = {
         "in a log": (password, f"DB_PASSWORD={password}\nconnecting as app / {password} to db1\n"),
@@ -182,7 +182,7 @@ def second_copies(source: Source) -> list[Labelled]:
     return [Labelled(f"copy: {kind}", text, value) for kind, (value, text) in texts.items()]
 
 
-def aws_pairs(source: Source) -> list[Labelled]:
+def aws_pairs(source: SecretSource) -> list[Labelled]:
     key, secret = "AK" + "IA" + source.of(string.ascii_uppercase + "234567", 16), with_digit(source, BASE64, 40)
     texts = {
         "csv": f"User name,Access key ID,Secret access key\nci,{key},{secret}\n",
@@ -196,7 +196,7 @@ def aws_pairs(source: Source) -> list[Labelled]:
     return [Labelled(f"aws: {kind}", text, secret) for kind, text in texts.items()]
 
 
-def private_keys(source: Source) -> list[Labelled]:
+def private_keys(source: SecretSource) -> list[Labelled]:
     lines, secret = pem(source, "RSA")
     numbered = "\n".join(f"{number}:{line}" for number, line in enumerate(lines, 1))
     named_lines = "\n".join(f"conf/id_rsa:{number}:{line}" for number, line in enumerate(lines, 1))
@@ -229,7 +229,7 @@ SALTS = (
 )
 
 
-def files_and_commands(source: Source) -> list[Labelled]:
+def files_and_commands(source: SecretSource) -> list[Labelled]:
     password, other = plain_password(source), service_key(source)
     salt = source.of(MIXED + "!@#$%^&*()-_ []{}<>~+=,.;:/?|", 62) + "7Q"
     encoded = base64.b64encode(password.encode()).decode()
@@ -293,7 +293,7 @@ FORMATS: tuple[tuple[str, str, str, int], ...] = (
 )
 
 
-def formats(source: Source) -> list[Labelled]:
+def formats(source: SecretSource) -> list[Labelled]:
     found = []
     for kind, prefix, alphabet, length in FORMATS:
         value = prefix + with_digit(source, alphabet, length)
@@ -318,7 +318,7 @@ def formats(source: Source) -> list[Labelled]:
     return found
 
 
-FAMILIES: Sequence[Callable[[Source], list[Labelled]]] = (
+FAMILIES: Sequence[Callable[[SecretSource], list[Labelled]]] = (
     named,
     second_copies,
     aws_pairs,
@@ -330,5 +330,5 @@ FAMILIES: Sequence[Callable[[Source], list[Labelled]]] = (
 
 def everyday_secrets(seed: int) -> list[Labelled]:
     """Every form once, each with a value of its own; the family is what stands before the colon of the kind."""
-    source = Source(seed)
+    source = SecretSource(seed)
     return [labelled for family in FAMILIES for labelled in family(source)]

@@ -12,10 +12,10 @@ import urllib.parse
 from collections.abc import Callable, Sequence
 
 from bench.everyday_secrets import BASE64, LOWER_DIGITS, UPPER_DIGITS, URL_SAFE, pem, with_digit
-from bench.labelled_secrets import HEX, MIXED, Labelled, Source
+from bench.labelled_secrets import HEX, MIXED, Labelled, SecretSource
 
 
-def passphrase(source: Source) -> str:
+def passphrase(source: SecretSource) -> str:
     return source.random.choice(
         (
             f"{source.word()}_{source.word()}@{source.random.randrange(1900, 2100)}",
@@ -27,7 +27,7 @@ def passphrase(source: Source) -> str:
     )
 
 
-def line_password(source: Source) -> str:
+def line_password(source: SecretSource) -> str:
     """A password that an unquoted value may be in every syntax."""
     return source.random.choice(
         (
@@ -38,7 +38,7 @@ def line_password(source: Source) -> str:
     )
 
 
-def credential(source: Source) -> str:
+def credential(source: SecretSource) -> str:
     return with_digit(
         source, *source.random.choice(((LOWER_DIGITS, 24), (MIXED, 36), (HEX, 40), (URL_SAFE, 28), (BASE64, 44)))
     )
@@ -149,7 +149,7 @@ PLAIN = (
 )
 
 
-def named(source: Source) -> list[Labelled]:
+def named(source: SecretSource) -> list[Labelled]:
     found = []
     for family, syntaxes in QUOTED.items():
         for syntax in syntaxes:
@@ -173,7 +173,7 @@ def named(source: Source) -> list[Labelled]:
     return found
 
 
-def second_copies(source: Source) -> list[Labelled]:
+def second_copies(source: SecretSource) -> list[Labelled]:
     password, key = line_password(source), credential(source)
     texts = {
         "in an error": (password, f"password: {password}\n...\nFATAL: login failed for app ({password})\n"),
@@ -185,7 +185,7 @@ def second_copies(source: Source) -> list[Labelled]:
     return [Labelled(f"copy: {kind}", text, value) for kind, (value, text) in texts.items()]
 
 
-def aws_pairs(source: Source) -> list[Labelled]:
+def aws_pairs(source: SecretSource) -> list[Labelled]:
     key, secret = "AS" + "IA" + source.of(string.ascii_uppercase + "234567", 16), with_digit(source, BASE64, 40)
     texts = {
         "tab": f"deploy\t{key}\t{secret}\n",
@@ -201,7 +201,7 @@ def aws_pairs(source: Source) -> list[Labelled]:
     return [Labelled(f"aws: {kind}", text, secret) for kind, text in texts.items()]
 
 
-def private_keys(source: Source) -> list[Labelled]:
+def private_keys(source: SecretSource) -> list[Labelled]:
     lines, secret = pem(source, source.random.choice(("", "EC", "OPENSSH")))
     encoded = base64.b64encode("\n".join(lines).encode()).decode()
     texts = {
@@ -226,7 +226,7 @@ def private_keys(source: Source) -> list[Labelled]:
     return found
 
 
-def files_and_commands(source: Source) -> list[Labelled]:
+def files_and_commands(source: SecretSource) -> list[Labelled]:
     password, other = line_password(source), credential(source)
     encoded = base64.b64encode(passphrase(source).encode() + b"12345").decode()
     texts = {
@@ -307,7 +307,7 @@ FORMATS: tuple[tuple[str, str, str, int], ...] = (
 )
 
 
-def formats(source: Source) -> list[Labelled]:
+def formats(source: SecretSource) -> list[Labelled]:
     found = []
     for kind, prefix, alphabet, length in FORMATS:
         value = prefix + with_digit(source, alphabet, length)
@@ -333,7 +333,7 @@ def formats(source: Source) -> list[Labelled]:
     return found
 
 
-FAMILIES: Sequence[Callable[[Source], list[Labelled]]] = (
+FAMILIES: Sequence[Callable[[SecretSource], list[Labelled]]] = (
     named,
     second_copies,
     aws_pairs,
@@ -345,5 +345,5 @@ FAMILIES: Sequence[Callable[[Source], list[Labelled]]] = (
 
 def heldout_secrets(seed: int) -> list[Labelled]:
     """Every form once, each with a value of its own; the family is what stands before the colon of the kind."""
-    source = Source(seed)
+    source = SecretSource(seed)
     return [labelled for family in FAMILIES for labelled in family(source)]

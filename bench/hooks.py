@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from bench.daemon import Client, Server, Taken, added, bare_server, daemon, exactly, together
+from bench.daemon import DaemonClientProcess, Server, Taken, added, bare_server, daemon, exactly, together
 from bench.figures import Figure, show, tell
 from bench.stdio import median, p99
 
@@ -46,7 +46,7 @@ def reporting(port: int, requests: list[bytes], rounds_s: list[float]) -> Callab
     """Send one report in each round. One that is answered late makes the next late, and none is left out."""
 
     def work(seconds: list[float]) -> None:
-        client = Client(port)
+        client = DaemonClientProcess(port)
         for sent, at_s in zip(requests, rounds_s, strict=True):
             time.sleep(max(0.0, at_s - time.perf_counter()))
             begin = time.perf_counter()

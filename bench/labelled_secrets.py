@@ -56,7 +56,7 @@ class Labelled(NamedTuple):
     secret: str  # empty: the text has none
 
 
-class Source:
+class SecretSource:
     """Random pieces of texts from a seed."""
 
     def __init__(self, seed: int) -> None:
@@ -115,7 +115,7 @@ class Source:
         )
 
 
-Template = Callable[[Source, str], str]
+Template = Callable[[SecretSource, str], str]
 
 # How passwords stand in files, commands and logs.
 PASSWORDS: dict[str, Template] = {
@@ -257,7 +257,7 @@ CHANGED: dict[str, Template] = {
 }
 
 
-def private_key(s: Source, kind: str) -> Labelled:
+def private_key(s: SecretSource, kind: str) -> Labelled:
     lines = [s.of(MIXED + "+/", 64) for _ in range(6)]
     label, dashes = "PRIVATE " + "KEY", "-" * 5
     pem = "\n".join([f"{dashes}BEGIN {label}{dashes}", *lines, f"{dashes}END {label}{dashes}"])
@@ -277,7 +277,7 @@ def private_key(s: Source, kind: str) -> Labelled:
 
 def positives(seed: int) -> list[Labelled]:
     """Every template once, each with a secret of its own."""
-    s = Source(seed)
+    s = SecretSource(seed)
     found = []
     for templates, draw in ((PASSWORDS, s.password), (KEYS, s.key), (ANYWHERE, s.prefixed_key)):
         for kind, template in templates.items():
@@ -332,7 +332,7 @@ CREATE TABLE users (id bigint primary key, password varchar(255) not null, token
 
 def negatives(seed: int) -> list[Labelled]:
     """What looks a little like secrets and is none."""
-    s = Source(seed)
+    s = SecretSource(seed)
     digest, commit = s.of(HEX, 64), s.of(HEX, 40)
     uuid = "-".join(s.of(HEX, n) for n in (8, 4, 4, 4, 12))
     blob = base64.b64encode(s.random.randbytes(600)).decode()

@@ -28,7 +28,7 @@ from nats.js.errors import APIError
 from bench.daemon import Taken, added, exactly
 from bench.figures import Figure, show, tell
 from bench.stdio import median, p99
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchCreated, OperationCompleted, SessionStarted
 from contextfold.fold.store import Commit, Operation, SessionKey
 from contextfold.stores.nats.connection import NatsOptions
@@ -135,7 +135,7 @@ class Session:
         before, n = self.revision, self.revision + 1
         self.revision = n
         event = OperationCompleted(n, AT, self.branch, "Bash", len(TEXT) // 4, "hook", False, 0)
-        entry = Entry(self.branch, n, AT, "operation", TEXT, event.tokens, event.type, event.source)
+        entry = ArchiveEntry(self.branch, n, AT, "operation", TEXT, event.tokens, event.type, event.source)
         asked = Operation(secrets.token_hex(16), secrets.token_hex(32))
         return Commit(self.key, self.id, before, (event,), asked, ANSWER, (entry,))
 

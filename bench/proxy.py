@@ -20,10 +20,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.daemon import CLIENTS, ERAS, Client, Server, Taken, added, daemon, exactly, request, together
+from bench.daemon import CLIENTS, ERAS, DaemonClientProcess, Server, Taken, added, daemon, exactly, request, together
 from bench.figures import Figure, show, tell
 from bench.stdio import median, p99
-from bench.trajectories import EACH, Ask, Run, branched, generated, rendered
+from bench.trajectories import EACH, Ask, TrajectoryRun, branched, generated, rendered
 
 LIMIT = 2.0  # times what the bare proxy adds
 FULL_LIMIT = 2.5  # where many ask at once: the processor is full then, and every history has to be read by it
@@ -63,7 +63,7 @@ EVENTS = [
 ]
 
 
-class Provider(asyncio.Protocol):
+class BenchProvider(asyncio.Protocol):
     def connection_made(self, transport):
         self.transport, self.received, self.length = transport, bytearray(), None
 
@@ -83,7 +83,7 @@ class Provider(asyncio.Protocol):
 
 
 async def main():
-    server = await asyncio.get_running_loop().create_server(Provider, "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(BenchProvider, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
@@ -112,13 +112,13 @@ async def forward(request: Request) -> StreamingResponse:
     kept = {name: value for name, value in answer.headers.items() if name not in OWN - {"content-length"}}
     return StreamingResponse(answer.aiter_raw(), answer.status_code, kept, background=BackgroundTask(answer.aclose))
 
-class Telling(uvicorn.Server):
+class BenchProxyServer(uvicorn.Server):
     async def startup(self, sockets=None):
         await super().startup(sockets)
         print(self.servers[0].sockets[0].getsockname()[1], flush=True)
 
 app = Starlette(routes=[Route("/proxy/anthropic/{path:path}", forward, methods=["POST"])])
-Telling(uvicorn.Config(app, port=0, http="h11", loop="asyncio", log_level="error", access_log=False)).run()
+BenchProxyServer(uvicorn.Config(app, port=0, http="h11", loop="asyncio", log_level="error", access_log=False)).run()
 """
 
 
@@ -155,7 +155,7 @@ def asking(port: int, project: str) -> Ask:
     """The daemon's own tools."""
 
     async def ask(tool: str, arguments: Mapping[str, object]) -> str:
-        client = Client(port)
+        client = DaemonClientProcess(port)
         answer = json.loads(client.ask(request(ERAS[0], tool, **arguments, project_path=project)))
         client.close()
         return str(answer["result"]["content"][0]["text"])
@@ -171,7 +171,7 @@ class Load(NamedTuple):
     streams: bool = False
 
 
-def body_of(run: Run, *, streams: bool = False) -> bytes:
+def body_of(run: TrajectoryRun, *, streams: bool = False) -> bytes:
     whole = rendered(run, "anthropic", with_tools=len(run.messages) > 1)
     mark = '{"stream": true, "model"' if streams else '{"model"'
     return whole._replace(head=whole.head.replace('{"model"', mark, 1)).last_body()
@@ -182,7 +182,7 @@ def loads(port: int, clients: int, subtasks: int) -> list[Load]:
     run = generated(0, subtasks=subtasks)
     projects = [f"/bench/{clients}/{number}" for number in range(clients)]
     folded = [asyncio.run(branched(run, EACH, asking(port, project))) for project in projects]
-    short = Run("short", [{"role": "user", "content": "Where is the session read? " * 34}])
+    short = TrajectoryRun("short", [{"role": "user", "content": "Where is the session read? " * 34}])
     size = f"{len(body_of(run)) / 1000:.0f} KB"
     return [
         Load("1 KB", [body_of(short)] * clients),
@@ -205,7 +205,7 @@ def posted(path: str, body: bytes) -> bytes:
     return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
 
-class Reader:
+class ResponseReader:
     """Sends prepared bytes; notes when the first byte of an answer's body is there, and when its last."""
 
     def __init__(self, port: int) -> None:
@@ -241,7 +241,7 @@ class Reader:
 
 def asking_again(port: int, sent: bytes, times: int, *, streams: bool) -> Callable[[list[float]], None]:
     def work(seconds: list[float]) -> None:
-        reader = Reader(port)
+        reader = ResponseReader(port)
         for _ in range(times):
             first_s, whole_s = reader.ask(sent)
             seconds.append(first_s if streams else whole_s)

@@ -22,7 +22,19 @@ from typing import NamedTuple, TypeVar
 from bench.daemon import exactly
 from bench.figures import Figure, in_turns, print_table, show, tell
 from bench.stdio import median, p99
-from bench.trajectories import HERE, MOST, POLICIES, SIX, SUBTASKS, Policy, Run, branched, generated, rendered, sets
+from bench.trajectories import (
+    HERE,
+    MOST,
+    POLICIES,
+    SIX,
+    SUBTASKS,
+    Policy,
+    TrajectoryRun,
+    branched,
+    generated,
+    rendered,
+    sets,
+)
 from contextfold.common.token_counter import BYTES_PER_TOKEN, tokens_of
 from contextfold.fold.messages import FORMATS, Format, project, project_body
 
@@ -44,7 +56,7 @@ Result = TypeVar("Result")
 # ---- what is sent
 
 
-class Sent(NamedTuple):
+class ReplayedRequest(NamedTuple):
     """The requests of one run."""
 
     requests: int
@@ -54,7 +66,7 @@ class Sent(NamedTuple):
     cost: float
 
 
-def sent(bodies: Sequence[bytes]) -> Sent:
+def sent(bodies: Sequence[bytes]) -> ReplayedRequest:
     """The last body was not sent: it is what the run has come to."""
     sizes = [tokens_of(len(body)) for body in bodies]
     cost, before = 0.0, b""
@@ -62,7 +74,7 @@ def sent(bodies: Sequence[bytes]) -> Sent:
         cached = common(before, body)
         cost += (CACHE_READ * cached + CACHE_WRITE * (len(body) - cached)) / BYTES_PER_TOKEN
         before = body
-    return Sent(len(bodies) - 1, max(sizes[:-1]), sizes[-1], sum(sizes[:-1]), cost)
+    return ReplayedRequest(len(bodies) - 1, max(sizes[:-1]), sizes[-1], sum(sizes[:-1]), cost)
 
 
 def common(one: bytes, other: bytes) -> int:
@@ -106,12 +118,12 @@ def folded(bodies: Sequence[bytes], format: Format, times: Times) -> list[bytes]
 class Compared(NamedTuple):
     """The runs of a set under a policy, in one format, run by run."""
 
-    never: list[Sent]
-    calls_only: list[Sent]  # branch and return are called, and everything is sent all the same
-    folding: list[Sent]
+    never: list[ReplayedRequest]
+    calls_only: list[ReplayedRequest]  # branch and return are called, and everything is sent all the same
+    folding: list[ReplayedRequest]
 
 
-async def compared(runs: Sequence[Run], policy: Policy, times: dict[Format, Times]) -> dict[Format, Compared]:
+async def compared(runs: Sequence[TrajectoryRun], policy: Policy, times: dict[Format, Times]) -> dict[Format, Compared]:
     results = {format: Compared([], [], []) for format in FORMATS}
     skipped: Counter[str] = Counter()
     for run in runs:
@@ -159,11 +171,11 @@ def _change(member: str, result: Compared) -> str:
     return f"{before:,.0f} → {after:,.0f}"
 
 
-def _mean(member: str, each: Sequence[Sent]) -> float:
+def _mean(member: str, each: Sequence[ReplayedRequest]) -> float:
     return float(sum(getattr(one, member) for one in each)) / len(each)
 
 
-def _ratio(member: str, ours: Sequence[Sent], plain: Sequence[Sent]) -> float:
+def _ratio(member: str, ours: Sequence[ReplayedRequest], plain: Sequence[ReplayedRequest]) -> float:
     return _mean(member, ours) / _mean(member, plain)
 
 
@@ -211,10 +223,10 @@ KINDS = (
 )
 
 
-def long_run(kind: Kind, at_least: int) -> Run:
+def long_run(kind: Kind, at_least: int) -> TrajectoryRun:
     """A generated run that is so long in each format."""
 
-    def made(subtasks: int) -> Run:
+    def made(subtasks: int) -> TrajectoryRun:
         run = generated(0, subtasks=subtasks, lines=kind.lines)
         return asyncio.run(branched(run, kind.policy)) if kind.policy else run
 

@@ -14,7 +14,7 @@ import re2  # type: ignore[import-untyped]
 from bench.everyday_secrets import everyday_secrets
 from bench.figures import Figure, in_turns, print_table, show, tell
 from bench.heldout_secrets import heldout_secrets
-from bench.labelled_secrets import Labelled, Source, negatives, positives
+from bench.labelled_secrets import Labelled, SecretSource, negatives, positives
 from contextfold.scrub.rules import Rule, rules_from
 from contextfold.scrub.scrubber import Scrubber
 from contextfold.scrub.standard import standard_scrubber
@@ -66,7 +66,7 @@ def filled(unit: str, size: int) -> str:
 def keyword_rich(rules: Sequence[Rule]) -> str:
     """Text in which many rules have to run and next to nothing is found."""
     words = sorted({keyword for rule in rules for keyword in rule.keywords})
-    Source(1).random.shuffle(words)
+    SecretSource(1).random.shuffle(words)
     return filled(" and ".join(words), SMALL)
 
 
@@ -144,7 +144,7 @@ def source_trees() -> list[str]:
     """Files of the installed packages, a fixed random choice."""
     folder = Path(re2.__file__).parent.parent
     paths = sorted(path for path in folder.rglob("*") if path.suffix in SOURCE_SUFFIXES and path.is_file())
-    Source(2).random.shuffle(paths)
+    SecretSource(2).random.shuffle(paths)
     texts: list[str] = []
     size = 0
     for path in paths:

@@ -19,7 +19,7 @@ TRIVIAL_LIMIT_S = 0.0002
 SERVER_MEMORY_MB = 40  # our own bound for server and worker together, small caches
 
 
-class Client:
+class StdioClient:
     """A client that does nothing but write a line and wait for the answer."""
 
     def __init__(self) -> None:
@@ -54,11 +54,11 @@ class Client:
 
 
 def cold_start() -> None:
-    Client().close()
+    StdioClient().close()
 
 
 def cold_resolve() -> None:
-    client = Client()
+    client = StdioClient()
     client.resolve("cache-3")
     client.close()
 
@@ -90,7 +90,7 @@ def cold_figures(turns: int) -> list[Figure]:
     ]
 
 
-def trivial_figure(client: Client, name: str, method: str, params: object, turns: int) -> Figure:
+def trivial_figure(client: StdioClient, name: str, method: str, params: object, turns: int) -> Figure:
     (taken,) = in_turns(200 * turns, lambda: client.ask(method, params))
     measured = f"p50 {taken_ms(median(taken))}, p99 {taken_ms(p99(taken))}"
     return Figure(name, measured, f"p50 {taken_ms(TRIVIAL_LIMIT_S)}", median(taken) / TRIVIAL_LIMIT_S, 1.0)
@@ -100,7 +100,7 @@ def taken_ms(seconds: float) -> str:
     return f"{seconds * 1000:.3f} ms"
 
 
-def warm_figure(client: Client, count: int, turns: int) -> Figure:
+def warm_figure(client: StdioClient, count: int, turns: int) -> Figure:
     cache = f"cache-{count}"
     names = [os.fsencode(path) for path in (HERE / cache / "documents").iterdir()]
     client.resolve(cache)
@@ -119,7 +119,7 @@ def warm_figure(client: Client, count: int, turns: int) -> Figure:
 def main(sizes: tuple[int, ...] = SIZES, turns: int = 9) -> bool:
     tell("stdio server")
     figures = cold_figures(turns)
-    client = Client()
+    client = StdioClient()
     begin = time.perf_counter()
     figures.append(trivial_figure(client, "ping", "ping", {}, turns))
     figures.append(trivial_figure(client, "tools/list", "tools/list", {}, turns))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.corpora import HERE
 from bench.resolve import BUDGET, CONTEXT, QUERY, SIZES
-from bench.stdio import Client
+from bench.stdio import StdioClient
 from contextfold import ContextError, open_cache
 
 SMALL_BUDGET = 8  # one of the three small documents
@@ -31,7 +31,7 @@ def _told(way: str, noticed: bool) -> str:
 
 
 def _noticed(cache: Path, budget: int) -> dict[str, bool]:
-    kept, client = open_cache(cache), Client()
+    kept, client = open_cache(cache), StdioClient()
     answer = kept.resolve(QUERY, budget)
     client.resolve(cache.name)
     document = _unselected(cache, {selected.id for selected in answer.documents})

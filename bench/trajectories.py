@@ -1,7 +1,8 @@
 """Agents' runs for the replay: read where there are any, generated otherwise; with branches put in as a policy says.
 
-A run is a list of messages in the chat format. Branch and return are called in it as an agent would, through the real
-tools on a store in memory, so that their results are the daemon's. `rendered` writes a run in the format of each API.
+A run is a list of messages in the chat format. A branch and its return are called in it as an agent would, through the
+real tools on a store in memory, so that their results are the daemon's. `rendered` writes a run in the format of each
+API.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Message = dict[str, Any]
 Ask = Callable[[str, Mapping[str, object]], Awaitable[str]]  # a tool and its arguments but the project; its result
 
 
-class Run(NamedTuple):
+class TrajectoryRun(NamedTuple):
     name: str
     messages: list[Message]
 
@@ -60,16 +61,16 @@ POLICIES = (EACH, SIX, NESTED, LONG)
 # ---- the runs
 
 
-def sets(folder: Path = HERE, *, most: int = MOST) -> dict[str, list[Run]]:
+def sets(folder: Path = HERE, *, most: int = MOST) -> dict[str, list[TrajectoryRun]]:
     """The runs of each file, and generated ones."""
     found = {path.stem: list(_read(path))[:most] for path in sorted(folder.glob("*.jsonl"))}
     return {**found, "generated": [generated(seed) for seed in range(min(most, GENERATED))]}
 
 
-def _read(path: Path) -> Iterator[Run]:
+def _read(path: Path) -> Iterator[TrajectoryRun]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file):
-            yield Run(f"{path.stem} {number + 1}", json.loads(line)["messages"])
+            yield TrajectoryRun(f"{path.stem} {number + 1}", json.loads(line)["messages"])
 
 
 GENERATED = 3
@@ -80,7 +81,7 @@ LINE = "src/{}/{}.py:{}:     return {}({}, limit={})  # as {} wants it"
 WORDS = ("session", "branch", "token", "request", "reader", "cache", "limit", "writer", "ledger", "store", "cursor")
 
 
-def generated(seed: int, *, subtasks: int = SUBTASKS, lines: tuple[int, int] = OUTPUT_LINES) -> Run:
+def generated(seed: int, *, subtasks: int = SUBTASKS, lines: tuple[int, int] = OUTPUT_LINES) -> TrajectoryRun:
     """A coding agent's: subtasks of a few to a dozen tool turns, each ending in a text."""
     draw = random.Random(seed)
 
@@ -105,7 +106,7 @@ def generated(seed: int, *, subtasks: int = SUBTASKS, lines: tuple[int, int] = O
             messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
         messages.append({"role": "assistant", "content": f"Done: {words(60)}."})
         messages.append({"role": "user", "content": f"Good. Now {words(20)}"})
-    return Run(f"generated {seed + 1}", messages)
+    return TrajectoryRun(f"generated {seed + 1}", messages)
 
 
 # ---- with branches
@@ -116,7 +117,7 @@ class Turn(NamedTuple):
     is_tool_turn: bool
 
 
-def turns_of(run: Run) -> tuple[list[Message], list[Turn]]:
+def turns_of(run: TrajectoryRun) -> tuple[list[Message], list[Turn]]:
     """What comes before the first turn, and the turns.
 
     Some agents act in plain text and get the output as the user's message. Where a run has no tool call at all, these
@@ -131,29 +132,29 @@ def turns_of(run: Run) -> tuple[list[Message], list[Turn]]:
     return run.messages[: begins[0]], turns
 
 
-class Branch(NamedTuple):
+class ReplayedBranch(NamedTuple):
     first: int  # of its turns
     end: int  # the turn after its last
 
 
-def branches_of(turns: Sequence[Turn], policy: Policy) -> list[Branch]:
+def branches_of(turns: Sequence[Turn], policy: Policy) -> list[ReplayedBranch]:
     """By where they begin, outer ones first."""
-    branches: list[Branch] = []
+    branches: list[ReplayedBranch] = []
     begin = 0
     while begin < len(turns):
         end = begin
         while end < len(turns) and turns[end].is_tool_turn:
             end += 1
         if end - begin >= policy.least:
-            row = Branch(begin, end)
-            pieces = [Branch(at, min(end, at + policy.most)) for at in range(begin, end, policy.most)]
+            row = ReplayedBranch(begin, end)
+            pieces = [ReplayedBranch(at, min(end, at + policy.most)) for at in range(begin, end, policy.most)]
             branches += [row] if policy.within and len(pieces) > 1 else []
             branches += [piece for piece in pieces if piece.end - piece.first >= min(policy.least, policy.most)]
         begin = end + 1
     return branches
 
 
-async def branched(run: Run, policy: Policy, ask: Ask | None = None) -> Run:
+async def branched(run: TrajectoryRun, policy: Policy, ask: Ask | None = None) -> TrajectoryRun:
     """A run whose agent branches, by asking the tools. Every turn is reported to the session, as hooks do."""
     agent = _Agent(ask or in_memory())
     head, turns = turns_of(run)
@@ -170,7 +171,7 @@ async def branched(run: Run, policy: Policy, ask: Ask | None = None) -> Run:
             said = _text(turn.messages[-1]) if turn.messages[-1]["role"] == "user" else said
             await agent.reports(turn)
             messages += turn.messages
-    return Run(run.name, messages)
+    return TrajectoryRun(run.name, messages)
 
 
 def summary_of(last: Turn) -> str:
@@ -257,7 +258,7 @@ class Rendered(NamedTuple):
         return (self.head + ", ".join(written) + "]}").encode()
 
 
-def rendered(run: Run, format: Format, *, with_tools: bool) -> Rendered:
+def rendered(run: TrajectoryRun, format: Format, *, with_tools: bool) -> Rendered:
     """`with_tools`: the definitions of the folding tools are in every request, as whoever has them pays for them."""
     system = [message for message in run.messages if message["role"] == "system"]
     listed = _RENDER[format]

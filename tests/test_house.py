@@ -23,55 +23,6 @@ LOCKS = ROOT / "requirements"
 FOLDER_MODULES_MAX = 14
 # Folders that are still too full. A folder leaves the list when it is split; none is added.
 CROWDED_FOLDERS = frozenset({"contextfold/stores/nats"})
-# Names that two classes still share. A name leaves the list when one of them is renamed; no name is added.
-COLLIDING_CLASS_NAMES = frozenset(
-    {
-        "Answer",
-        "Api",
-        "Branch",
-        "Call",
-        "Change",
-        "Client",
-        "Commit",
-        "Desk",
-        "Draft",
-        "Endpoint",
-        "Entry",
-        "Figure",
-        "Figures",
-        "Found",
-        "Held",
-        "Hooks",
-        "Kept",
-        "Limits",
-        "Member",
-        "Names",
-        "Outcome",
-        "Page",
-        "Place",
-        "Point",
-        "Policy",
-        "Query",
-        "Reader",
-        "Reading",
-        "Receipt",
-        "Record",
-        "Refusal",
-        "Request",
-        "Row",
-        "Run",
-        "Scrubbed",
-        "Sent",
-        "Server",
-        "Session",
-        "Source",
-        "Span",
-        "Told",
-        "Unreadable",
-        "Whole",
-        "Work",
-    }
-)
 FROZEN_MESSAGES = {
     "cache_missing": "Cache does not exist",
     "cache_invalid": "Cache exists but is invalid",
@@ -173,7 +124,7 @@ def test_every_class_name_stands_for_one_class() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef)
     )
-    assert {name for name, number in names.items() if number > 1} <= COLLIDING_CLASS_NAMES
+    assert {name for name, number in names.items() if number > 1} == set()
 
 
 @covers("product.md#make")

@@ -74,10 +74,13 @@ class TestWhatTheyChange:
     def test_the_branchs_limit_and_whether_it_is_told(self, tmp_path: Path) -> None:
         with served(tmp_path / "limited", CONTEXT_BRANCH_LIMIT_TOKENS="7") as agent:
             agent.call("context_branch", description="d", prompt="p" * 40, project_path="/p")
-            assert " of 7 tokens" in json.dumps(reported(agent))
+            assert "is at its limit: 10 of 7 tokens" in agent.result["content"][0]["text"]
         with served(tmp_path / "silent", "--branch-reminder", "off") as agent:
             agent.call("context_branch", description="d", prompt="p" * 40, project_path="/p")
-            assert reported(agent) == {}
+            assert "reminder" not in agent.result["content"][0]["text"]
+            hook = {"hook_event_name": "PostToolUse", "session_id": "s", "cwd": "/p", "tool_name": "Read"}
+            body = json.dumps({**hook, "tool_response": "x", "tool_use_id": "u"}).encode()
+            assert agent.http.ask("POST", "/hooks/claude-code", body, {"content-type": "application/json"}).json == {}
 
     def test_branches_per_session(self, tmp_path: Path) -> None:
         with served(tmp_path, CONTEXT_BRANCHES_PER_SESSION="1") as agent:
@@ -161,7 +164,7 @@ class TestRules:
             ("CONTEXT_PORT", "65536"),
             ("CONTEXT_PORT", "-1"),
             ("CONTEXT_PORT", "٣"),
-            ("CONTEXT_LIMIT_TOKENS", "0"),
+            ("CONTEXT_LIMIT_TOKENS", "-1"),
             ("CONTEXT_LIMIT_TOKENS", "9" * 5000),
             ("CONTEXT_HARD_LIMIT", "yes"),
             ("CONTEXT_BRANCH_DEPTH", ""),
@@ -193,7 +196,7 @@ class TestRules:
         settings = daemon_settings_from(HERE, {})
         assert (settings.host, settings.port, settings.token_file) == ("127.0.0.1", 9090, "")
         assert settings.server.tools == ("resolve", "fold")
-        assert settings.fold.context_limit == 32_768
+        assert settings.fold.context_limit == 0
         assert settings_from({"CONTEXT_CACHE_ROOT": "x"}, {}).tools == ("resolve",)
 
     @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ class DaemonSettings(Record):
 
 def settings_from(environment: Mapping[str, str], options: Mapping[str, str]) -> Settings:
     """The settings of a server on stdin and stdout."""
-    values = _Values(environment, options)
+    values = _SettingValues(environment, options)
     tools = values.get("tools") or ("resolve",)
     root = values.get("cache-root")
     if not root and "resolve" in tools:
@@ -154,7 +154,7 @@ def settings_from(environment: Mapping[str, str], options: Mapping[str, str]) ->
 
 
 def daemon_settings_from(environment: Mapping[str, str], options: Mapping[str, str]) -> DaemonSettings:
-    values = _Values(environment, options)
+    values = _SettingValues(environment, options)
     root = values.get("cache-root") or _in_home(environment, "XDG_DATA_HOME", ".local/share", "caches")
     fold = _fold_settings(values)
     server = Settings(os.fsencode(root), values.get("tool-timeout-secs"), values.get("tools") or TOOLSETS, fold)
@@ -165,10 +165,10 @@ def daemon_settings_from(environment: Mapping[str, str], options: Mapping[str, s
 
 
 def fold_settings_from(environment: Mapping[str, str], options: Mapping[str, str]) -> FoldSettings:
-    return _fold_settings(_Values(environment, options))
+    return _fold_settings(_SettingValues(environment, options))
 
 
-def _fold_settings(values: _Values) -> FoldSettings:
+def _fold_settings(values: _SettingValues) -> FoldSettings:
     nats = _nats_settings(values)
     store = "" if nats else _store_path(values)
     settings = FoldSettings(**values.fields(FoldSettings, {"store": store, "nats": nats}))
@@ -177,7 +177,7 @@ def _fold_settings(values: _Values) -> FoldSettings:
     return settings
 
 
-def _proxy_settings(values: _Values) -> ProxySettings:
+def _proxy_settings(values: _SettingValues) -> ProxySettings:
     return ProxySettings(
         _upstream(values, "anthropic-upstream"),
         _upstream(values, "openai-upstream"),
@@ -188,7 +188,7 @@ def _proxy_settings(values: _Values) -> ProxySettings:
     )
 
 
-def _upstream(values: _Values, name: str) -> Upstream:
+def _upstream(values: _SettingValues, name: str) -> Upstream:
     """The common variables count for https alone: there the proxy sees no key, only which host is asked for."""
     url = values.get(name)
     scheme, _, rest = url.partition("://")
@@ -222,7 +222,7 @@ def _first(environment: Mapping[str, str], variables: tuple[str, ...]) -> str:
     return next((text for name in variables if (text := environment.get(name, ""))), "")
 
 
-def _otlp_endpoint(values: _Values) -> tuple[str, bool]:
+def _otlp_endpoint(values: _SettingValues) -> tuple[str, bool]:
     """Where traces go, and whether that was said to us: the common variable is meant for many, and may suit others."""
     ours = values.get("otlp-endpoint")
     if ours:
@@ -232,7 +232,7 @@ def _otlp_endpoint(values: _Values) -> tuple[str, bool]:
     return (common if speaks_http and is_http_url(common) else ""), False
 
 
-def _store_path(values: _Values) -> str:
+def _store_path(values: _SettingValues) -> str:
     store: str = values.get("store")
     if not store:
         return _in_home(values.environment, "XDG_STATE_HOME", ".local/state", "state.db")
@@ -249,7 +249,7 @@ def _store_path(values: _Values) -> str:
     return store
 
 
-def _nats_settings(values: _Values) -> NatsSettings | None:
+def _nats_settings(values: _SettingValues) -> NatsSettings | None:
     """The settings of NATS; None where the store is a file, and then an option for NATS is an error."""
     store = values.get("store")
     if store.partition("://")[0].lower() not in NATS_SCHEMES:
@@ -272,7 +272,7 @@ def _nats_settings(values: _Values) -> NatsSettings | None:
     return settings
 
 
-def _check_nats(values: _Values, settings: NatsSettings, is_user_in_url: bool) -> None:
+def _check_nats(values: _SettingValues, settings: NatsSettings, is_user_in_url: bool) -> None:
     if is_user_in_url and (values.get("nats-user") or values.get("nats-password-file")):
         raise SettingsError("the user is given twice: take user:password out of --store, or leave --nats-user out")
     if bool(settings.user) != bool(settings.password):
@@ -285,7 +285,7 @@ def _check_nats(values: _Values, settings: NatsSettings, is_user_in_url: bool) -
         raise SettingsError("write the servers of --store with tls://, or leave the files for TLS out")
 
 
-def _first_line(values: _Values, name: str) -> str:
+def _first_line(values: _SettingValues, name: str) -> str:
     """A secret, from a file, so that no list of processes shows it."""
     path = values.get(name)
     if not path:
@@ -308,7 +308,7 @@ def _in_home(environment: Mapping[str, str], variable: str, beside: str, name: s
     return os.path.join(base, "contextfold", name)
 
 
-class _Values:
+class _SettingValues:
     """Settings by name, each from the first source that gives it, checked and converted by its rule."""
 
     def __init__(self, environment: Mapping[str, str], options: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchCreated, Event, OperationCompleted, RequestSent, SessionStarted
 from contextfold.fold.ledger.sent_request import FoldSeen, ThreadSeen
 from contextfold.fold.store import Commit, Operation, SessionKey, Store, Summary, WatchedEvent
@@ -61,7 +61,7 @@ def commit_of(
     operation_id: str | None = None,
     at: str = NOON,
     events: int = 1,
-    entries: Sequence[Entry] = (),
+    entries: Sequence[ArchiveEntry] = (),
     summaries: Sequence[Summary] = (),
     answer: str = "",
 ) -> Commit:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.store import Commit, CommitReceipt, KnownRevision, StaleRevision, Store
 from tests.contract.sessions import (
     NOON,
@@ -112,7 +112,7 @@ def test_a_stale_revision_is_refused_and_leaves_nothing(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, events=2))
         start = await store.cursor()
-        entry = Entry("br_x", 2, NOON, "operation", "never")
+        entry = ArchiveEntry("br_x", 2, NOON, "operation", "never")
         for revision, session_id in ((0, "sess_1"), (1, "sess_1"), (3, "sess_1"), (2, "sess_2"), (0, "sess_2")):
             stale = commit_of(
                 KEY,
@@ -283,7 +283,7 @@ def test_owners_never_see_each_others_things(run: Run) -> None:
         for owner in ("ann", "bob"):
             key = key_of(owner=owner)
             summary = summary_of(key, "br_1", f"deployment by {owner}")
-            entry = Entry("br_1", 1, NOON, "prompt", f"text of {owner}")
+            entry = ArchiveEntry("br_1", 1, NOON, "prompt", f"text of {owner}")
             await store.commit(commit_of(key, operation_id="op", answer=owner, entries=[entry], summaries=[summary]))
         await store.commit(commit_of(key_of(owner="bob"), 1))
         for owner, revision in (("ann", 1), ("bob", 2)):

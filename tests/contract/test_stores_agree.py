@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.store import KnownRevision, StaleRevision, Store
 from contextfold.stores.memory import MemoryStore
 from contextfold.stores.nats.store import NatsStore
@@ -62,7 +62,9 @@ async def _commit(store: Store, number: int, step: Step) -> object:
     revision = len(log.events) if log else 0
     session_id = log.session_id if log else f"sess_{number}"
     expected = max(0, revision + off)
-    entry = Entry(branch_id, expected + 1, at, "rollback" if "beta" in text else "prompt", text, undone_from=number)
+    entry = ArchiveEntry(
+        branch_id, expected + 1, at, "rollback" if "beta" in text else "prompt", text, undone_from=number
+    )
     summary = summary_of(key, branch_id, text, session_id=session_id, at=at)
     commit = commit_of(
         key,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.store import Store
 from tests.contract.sessions import NOON, begin, commit_of, key_of, summary_of
 from tests.contract.stores import Run, run
@@ -56,7 +56,7 @@ def test_ended_sessions_come_in_pages_the_latest_first_and_of_one_owner(run: Run
 def test_an_ended_session_is_listed_until_archive_and_summaries_are_forgotten(run: Run) -> None:
     async def act(store: Store) -> None:
         key = key_of()
-        entries = [Entry("br_1", 1, NOON, "operation", "text")]
+        entries = [ArchiveEntry("br_1", 1, NOON, "operation", "text")]
         await store.commit(commit_of(key, entries=entries, summaries=[summary_of(key, "br_1", "done")]))
         await store.expire(NOON, EVENING)
         # A second sweep forgets the last event, which watchers may still have wanted to see.

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextfold.errors import ExportAltered, ExportInvalid, ExportNewer, ExportTruncated, TargetNotEmpty
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.store import Commit, LeftOutDecision, LeftOutResult, Operation, SessionKey, Store
 from contextfold.fold.store_export import ExportRecord, PortableStore, encode_header, encode_record, read_export
 from contextfold.stores.export_file import read_counts, read_records, verify, write_export
@@ -79,7 +79,7 @@ async def _work(store: Store, rng: random.Random, key: SessionKey, session_id: s
         count = rng.randint(1, 3)
         events = [event_at(revision + each, at, session_id) for each in range(1, count + 1)]
         entries = [
-            Entry(branch, event.n, at, "operation", rng.choice(("", "short", "long " * 4000)), 3, "tool", "hook")
+            ArchiveEntry(branch, event.n, at, "operation", rng.choice(("", "short", "long " * 4000)), 3, "tool", "hook")
             for event in events
             for branch in rng.sample([None, "br_1", "br_2"], rng.randint(0, 2))
         ]
@@ -156,7 +156,10 @@ def test_a_long_session_arrives_in_parts(target: str, tmp_path: Path, request: p
                 key = key_of(session_id)
                 await given.commit(commit_of(key, session_id=session_id, events=300, at=at))
                 for n in range(301, 304):
-                    entries = [Entry("br_1", n, at, "operation", LONG), Entry(None, n, at, "child", "done")]
+                    entries = [
+                        ArchiveEntry("br_1", n, at, "operation", LONG),
+                        ArchiveEntry(None, n, at, "child", "done"),
+                    ]
                     await given.commit(commit_of(key, n - 1, session_id=session_id, at=at, entries=entries))
             await given.expire(EVENING, NEXT_DAY)
             await taken.import_all(await records_of(given))

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.store import SEARCH_MOST, Commit, KnownRevision, StaleRevision, Store
 from tests.contract.sessions import (
     NOON,
@@ -138,20 +138,23 @@ def test_a_branch_folded_again_has_one_summary(run: Run) -> None:
 def test_a_trajectory_comes_back_page_by_page(run: Run) -> None:
     async def act(store: Store) -> None:
         made = [
-            Entry("br_1", 2, NOON, "prompt", "Look into it.", 4),
-            Entry("br_1", 3, NOON, "operation", "ls", 1, "tool", "hook", failed=True),
-            Entry("br_1", 5, NOON, "child", "done", 1, child_id="br_2"),
-            Entry("br_1", 6, NOON, "rollback", "", undone_from=2),
-            Entry("br_1", 9, NOON, "summary", "All done.", 3),
+            ArchiveEntry("br_1", 2, NOON, "prompt", "Look into it.", 4),
+            ArchiveEntry("br_1", 3, NOON, "operation", "ls", 1, "tool", "hook", failed=True),
+            ArchiveEntry("br_1", 5, NOON, "child", "done", 1, child_id="br_2"),
+            ArchiveEntry("br_1", 6, NOON, "rollback", "", undone_from=2),
+            ArchiveEntry("br_1", 9, NOON, "summary", "All done.", 3),
         ]
-        others = [Entry("br_2", 4, NOON, "prompt", "Deeper."), Entry(None, 7, NOON, "operation", "main thread")]
+        others = [
+            ArchiveEntry("br_2", 4, NOON, "prompt", "Deeper."),
+            ArchiveEntry(None, 7, NOON, "operation", "main thread"),
+        ]
         await store.commit(commit_of(KEY, 0, entries=[*made[:3], others[0]]))
         await store.commit(commit_of(KEY, 1, entries=[*others[1:], *made[3:]]))
         whole = await store.trajectory("local", "p1", "br_1", limit=100)
         assert whole is not None
         assert list(whole.entries) == made
         assert list(whole.rollbacks) == [(2, 6)]
-        paged: list[Entry] = []
+        paged: list[ArchiveEntry] = []
         for _ in range(3):
             page = await store.trajectory("local", "p1", "br_1", after_n=paged[-1].n if paged else 0, limit=2)
             assert page is not None
@@ -173,7 +176,9 @@ def test_a_trajectory_may_be_of_any_size(run: Run) -> None:
 
     async def act(store: Store) -> None:
         for revision in range(2):
-            await store.commit(commit_of(KEY, revision, entries=[Entry("br_1", revision + 1, NOON, "operation", text)]))
+            await store.commit(
+                commit_of(KEY, revision, entries=[ArchiveEntry("br_1", revision + 1, NOON, "operation", text)])
+            )
         told = await store.trajectory("local", "p1", "br_1", limit=10)
         assert told is not None
         assert [entry.text == text for entry in told.entries] == [True, True]
@@ -267,7 +272,7 @@ def test_a_cursor_stays_good_when_its_events_are_gone(run: Run) -> None:
 @covers("store.md#expiry")
 def test_archive_and_summaries_outlive_the_session_until_their_time(run: Run) -> None:
     async def act(store: Store) -> None:
-        entries = [Entry("br_1", 1, MORNING, "prompt", "text")]
+        entries = [ArchiveEntry("br_1", 1, MORNING, "prompt", "text")]
         await store.commit(
             commit_of(KEY, at=MORNING, entries=entries, summaries=[summary_of(KEY, "br_1", "outcome", at=MORNING)])
         )
@@ -298,7 +303,7 @@ def test_sweeps_of_any_size_end_everything_that_is_due(run: Run) -> None:
         start = await store.cursor()
         for number in range(sessions):
             key = key_of(f"p{number}")
-            entry = Entry(f"br_{number}", 1, MORNING, "prompt", "text")
+            entry = ArchiveEntry(f"br_{number}", 1, MORNING, "prompt", "text")
             summary = summary_of(key, f"br_{number}", "outcome", session_id=f"sess_{number}")
             await store.commit(
                 commit_of(

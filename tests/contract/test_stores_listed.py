@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.store import Store
 from tests.contract.sessions import begin, commit_of, key_of
 from tests.contract.stores import Run, run
@@ -94,11 +94,11 @@ def test_what_a_main_thread_did_is_that_sessions_alone(run: Run) -> None:
         await store.commit(commit_of(other, session_id="sess_2"))
         for key, session_id in ((KEY, "sess_1"), (other, "sess_2")):
             entries = [
-                Entry(None, 2, minute(1), "operation", f"of {session_id}", 3, "tool", "hook"),
-                Entry("br_1", 2, minute(1), "operation", "elsewhere"),
+                ArchiveEntry(None, 2, minute(1), "operation", f"of {session_id}", 3, "tool", "hook"),
+                ArchiveEntry("br_1", 2, minute(1), "operation", "elsewhere"),
             ]
             await store.commit(commit_of(key, 1, session_id=session_id, entries=entries))
-            rollback = Entry(None, 3, minute(2), "rollback", "", undone_from=1)
+            rollback = ArchiveEntry(None, 3, minute(2), "rollback", "", undone_from=1)
             await store.commit(commit_of(key, 2, session_id=session_id, entries=[rollback]))
         found = await store.trajectory("local", "p1", None, session_id="sess_1", limit=10)
         assert found

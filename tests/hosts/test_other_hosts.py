@@ -49,7 +49,7 @@ def test_cursor_names_our_session_and_our_tools_are_not_counted() -> None:
 
 
 def test_what_cursor_tells_twice_is_counted_once() -> None:
-    assert at_cursor("afterShellExecution") == HookEvent("other", "conv-1", folder="/home/me/app")
+    assert at_cursor("afterShellExecution") == HookEvent("other", "conv-1", folder="/home/me/app", model="some-model")
 
 
 def test_cursors_messages_and_compactions_are_told() -> None:

@@ -15,7 +15,7 @@ import contextfold
 from contextfold.common.canonical import version_of
 from contextfold.errors import BundleInvalid, CacheExists, CacheInvalid, StorageFailed
 from contextfold.resolve.document import Document
-from contextfold.resolve.manifest import Entry, cache_version_of
+from contextfold.resolve.manifest import ManifestEntry, cache_version_of
 from contextfold.resolve.sharing.bundle import BUNDLE_MAGIC, BundleHead, LineHash
 from tests.support.machine import Call, context, times, write_files
 
@@ -85,7 +85,7 @@ def test_no_altered_file_is_unpacked(data: st.DataObject, tmp_path_factory: pyte
 
 def bundle_of(*documents: Document) -> bytes:
     """A file with a true hash, whatever is in it."""
-    entries = [Entry(document.id, document.version, "") for document in documents]
+    entries = [ManifestEntry(document.id, document.version, "") for document in documents]
     lines = LineHash()
     body = lines.add(BundleHead(cache_version_of(entries), len(documents), None).to_line())
     for document in documents:

@@ -70,9 +70,8 @@ class Onlooker:
     def get(self, path: str) -> Any:
         asked_s = time.monotonic()
         reply = self.http.ask("GET", path)
-        if (
-            time.monotonic() - asked_s >= ALL_SETTLED_TIMEOUT_S
-        ):  # as long as a look waits at most: the last may be missing
+        # A look waits at most this long, so the last reports may be missing.
+        if time.monotonic() - asked_s >= ALL_SETTLED_TIMEOUT_S:
             until(lambda: b"contextfold_hook_reports_waiting 0.0" in self.http.ask("GET", "/metrics").body)
             reply = self.http.ask("GET", path)
         assert reply.status == 200, (path, reply.body)

@@ -178,75 +178,64 @@ class TestWhatIsWrong:
         assert entry["text"].endswith("cut \ufffd here")
 
 
-class TestTheLineOfState:
-    @covers("folding.md#hooks")
-    def test_comes_back_when_the_main_thread_fills_up(self, agent: HookedAgent) -> None:
-        assert agent.uses(response="x" * 4 * (LIMIT // 2 - 100)).json == {}
-        reply = agent.uses(response="x" * 4 * 200)
-        told = reply.json["hookSpecificOutput"]
+class TestAdvice:
+    def test_comes_once_when_folding_would_pay(self, agent: HookedAgent, look: Onlooker) -> None:
+        assert agent.uses(response="x" * 4 * 4_000).json == {}
+        look.session(agent.folder)
+        told = agent.uses(response="x" * 4 * 4_000).json["hookSpecificOutput"]
         assert told["hookEventName"] == "PostToolUse"
         assert told["additionalContext"].startswith("contextfold: the main thread holds ")
-        assert "of 32768 tokens (50 %, medium). Do the next subtask in a branch" in told["additionalContext"]
+        assert "context_fold" in told["additionalContext"]
         assert "\n" not in told["additionalContext"]
+        assert agent.uses(response="x" * 4 * 1_000).json == {}
 
-    def test_is_not_told_where_the_host_would_take_it_for_a_command(self, agent: HookedAgent) -> None:
-        agent.uses(response="x" * 4 * LIMIT)
-        assert agent.uses().json
+    def test_comes_again_at_the_next_threshold(self, agent: HookedAgent, look: Onlooker) -> None:
+        replies = []
+        for _ in range(6):
+            replies.append(agent.uses(response="x" * 4 * 6_000).json)
+            look.session(agent.folder)
+        assert [bool(reply) for reply in replies] == [False, True, True, True, False, False]
+
+    def test_is_not_given_where_the_host_would_take_it_for_a_command(self, agent: HookedAgent) -> None:
         for event in ("Stop", "SubagentStop", "PreCompact", "SessionEnd"):
             assert agent.tell(event).json == {}
 
-    def test_is_silent_around_a_compaction_and_true_after_it(self, agent: HookedAgent, look: Onlooker) -> None:
-        """The host begins its new context before it tells what is in it."""
-        agent.uses(response="x" * 4 * LIMIT)
-        assert agent.tell("SessionStart", source="resume").json
+    def test_is_not_given_around_a_compaction(self, agent: HookedAgent, look: Onlooker) -> None:
+        """The host begins its new context before it says what is in it."""
+        agent.uses(response="x" * 4 * 1_000)
         assert agent.tell("SessionStart", source="compact").json == {}
         summary = "s" * 4 * (LIMIT // 2 + 100)
         assert agent.tell("PostCompact", trigger="auto", compact_summary=summary).json == {}
-        assert look.session(agent.folder)["main_thread_tokens"] == LIMIT // 2 + 100  # written by now
-        told = agent.tell("UserPromptSubmit", prompt="Go on.").json["hookSpecificOutput"]["additionalContext"]
-        assert f"holds {LIMIT // 2 + 102} of {LIMIT} tokens (50 %, medium)" in told
+        assert look.session(agent.folder)["main_thread_tokens"] == LIMIT // 2 + 100
+        assert agent.uses().json == {}
 
-    def test_work_in_a_branch_does_not_fill_the_main_thread(self, agent: HookedAgent) -> None:
-        agent.calls("context_branch", description="d", prompt="p")
-        agent.uses(response="x" * 4 * LIMIT)
-        assert "main thread" not in agent.uses().json["hookSpecificOutput"]["additionalContext"]
+    def test_is_not_given_when_the_user_has_just_spoken(self, agent: HookedAgent) -> None:
+        assert agent.uses(response="x" * 4 * 4_900).json == {}
+        assert agent.tell("UserPromptSubmit", prompt="y" * 4 * 4_000).json == {}
 
-    def test_tells_of_the_open_branch_with_what_is_not_written_yet(self, agent: HookedAgent) -> None:
+    def test_is_about_the_open_branch_with_what_is_not_recorded_yet(self, agent: HookedAgent) -> None:
         begun = agent.calls("context_branch", description="Find the leak", prompt="x" * 40)["branch_id"]
-        told = agent.uses(response="y" * 4 * 100).json["hookSpecificOutput"]["additionalContext"]
-        # 10 of the prompt, and `{}`, a newline and 400 characters of the call
-        assert told.startswith(f"contextfold: branch {begun} (Find the leak) is open: 111 of 16384 tokens. ")
-        assert told.endswith("call context_return with all that is needed.")
+        told = agent.uses(response="y" * 4 * 6_000).json["hookSpecificOutput"]["additionalContext"]
+        assert told.startswith(f"contextfold: branch {begun} (Find the leak) is open: 6011 of 16384 tokens. ")
         failed = agent.fails(error="z" * 4 * LIMIT).json["hookSpecificOutput"]
         assert failed["hookEventName"] == "PostToolUseFailure"
         assert "is at its limit: " in failed["additionalContext"]
-        assert "Call context_return now" in failed["additionalContext"]
         agent.calls("context_return", message="m")
         assert agent.uses().json == {}
-
-    def test_is_one_line_where_the_main_thread_is_full_too(self, agent: HookedAgent) -> None:
-        agent.uses(response="x" * 4 * (LIMIT // 2 + 100))
-        agent.calls("context_branch", description="d", prompt="p")
-        told = agent.uses().json["hookSpecificOutput"]["additionalContext"]
-        assert told.startswith("contextfold: branch br_")
-        assert told.endswith("tokens (50 %, medium).")
-        assert "\n" not in told
-
-    def test_is_not_in_the_answer_to_a_call_of_our_own_tools(self, agent: HookedAgent) -> None:
-        agent.calls("context_branch", description="d", prompt="p")
-        answer = agent.mcp.call("context_list_branches", project_path=agent.folder)
-        assert answer["active_branches"] == 1
-        assert len(agent.mcp.result["content"]) == 1
-        assert agent.uses(f"{OURS}context_list_branches", agent.mcp.result["content"]).json == {}
-        assert agent.uses("Read").json
 
     def test_cursor_gets_it_where_it_takes_one(self, daemon: Daemon, folder: str) -> None:
         agent = HookedAgent(daemon, folder, conversation=folder, host="cursor")
         agent.mcp.call("context_branch", project_path=folder, description="d", prompt="p")
-        told = {"tool_name": "Shell", "tool_input": {}, "tool_output": "{}", "tool_use_id": "u1", "cwd": folder}
+        output = json.dumps("x" * 4 * 6_000)
+        told = {"tool_name": "Shell", "tool_input": {}, "tool_output": output, "tool_use_id": "u1", "cwd": folder}
         common = {"conversation_id": folder, "hook_event_name": "postToolUse"}
         assert agent.post({**common, **told}).json["additional_context"].startswith("contextfold: branch br_")
         agent.close()
+
+    def test_the_window_of_the_model_that_the_host_names_is_the_limit(self, agent: HookedAgent, look: Onlooker) -> None:
+        agent.tell("SessionStart", source="startup", model="claude-opus-4-5-20251101")
+        agent.uses(response="x")
+        assert look.session(agent.folder)["context_limit"] == 174_000
 
 
 class TestOtherHosts:

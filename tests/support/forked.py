@@ -151,11 +151,11 @@ def _serve(control: socket.socket) -> dict[str, Any]:
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     while True:
-        ready = select.select([control, woken], [], [])[0]
+        ready = select.select([control.fileno(), woken], [], [])[0]
         if woken in ready:
             os.read(woken, 1024)
             _reap(statuses)
-        if control not in ready:
+        if control.fileno() not in ready:
             continue
         told, descriptors, _, _ = socket.recv_fds(control, REQUEST_MAX_BYTES, 4)
         if not told:

@@ -32,7 +32,7 @@ FOLDED_AFTERWARDS = "folded_afterwards"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ArchiveEntry:
     # None is the main thread.
     branch_id: str | None
     # The number of the event it comes from.
@@ -61,17 +61,17 @@ class MovedWork:
     before_n: int
 
 
-def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str]) -> list[Entry]:
+def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str]) -> list[ArchiveEntry]:
     """The archive entries of events that were decided on in state `before`. `texts` of operations are by their `n`."""
-    made: list[Entry] = []
+    made: list[ArchiveEntry] = []
     discarded: list[str] = []
     for event in events:
         match event:
             case BranchCreated():
-                made.append(Entry(event.branch_id, event.n, event.at, "prompt", event.prompt, event.tokens))
+                made.append(ArchiveEntry(event.branch_id, event.n, event.at, "prompt", event.prompt, event.tokens))
             case OperationCompleted():
                 made.append(
-                    Entry(
+                    ArchiveEntry(
                         event.branch_id,
                         event.n,
                         event.at,
@@ -94,19 +94,19 @@ def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str])
     return made
 
 
-def _of_fold(before: State, event: BranchFolded) -> list[Entry]:
+def _of_fold(before: State, event: BranchFolded) -> list[ArchiveEntry]:
     parent_id = before.branches[event.branch_id].parent_id
     summary = (event.summary, event.summary_tokens)
     return [
-        Entry(event.branch_id, event.n, event.at, "summary", *summary),
-        Entry(parent_id, event.n, event.at, "child", *summary, child_id=event.branch_id),
+        ArchiveEntry(event.branch_id, event.n, event.at, "summary", *summary),
+        ArchiveEntry(parent_id, event.n, event.at, "child", *summary, child_id=event.branch_id),
     ]
 
 
-def _of_work_folded(before: State, event: WorkFolded) -> list[Entry]:
+def _of_work_folded(before: State, event: WorkFolded) -> list[ArchiveEntry]:
     summary = (event.summary, event.summary_tokens)
     return [
-        Entry(
+        ArchiveEntry(
             event.branch_id,
             event.n,
             event.at,
@@ -117,7 +117,7 @@ def _of_work_folded(before: State, event: WorkFolded) -> list[Entry]:
             child_id=event.parent_id,
             undone_from=event.since,
         ),
-        Entry(
+        ArchiveEntry(
             event.parent_id,
             event.n,
             event.at,
@@ -129,17 +129,19 @@ def _of_work_folded(before: State, event: WorkFolded) -> list[Entry]:
     ]
 
 
-def _of_rollback(before: State, event: SessionRolledBack, discarded: Sequence[str]) -> list[Entry]:
+def _of_rollback(before: State, event: SessionRolledBack, discarded: Sequence[str]) -> list[ArchiveEntry]:
     checkpoint = before.checkpoints[event.branch_id]
     threads: list[str | None] = list(discarded)
     if before.branches[event.branch_id].folded_afterwards_n:
         threads.append(event.branch_id)
     if event.restore_state:
         threads += [None, *(branch.id for branch in checkpoint.path)]
-    return [Entry(thread, event.n, event.at, "rollback", "", undone_from=checkpoint.revision) for thread in threads]
+    return [
+        ArchiveEntry(thread, event.n, event.at, "rollback", "", undone_from=checkpoint.revision) for thread in threads
+    ]
 
 
-def up_to(entries: Iterable[Entry], characters: int | None) -> Iterator[Entry]:
+def up_to(entries: Iterable[ArchiveEntry], characters: int | None) -> Iterator[ArchiveEntry]:
     """Entries until their texts have this many characters together, including the one that reaches it."""
     seen = 0
     for entry in entries:
@@ -149,7 +151,7 @@ def up_to(entries: Iterable[Entry], characters: int | None) -> Iterator[Entry]:
             return
 
 
-def readable(entries: Sequence[Entry], ranges: Sequence[tuple[int, int]]) -> list[Entry]:
+def readable(entries: Sequence[ArchiveEntry], ranges: Sequence[tuple[int, int]]) -> list[ArchiveEntry]:
     """The stored entries of one thread as they are read: undone ones marked, moved ones left out.
 
     `ranges` are the `undone_from` and `n` of all its rollback entries.
@@ -161,14 +163,14 @@ def readable(entries: Sequence[Entry], ranges: Sequence[tuple[int, int]]) -> lis
     ]
 
 
-def moved_work(entry: Entry) -> MovedWork | None:
+def moved_work(entry: ArchiveEntry) -> MovedWork | None:
     """Where the operations of a branch are, if this is the summary of one that was folded afterwards."""
     if entry.kind != "summary" or entry.type != FOLDED_AFTERWARDS:
         return None
     return MovedWork(entry.source, entry.child_id, entry.undone_from or 0, entry.n)
 
 
-def _read(entry: Entry, *, is_undone: bool) -> Entry:
+def _read(entry: ArchiveEntry, *, is_undone: bool) -> ArchiveEntry:
     if entry.kind == "rollback" and (entry.undone_from or 0) >= 0:
         return entry
     if entry.kind == "rollback":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextfold.common.canonical import encode
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.tool_results import Shape, entry_result, expanded
 
 TYPE_CHECKING = False
@@ -31,7 +31,7 @@ class TrajectoryPage:
         """How many more characters can fit at most."""
         return max(1, self._left * CHARACTERS_PER_TOKEN_MAX)
 
-    def take(self, entry: Entry, offset: int) -> int | None:
+    def take(self, entry: ArchiveEntry, offset: int) -> int | None:
         """Take an entry from a character on. None if all the rest of it fitted, otherwise the offset it got to."""
         rest = entry.text[offset:]
         length = self._fitting(entry, rest, offset)
@@ -47,7 +47,7 @@ class TrajectoryPage:
     def result(self, next_cursor: str | None) -> Shape:
         return expanded(self._branch_id, self._entries, self.used, next_cursor)
 
-    def _fitting(self, entry: Entry, rest: str, offset: int) -> int | None:
+    def _fitting(self, entry: ArchiveEntry, rest: str, offset: int) -> int | None:
         """How many characters of the rest there is room for; None if not even its beginning."""
         too_long = min(len(rest), max(0, self._left) * CHARACTERS_PER_TOKEN_MAX) + 1
         fits = 0 if self._has_room(_entry(entry, rest[:1], offset)) else None
@@ -68,5 +68,5 @@ class TrajectoryPage:
         return self._count(encode(entry) + ",")
 
 
-def _entry(entry: Entry, text: str, offset: int) -> Shape:
+def _entry(entry: ArchiveEntry, text: str, offset: int) -> Shape:
     return entry_result(entry, text, is_part=offset + len(text) < len(entry.text) or offset > 0)

@@ -154,7 +154,7 @@ class LogBroken(ValueError):
     """Events that do not follow from one another: a fault of the store, or of ours."""
 
 
-class _Draft(dict[str, Value]):
+class _StateDraft(dict[str, Value]):
     """A mapping that `apply` may change in place. Copying it for every event would make a replay quadratic."""
 
 
@@ -181,9 +181,9 @@ def drafted(state: State) -> State:
     """A copy that `apply` changes in place."""
     return replace(
         state,
-        branches=_Draft(state.branches),
-        checkpoints=_Draft(state.checkpoints),
-        folds_seen=_Draft(state.folds_seen),
+        branches=_StateDraft(state.branches),
+        checkpoints=_StateDraft(state.checkpoints),
+        folds_seen=_StateDraft(state.folds_seen),
     )
 
 
@@ -429,7 +429,7 @@ def _with(state: State, *branches: Branch) -> State:
 
 def _draft_of(items: Mapping[str, Value]) -> dict[str, Value]:
     """The mapping itself within a replay, otherwise a copy: a state that somebody has is never changed."""
-    return items if isinstance(items, _Draft) else dict(items)
+    return items if isinstance(items, _StateDraft) else dict(items)
 
 
 def open_tokens(state: State) -> int:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
 
 # The most summaries that one search returns.
@@ -121,7 +121,7 @@ class Commit:
     events: Sequence[Event]
     operation: Operation | None
     answer: str
-    entries: Sequence[Entry] = ()
+    entries: Sequence[ArchiveEntry] = ()
     summaries: Sequence[Summary] = ()
     retracted: Sequence[str] = ()
 
@@ -154,7 +154,7 @@ class WatchedEvent:
 class Trajectory:
     """Entries of a branch, and the rollbacks of the whole branch as (undone from, at)."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[ArchiveEntry]
     rollbacks: Sequence[tuple[int, int]]
 
 

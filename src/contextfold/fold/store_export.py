@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, cast
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
 from contextfold.errors import ExportAltered, ExportInvalid, ExportNewer, ExportTruncated
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, EventUnknown, from_members, members
 from contextfold.fold.store import LeftOutDecision, LeftOutResult, SessionKey, Summary
 
@@ -22,7 +22,7 @@ VERSION: Final = 1
 KINDS: Final = ("session", "event", "receipt", "summary", "entry", "left_out")
 
 _KEY: Final = tuple(field.name for field in fields(SessionKey))
-_ENTRY: Final = tuple(field.name for field in fields(Entry) if field.name != "undone")
+_ENTRY: Final = tuple(field.name for field in fields(ArchiveEntry) if field.name != "undone")
 # A summary's session is the one it follows.
 _SUMMARY: Final = tuple(name for name in Summary.__slots__ if name not in ("project_hash", "session_id"))
 
@@ -61,7 +61,7 @@ class ExportedLeftOut:
     result: LeftOutResult
 
 
-ExportRecord = ExportedSession | Event | ExportedReceipt | Summary | Entry | ExportedLeftOut
+ExportRecord = ExportedSession | Event | ExportedReceipt | Summary | ArchiveEntry | ExportedLeftOut
 
 
 class PortableStore(Protocol):
@@ -74,7 +74,7 @@ class PortableStore(Protocol):
         """Store these records and compare. Raises TargetNotEmpty, or ImportDiffers if the comparison fails."""
 
 
-def entry_order(entry: Entry) -> tuple[int, bool, str]:
+def entry_order(entry: ArchiveEntry) -> tuple[int, bool, str]:
     """The order of a session's entries: by event, the main thread first, then by branch."""
     return entry.n, entry.branch_id is not None, entry.branch_id or ""
 
@@ -87,7 +87,7 @@ def kind_of(record: ExportRecord) -> str:
             return "receipt"
         case Summary():
             return "summary"
-        case Entry():
+        case ArchiveEntry():
             return "entry"
         case ExportedLeftOut():
             return "left_out"
@@ -104,7 +104,7 @@ def encode_record(record: ExportRecord) -> bytes:
             value = asdict(record)
         case Summary():
             value = {name: getattr(record, name) for name in _SUMMARY}
-        case Entry():
+        case ArchiveEntry():
             value = {name: getattr(record, name) for name in _ENTRY}
         case ExportedLeftOut():
             value = {"owner": record.owner, "conversation": record.conversation}
@@ -217,7 +217,7 @@ def _record(number: int, kind: str, value: dict[str, Any], session: ExportedSess
         if kind == "summary":
             return Summary(project_hash=session.key.project_hash, session_id=session.session_id, **value)
         if kind == "entry":
-            return Entry(**value)
+            return ArchiveEntry(**value)
         return from_members(value)
     except (KeyError, TypeError, AttributeError, EventUnknown) as problem:
         raise ExportAltered(f"line {number} of the export file cannot be read: {problem}") from problem

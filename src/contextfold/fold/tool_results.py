@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from contextfold.common.canonical import Encodable
 from contextfold.fold.accounting import Health, folded_tokens, percent, share, total_tokens
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchDiscarded, BranchFolded, Event, OperationCompleted, WorkFolded
 from contextfold.fold.session import Branch, State
 
@@ -114,7 +114,7 @@ def expanded(branch_id: str, entries: Sequence[Shape], tokens: int, next_cursor:
     return {"branch_id": branch_id, "entries": entries, "tokens": tokens, "next_cursor": next_cursor}
 
 
-def entry_result(entry: Entry, text: str, *, is_part: bool) -> Shape:
+def entry_result(entry: ArchiveEntry, text: str, *, is_part: bool) -> Shape:
     """An entry of a trajectory; what does not apply to it is left out."""
     result: dict[str, Encodable] = {"n": entry.n, "at": entry.at, "kind": entry.kind}
     if entry.kind == "operation":

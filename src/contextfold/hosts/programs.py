@@ -24,7 +24,7 @@ _BARE_WORD = r"[\w@%+=:,./-]+"
 _QUOTED_WORD = r"'[^']*'(?:\"'\"'[^']*')*"
 
 
-class HookEvent(Record):
+class HookTrigger(Record):
     """An event of a host that a hook is called for: by an HTTP request, or by a command where the host makes none."""
 
     name: str
@@ -39,7 +39,7 @@ class HookFile(Record):
     the number that the file must name, if any. `is_shared`: a team commits the project's file.
     """
 
-    events: tuple[HookEvent, ...]
+    events: tuple[HookTrigger, ...]
     project_file: str
     user_file: str = ""
     has_comments: bool = False
@@ -94,15 +94,15 @@ HOSTS = {
             hooks=HookFile(
                 (
                     # Claude Code makes no HTTP request for this event.
-                    HookEvent("SessionStart"),
-                    HookEvent("UserPromptSubmit", by_http=True),
-                    HookEvent("PostToolUse", "*", by_http=True),
-                    HookEvent("PostToolUseFailure", "*", by_http=True),
+                    HookTrigger("SessionStart"),
+                    HookTrigger("UserPromptSubmit", by_http=True),
+                    HookTrigger("PostToolUse", "*", by_http=True),
+                    HookTrigger("PostToolUseFailure", "*", by_http=True),
                     # The only event that reports calls which never ran.
-                    HookEvent("PostToolBatch", by_http=True),
-                    HookEvent("PreCompact", by_http=True),
-                    HookEvent("PostCompact", by_http=True),
-                    HookEvent("Stop", by_http=True),
+                    HookTrigger("PostToolBatch", by_http=True),
+                    HookTrigger("PreCompact", by_http=True),
+                    HookTrigger("PostCompact", by_http=True),
+                    HookTrigger("Stop", by_http=True),
                 ),
                 ".claude/settings.local.json",
                 ".claude/settings.json",
@@ -135,7 +135,7 @@ HOSTS = {
             hooks=HookFile(
                 tuple(
                     map(
-                        HookEvent,
+                        HookTrigger,
                         (
                             "sessionStart",
                             "postToolUse",
@@ -166,7 +166,7 @@ HOSTS = {
             variable="${env:NAME}",
             folder="${workspaceFolder}/",
             hooks=HookFile(
-                tuple(map(HookEvent, ("SessionStart", "PostToolUse", "PreCompact", "Stop"))),
+                tuple(map(HookTrigger, ("SessionStart", "PostToolUse", "PreCompact", "Stop"))),
                 ".github/hooks/contextfold.json",
                 has_comments=True,
             ),
@@ -328,7 +328,7 @@ def _hooks(host: Host) -> HookFile:
     return host.hooks
 
 
-def _element(host: Host, event: HookEvent, daemon: Daemon) -> Writable:
+def _element(host: Host, event: HookTrigger, daemon: Daemon) -> Writable:
     handler = _request(host, daemon) if event.by_http else _command(host, daemon)
     if not _hooks(host).is_grouped:
         return handler

@@ -30,8 +30,8 @@ from contextfold.resolve.manifest import (
     DOCUMENTS_FOLDER,
     INDEX_FILE,
     MANIFEST_FILE,
-    Entry,
     Manifest,
+    ManifestEntry,
     decode_index,
     decode_manifest,
 )
@@ -58,7 +58,7 @@ class Checked(Record):
     """A cache without fault, ready to be ranked."""
 
     measures: Measures
-    entry: Callable[[int], Entry]
+    entry: Callable[[int], ManifestEntry]
 
 
 class CacheFolder:
@@ -114,14 +114,14 @@ class CacheFolder:
             "and `context build --force` makes the cache anew"
         )
 
-    def read_document(self, entry: Entry) -> Document:
+    def read_document(self, entry: ManifestEntry) -> Document:
         """A document that was checked; checked once more, because it may have changed since."""
         found = self.document_or_fault(entry)
         if isinstance(found, Fault):
             raise self.invalid(found)
         return found
 
-    def document_or_fault(self, entry: Entry) -> Document | Fault:
+    def document_or_fault(self, entry: ManifestEntry) -> Document | Fault:
         if not self._stays_inside(entry.file):
             return Fault(MANIFEST_FILE, f"the file of {entry.id} leaves the cache: {entry.file}")
         raw = self.read_or_fault(entry.file)
@@ -183,7 +183,7 @@ class CacheFolder:
         except OSError as problem:
             raise storage_failed("cannot list", self.path, problem) from problem
 
-    def size_of(self, entries: Sequence[Entry]) -> int:
+    def size_of(self, entries: Sequence[ManifestEntry]) -> int:
         """The bytes of those document files that exist."""
         files = [entry.file.encode() for entry in entries if self._stays_inside(entry.file)]
         return sum(regular_size(self._prefix + file) for file in files)
@@ -233,7 +233,7 @@ class Examination:
         self.manifest: Manifest | None = None
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[ManifestEntry, ...]:
         return self.manifest.entries if self.manifest else ()
 
     def faults(self) -> Iterator[Fault]:
@@ -286,7 +286,7 @@ class Examination:
                 self._on_document(found)
         self._progress(len(manifest.entries), len(manifest.entries))
 
-    def _to_be_read(self, entries: Sequence[Entry]) -> Sequence[int]:
+    def _to_be_read(self, entries: Sequence[ManifestEntry]) -> Sequence[int]:
         if self._pack is None:
             return range(len(entries))
         if not self._pack.describes(entries):

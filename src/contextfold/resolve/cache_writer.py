@@ -28,9 +28,9 @@ from contextfold.resolve.manifest import (
     DOCUMENTS_FOLDER,
     INDEX_FILE,
     MANIFEST_FILE,
-    Entry,
     FileNames,
     Manifest,
+    ManifestEntry,
     make_manifest,
 )
 from contextfold.resolve.rebuild.previous import SOURCES_FILE, PreviousCache, SourceRecords
@@ -69,9 +69,11 @@ class CacheWriter:
         self._previous = previous
         self._build_options = build_options
         self._files = [HIDING_FILE] if hidden else []  # that were written so far
-        self.entries: list[Entry] = []
+        self.entries: list[ManifestEntry] = []
         self._renamed: dict[str, str] = {}  # id -> path, where they differ
-        self._to_link: dict[str, Entry] = {}  # by file: documents that the cache before has in a file of this name
+        self._to_link: dict[
+            str, ManifestEntry
+        ] = {}  # by file: documents that the cache before has in a file of this name
         self._postings = packs.PostingsBuilder()
         self._tokens: array[int] = array("Q")
         self._total_words: array[int] = array("Q")
@@ -99,7 +101,7 @@ class CacheWriter:
                     progress(number, total)
                     if document is None:
                         continue
-                    entry = Entry(document.id, document.version, names.next_for(document.version))
+                    entry = ManifestEntry(document.id, document.version, names.next_for(document.version))
                     self.entries.append(entry)
                     if document.source != document.id:
                         self._renamed[document.id] = document.source
@@ -139,7 +141,7 @@ class CacheWriter:
             and previous.is_untouched()
         )
 
-    def _note(self, entry: Entry, content: bytes) -> Iterator[bytes]:
+    def _note(self, entry: ManifestEntry, content: bytes) -> Iterator[bytes]:
         """Keep what the pack will say of a document; gives the postings that are ready to be written."""
         counts = count_words(content)
         self._tokens.append(tokens_of(len(content)))
@@ -188,7 +190,7 @@ class CacheWriter:
             raise _changed_meanwhile(self._path(entry.file))
         return document.content
 
-    def _document_before(self, entry: Entry) -> Document:
+    def _document_before(self, entry: ManifestEntry) -> Document:
         assert self._previous is not None
         document = self._previous.document(entry)
         if document is None:
@@ -315,5 +317,5 @@ def _changed_meanwhile(path: bytes) -> StorageFailed:
     return StorageFailed(f"{shown(path)} changed while the cache was built; run the build again")
 
 
-def _digest(entry: Entry) -> bytes:
+def _digest(entry: ManifestEntry) -> bytes:
     return bytes.fromhex(entry.version.removeprefix(HASH_PREFIX))

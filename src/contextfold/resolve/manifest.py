@@ -24,7 +24,7 @@ FEBRUARY = 2
 _MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
-class Entry(Record):
+class ManifestEntry(Record):
     id: str
     version: str
     file: str  # relative to the cache
@@ -40,7 +40,7 @@ class Manifest(Record):
     build_config: Mapping[str, object]
     created_at: str
     document_count: int
-    entries: tuple[Entry, ...]  # by id
+    entries: tuple[ManifestEntry, ...]  # by id
     # The options that chose the documents, where they are not the first version's. Nothing is checked against it.
     build_options: Mapping[str, Encodable] | None = None
 
@@ -73,13 +73,13 @@ class Manifest(Record):
 
 
 def make_manifest(
-    entries: Iterable[Entry], created_at: str, build_options: Mapping[str, Encodable] | None = None
+    entries: Iterable[ManifestEntry], created_at: str, build_options: Mapping[str, Encodable] | None = None
 ) -> Manifest:
     by_id = tuple(entries)
     return Manifest(cache_version_of(by_id), BUILD_CONFIG, created_at, len(by_id), by_id, build_options)
 
 
-def cache_version_of(entries: Iterable[Entry]) -> str:
+def cache_version_of(entries: Iterable[ManifestEntry]) -> str:
     """The hash of the build configuration and every id:version, in order."""
     digest = hashlib.sha256(encode(BUILD_CONFIG).encode())
     for entry in entries:
@@ -98,7 +98,7 @@ def decode_manifest(raw: bytes) -> Manifest:
     created_at = str(members["created_at"])
     if not is_rfc_3339(created_at):
         raise Malformed("the manifest has a created_at that is not an RFC 3339 time")
-    entries = [Entry(**_strings(fields(item, _ENTRY_FIELDS, "a manifest entry"))) for item in documents]
+    entries = [ManifestEntry(**_strings(fields(item, _ENTRY_FIELDS, "a manifest entry"))) for item in documents]
     entries.sort(key=lambda entry: entry.sort_key)
     known_config = {name: config[name] for name in BUILD_CONFIG}
     options = members.get("build_options")

@@ -25,7 +25,7 @@ from operator import or_
 
 from contextfold.common.canonical import HASH_PREFIX, Malformed, decode, encode
 from contextfold.common.record import Record
-from contextfold.resolve.manifest import DOCUMENTS_FOLDER, INDEX_FILE, MANIFEST_FILE, Entry
+from contextfold.resolve.manifest import DOCUMENTS_FOLDER, INDEX_FILE, MANIFEST_FILE, ManifestEntry
 from contextfold.resolve.scoring import Measures
 
 PACK_FOLDER = "pack"
@@ -233,11 +233,11 @@ class Pack(Record):
             and len(self.blocks) == len(self.first_terms)
         )
 
-    def entry(self, number: int) -> Entry:
+    def entry(self, number: int) -> ManifestEntry:
         digest = self.versions[DIGEST_BYTES * number : DIGEST_BYTES * (number + 1)]
-        return Entry(self.ids[number].decode(), HASH_PREFIX + digest.hex(), self.files[number].decode())
+        return ManifestEntry(self.ids[number].decode(), HASH_PREFIX + digest.hex(), self.files[number].decode())
 
-    def describes(self, entries: Sequence[Entry]) -> bool:
+    def describes(self, entries: Sequence[ManifestEntry]) -> bool:
         """Whether this pack was made of these very documents."""
         return len(entries) == len(self.ids) and all(
             self.entry(number) == entry for number, entry in enumerate(entries)

@@ -61,7 +61,7 @@ class Survey(Record):
 
 def survey(sources: bytes, rules: DocumentRules = PLAIN_MARKDOWN, *, cache: bytes | None = None) -> Survey:
     """Every document below the folder. The cache itself is none, wherever it is."""
-    walk = _Walk(sources, rules, cache)
+    walk = _SourceWalk(sources, rules, cache)
     found = sorted(walk.documents(), key=lambda source: (source.id.encode(), source.source.encode()))
     for earlier, later in pairwise(found):
         if earlier.id == later.id:
@@ -101,7 +101,7 @@ class _Folder(Record):
     ignored: tuple[_Ignored, ...]  # by which .gitignore files, the nearest first
 
 
-class _Walk:
+class _SourceWalk:
     """One walk over all folders."""
 
     def __init__(self, sources: bytes, rules: DocumentRules, cache: bytes | None) -> None:

@@ -82,7 +82,7 @@ class Scrubbed(Record):
     rules: tuple[str, ...]
 
 
-class _Finding(Record):
+class _SecretMatch(Record):
     """A secret in the bytes; `rank` is the index of its rule."""
 
     start: int
@@ -165,7 +165,7 @@ class Scrubber:
         pieces.append(raw[done:])
         return REDACTION_BYTE.join(pieces), markers
 
-    def _findings(self, folded: bytes, ranks: Sequence[int], copied: dict[bytes, int]) -> list[_Finding]:
+    def _findings(self, folded: bytes, ranks: Sequence[int], copied: dict[bytes, int]) -> list[_SecretMatch]:
         """The secrets that one pass finds, merged where they overlap or touch; `copied` gets the new values."""
         found = list(self._found_by_rules(folded, ranks))
         for start, end, rank in found:
@@ -174,7 +174,7 @@ class Scrubber:
             found += _copies(folded, copied)
         return _merged(found)
 
-    def _found_by_rules(self, folded: bytes, ranks: Sequence[int]) -> Iterator[_Finding]:
+    def _found_by_rules(self, folded: bytes, ranks: Sequence[int]) -> Iterator[_SecretMatch]:
         near = [rank for rank in ranks if self._rules[rank].near]
         far = [rank for rank in ranks if not self._rules[rank].near]
         yield from self._found_in(folded, far, near)
@@ -184,7 +184,7 @@ class Scrubber:
             for finding in self._found_in(meant.text, far, near):
                 yield from meant.original(finding)
 
-    def _found_in(self, folded: bytes, far: Sequence[int], near: Sequence[int]) -> Iterator[_Finding]:
+    def _found_in(self, folded: bytes, far: Sequence[int], near: Sequence[int]) -> Iterator[_SecretMatch]:
         for rank in far:
             yield from self._found_by(rank, folded)
         lines = _parts(folded, [match.span() for match in self._near_lines.finditer(folded)]) if near else None
@@ -193,7 +193,7 @@ class Scrubber:
                 for finding in self._found_by(rank, lines.text):
                     yield from lines.original(finding)
 
-    def _found_by(self, rank: int, folded: bytes) -> Iterator[_Finding]:
+    def _found_by(self, rank: int, folded: bytes) -> Iterator[_SecretMatch]:
         rule, search, groups = self._rules[rank], self._patterns[rank].search, self._groups[rank]
         name_group = self._name_groups[rank]
         verdicts: dict[tuple[bytes, bytes], bool] = {}
@@ -266,7 +266,9 @@ class Scrubber:
             for form in _forms(value):
                 copied.setdefault(form, rank)
 
-    def _replaced(self, folded: bytes, markers: list[_Marker], findings: list[_Finding]) -> tuple[bytes, list[_Marker]]:
+    def _replaced(
+        self, folded: bytes, markers: list[_Marker], findings: list[_SecretMatch]
+    ) -> tuple[bytes, list[_Marker]]:
         """The text with one byte for each finding, and the redactions of all such bytes in their order."""
         pieces: list[bytes] = []
         kept: list[_Marker] = []
@@ -300,13 +302,13 @@ class _Parts(Record):
     starts: tuple[int, ...]
     origins: tuple[int, ...]
 
-    def original(self, finding: _Finding) -> Iterator[_Finding]:
+    def original(self, finding: _SecretMatch) -> Iterator[_SecretMatch]:
         """The same finding in the original text, unless it spans two parts."""
         start, end, rank = finding
         part = bisect_right(self.starts, start) - 1
         if part + 1 == len(self.starts) or end <= self.starts[part + 1]:
             moved = self.origins[part] - self.starts[part]
-            yield _Finding(start + moved, end + moved, rank)
+            yield _SecretMatch(start + moved, end + moved, rank)
 
 
 def _parts(text: bytes, spans: Sequence[tuple[int, int]]) -> _Parts | None:
@@ -373,7 +375,7 @@ def _forms(value: bytes) -> Iterator[bytes]:
             yield whole.translate(bytes.maketrans(b"+/", b"-_"))
 
 
-def _copies(folded: bytes, copied: dict[bytes, int]) -> Iterator[_Finding]:
+def _copies(folded: bytes, copied: dict[bytes, int]) -> Iterator[_SecretMatch]:
     """Every occurrence of the values. Overlapping occurrences give the longest that begins first."""
     if not copied:
         return
@@ -398,13 +400,13 @@ def _quoted(literal: bytes) -> bytes:
     return b"".join(b"%c" % byte if byte in _ALPHANUMERIC else b"\\x%02x" % byte for byte in literal)
 
 
-def _merged(found: Iterable[_Finding]) -> list[_Finding]:
+def _merged(found: Iterable[_SecretMatch]) -> list[_SecretMatch]:
     """The findings in order. Those that overlap or touch become one, named by the earliest of their rules."""
-    merged: list[_Finding] = []
+    merged: list[_SecretMatch] = []
     for finding in sorted(found):
         last = merged[-1] if merged else None
         if last is not None and finding.start <= last.end:
-            merged[-1] = _Finding(last.start, max(last.end, finding.end), min(last.rank, finding.rank))
+            merged[-1] = _SecretMatch(last.start, max(last.end, finding.end), min(last.rank, finding.rank))
         else:
             merged.append(finding)
     return merged
@@ -465,10 +467,10 @@ def _loose_end(folded: bytes, start: int, end: int) -> int:
     return int(gap.start()) if gap else end
 
 
-def _whole_characters(folded: bytes, start: int, end: int, rank: int) -> _Finding:
+def _whole_characters(folded: bytes, start: int, end: int, rank: int) -> _SecretMatch:
     """The span, widened where it cuts through a character. Bounded, as a character has at most four bytes."""
     while start > 0 and folded[start] in CONTINUATION_BYTES:
         start -= 1
     while end < len(folded) and folded[end] in CONTINUATION_BYTES:
         end += 1
-    return _Finding(start, end, rank)
+    return _SecretMatch(start, end, rank)

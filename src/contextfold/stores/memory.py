@@ -13,7 +13,7 @@ from hashlib import sha256
 from operator import attrgetter
 
 from contextfold.errors import ArgumentInvalid, ImportDiffers, StoreUnavailable, TargetNotEmpty
-from contextfold.fold.archive import Entry, up_to
+from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.events import Event, SessionExpired
 from contextfold.fold.store import (
     SEARCH_MOST,
@@ -51,7 +51,7 @@ class _MemorySession:
     figures: str = ""
     revision: int = 0
     receipts: dict[str, CommitReceipt] = field(default_factory=dict)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ArchiveEntry] = field(default_factory=list)
     summaries: dict[str, tuple[int, Summary]] = field(default_factory=dict)
 
 
@@ -335,7 +335,7 @@ class MemoryStore:
                 session.receipts[record.operation] = CommitReceipt(record.fingerprint, record.answer)
             case Summary():
                 self._add_summary(session, record)
-            case Entry():
+            case ArchiveEntry():
                 session.entries.append(record)
             case _:
                 self._append(session, [record])

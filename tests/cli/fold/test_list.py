@@ -47,7 +47,8 @@ def listed(call: Call, store: Path, *argv: str) -> list[str]:
 
 
 def test_a_pipe_gets_a_line_for_each_branch_as_deep_as_it_lies(call: Call, store: Path) -> None:
-    main, *rows = listed(call, store)
+    header, main, *rows = listed(call, store)
+    assert header.split() == ["id", "status", "tokens", "saved", "description"]
     assert main.split() == ["main", "-", "1524", "0", "main", "thread"]
     assert [row[0:3] for row in rows] == ["br_"] * 6
     assert [row.split()[1:] for row in rows] == [
@@ -100,7 +101,7 @@ def test_of_very_many_branches_the_last_are_shown_and_the_others_counted(call: C
     for number in range(5):
         agent.branch(f"Step {number}")
         agent.fold("done")
-    first, main, *rows = listed(call, path, "--limit", "2")
+    first, _header, main, *rows = listed(call, path, "--limit", "2")
     assert first == "3 earlier branches are left out; --limit N shows more"
     assert main.startswith("main")
     assert [row.rsplit("  ", 1)[1].strip() for row in rows] == ["Step 3", "Step 4"]
@@ -120,14 +121,16 @@ def test_a_limit_that_is_none_is_named(call: Call, store: Path, limit: str) -> N
 
 def test_a_session_without_branches_has_a_main_thread(call: Call, tmp_path: Path) -> None:
     Agent(tmp_path / "state.db").record("Read", tokens=7)
-    assert listed(call, tmp_path / "state.db") == ["main  -  7  0  main thread"]
+    _header, main = listed(call, tmp_path / "state.db")
+    assert main.split() == ["main", "-", "7", "0", "main", "thread"]
     assert "main thread" in on_terminal("fold", "list", "--project", PROJECT, "--store", tmp_path / "state.db")
 
 
 def test_without_a_session_there_is_nothing_to_draw(call: Call, store: Path) -> None:
     argv = ("fold", "list", "--project", "/nowhere", "--store", store)
-    assert call(*argv) == (0, b"", "")
-    assert "no session for /nowhere" in on_terminal(*argv)
+    ran = call(*argv)
+    assert (ran.code, ran.out) == (8, b"")
+    assert "no session for /nowhere" in ran.err
     told = json.loads(call(*argv, "--json").out)
     assert (told["session"]["session_id"], told["branches"]) == (None, [])
 

@@ -111,7 +111,7 @@ def test_a_beginning_of_an_id_is_enough_if_it_is_the_only_one(call: Call, filled
     for given in ("br_", "br"):
         ran = shown(call, filled, given)
         assert (ran.code, ran.out) == (1 if given == "br_" else 8, b"")
-    assert "begins several ids" in shown(call, filled, "br_").err
+    assert "is the prefix of several ids" in shown(call, filled, "br_").err
 
 
 @pytest.mark.parametrize("given", ["br_none", "nothing", "br_\x1b[31m", "%", "'"])
@@ -177,3 +177,12 @@ def test_a_reader_that_leaves_early_has_what_it_wanted(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines()[-1] == "0"
     assert done.stderr == ""
+
+
+def test_a_whole_id_is_found_from_any_folder(
+    call: Call, filled: Filled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wanted = filled.branches["Find"]
+    ran = call("fold", "show", wanted, "--store", filled.store, "--json")
+    assert json.loads(ran.out)["branch_id"] == wanted

@@ -41,8 +41,10 @@ def _part_fault(role: str, part: Any) -> str:
     (kind,) = kinds
     if (kind in OF_MODEL and role != "model") or (kind == "functionResponse" and role != "user"):
         return f"{kind} in a content of role {role}"
-    if kind in ("functionCall", "functionResponse") and not part[kind].get("name"):
-        return f"{kind} without a name"
+    if kind in ("functionCall", "functionResponse"):
+        about = part[kind] if isinstance(part[kind], dict) else {}
+        if not about.get("name") or not all(isinstance(about.get(name, ""), str) for name in ("name", "id")):
+            return f"{kind} without a name"
     if kind == "functionResponse" and not isinstance(part[kind].get("response"), dict):
         return "a response that is no object"
     return "text is no text" if kind == "text" and not isinstance(part["text"], str) else ""

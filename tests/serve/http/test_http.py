@@ -163,6 +163,20 @@ class TestSessionNames:
             plain.close()
             named.close()
 
+    def test_a_name_may_end_in_a_character_whose_last_byte_is_white_space_in_latin_1(
+        self, daemon: Daemon, project: str
+    ) -> None:
+        for name in ("là", "Å"):
+            agent = HttpAgent(daemon.port, MODERN, x_context_session=name.encode().decode("latin-1"))
+            by_header = agent.call("context_record", project_path=project, type="t", tokens=1)
+            agent.close()
+            plain = HttpAgent(daemon.port, MODERN)
+            by_meta = plain.call(
+                "context_record", {"contextfold/session": name}, project_path=project, type="t", tokens=1
+            )
+            plain.close()
+            assert by_header["session_id"] == by_meta["session_id"]
+
     def test_a_name_that_is_no_text_is_refused(self, agent: HttpAgent, project: str) -> None:
         for name in (5, "", "x" * 201, "a\x00b"):
             with pytest.raises(Refused) as problem:

@@ -279,7 +279,7 @@ def test_where_too_much_is_looked_into_at_once_a_request_passes_as_it_came(
 
 def test_no_owner_takes_all_the_room_for_looking(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passing, "FOLDED_OWNER_MAX_BYTES", len(HELLO))
-    folding = passing.Folding(place.metrics)
+    folding = place.proxy._folding
     mine, more, others = (passing.Held(folding, owner) for owner in ("alice", "alice", "bob"))
     assert (mine.take(len(HELLO)), more.take(1), others.take(len(HELLO))) == (True, False, True)
     mine.release()
@@ -287,7 +287,6 @@ def test_no_owner_takes_all_the_room_for_looking(place: Place, monkeypatch: pyte
     more.release()
     others.release()
     assert (folding.held_bytes, folding.held_of) == (0, {})
-    folding.close()
 
 
 def test_the_room_for_looking_is_given_back_however_a_request_ends(

@@ -73,23 +73,25 @@ class TestPaths:
         assert place.upstream.asked.empty()
 
     @covers("proxy.md#routes")
-    def test_what_is_folded_is_exactly_three_posts(self, place: Place) -> None:
+    def test_what_is_folded_is_what_the_page_says(self, place: Place) -> None:
         for path in (
             MESSAGES,
             f"{MESSAGES}?beta=true",
             "/proxy/openai/v1/chat/completions",
             "/proxy/openai/v1/responses",
+            f"{MESSAGES}/count_tokens",
         ):
             assert json.loads(place.post(path=path).headers["x-context-fold"]).keys() == {
                 "tokens_before",
                 "tokens_after",
                 "turns_dropped",
+                "results_left_out",
                 "first_changed",
                 "reason",
             }
         for path in (
             f"{MESSAGES}/",
-            f"{MESSAGES}/count_tokens",
+            f"{MESSAGES}/count_tokens/x",
             "/proxy/anthropic/v1/mess%61ges",
             "/proxy/openai/v1/x",
         ):

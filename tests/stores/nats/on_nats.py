@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import (
     BranchCreated,
     BranchFolded,
@@ -76,7 +76,7 @@ def branching(key: SessionKey, session_id: str = "sess_1") -> list[Commit]:
         [BranchFolded(4, NOON, "br_1", "Found it", 2, 14, 0, forced=False)],
         [OperationCompleted(5, NOON, None, "tool", 3, "hook", failed=True, redactions=1)],
     ]
-    texts = [Entry("br_1", 2, NOON, "prompt", "Look into it."), Entry("br_1", 3, NOON, "operation", "ls")]
+    texts = [ArchiveEntry("br_1", 2, NOON, "prompt", "Look into it."), ArchiveEntry("br_1", 3, NOON, "operation", "ls")]
     summary = summary_of(key, "br_1", "Found it", session_id=session_id)
     return [
         Commit(key, session_id, 0, events[0], None, "", texts[:1]),

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from contextfold.errors import StoreInvalid
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchCreated, BranchFolded, Event, OperationCompleted, SessionStarted
 from contextfold.fold.session import EMPTY, replay
 from contextfold.fold.store import CommitReceipt, Summary
@@ -22,7 +22,7 @@ AT = "2026-01-01T12:00:00Z"
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 numbers = st.integers(0, 1 << 53)
 entries = st.builds(
-    Entry,
+    ArchiveEntry,
     st.none() | texts,
     numbers,
     texts,
@@ -80,7 +80,7 @@ def test_texts_that_lie_elsewhere_are_named_and_not_repeated(record: CommitRecor
 
 
 @given(st.lists(entries, max_size=3), summaries)
-def test_the_archive_comes_back_as_it_was(made: list[Entry], summary: Summary) -> None:
+def test_the_archive_comes_back_as_it_was(made: list[ArchiveEntry], summary: Summary) -> None:
     assert records.archived_from(records.archived(made)).entries == made
     assert records.summary_from(records.encode_summary(summary)) == summary
     assert records.summary_from(records.RETRACTED) is None

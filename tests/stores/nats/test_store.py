@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import (
     BranchCreated,
     SessionExpired,
@@ -181,7 +181,7 @@ def test_a_commit_larger_than_a_message_is_kept_whole(on_nats: OnNats) -> None:
         created = BranchCreated(2, NOON, "br_1", None, "Look", prompt, 4, 0)
         started = SessionStarted(1, NOON, "sess_1", "/work/project", None)
         await store.commit(
-            Commit(KEY, "sess_1", 0, [started, created], None, "", [Entry("br_1", 2, NOON, "prompt", prompt)])
+            Commit(KEY, "sess_1", 0, [started, created], None, "", [ArchiveEntry("br_1", 2, NOON, "prompt", prompt)])
         )
         other = NatsStore(place)
         log = await other.load(KEY)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from contextfold.errors import StoreUnavailable
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.store import StaleRevision
 from contextfold.stores.nats.connection import NatsOptions
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage
@@ -152,11 +152,13 @@ def test_a_commit_that_is_too_late_takes_nothing_with_it(on_nats: OnNats) -> Non
 
     async def act(place: NatsOptions) -> None:
         one, other = NatsStore(place), NatsStore(place)
-        await one.commit(commit_of(KEY, entries=[Entry("br_1", 1, NOON, "operation", long)]))
+        await one.commit(commit_of(KEY, entries=[ArchiveEntry("br_1", 1, NOON, "operation", long)]))
         await other.load(KEY)
         await one.expire(NEXT_DAY, NEXT_DAY)
         for revision, session_id in ((1, "sess_1"), (2, "sess_2")):
-            late = commit_of(KEY, revision, session_id=session_id, entries=[Entry("br_1", 2, NOON, "operation", long)])
+            late = commit_of(
+                KEY, revision, session_id=session_id, entries=[ArchiveEntry("br_1", 2, NOON, "operation", long)]
+            )
             with pytest.raises(StaleRevision):
                 await other.commit(late)
         found = await other.trajectory("local", "p1", "br_1", limit=10)

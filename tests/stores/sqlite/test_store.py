@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from contextfold.errors import StoreUnavailable
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite import statements as sqlite_rows
 from contextfold.stores.sqlite.store import SqliteStore
@@ -118,7 +118,7 @@ async def _fill_up(store: SqliteStore, text: str) -> int:
     """Commit until the store says that it cannot; how often it could."""
     for revision in range(1, 100):
         try:
-            entry = Entry("br_1", revision + 1, NOON, "operation", text)
+            entry = ArchiveEntry("br_1", revision + 1, NOON, "operation", text)
             await store.commit(commit_of(KEY, revision, entries=[entry]))
         except StoreUnavailable:
             return revision - 1
@@ -162,7 +162,7 @@ def test_a_disk_without_room_for_an_ordinary_commit_is_noticed_before_one_fails(
         try:
             with pytest.raises(StoreUnavailable):
                 await store.check()
-            entry = Entry("br_1", 2, NOON, "operation", "x" * 2 * ROOM_BYTES)
+            entry = ArchiveEntry("br_1", 2, NOON, "operation", "x" * 2 * ROOM_BYTES)
             with pytest.raises(StoreUnavailable):
                 await store.commit(commit_of(KEY, 1, entries=[entry]))
         finally:
@@ -176,7 +176,9 @@ def test_a_disk_without_room_for_an_ordinary_commit_is_noticed_before_one_fails(
 def test_a_commit_that_breaks_fails_alone(path: Path) -> None:
     async def act(store: SqliteStore) -> None:
         good = [store.commit(commit_of(key_of(f"p{number}"))) for number in range(20)]
-        half = Entry("br_1", 1, NOON, "operation", "half of a pair: \ud800")  # breaks after other rows are written
+        half = ArchiveEntry(
+            "br_1", 1, NOON, "operation", "half of a pair: \ud800"
+        )  # breaks after other rows are written
         bad = [store.commit(commit_of(key_of(f"bad {number}"), entries=[half])) for number in range(3)]
         told = await asyncio.gather(*good[:10], *bad, *good[10:], return_exceptions=True)
         assert [type(each) for each in told if isinstance(each, Exception)] == [UnicodeEncodeError] * 3
@@ -249,7 +251,7 @@ def test_too_many_waiting_commits_are_told_so(path: Path, monkeypatch: pytest.Mo
 @covers("store.md#expiry")
 def test_nothing_is_left_of_a_session_whose_time_is_over(path: Path) -> None:
     async def act(store: SqliteStore) -> None:
-        entry = Entry("br_1", 1, NOON, "prompt", "text")
+        entry = ArchiveEntry("br_1", 1, NOON, "prompt", "text")
         await store.commit(commit_of(KEY, entries=[entry], summaries=[summary_of(KEY, "br_1", "outcome")], events=9))
         for moment in ("2026-01-02T12:00:00Z", "2026-01-03T12:00:00Z", "2026-01-04T12:00:00Z"):
             await store.expire(moment, moment)

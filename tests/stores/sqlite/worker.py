@@ -9,7 +9,7 @@ import asyncio
 import sys
 
 from contextfold.errors import StoreUnavailable
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.store import StaleRevision
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import NOON, commit_of, key_of
@@ -23,7 +23,7 @@ async def _work(store: SqliteStore, project: str, task: int, count: int) -> None
         operation_id = f"{project}/{task}/{turn}"
         log = await store.load(key)
         revision = len(log.events) if log else 0
-        entry = Entry(f"br_{task}", revision + 1, NOON, "operation", "x" * 2000)
+        entry = ArchiveEntry(f"br_{task}", revision + 1, NOON, "operation", "x" * 2000)
         session_id = log.session_id if log else f"sess_{task}"
         try:
             await store.commit(

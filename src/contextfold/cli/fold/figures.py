@@ -21,7 +21,7 @@ HEALTH_WORDS = {"none": "✓ good", "medium": "▲ medium", "high": "▲ high"}
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class SessionFigures:
     """What a session comes to."""
 
     total: int
@@ -40,9 +40,9 @@ class Figures:
         return percent(self.total, self.limit)
 
 
-def figures_of(state: State, policy: FoldPolicy) -> Figures:
+def figures_of(state: State, policy: FoldPolicy) -> SessionFigures:
     branches = state.branches.values()
-    return Figures(
+    return SessionFigures(
         total_tokens(state),
         policy.context_limit(state),
         state.main.tokens,
@@ -56,7 +56,7 @@ def figures_of(state: State, policy: FoldPolicy) -> Figures:
     )
 
 
-def status(screen: Screen, state: State, figures: Figures) -> str:
+def status(screen: Screen, state: State, figures: SessionFigures) -> str:
     if not screen.is_terminal:
         return screen.table([Column(), Column()], [[[label], [value]] for label, value in _facts(state, figures)])
     rows: list[Sequence[Line]] = [
@@ -74,7 +74,7 @@ def headline(screen: Screen, state: State, limit: int) -> list[Line]:
     return [where, [used]] if screen.is_narrow else [[*where, "  ", used]]
 
 
-def bar(figures: Figures, width: int) -> list[Part]:
+def bar(figures: SessionFigures, width: int) -> list[Part]:
     """How full the context is: the main thread, then the open branches."""
     filled = min(width, _cells(figures.total, figures.limit, width))
     main = filled - min(filled, _cells(figures.total - figures.main, figures.limit, width))
@@ -100,7 +100,7 @@ def path_parts(state: State) -> list[Part]:
     return parts
 
 
-def _facts(state: State, figures: Figures) -> list[tuple[str, str]]:
+def _facts(state: State, figures: SessionFigures) -> list[tuple[str, str]]:
     health_now = figures.health
     facts = [
         ("project", state.project_path),
@@ -123,7 +123,7 @@ def _facts(state: State, figures: Figures) -> list[tuple[str, str]]:
     return [(label, value) for label, value in facts if value]
 
 
-def _drawn_facts(screen: Screen, state: State, figures: Figures) -> list[tuple[str, Line]]:
+def _drawn_facts(screen: Screen, state: State, figures: SessionFigures) -> list[tuple[str, Line]]:
     figure = screen.figure
     counts = " · ".join(f"{count:,} {word}" for count, word in figures.counts if count)
     failed = (f" · {figures.failed:,} failed", "red") if figures.failed else ""

@@ -21,7 +21,7 @@ from contextfold.cli.terminal import Column, Line, Part, Screen, screen, several
 from contextfold.common.canonical import Encodable
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import BranchNotFound
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.service.archive_reader import ArchivedThread, thread_entries
 from contextfold.fold.service.session_views import branch_view, row_of
 from contextfold.fold.session import State
@@ -71,14 +71,14 @@ def wanted(store: OpenStore, address: SessionAddress, given: str) -> tuple[Sessi
 
 def pages_of(
     store: OpenStore, address: SessionAddress, state: State, branch_id: str | None
-) -> Iterator[Sequence[Entry]]:
+) -> Iterator[Sequence[ArchiveEntry]]:
     thread = ArchivedThread(address.owner, address.project.hash, branch_id, state.session_id or "")
     pages = thread_entries(store.fold.service.store, thread, characters=PAGE_CHARACTERS)
     while (page := store.fold.run(anext(pages, None))) is not None:
         yield page
 
 
-def _json(state: State, branch_id: str | None, entries: Sequence[Entry]) -> Encodable:
+def _json(state: State, branch_id: str | None, entries: Sequence[ArchiveEntry]) -> Encodable:
     is_live = branch_id in state.branches
     return {
         "session_id": state.session_id if is_live or branch_id is None else None,
@@ -133,7 +133,7 @@ def _above(state: State, parent_id: str | None) -> Line:
     return [("in ", "dim"), (" › ".join([MAIN, *names]), "")]
 
 
-def _entry(shown: Screen, entry: Entry, length: int, *, is_full: bool) -> str:
+def _entry(shown: Screen, entry: ArchiveEntry, length: int, *, is_full: bool) -> str:
     lines = text_lines(entry.text)
     kept = lines if is_full else [_excerpt(line) for line in lines[:EXCERPT_LINES]]
     style = "dim" if entry.undone else ""
@@ -143,7 +143,7 @@ def _entry(shown: Screen, entry: Entry, length: int, *, is_full: bool) -> str:
     return shown.lines(_entry_head(shown, entry, length)) + shown.block(*lines_shown, wraps=is_full) + "\n"
 
 
-def _entry_head(shown: Screen, entry: Entry, length: int) -> Line:
+def _entry_head(shown: Screen, entry: ArchiveEntry, length: int) -> Line:
     style = "dim" if entry.undone else "red" if entry.failed else STYLES[entry.kind]
     mark = "✗" if entry.failed else MARKS[entry.kind]
     word = entry.type if entry.kind == "operation" and shown.is_terminal else entry.kind

@@ -11,7 +11,7 @@ import codecs
 import json
 import re
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,12 +25,12 @@ from contextfold.fold.messages.cold_results import (
     remembered_stubs,
     seen_results,
 )
-from contextfold.fold.messages.facts import UNKNOWN
+from contextfold.fold.messages.facts import UNKNOWN, Result
 from contextfold.fold.messages.formats import Format, api_of, binds_thinking
 from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names, names_in
 from contextfold.fold.messages.receipt import Outcome, Plan, Receipt, Span, outcome_of, plan_of, untouched
 from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, LeftOutResult, Remembered
-from contextfold.fold.messages.rewriting import splices_of
+from contextfold.fold.messages.rewriting import Splice, plain_string_span, splices_of
 from contextfold.fold.messages.walk import UNCONFIRMED_TOOL, FoldRange, Walk, first_movable, is_inside
 from contextfold.fold.messages.weight import excess_of
 
@@ -58,7 +58,7 @@ _SIGN = re.compile(r"[ \t\n\r]*+(.)[ \t\n\r]*+")
 _VALUE = re.compile(rb'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"?|[\[{]|[^\s"\[\]{},:]++')
 
 
-class _Unreadable(ValueError):
+class _UnreadableBody(ValueError):
     """A body that passes as it came; the text is the reason."""
 
 
@@ -78,7 +78,7 @@ class BodyProjection:
     _original: bytes = field(repr=False)
     _starts: array[int] = field(repr=False)
     _ends: array[int] = field(repr=False)
-    _reading: _Reading = field(repr=False)
+    _reading: _BodyReader = field(repr=False)
 
     @property
     def changed(self) -> bool:
@@ -104,7 +104,7 @@ def project_body(
 
     `model` is for APIs whose requests do not name it themselves.
     """
-    reading = _Reading(body, format, model, remembered)
+    reading = _BodyReader(body, format, model, remembered)
     sent, outcome = reading.projected()
     return BodyProjection(
         body=sent,
@@ -121,7 +121,7 @@ def project_body(
     )
 
 
-class _Reading:
+class _BodyReader:
     """One body being read: where its messages are, what they weigh, and what the walk made of them."""
 
     def __init__(self, body: bytes, format: Format, model: str, remembered: Remembered) -> None:
@@ -138,6 +138,8 @@ class _Reading:
         self.walk = Walk(self._remembered.outcomes, confirmed)
         self.starts, self.ends, self.weights = array("q"), array("q"), array("q")
         self.stubs: dict[int, dict[int, LeftOutResult]] = {}
+        # By place: for messages whose one result is easily found.
+        self._stub_splices: dict[int, Splice] = {}
 
     @property
     def model(self) -> str:
@@ -202,6 +204,19 @@ class _Reading:
         retention = {"prompt_cache_retention": self.members.get("prompt_cache_retention")}
         return cache_life_s(self.format, retention, default_s)
 
+    def _note_stubs(
+        self, text: str, start: int, end: int, *, results: Sequence[Result], stubs: dict[int, LeftOutResult]
+    ) -> None:
+        """Remember which results of the message become stubs, and where they are if that is easily found."""
+        place = len(self.starts)
+        self.stubs[place] = stubs
+        if len(results) > 1 or self.api.results.is_object or not isinstance(results[0].content, str):
+            return
+        (name,) = self.api.results.path({})
+        span = plain_string_span(text, start, end, results[0].content, name)
+        if span:
+            self._stub_splices[place] = Splice(*span, json.dumps(stubs[0].stub))
+
     def _applied(self, plan: Plan) -> tuple[bytes, array[int]]:
         """The body without what goes, and what each of its messages weighs then."""
         if not plan.cuts and not plan.rewrites:
@@ -212,6 +227,11 @@ class _Reading:
         for first, end in plan.cuts:
             weights[first:end] = array("q", bytes((end - first) * weights.itemsize))
         for place, rewrite in plan.rewrites.items():
+            known = self._stub_splices.get(place)
+            if known and not rewrite.words_of:
+                splices.append((known.start, known.end, known.replacement.encode("ascii")))
+                weights[place] += len(known.replacement) - (known.end - known.start)
+                continue
             begin = self.starts[place]
             sources = [self._text(source) for source in rewrite.words_of]
             for start, end, text, excess in splices_of(self._text(place), rewrite, sources, self.api):
@@ -232,7 +252,7 @@ class _Reading:
         try:
             _check(self.body)
             self._read(self.body.decode("latin-1"))
-        except _Unreadable as problem:
+        except _UnreadableBody as problem:
             return str(problem)
         except (ValueError, StopIteration):
             # StopIteration is the parser's, where no value begins.
@@ -252,14 +272,14 @@ class _Reading:
         while sign != "}":
             name, at = _decode(text, at)
             if not isinstance(name, str):
-                raise _Unreadable(NOT_JSON)
+                raise _UnreadableBody(NOT_JSON)
             if name in names:
-                raise _Unreadable(REPEATED_MEMBERS)
+                raise _UnreadableBody(REPEATED_MEMBERS)
             names.add(name)
             at = self._member(name, text, _past(text, at, ":")[0])
             at, sign = _past(text, at, ",}")
         if at != len(text):
-            raise _Unreadable(NOT_JSON)
+            raise _UnreadableBody(NOT_JSON)
 
     def _member(self, name: str, text: str, at: int) -> int:
         """Reads what is there; gives where it ends."""
@@ -280,7 +300,7 @@ class _Reading:
         at, sign = _opened(text, at, "[")
         while sign != "]":
             if len(self.starts) == MESSAGES_MAX:
-                raise _Unreadable(TOO_MANY_VALUES)
+                raise _UnreadableBody(TOO_MANY_VALUES)
             start = at
             message, end = decode(text, start)
             fact = read(message) if type(message) is dict else UNKNOWN
@@ -288,7 +308,7 @@ class _Reading:
             if stubs and fact.results:
                 those = remembered_stubs(fact.results, self._remembered)
                 if those:
-                    self.stubs[len(self.starts)] = those
+                    self._note_stubs(text, start, end, results=fact.results, stubs=those)
             excess = 0
             if end - start > SHORT_BYTES:
                 if count("[", start, end) + count("{", start, end) > DEPTH_MAX:
@@ -319,7 +339,7 @@ def _past(text: str, at: int, signs: str) -> tuple[int, str]:
     """Behind one of these signs and the space around it; which one it was."""
     match = _SIGN.match(text, at)
     if match is None or match[1] not in signs:
-        raise _Unreadable(NOT_JSON)
+        raise _UnreadableBody(NOT_JSON)
     return match.end(), match[1]
 
 
@@ -338,7 +358,7 @@ def _check(body: bytes) -> None:
         return
     for number, _ in enumerate(_VALUE.finditer(body), 1):
         if number > VALUES_MAX:
-            raise _Unreadable(TOO_MANY_VALUES)
+            raise _UnreadableBody(TOO_MANY_VALUES)
 
 
 def _check_depth(value: object) -> None:
@@ -349,18 +369,18 @@ def _check_depth(value: object) -> None:
         level = [child for parent in parents for child in parent if type(child) in _NESTING]
         if not level:
             return
-    raise _Unreadable(TOO_DEEP)
+    raise _UnreadableBody(TOO_DEEP)
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise _Unreadable(REPEATED_MEMBERS)
+        raise _UnreadableBody(REPEATED_MEMBERS)
     return members
 
 
 def _no_json(name: str) -> object:
-    raise _Unreadable(NOT_JSON)
+    raise _UnreadableBody(NOT_JSON)
 
 
 # Numbers are never looked at, and to convert a long one takes time: their length will do.

@@ -99,7 +99,7 @@ def remembered_stubs(results: Sequence[Result], remembered: Remembered) -> dict[
 
 def hash_of(text: str) -> str:
     """Of a result's text as a projection reads it."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def cold_results(

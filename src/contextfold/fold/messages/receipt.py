@@ -122,7 +122,8 @@ def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool, stubs: Stub
     for place, those in stubs.items():
         if not is_inside(place, decision.folded):
             texts = {number: each.stub for number, each in those.items()}
-            rewrites[place] = replace(rewrites.get(place, Rewrite()), stubs=texts)
+            earlier = rewrites.get(place)
+            rewrites[place] = replace(earlier, stubs=texts) if earlier else Rewrite(stubs=texts)
     return Plan(decision, tuple(cuts), rewrites, tuple(cuts_of))
 
 

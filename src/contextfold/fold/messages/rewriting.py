@@ -17,6 +17,11 @@ from contextfold.fold.messages.weight import excess_in
 
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _TEXT_PART = '{"type":"text","text":%s}'
+# What is written with a backslash in front, at least.
+_ESCAPED = ('"', "\\", "\n", "\r", "\t")
+# How much of a string's beginning and end is compared.
+_EDGE_CHARS = 32
+_encode_string: Callable[[str], str] = json.encoder.encode_basestring
 _decoder: Any = json.JSONDecoder(parse_int=len, parse_float=len)
 _decode: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once
 
@@ -112,6 +117,27 @@ def splices_of(text: str, rewrite: Rewrite, sources: Sequence[str], api: Api) ->
     if added:
         end = elements[-1].end
         yield Splice(end, end, "".join("," + raw for raw in added), excess)
+
+
+def plain_string_span(text: str, start: int, end: int, content: str, name: str) -> tuple[int, int] | None:
+    """Where the string `content` stands that is the last member, of that name, in the message from `start` to `end`.
+
+    Found without reading the message again. None where that is not certain: then the message has to be read.
+    """
+    member = f'"{name}":'
+    first = _past_space(text, text.find(member, start, end) + len(member))
+    if text.startswith("[", first):
+        # The list of parts has the same name.
+        first = _past_space(text, text.find(member, first, end) + len(member))
+    # The string cannot be shorter than this and cannot reach behind the last quote of the message, so where both are
+    # the same it ends there.
+    last = text.rfind('"', first, end)
+    shortest = len(content) + sum(map(content.count, _ESCAPED))
+    if last - first - 1 != shortest:
+        return None
+    begin, finish = _encode_string(content[:_EDGE_CHARS])[:-1], _encode_string(content[-_EDGE_CHARS:])[1:]
+    is_there = text.startswith(begin, first) and text.endswith(finish, first, last + 1)
+    return (first, last + 1) if is_there else None
 
 
 def _stub_splice(text: str, at: int, path: Sequence[str], stub: str, results: ResultMembers) -> Splice:

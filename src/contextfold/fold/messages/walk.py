@@ -46,7 +46,7 @@ FOLD_REASONS = (
 GOES, STAYS, WORDS, MIXED = range(4)
 
 
-class OpenBranch(NamedTuple):
+class BranchPoint(NamedTuple):
     branch_id: str
     # The first message of its range.
     start: int
@@ -81,7 +81,7 @@ class Walk:
     confirmed: Collection[str] = frozenset()
 
     # Outermost first.
-    open: list[OpenBranch] = field(default_factory=list)
+    open: list[BranchPoint] = field(default_factory=list)
     # In the order in which they were closed.
     ranges: list[FoldRange] = field(default_factory=list)
     # Branches that no open branch owns any more, in order, none in another.
@@ -246,7 +246,7 @@ class Walk:
         if any(each.branch_id == branch_id for each in self.open):
             return
         if len(self.open) < OPEN_MAX:
-            self.open.append(OpenBranch(branch_id, end, flaw))
+            self.open.append(BranchPoint(branch_id, end, flaw))
         else:
             self.unfolded.append(Unfolded(branch_id, end, TOO_MANY_OPEN))
 

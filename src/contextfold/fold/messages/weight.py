@@ -38,6 +38,8 @@ def excess_of(message: Members) -> int:
         kind = members.get("type")
         if kind == "tool_result":
             excess += excess_of(members) if items_of(members.get("content")) else 0
+        elif kind is None and ("text" in members or "functionCall" in members):
+            continue
         elif kind not in _PLAIN:
             excess += excess_in(members)
     return excess

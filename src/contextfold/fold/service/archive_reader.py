@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from contextfold.fold.archive import Entry, moved_work, readable
+from contextfold.fold.archive import ArchiveEntry, moved_work, readable
 from contextfold.fold.store import Store, Trajectory
 
 PAGE_ENTRIES = 64
@@ -23,7 +23,7 @@ class ArchivedThread:
 
 async def thread_entries(
     store: Store, thread: ArchivedThread, *, after_n: int = 0, characters: int | None = None
-) -> AsyncIterator[Sequence[Entry]]:
+) -> AsyncIterator[Sequence[ArchiveEntry]]:
     """Pages of entries after event `after_n`, each of about so many characters. Nothing if the archive has none.
 
     The operations of a branch that was folded afterwards come first; they are stored with the thread above it.
@@ -45,7 +45,7 @@ async def is_archived(store: Store, thread: ArchivedThread) -> bool:
 
 async def _between(
     store: Store, thread: ArchivedThread, after_n: int, before_n: int, characters: int | None
-) -> AsyncIterator[Sequence[Entry]]:
+) -> AsyncIterator[Sequence[ArchiveEntry]]:
     """The operations of a thread between two events, including those that moved away from it."""
     while found := await _page(store, thread, after_n, characters):
         undone = [(start, end) for start, end in found.rollbacks if start >= 0]

@@ -260,8 +260,9 @@ class FoldService:
 
     def line(self, key: SessionKey) -> str:
         """Advice for an agent whose host has just reported something, from what is known without asking the store."""
-        # The figures of a session that is being compacted are about to shrink, to what is not known yet.
-        if self.reports.waiting_compactions(key):
+        # The figures of a session that is being compacted are about to shrink, to what is not known yet. And where the
+        # user has just spoken, there is nothing to fold since then.
+        if self.reports.waiting_compactions(key) or self.reports.has_waiting_prompt(key):
             return ""
         return self._advise(self.sessions.last_known(key), self.reports.waiting_tokens(key))
 
@@ -389,8 +390,9 @@ class _AdviceGiven:
 
     def next(self, state: State, advice: Sequence[Advice]) -> Advice | None:
         """The most urgent advice that is new. Once a threshold is passed, the advice below it is no longer due."""
-        given = self._keys.get(state.session_id or "", set())
-        return advice[0] if advice and advice[0].key not in given else None
+        if state.session_id is None or not advice:
+            return None
+        return advice[0] if advice[0].key not in self._keys.get(state.session_id, ()) else None
 
     def mark(self, state: State, advice: Advice) -> None:
         session_id = state.session_id or ""

@@ -164,6 +164,7 @@ class Reports:
         # What waits, by session.
         self._tokens: Counter[SessionKey] = Counter()
         self._compactions: Counter[SessionKey] = Counter()
+        self._prompts: Counter[SessionKey] = Counter()
         self._requests: defaultdict[SessionKey, list[Sent]] = defaultdict(list)
 
     @property
@@ -193,6 +194,10 @@ class Reports:
         """Compactions that a session's figures do not show yet."""
         return self._compactions[key]
 
+    def has_waiting_prompt(self, key: SessionKey) -> bool:
+        """Whether the user has spoken and a session does not know it yet."""
+        return bool(self._prompts[key])
+
     def waiting_messages(self, key: SessionKey) -> Mapping[str | None, int]:
         """How many messages each thread has by requests that are not yet recorded."""
         counts: dict[str | None, int] = {}
@@ -215,6 +220,7 @@ class Reports:
         for one in received:
             self._tokens[key] += one.tokens
             self._compactions[key] += _compacts(one)
+            self._prompts[key] += _is_prompt(one)
 
     async def _write(self, batch: Batch[Received]) -> None:
         started_s = time.monotonic()
@@ -259,7 +265,8 @@ class Reports:
             key = one.target.key
             self._tokens[key] -= one.tokens
             self._compactions[key] -= _compacts(one)
-            for counted in (self._tokens, self._compactions):
+            self._prompts[key] -= _is_prompt(one)
+            for counted in (self._tokens, self._compactions, self._prompts):
                 if not counted[key]:
                     del counted[key]
             if isinstance(one, RequestReport):
@@ -275,6 +282,10 @@ class Reports:
 
 def _compacts(received: Received) -> bool:
     return isinstance(received, HookReport) and received.left_tokens is not None
+
+
+def _is_prompt(received: Received) -> bool:
+    return isinstance(received, HookReport) and received.by_user
 
 
 def _call_id(given: str) -> str:

@@ -27,7 +27,7 @@ from contextfold.resolve.files import (
     read_part,
     read_regular,
 )
-from contextfold.resolve.manifest import MANIFEST_FILE, Entry, Manifest, decode_manifest
+from contextfold.resolve.manifest import MANIFEST_FILE, Manifest, ManifestEntry, decode_manifest
 from contextfold.resolve.pack import DIGEST_BYTES, PACK_FOLDER, POSTINGS_FILE, SEGMENTATION, Pack
 from contextfold.resolve.relevance.index_file import RelevanceFiles
 from contextfold.resolve.relevance.index_format import IndexView
@@ -63,7 +63,7 @@ class PreviousCache:
         except _UNREADABLE:
             return None
 
-    def relevance_number(self, entry: Entry, source: str) -> int | None:
+    def relevance_number(self, entry: ManifestEntry, source: str) -> int | None:
         """The number of this very document, from a file of the same path, in its relevance index."""
         if self.relevance is None or self._sources is None:
             return None
@@ -86,7 +86,7 @@ class PreviousCache:
         document = self.document(entry)
         return document.content if document else None
 
-    def has_file(self, entry: Entry, source: str) -> bool:
+    def has_file(self, entry: ManifestEntry, source: str) -> bool:
         """Whether it has this very document in a file of the same name, which nobody has touched."""
         if self._sources is None or entry.file not in self._untouched_files or self._entries.get(entry.id) != entry:
             return False
@@ -110,7 +110,7 @@ class PreviousCache:
         os.unlink(target)
         return False
 
-    def document(self, entry: Entry) -> Document | None:
+    def document(self, entry: ManifestEntry) -> Document | None:
         """A document as the cache has it, checked; None if anything is wrong with it."""
         try:
             found = self._folder.document_or_fault(entry)
@@ -141,7 +141,7 @@ class PreviousCache:
         return read_part(os.path.join(self.path, POSTINGS_FILE.encode()), offset, length)
 
     @cached_property
-    def _entries(self) -> dict[str, Entry]:
+    def _entries(self) -> dict[str, ManifestEntry]:
         return {entry.id: entry for entry in self.manifest.entries}
 
     @cached_property

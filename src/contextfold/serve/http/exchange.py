@@ -423,7 +423,8 @@ def _body_too_large(most: int) -> RequestError:
 def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
     values: dict[bytes, list[str]] = {}
     for name, value in headers:
-        values.setdefault(name.lower(), []).append(value.decode("latin-1").strip())
+        # Only the white space of HTTP: the last byte of a UTF-8 character may be another one's in Latin-1.
+        values.setdefault(name.lower(), []).append(value.decode("latin-1").strip(" \t"))
     return values
 
 

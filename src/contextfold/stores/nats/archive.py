@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from contextfold.fold.archive import Entry, up_to
+from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.store import SEARCH_MOST, Summary, Trajectory
 from contextfold.stores.nats import records
 from contextfold.stores.nats.chunks import read_chunks
@@ -72,10 +72,10 @@ class ArchiveReader:
         ]
         return Trajectory(list(up_to(await self._page(items, query), query.characters)), sorted(rollbacks))
 
-    async def _page(self, items: Sequence[_ArchiveSubject], query: TrajectoryQuery) -> list[Entry]:
+    async def _page(self, items: Sequence[_ArchiveSubject], query: TrajectoryQuery) -> list[ArchiveEntry]:
         """The entries after `after_n`. Messages are read until the rest cannot have an earlier entry."""
         left = _from(items, query.after_n)
-        found: list[Entry] = []
+        found: list[ArchiveEntry] = []
         limit = max(query.limit, 0)
         step = max(1, min(AT_ONCE, limit))
         for start in range(0, len(left), step):
@@ -89,13 +89,13 @@ class ArchiveReader:
                 return sure[:limit]
         return found[:limit]
 
-    async def _read(self, items: Sequence[_ArchiveSubject]) -> list[list[Entry]]:
-        found: list[list[Entry]] = []
+    async def _read(self, items: Sequence[_ArchiveSubject]) -> list[list[ArchiveEntry]]:
+        found: list[list[ArchiveEntry]] = []
         for start in range(0, len(items), AT_ONCE):
             found += await asyncio.gather(*(self.entries(item.subject) for item in items[start : start + AT_ONCE]))
         return found
 
-    async def entries(self, subject: str) -> list[Entry]:
+    async def entries(self, subject: str) -> list[ArchiveEntry]:
         """The entries of one message; none if it has just been deleted."""
         stored = await self._js.last(self._names.archive, subject)
         if stored is None:

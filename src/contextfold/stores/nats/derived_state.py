@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchCreated, BranchFolded, Event, SessionExpired, WorkFolded
 from contextfold.fold.session import EMPTY, State, replay
 from contextfold.fold.store import SessionKey
@@ -240,7 +240,7 @@ def _number(event: StoredMessage) -> int:
     return int(number)
 
 
-def _span(entries: Sequence[Entry]) -> str:
+def _span(entries: Sequence[ArchiveEntry]) -> str:
     """The first event and whether there is a rollback, as part of the subject, to know them without reading."""
     first = min(entry.n for entry in entries)
     return f"{first}.{'r' if any(entry.kind == 'rollback' for entry in entries) else 'e'}"

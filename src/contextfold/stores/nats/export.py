@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from contextfold.errors import ImportDiffers, StoreUnavailable, TargetNotEmpty
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
 from contextfold.fold.store import CommitReceipt, SessionKey, Summary
 from contextfold.fold.store_export import (
@@ -187,7 +187,7 @@ class NatsExport:
                         await self._left_out.keep(item.owner, item.conversation, [item.result])
                 case _:
                     assert session is not None, "the reader checks that a session comes first"
-                    if isinstance(item, Entry) and session.is_full_before(item):
+                    if isinstance(item, ArchiveEntry) and session.is_full_before(item):
                         await self._store(session, is_last=False)
                     session.add(item)
         if session is not None:
@@ -235,23 +235,23 @@ class _SessionImport:
     events: list[Event] = field(default_factory=list)
     receipts: list[ExportedReceipt] = field(default_factory=list)
     summaries: list[Summary] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ArchiveEntry] = field(default_factory=list)
     characters: int = 0
     reached: int = 0
 
-    def add(self, item: Event | ExportedReceipt | Summary | Entry) -> None:
+    def add(self, item: Event | ExportedReceipt | Summary | ArchiveEntry) -> None:
         match item:
             case ExportedReceipt():
                 self.receipts.append(item)
             case Summary():
                 self.summaries.append(item)
-            case Entry():
+            case ArchiveEntry():
                 self.entries.append(item)
                 self.characters += len(item.text)
             case _:
                 self.events.append(item)
 
-    def is_full_before(self, entry: Entry) -> bool:
+    def is_full_before(self, entry: ArchiveEntry) -> bool:
         """Whether to store the buffered entries first. Entries of one event stay together."""
         return self.characters >= PART_CHARACTERS and entry.n != self.entries[-1].n
 
@@ -266,7 +266,7 @@ class _SessionImport:
         taken, self.summaries = self.summaries, []
         return taken
 
-    def take_entries(self, to: int | None = None) -> list[Entry]:
+    def take_entries(self, to: int | None = None) -> list[ArchiveEntry]:
         """The entries up to an event, or all."""
         taken = [entry for entry in self.entries if to is None or entry.n <= to]
         self.entries = self.entries[len(taken) :]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
 from contextfold.errors import StoreInvalid
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_members, members
 from contextfold.fold.session import Branch, State
 from contextfold.fold.store import Commit, CommitReceipt, LeftOutDecision, SessionKey, Summary
@@ -34,7 +34,7 @@ LAST_AT: Final = "Cf-Last-At"
 MARK: Final = "Cf-Mark"
 ENDED: Final = "Cf-Ended"
 
-_ENTRY: Final = tuple(field.name for field in fields(Entry) if field.name != "undone")
+_ENTRY: Final = tuple(field.name for field in fields(ArchiveEntry) if field.name != "undone")
 _SUMMARY: Final = tuple(field.name for field in fields(Summary))
 _ENDED: Final = ("session_id", "revision", "last_at", "ended_at")
 
@@ -57,7 +57,7 @@ class CommitRecord:
     receipts: Mapping[str, CommitReceipt]
     summaries: Sequence[Summary] = ()
     retracted: Sequence[str] = ()
-    entries: Sequence[Entry] = ()
+    entries: Sequence[ArchiveEntry] = ()
     texts: ChunkReference | None = None
 
     @property
@@ -126,7 +126,7 @@ def encode_core(record: CommitRecord) -> bytes:
     return _raw(document)
 
 
-def encode_entries(entries: Sequence[Entry]) -> bytes:
+def encode_entries(entries: Sequence[ArchiveEntry]) -> bytes:
     return _raw([[getattr(entry, name) for name in _ENTRY] for entry in entries])
 
 
@@ -165,11 +165,11 @@ def record_from(data: bytes) -> CommitRecord:
         raise _unreadable(problem) from problem
 
 
-def entries_from(rows: Iterable[Sequence[Any]]) -> list[Entry]:
-    return [Entry(*row) for row in rows]
+def entries_from(rows: Iterable[Sequence[Any]]) -> list[ArchiveEntry]:
+    return [ArchiveEntry(*row) for row in rows]
 
 
-def entries_in(data: bytes) -> list[Entry]:
+def entries_in(data: bytes) -> list[ArchiveEntry]:
     try:
         rows = decode(data)
         assert isinstance(rows, list)
@@ -186,7 +186,7 @@ def cut(data: bytes, most: int) -> Iterator[bytes]:
 # ---- the archive
 
 
-def archived(entries: Sequence[Entry]) -> bytes:
+def archived(entries: Sequence[ArchiveEntry]) -> bytes:
     return b'{"format":%d,"entries":%s}' % (FORMAT, encode_entries(entries))
 
 
@@ -197,7 +197,7 @@ def encode_archived_reference(chunks: ChunkReference, positions: Sequence[int]) 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedEntries:
-    entries: Sequence[Entry]
+    entries: Sequence[ArchiveEntry]
     chunks: ChunkReference | None = None
     positions: Sequence[int] = ()
 

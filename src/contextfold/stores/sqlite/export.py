@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from contextfold.errors import ImportDiffers, TargetNotEmpty
-from contextfold.fold.archive import Entry
+from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import to_json
 from contextfold.fold.store import LeftOutDecision, LeftOutResult, SessionKey, Summary
 from contextfold.fold.store_export import ExportDigest, ExportedLeftOut, ExportedReceipt, ExportedSession, ExportRecord
@@ -113,7 +113,7 @@ def _insert(connection: sqlite3.Connection, records: Iterable[ExportRecord]) -> 
                 )
             case Summary():
                 connection.execute(statements.INSERT_SUMMARY, (row, *statements.summary_row(record)))
-            case Entry():
+            case ArchiveEntry():
                 connection.execute(statements.INSERT_ENTRY, (row, *statements.entry_row(record)))
             case ExportedLeftOut():
                 statements.keep_left_out(connection, record.owner, record.conversation, [record.result])

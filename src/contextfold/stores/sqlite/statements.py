@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from contextfold.common.canonical import Malformed
 from contextfold.errors import StoreInvalid
-from contextfold.fold.archive import Entry, up_to
+from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_json, to_json
 from contextfold.fold.store import (
     SEARCH_MOST,
@@ -270,14 +270,14 @@ _OF_MAIN = """FROM archive WHERE branch_id IS NULL AND session = (SELECT id FROM
 ENTRY_COLUMNS = "branch_id, n, at, kind, text, tokens, type, source, failed, child_id, undone_from"
 
 
-def entry_row(entry: Entry) -> tuple[object, ...]:
+def entry_row(entry: ArchiveEntry) -> tuple[object, ...]:
     others = (entry.tokens, entry.type, entry.source, entry.failed, entry.child_id, entry.undone_from)
     return (entry.branch_id, entry.n, entry.at, entry.kind, entry.text, *others)
 
 
-def entry_of(row: tuple[Any, ...]) -> Entry:
+def entry_of(row: tuple[Any, ...]) -> ArchiveEntry:
     branch_id, n, at, kind, text, tokens, type_, source, failed, child_id, undone_from = row
-    return Entry(branch_id, n, at, kind, text, tokens, type_, source, bool(failed), child_id, undone_from)
+    return ArchiveEntry(branch_id, n, at, kind, text, tokens, type_, source, bool(failed), child_id, undone_from)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from contextfold.fold.left_out_results import ConversationRecord, LeftOutResults
 from contextfold.fold.messages import CallOutcome
 from contextfold.serve.proxy.conversations import conversation_of
 from tests.fold.messages.projecting import Message, answered, asked, back, branch, say, work
-from tests.serve.proxy.test_bounds import Client, Place
+from tests.serve.proxy.test_bounds import MESSAGES, Client, Place
 from tests.support.known_secrets import known_secrets
 
 SECRET = known_secrets(1)[0]
@@ -44,9 +44,7 @@ class Proxied:
         self, messages: list[Message], *headers: tuple[bytes, bytes], path: str = "", **members: Any
     ) -> Client:
         name = "contents" if "gemini" in path else "messages"
-        client = Client(
-            json.dumps({"model": MODEL, name: messages, **members}).encode(), **({"path": path} if path else {})
-        )
+        client = Client(json.dumps({"model": MODEL, name: messages, **members}).encode(), path=path or MESSAGES)
         client.scope["headers"] += headers
         await client.call(self.place)
         # What is noted behind an answer is done before the next request.

@@ -1,0 +1,112 @@
+"""`context run`: a program starts with the daemon behind it, keeps its own arguments, signals and exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from contextfold.cli.agents.run import plugin_files, savings_line
+from contextfold.hosts.launch import PROGRAMS, launch
+from tests.support.clauses import covers
+from tests.support.daemon import Daemon
+from tests.support.machine import COMMAND, context
+
+URL = "http://127.0.0.1:9100"
+SUMS = {"requests": 0, "tokens_sent": 0, "tokens_without": 0, "cost_saved": 0, "cost_without": 0, "money": None}
+
+
+def env_of(home: Path) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": str(home)}
+
+
+@covers("product.md#run")
+def test_a_program_gets_base_urls_its_own_arguments_and_a_daemon_that_answers(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, json, urllib.request as u; url = os.environ['ANTHROPIC_BASE_URL'].rpartition('/proxy/')[0];"
+        "print(json.dumps([sys.argv[1:], json.load(u.urlopen(url + '/v1/daemon'))['version'],"
+        " sorted(name for name in os.environ if name.endswith('BASE_URL'))]))"
+    )
+    ran = context("run", sys.executable, "-c", script, "--help", "-V", "--", "x", env=env_of(tmp_path), cwd=tmp_path)
+    assert ran.code == 0
+    arguments, version, variables = json.loads(ran.out)
+    assert arguments == ["--help", "-V", "--", "x"]
+    assert version
+    assert variables == ["ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL", "OPENAI_BASE_URL"]
+    assert "no request to a model went through the proxy" in ran.err
+    assert [path for path in tmp_path.iterdir() if path.name != ".local"] == []
+
+
+def test_a_daemon_that_runs_is_used_and_stays(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path / "state")
+    try:
+        url = f"http://127.0.0.1:{daemon.port}"
+        script = "import os; print(os.environ['OPENAI_BASE_URL'])"
+        ran = context("run", "--url", url, sys.executable, "-c", script, env=env_of(tmp_path), cwd=tmp_path)
+        assert ran.out.decode().strip() == f"{url}/proxy/openai/v1"
+    finally:
+        assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("code", [0, 3, 255])
+def test_the_exit_status_is_the_programs(code: int, tmp_path: Path) -> None:
+    ran = context("run", sys.executable, "-c", f"raise SystemExit({code})", env=env_of(tmp_path), cwd=tmp_path)
+    assert ran.code == code
+
+
+def test_a_program_that_is_not_there_is_exit_127(tmp_path: Path) -> None:
+    ran = context("run", "no-such-agent", env=env_of(tmp_path), cwd=tmp_path)
+    assert (ran.code, ran.out) == (127, b"")
+    assert "no-such-agent" in ran.err
+
+
+def test_a_signal_reaches_the_program_and_decides_the_status(tmp_path: Path) -> None:
+    script = "import time; print('ready', flush=True); time.sleep(60)"
+    argv = [str(COMMAND), "run", sys.executable, "-c", script]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, env=env_of(tmp_path), cwd=tmp_path)
+    assert process.stdout
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 128 + signal.SIGTERM
+    process.stdout.close()
+
+
+def test_claude_code_gets_one_plugin_with_server_hooks_and_skill_for_this_daemon() -> None:
+    launched = launch("claude", URL, "/tmp/x", plugin_files())
+    assert launched.arguments == ("--plugin-dir", "/tmp/x/plugin")
+    assert launched.environment == {"ANTHROPIC_BASE_URL": f"{URL}/proxy/anthropic"}
+    assert json.loads(launched.files["plugin/.mcp.json"])["mcpServers"]["contextfold"]["url"] == f"{URL}/mcp"
+    assert f"{URL}/hooks/claude-code" in launched.files["plugin/hooks/hooks.json"]
+    assert "localhost:9090" not in json.dumps(launched.files)
+    assert any(name.endswith("SKILL.md") for name in launched.files)
+
+
+@pytest.mark.parametrize("program", [*PROGRAMS, "anything"])
+def test_every_program_is_given_the_proxy_of_this_daemon(program: str) -> None:
+    launched = launch(program, URL, "/tmp/x", plugin_files())
+    assert f"{URL}/proxy/" in json.dumps([launched.arguments, dict(launched.environment)])
+    assert all(not name.startswith("/") and ".." not in name for name in launched.files)
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (SUMS, "nothing was saved"),
+        (
+            SUMS | {"requests": 3, "tokens_sent": 60, "tokens_without": 100, "cost_saved": 40, "cost_without": 100},
+            "saved 40",
+        ),
+        (
+            SUMS | {"requests": 3, "tokens_sent": 120, "tokens_without": 100, "cost_saved": -20, "cost_without": 100},
+            "cost more",
+        ),
+        (None, "not known"),
+    ],
+)
+def test_the_last_line_says_what_was_saved_or_what_it_cost(after: dict[str, object] | None, said: str) -> None:
+    assert said in savings_line(SUMS, after)
