@@ -24,7 +24,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 FENCED = re.compile(r"^( *)(`{3,})([a-z]*)\n(.*?)^\1\2$", re.MULTILINE | re.DOTALL)
-COMMAND_WORDS = ("context", ".venv/bin/context")
+COMMAND_WORDS = ("context", ".venv/bin/context", "contextfold")
 BETWEEN_COMMANDS = {"|", "||", "&&", ";", "&", ">", ">>", "<", "("}  # `<(…)` too
 TIMEOUT_S = 60
 
@@ -88,7 +88,7 @@ def test_every_link_and_picture_leads_to_a_file_and_its_heading(name: str) -> No
 def test_links_are_found() -> None:
     """What finds none would find no broken one."""
     found = {link for page in PAGES for link in links_of(page)}
-    assert {"images/concepts.svg", "../examples/loop.py", "folding.md#tokens", "images/tree-narrow.png"} <= found
+    assert {"images/concepts.svg", "../examples/loop.py", "folding.md#tools", "images/tree-narrow.png"} <= found
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -118,9 +118,9 @@ def test_pictures_drawn_by_hand_are_well_formed_and_named() -> None:
     assert drawn
     for path in drawn:
         root = ElementTree.parse(path).getroot()
-        told = {child.tag.rpartition("}")[2]: child.text for child in root}
-        assert told.get("title")
-        assert told.get("desc")
+        texts = {child.tag.rpartition("}")[2]: child.text for child in root}
+        assert texts.get("title")
+        assert texts.get("desc")
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", path.read_text(encoding="utf-8")), (
             "no outside requests"
         )

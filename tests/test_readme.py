@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from contextfold.cli.parse import parse
 from tests.support.clauses import covers
 from tests.support.machine import ROOT
 
@@ -22,19 +24,29 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Nothing is installed anew, and never from the folder of a test. Make takes no such flag from its environment.
 INSTALLED = ("-o", ".venv/.runtime", "-o", ".venv/.compiled")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+SCRIPTS = [text for kind, text in BLOCKS if kind == "sh"]
+INSTALL, RUN, SERVE = "uv tool install .\n", "context run claude\n", "make serve\n"
+# Stands for Claude Code: shows its arguments and where it would send requests.
+CLAUDE = '#!/bin/sh\necho "claude $* $ANTHROPIC_BASE_URL"\n'
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder that looks like a checkout, to type in."""
+    """A folder that looks like a checkout, to type in, with a `claude` on the path."""
     (tmp_path / ".venv").symlink_to(sys.prefix)
-    for name in ("examples", "Makefile", "src", "requirements", "pyproject.toml"):
+    for name in ("Makefile", "src", "requirements", "pyproject.toml"):
         (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    claude = tmp_path / "bin" / "claude"
+    claude.parent.mkdir()
+    claude.write_text(CLAUDE)
+    claude.chmod(0o755)
     return tmp_path
 
 
 def environment(cwd: Path) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": str(cwd), "LANG": "C.UTF-8"}
+    path = os.pathsep.join((str(cwd / ".venv" / "bin"), str(cwd / "bin"), os.environ["PATH"]))
+    return {"PATH": path, "HOME": str(cwd), "LANG": "C.UTF-8"}
 
 
 def run(script: str, cwd: Path) -> str:
@@ -47,8 +59,10 @@ def run(script: str, cwd: Path) -> str:
 
 def at(port: int, script: str) -> str:
     """The script, for a daemon on another port than the README's."""
-    agent = f"examples/agent.py http://localhost:{port}/mcp"
-    return script.replace("localhost:9090", f"localhost:{port}").replace("examples/agent.py", agent)
+    url = f"http://localhost:{port}"
+    for command in ("context run", "context doctor"):
+        script = script.replace(command, f"{command} --url {url}")
+    return script.replace("http://localhost:9090", url).replace("examples/agent.py", f"examples/agent.py {url}/mcp")
 
 
 @contextmanager
@@ -65,65 +79,71 @@ def serving(cwd: Path) -> Iterator[int]:
         )
     assert process.stdout
     try:
-        told = next((line.decode() for line in iter(process.stdout.readline, b"") if b"listens on" in line), "")
-        address = re.fullmatch(r"contextfold listens on http://127\.0\.0\.1:(\d+)/mcp\n", told)
+        line = next((line.decode() for line in iter(process.stdout.readline, b"") if b"listens on" in line), "")
+        address = re.fullmatch(r"contextfold listens on http://127\.0\.0\.1:(\d+)/mcp\n", line)
         assert address, (cwd / "serve.log").read_text()
         yield int(address[1])
     finally:
-        os.killpg(process.pid, signal.SIGINT)  # Ctrl-C
+        # Ctrl-C.
+        os.killpg(process.pid, signal.SIGINT)
         process.wait(timeout=60)
         process.stdout.close()
 
 
 @covers("product.md#serve", "product.md#make", "seed-004#overview", "store.md#port")
 def test_the_readme_commands_work_as_they_stand(home: Path) -> None:
-    scripts = [text for kind, text in BLOCKS if kind == "sh"]
-    assert scripts[0] == "make serve\n"
+    typed = [text for text in SCRIPTS if text not in (INSTALL, SERVE) and "make test" not in text]
+    assert {INSTALL, RUN, SERVE} <= set(SCRIPTS)
     with serving(home) as port:
-        printed = "".join(run(at(port, text), home) for text in scripts[1:] if "make test" not in text)
-    (shown,) = (text for kind, text in BLOCKS if kind == "text")
-    assert re.search(re.escape(shown).replace("…", "[0-9a-f]{16}"), printed)
+        printed = "".join(run(at(port, text), home) for text in typed)
+    agent, headings = (text for kind, text in BLOCKS if kind == "text")
+    assert re.search(re.escape(agent).replace("…", "[0-9a-f]{16}"), printed)
     assert "Logins fail because tokens expire after one minute." in printed
-    assert printed.count('"id": "runbooks/rollback.md"') == 1
+    assert re.search(rf"claude --plugin-dir \S+ http://localhost:{port}/proxy/anthropic\n", printed)
     assert "ok: 5 documents" in printed
+    (answer,) = (json.loads(line) for line in printed.splitlines() if line.startswith('{"documents":[{"id":"runbooks'))
+    shown = [
+        f"{document['id']} › {' › '.join(section['heading'])} (lines {section['lines'][0]}-{section['lines'][1]})"
+        for document in answer["documents"]
+        for section in document["sections"]
+    ]
+    assert shown == headings.splitlines()
 
 
-def test_the_answer_shown_is_the_answer_given(home: Path) -> None:
-    (shown,) = (json.loads(text) for kind, text in BLOCKS if kind == "json" and "documents" in text)
-    commands = next(text for kind, text in BLOCKS if kind == "sh" and "resolve" in text)
-    given = json.loads(run(commands, home))
-    for claimed, real in zip(shown["documents"], given["documents"], strict=True):
-        assert claimed.items() <= real.items()
+@covers("product.md#program-names", "product.md#distribution")
+def test_an_installed_package_has_every_executable(tmp_path: Path) -> None:
+    """What `uv tool install .` and `pipx install .` do, from the wheel that they would build, without a network."""
+    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*argv, "--target", tmp_path, ROOT], check=True, env={**os.environ, "PIP_NO_CACHE_DIR": "1"})
+    names = {path.name for path in (tmp_path / "bin").iterdir()}
+    assert names == {"context", "contextfold", "contextd", "mcp-context-server"}
+    for name in ("context", "contextfold"):
+        version = [tmp_path / "bin" / name, "--version"]
+        done = subprocess.run(version, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, check=True)
+        assert done.stdout.startswith(b"context")
+
+
+def test_every_command_named_in_a_sentence_is_one_of_ours() -> None:
+    named = re.findall(r"`context( [a-z][^`]+)`", README)
+    assert len(named) > 5
+    for words in named:
+        if words not in (" pack", " unpack", " resolve", " run"):
+            parse(shlex.split(words))
 
 
 def test_the_python_example_prints_the_commands_stdout(home: Path) -> None:
     program = next(text for kind, text in BLOCKS if kind == "python" and "open_cache" in text)
-    run(".venv/bin/context build --sources examples/docs --cache docs.cache", home)
+    run("context build --sources examples/docs --cache docs.cache", home)
     (home / "program.py").write_text(program)
     printed = run(".venv/bin/python program.py", home)
-    question = ".venv/bin/context resolve --cache docs.cache --query 'roll back a deployment' --budget 200"
+    question = "context resolve --cache docs.cache --query 'roll back a deployment' --budget 200"
     assert printed.endswith(run(question, home))
-
-
-def test_the_loop_of_ones_own_sends_what_is_shown() -> None:
-    program = next(text for kind, text in BLOCKS if kind == "python" and "project(" in text)
-    sent: dict[str, object] = {}
-    client = SimpleNamespace(messages=SimpleNamespace(create=sent.update))
-    said = {"role": "user", "content": "hello"}
-    exec(program, {"messages": [said], "client": client, "everything_else": {"model": "any"}})
-    assert sent == {"messages": [said], "model": "any"}
 
 
 @covers("product.md#make", "product.md#checks")
 def test_every_make_target_of_the_readme_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    named = set(re.findall(r"`?make (\w+)", README))
+    named = set(re.findall(r"`?make (\w+)", "\n".join([*SCRIPTS, *re.findall(r"`make \w+`", README)])))
     assert named >= {"setup", "serve", "test", "check", "bench", "soak"}
     for target in named:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-
-
-def test_every_link_of_the_documents_leads_somewhere() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page}: {target}"
