@@ -16,6 +16,7 @@ import select
 import sys
 import threading
 import time
+from functools import cache
 from types import TracebackType
 
 from contextfold.common.descriptors import WRITABLE, wait
@@ -24,7 +25,6 @@ from contextfold.common.exception_location import place_in, place_of, short
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-from functools import cache
 
     Field = str | int | float | bool | None
 
