@@ -22,6 +22,7 @@ from contextfold.fold.advice import (
     requests_until_paid,
 )
 from contextfold.fold.messages import project
+from contextfold.fold.messages.receipt import OPEN_BRANCH
 from contextfold.fold.model_catalog import MODELS, RELATIVE_PRICES
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
@@ -229,7 +230,7 @@ def test_a_request_with_reminders_in_results_is_folded_whatever_the_description_
         return made
 
     receipt = project(asyncio.run(scenario()), "anthropic").receipt
-    assert (len(receipt.folds), receipt.turns_dropped, receipt.reason) == (1, 1, "")
+    assert (len(receipt.folds), receipt.turns_dropped, receipt.reason) == (1, 1, OPEN_BRANCH)
 
 
 class TestTheLimit:
