@@ -313,7 +313,7 @@ class TestModernEra:
 
 class TestStartAndEnd:
     def start(self, *argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
-        full = {"PATH": os.environ["PATH"]} | (env or {})
+        full = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]} | (env or {})
         return subprocess.run(
             [COMMAND, *argv], env=full, input=INITIALIZE, capture_output=True, timeout=60, check=False
         )

@@ -52,7 +52,7 @@ def protocol_error(code: int, message: str, request_id: object = 1) -> dict[str,
 
 
 def environment(root: Path, **more: str) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "CONTEXT_CACHE_ROOT": str(root), **more}
+    return {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "CONTEXT_CACHE_ROOT": str(root), **more}
 
 
 def exchange(root: Path, *lines: bytes, **env: str) -> list[Any]:
