@@ -241,13 +241,20 @@ class Overview:
     async def trajectory(
         self, owner: str, session_id: str, branch_id: str | None, *, budget_tokens: int, position: tuple[int, int]
     ) -> Shape:
-        """What a branch did, or the main thread, page by page."""
+        """What a branch did, or the main thread, page by page; the first page of a folded branch has its summary."""
         found = await self.find(owner, session_id)
         if branch_id is not None and branch_id not in found.state.branches:
             raise BranchNotFound(branch_id, session_id)
         page = await self._service.page(found.key, branch_id, session_id, budget_tokens, position)
         branch = branch_view(row_of(found.state, branch_id)) if branch_id is not None else None
-        return {"branch": branch, **{name: value for name, value in page.items() if name != "branch_id"}}
+        is_folded = branch_id is not None and found.state.branches[branch_id].status == "folded"
+        summary = (
+            await self._service.summary_of(found.key, branch_id)
+            if branch_id is not None and is_folded and position == (0, 0)
+            else None
+        )
+        entries = {name: value for name, value in page.items() if name != "branch_id"}
+        return {"branch": branch, "summary": summary, **entries}
 
     async def preview(
         self, owner: str, session_id: str, branch_id: str, *, restore_state: bool, most: int | None = None
