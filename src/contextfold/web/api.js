@@ -53,9 +53,11 @@
  *   events_cursor: string }} SessionList
  * @typedef {{ session: Session, open_branches: Branch[], branches: Branch[], first_row: number, total_rows: number,
  *   counter: string, events_cursor: string }} SessionTree
- * @typedef {{ branch: Branch | null, summary: string | null, entries: Entry[], tokens: number, next_cursor: string | null }} Trajectory
+ * @typedef {{ branch: Branch | null, summary: string | null, entries: Entry[], tokens: number,
+ *   next_cursor: string | null }} Trajectory
  * @typedef {{ rolled_back_to: string, branches_discarded: Branch[], total_discarded: number,
- *   reopened: Branch[], tokens_recovered: number, total_tokens_after: number }} Preview  `branches_discarded` has the first of them
+ *   reopened: Branch[], tokens_recovered: number, total_tokens_after: number }} Preview  with the first
+ *   of the branches that are discarded
  */
 
 const TOKEN_KEY = "contextfold.token";

@@ -9,8 +9,8 @@ import { crumbs, failure, longText, messageOf } from "./pieces.js";
 const BUDGET = 4000;
 const BUDGET_MAX = 1_000_000;
 const NOT_FOUND = 404;
-// Scores are whole numbers in millionths; three decimals are enough to read.
-const SCORE_UNIT = 1_000_000;
+// The resolve tools report an error, for example that the cache root does not exist.
+const TOOL_ERROR = 422;
 
 /** @type {Record<string, string>} */
 const LEFT_OUT = { budget: "left out for the budget", duplicate: "left out, the same text is above" };
@@ -69,7 +69,9 @@ export class AskView {
       if (!names.length) this.#showNoCache();
     } catch (error) {
       if (this.#isStopped || this.page.failed(error)) return;
-      const isOff = error instanceof api.ApiError && error.status === NOT_FOUND;
+      const status = error instanceof api.ApiError ? error.status : 0;
+      if (status === TOOL_ERROR) return this.#showNoCache();
+      const isOff = status === NOT_FOUND;
       this.#form.hidden = true;
       fill(this.#answer, failure(isOff ? "This daemon does not serve the resolve tools." : messageOf(error)));
     }
@@ -155,7 +157,7 @@ function documentCard(document) {
           "ul",
           { class: "left-out muted", "aria-label": "Left out" },
           ...document.left_out.map((section) =>
-            el("li", {}, `${crumbText(section.heading)}: ${LEFT_OUT[section.reason] ?? section.reason}, ${counted(section.tokens, "token")}`),
+            el("li", {}, leftOutText(section)),
           ),
         )
       : null,
@@ -165,6 +167,8 @@ function documentCard(document) {
 /** @param {api.AnsweredDocument} document @param {api.Section} section */
 function sectionPart(document, section) {
   const [first, last] = section.lines;
+  const tableName = `Terms of ${document.id}, lines ${first}–${last}`;
+  const head = ["Term", "Occurs in", "Score"].map((text) => el("th", { scope: "col" }, text));
   return el(
     "section",
     { class: "answer-section", "aria-label": crumbText(section.heading) },
@@ -182,23 +186,28 @@ function sectionPart(document, section) {
       el("summary", {}, `Why: ${section.why.map((term) => term.term).join(", ") || "its heading"}`),
       el(
         "div",
-        { class: "table why", tabindex: "0", role: "region", "aria-label": `Terms of ${document.id}, lines ${first}–${last}` },
+        { class: "table why", tabindex: "0", role: "region", "aria-label": tableName },
         el(
           "table",
           {},
-          el("thead", {}, el("tr", {}, ...["Term", "Occurs in", "Score"].map((text) => el("th", { scope: "col" }, text)))),
+          el("thead", {}, el("tr", {}, ...head)),
           el(
             "tbody",
             {},
             ...section.why.map((term) =>
-              el("tr", {}, ...[term.term, term.in.join(", "), decimal(term.score)].map((text) => el("td", {}, text))),
+              el("tr", {}, ...[term.term, term.in.join(", "), grouped(term.score)].map((text) => el("td", {}, text))),
             ),
           ),
-          el("tfoot", {}, el("tr", {}, ...["All", "", decimal(section.score)].map((text) => el("td", {}, text)))),
+          el("tfoot", {}, el("tr", {}, ...["All", "", grouped(section.score)].map((text) => el("td", {}, text)))),
         ),
       ),
     ),
   );
+}
+
+/** @param {api.AnsweredDocument["left_out"][number]} section */
+function leftOutText({ heading, reason, tokens }) {
+  return `${crumbText(heading)}: ${LEFT_OUT[reason] ?? reason}, ${counted(tokens, "token")}`;
 }
 
 /** @param {string[]} heading */
@@ -208,10 +217,5 @@ function crumbText(heading) {
 
 /** @param {number} score */
 function scoreText(score) {
-  return el("span", { class: "muted number" }, `score ${decimal(score)}`);
-}
-
-/** @param {number} score */
-function decimal(score) {
-  return (score / SCORE_UNIT).toFixed(3);
+  return el("span", { class: "muted number" }, `score ${grouped(score)}`);
 }

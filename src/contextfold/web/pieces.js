@@ -119,7 +119,11 @@ export function crumbs() {
  * @param {(value: string) => void} onChange */
 export function choice(label, options, onChange) {
   const select = /** @type {HTMLSelectElement} */ (
-    el("select", { onchange: () => onChange(select.value) }, ...options.map(([value, text]) => el("option", { value }, text)))
+    el(
+      "select",
+      { onchange: () => onChange(select.value) },
+      ...options.map(([value, text]) => el("option", { value }, text)),
+    )
   );
   return el("label", { class: "field" }, el("span", {}, label), select);
 }

@@ -149,10 +149,11 @@ function sessionResult(found, words) {
 
 /** @param {api.SearchResult["branches"][number]} found @param {string[]} words */
 function branchResult(found, words) {
+  const href = sessionLink(found.session_id, found.branch_id);
   return el(
     "li",
     { class: "card result" },
-    el("h3", {}, el("a", { href: sessionLink(found.session_id, found.branch_id) }, ...marked(found.description, words))),
+    el("h3", {}, el("a", { href }, ...marked(found.description, words))),
     el("p", { class: "muted" }, statusChip(found.status), ` ${baseName(found.project_path)}`),
   );
 }

@@ -360,7 +360,7 @@ export class SessionView {
         el(
           "div",
           { class: "card" },
-          el("p", {}, "It has ended, or it belongs to another owner. Search finds the summaries of your ended sessions."),
+          el("p", {}, "It has ended, or it belongs to another owner. Search finds summaries of ended sessions."),
           el("p", {}, el("a", { href: "#/" }, "All sessions")),
         ),
       );

@@ -58,7 +58,7 @@ export class SessionsView {
   );
   #head = el(
     "div",
-    { class: "session columns", "aria-hidden": "true" },
+    { class: "columns", "aria-hidden": "true" },
     ...["Project", "Context", "Health", "Branches", "Saved", "Last activity"].map((text) => el("div", {}, text)),
   );
   #nothing = el("p", { class: "muted", hidden: true, role: "status" }, "No session matches.");
@@ -295,7 +295,8 @@ function updateLive(part, row) {
 function updateEnded(part, row) {
   setText(part(".session-usage .number"), row.total_tokens === null ? "" : counted(row.total_tokens, "token"));
   fill(part(".session-health"), el("span", { class: "chip" }, "ended"));
-  setText(part(".session-branch"), row.total_branches === null ? "" : counted(row.total_branches, "branch", "branches"));
+  const count = row.total_branches;
+  setText(part(".session-branch"), count === null ? "" : counted(count, "branch", "branches"));
 }
 
 /** Without the proxy nothing was left out of a request, so the context is what folding would leave.

@@ -99,6 +99,7 @@ function summary(sums) {
 /** @param {string} name @param {api.Sums} sums */
 function line(name, sums) {
   const { sent, without, saved } = costs(sums);
-  const figures = [grouped(sums.requests), grouped(sums.tokens_sent), grouped(sums.tokens_without), sent, without, saved];
+  const counts = [sums.requests, sums.tokens_sent, sums.tokens_without].map(grouped);
+  const figures = [...counts, sent, without, saved];
   return el("tr", {}, el("th", { scope: "row" }, name), ...figures.map((text) => el("td", {}, text)));
 }

@@ -18,8 +18,8 @@ const DEEPEST_INDENT = 10;
 /**
  * @typedef {import("./api.js").Branch} Branch
  * @typedef {{ id: string, parentId: string | null, level: number, description: string, status: string, tokens: number,
- *   result: string, time: string, failed: number, redactions: number, isHere: boolean, isAfterGap: boolean, share: number,
- *   expanded: boolean | null }} Row
+ *   result: string, time: string, failed: number, redactions: number, isHere: boolean, isAfterGap: boolean,
+ *   share: number, expanded: boolean | null }} Row
  */
 
 export class Tree {

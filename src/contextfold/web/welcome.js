@@ -24,7 +24,8 @@ export function welcome(page) {
     "div",
     { class: "welcome card" },
     el("h2", {}, "No session yet"),
-    el("p", {}, `A session begins when an agent first uses folding in a project. This daemon is at ${location.origin}.`),
+    el("p", {}, "A session begins when an agent first uses folding in a project."),
+    el("p", {}, `This daemon is at ${location.origin}. Connect an agent to it:`),
     el(
       "dl",
       {},
