@@ -17,8 +17,11 @@ from tests.support.forked import end_forker
 from tests.support.machine import SOAK, Call, Ran, times, write_files
 from tests.support.nats_servers import NatsServer
 from tests.support.signals import give_children_default_signals
+from tests.support.temporary_home import remove_temporary_home, use_temporary_home
 
 give_children_default_signals()
+# Before any test module is imported: some read the environment when they are.
+HOME = use_temporary_home()
 
 settings.register_profile(
     "house",
@@ -94,6 +97,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_unconfigure() -> None:
     end_forker()
+    remove_temporary_home(HOME)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

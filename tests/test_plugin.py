@@ -129,7 +129,7 @@ class TestTheStartOfASession:
                 (tmp_path / "context").write_text(program)
                 (tmp_path / "context").chmod(0o755)
             argv = ["/bin/sh", "-c", handler["command"]]
-            env = {"PATH": str(tmp_path)}
+            env = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
             return subprocess.run(argv, env=env, input=b'{"a": 1}', capture_output=True, timeout=60, check=False)
 
         return run

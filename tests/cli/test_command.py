@@ -104,7 +104,8 @@ class TestResolve:
             "NO_COLOR": "1",
             "TZ": "Asia/Tokyo",
         }
-        assert context("resolve", "--cache", cache, *QUESTION, env={"PATH": os.environ["PATH"], **noise}) == expected
+        env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **noise}
+        assert context("resolve", "--cache", cache, *QUESTION, env=env) == expected
 
 
 class TestInspectAndVerify:

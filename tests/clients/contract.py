@@ -22,6 +22,7 @@ HANDSHAKE = "2025-11-25"
 MODERN = "2026-07-28"
 
 RESOLVE, LIST_CACHES, INSPECT_CACHE = "context.resolve", "context.list_caches", "context.inspect_cache"
+ASK, GET = "context.ask", "context.get"
 INVALID_PARAMS, METHOD_NOT_FOUND = -32602, -32601
 OURS = "contextfold/"  # how our keys in `_meta` begin
 
@@ -45,6 +46,11 @@ SCHEMAS = {
         "additionalProperties": False,
     },
 }
+# The names that each of the newer tools takes, and those that it must be given.
+RELEVANCE_INPUTS = {
+    ASK: (["query", "cache", "budget", "unit"], ["query"]),
+    GET: (["cache", "id", "section", "lines", "around", "budget"], ["cache", "id"]),
+}
 MESSAGES = {
     "cache_missing": "Cache does not exist",
     "cache_invalid": "Cache exists but is invalid",
@@ -66,6 +72,7 @@ MORE_QUESTIONS = (
     GUIDE | {"budget": 0},
     GUIDE | {"budget": 2**53 - 1},  # the largest that a JavaScript client can mean
 )
+DEPLOYMENT = {"cache": "docs", "id": "deployment.md"}
 
 Case = TypeVar("Case")
 Wrong = tuple[str, str, Mapping[str, object]]  # the error's code, the tool, its arguments
@@ -87,6 +94,15 @@ MORE_WRONG: tuple[Wrong, ...] = (
     ("invalid_budget", RESOLVE, GUIDE | {"budget": "10"}),
     ("invalid_budget", RESOLVE, GUIDE | {"budget": True}),
     ("invalid_budget", RESOLVE, GUIDE | {"budget": 2**63}),
+    ("cache_missing", ASK, GUIDE | {"cache": "../shelf/docs"}),
+    ("invalid_query", ASK, GUIDE | {"query": 7}),
+    ("invalid_query", ASK, GUIDE | {"unit": "page"}),
+    ("invalid_budget", ASK, GUIDE | {"budget": True}),
+    ("cache_missing", GET, {}),
+    ("invalid_query", GET, DEPLOYMENT | {"id": 7}),
+    ("invalid_query", GET, DEPLOYMENT | {"lines": "9-1"}),
+    ("invalid_query", GET, DEPLOYMENT | {"around": 1.5}),
+    ("invalid_budget", GET, DEPLOYMENT | {"budget": -1}),
 )
 
 
@@ -180,6 +196,21 @@ def as_the_command_says(shelf: Path, question: Mapping[str, object]) -> Answered
     return Answered(ran.out.decode(), is_error=False)
 
 
+def as_the_command_answers(shelf: Path, tool: str, arguments: Mapping[str, object]) -> Answered:
+    """What `context ask --json` or `context get --json` prints, to the byte."""
+    command, positional = {ASK: ("ask", "query"), GET: ("get", "id")}[tool]
+    options = (f"--{name}={value}" for name, value in arguments.items() if name != positional)
+    ran = context(command, str(arguments[positional]), *options, "--json", cwd=shelf)
+    assert ran.code == 0
+    return Answered(ran.out.decode(), is_error=False)
+
+
+def assert_relevance_inputs(schemas: Mapping[str, Any]) -> None:
+    for name, (names, required) in RELEVANCE_INPUTS.items():
+        assert (list(schemas[name]["properties"]), schemas[name]["required"]) == (names, required)
+        assert schemas[name]["additionalProperties"] is False
+
+
 def sample(client: Client, cases: Sequence[Case]) -> Sequence[Case]:
     """All cases, but only two in `make test` for a client that starts a program for each call."""
     return cases[:2] if client.calls_per_connection == 1 and not SOAK else cases
@@ -204,7 +235,7 @@ class EveryClient:
         assert isinstance(told, Told)
         assert told.value["version"] == client.version
         assert told.value["serverInfo"] == {"name": "contextfold", "version": __version__}
-        assert all(name in told.value["instructions"] for name in SCHEMAS)
+        assert all(name in told.value["instructions"] for name in (*SCHEMAS, *RELEVANCE_INPUTS))
 
     @covers(
         "product.md#toolsets",
@@ -224,6 +255,20 @@ class EveryClient:
         questions = sample(client, QUESTIONS)
         answers = client(server, *(Call(RESOLVE, question) for question in questions))
         assert answers == [as_the_command_says(shelf, question) for question in questions]
+
+    @covers("relevance.md#answer", "stdio.md#tool-text", "stdio.md#clients")
+    def test_ask_and_get_give_the_bytes_of_their_commands(self, client: Client, server: Server, shelf: Path) -> None:
+        calls = sample(
+            client,
+            (
+                Call(ASK, GUIDE | {"query": 'Größe "naïve" \\ \u2028 \t\n 文書 🗺️'}),
+                Call(GET, {"cache": "docs", "id": "größe.md"}),
+                Call(ASK, {"cache": "big", "query": "page", "unit": "document", "budget": 10_000_000}),
+                Call(GET, DEPLOYMENT | {"lines": "1-1", "around": 1, "budget": 100}),
+                Call(GET, {"cache": "docs", "id": "notes/empty.md"}),
+            ),
+        )
+        assert client(server, *calls) == [as_the_command_answers(shelf, call.tool, call.arguments) for call in calls]
 
     @covers(
         "product.md#toolsets",
@@ -318,6 +363,8 @@ class EveryLastingClient(EveryClient):
             Call(RESOLVE, GUIDE | {"limit": 1}),
             Call(LIST_CACHES, {"cache": "docs"}),
             Call(INSPECT_CACHE, {"cache": "docs", "query": "guide"}),
+            Call(ASK, GUIDE | {"counter": "o200k"}),
+            Call(GET, DEPLOYMENT | {"query": "guide"}),
         )
         for refused in client(server, *calls):
             assert_refused(refused, INVALID_PARAMS, "Invalid params")
@@ -361,11 +408,14 @@ class OverStdio:
         "stdio.md#ping-and-list",
         "stdio.md#clients",
     )
-    def test_it_lists_three_tools_in_order_that_take_nothing_unknown(self, client: Client, server: Server) -> None:
+    def test_it_lists_the_resolve_tools_in_order(self, client: Client, server: Server) -> None:
         [told] = client(server, ListTools())
         assert isinstance(told, Told)
         tools = told.value["tools"]
-        assert [(tool["name"], tool["inputSchema"]) for tool in tools] == list(SCHEMAS.items())
+        schemas = {tool["name"]: tool["inputSchema"] for tool in tools}
+        assert list(schemas) == [*SCHEMAS, *RELEVANCE_INPUTS]
+        assert schemas == schemas | SCHEMAS
+        assert_relevance_inputs(schemas)
         assert all(tool["description"] and tool["annotations"]["readOnlyHint"] for tool in tools)
 
     @covers("seed-001#list-caches-errors", "stdio.md#cache-names", "stdio.md#clients")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.clients.contract import (
     GUIDE,
+    RELEVANCE_INPUTS,
     RESOLVE,
     SCHEMAS,
     Answered,
@@ -18,6 +19,7 @@ from tests.clients.contract import (
     Outcome,
     Refused,
     Told,
+    assert_relevance_inputs,
 )
 from tests.clients.servers import Endpoint, Server
 from tests.support.clauses import covers
@@ -48,6 +50,7 @@ SEED_SCHEMAS = {
 FOLD_INPUTS = {  # the names a tool takes, and those that it must be given
     "context_branch": (["description", "prompt", "project_path"], ["description", "prompt", "project_path"]),
     "context_return": (["message", "project_path", "branch_id"], ["message", "project_path"]),
+    "context_fold": (["message", "project_path"], ["message", "project_path"]),
     "context_branch_status": (["project_path"], ["project_path"]),
     "context_list_branches": (["project_path"], ["project_path"]),
     "context_rollback": (["project_path", "branch_id", "restore_state"], ["project_path", "branch_id"]),
@@ -114,13 +117,14 @@ class OverHttp:
         "seed-004#context-list-branches",
         "seed-004#context-rollback",
     )
-    def test_it_lists_ten_tools_in_order_with_the_seeds_schemas(self, client: Client, server: Server) -> None:
+    def test_it_lists_all_tools_in_order_with_the_seeds_schemas(self, client: Client, server: Server) -> None:
         [told] = client(server, ListTools())
         assert isinstance(told, Told)
         assert all(tool["description"] and tool["annotations"] for tool in told.value["tools"])
         schemas = {tool["name"]: tool["inputSchema"] for tool in told.value["tools"]}
-        assert list(schemas) == [*SCHEMAS, *FOLD_INPUTS]
+        assert list(schemas) == [*SCHEMAS, *RELEVANCE_INPUTS, *FOLD_INPUTS]
         assert schemas == schemas | SCHEMAS | SEED_SCHEMAS
+        assert_relevance_inputs(schemas)
         for name, (names, required) in FOLD_INPUTS.items():
             assert (list(schemas[name]["properties"]), schemas[name]["required"]) == (names, required)
 

@@ -206,7 +206,7 @@ class TestWhatMayBeReplaced:
     @covers("resolve.md#cache-version")
     def test_created_at_is_utc_wherever_we_are(self, sources: Path, tmp_path: Path) -> None:
         before = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        env = {"PATH": os.environ["PATH"], "TZ": "Asia/Tokyo"}
+        env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "TZ": "Asia/Tokyo"}
         assert context("build", "--sources", sources, "--cache", tmp_path / "c", env=env).code == 0
         created_at = json.loads((tmp_path / "c" / "manifest.json").read_text())["created_at"]
         assert before <= created_at <= time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -128,7 +128,7 @@ def test_locale_hash_seed_folder_and_file_order_do_not_matter(
     manifests = set()
     with tempfile.TemporaryDirectory() as work:
         for number, surrounding in enumerate(SURROUNDINGS):
-            env = {"PATH": os.environ["PATH"], **surrounding}
+            env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **surrounding}
             place = Path(work) / str(number)
             place.mkdir()
             write_files(place / "docs", {name: files[name] for name in (order if number % 2 else files)})

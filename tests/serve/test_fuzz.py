@@ -10,7 +10,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tests.serve.wire import INITIALIZE, MODERN_META, RESOLVE, Server, call, modern, request
+from tests.serve.wire import ASK, GET, INITIALIZE, MODERN_META, RESOLVE, Server, call, modern, request
 from tests.support.clauses import covers
 from tests.support.daemon import RPC, Daemon, Http
 from tests.support.jsonrpc_rules import due_answers, faults_in
@@ -30,6 +30,10 @@ WORDS = [
     "context.resolve",
     "context.list_caches",
     "context.inspect_cache",
+    "context.ask",
+    "context.get",
+    "deployment.md",
+    "1-2",
     "ping",
 ]
 METHODS = ["initialize", "ping", "tools/list", "tools/call", "server/discover", "notifications/initialized", "nope", ""]
@@ -43,6 +47,11 @@ KEYS = [
     "cache",
     "query",
     "budget",
+    "unit",
+    "id",
+    "section",
+    "lines",
+    "around",
     "_meta",
     "protocolVersion",
 ]
@@ -53,6 +62,8 @@ SEEDS = [
     call("context.resolve", RESOLVE),
     call("context.list_caches"),
     call("context.inspect_cache", {"cache": "docs"}),
+    call("context.ask", {**ASK, "unit": "section", "budget": 400}),
+    call("context.get", {**GET, "lines": "1", "around": 1, "budget": 400}),
     modern("server/discover"),
     modern("tools/call", {"name": "context.resolve", "arguments": RESOLVE}),
 ]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.wire import INITIALIZE, RESOLVE, after_handshake, call, environment, request
+from tests.serve.wire import ASK, GET, INITIALIZE, RESOLVE, after_handshake, call, environment, request
 from tests.support.clauses import covers
 from tests.support.machine import COMMAND, ROOT
 
@@ -23,6 +23,8 @@ QUESTIONS = (
     call("context.resolve", {**RESOLVE, "query": "Σ é"}),
     call("context.resolve", {**RESOLVE, "cache": "nowhere"}),
     call("context.inspect_cache", {"cache": "docs"}),
+    call("context.ask", ASK),
+    call("context.get", GET),
 )
 
 

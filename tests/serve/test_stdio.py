@@ -18,6 +18,8 @@ from contextfold.serve.stdio import StdioSession
 from contextfold.settings import settings_from
 from tests.serve.wire import (
     ALIVE,
+    ASK,
+    GET,
     INITIALIZE,
     MODERN_META,
     PARSE_ERROR,
@@ -241,8 +243,8 @@ class TestHandshake:
         assert result["protocolVersion"] == given
         assert result["capabilities"] == {"tools": {}}
         assert result["serverInfo"] == {"name": "contextfold", "version": __version__}
-        for tool in ("context.resolve", "context.list_caches", "context.inspect_cache"):
-            assert f"{tool}: " in result["instructions"]
+        for tool in RESOLVE_TOOLS:
+            assert f"{tool.name}: " in result["instructions"]
 
     @covers("seed-002#methods", "stdio.md#eras", "stdio.md#ping-and-list")
     def test_its_params_may_be_missing_and_the_acknowledgement_is_not_waited_for(self, root: Path) -> None:
@@ -273,12 +275,15 @@ class TestModernEra:
 
     @covers("seed-001#protocol-requirements", "stdio.md#eras")
     def test_both_eras_give_the_same_tools_and_the_same_text(self, root: Path) -> None:
-        old = after_handshake(root, request("tools/list"), call("context.resolve", RESOLVE))
+        calls = {"context.resolve": RESOLVE, "context.ask": ASK, "context.get": GET}
+        old = after_handshake(root, request("tools/list"), *(call(name, given) for name, given in calls.items()))
         new = exchange(
-            root, modern("tools/list"), modern("tools/call", {"name": "context.resolve", "arguments": RESOLVE})
+            root,
+            modern("tools/list"),
+            *(modern("tools/call", {"name": name, "arguments": given}) for name, given in calls.items()),
         )
         assert old[0]["result"]["tools"] == new[0]["result"]["tools"]
-        assert text_of(old[1]) == text_of(new[1])
+        assert [text_of(answer) for answer in old[1:]] == [text_of(answer) for answer in new[1:]]
 
     @covers("stdio.md#eras")
     def test_an_envelope_is_served_after_a_handshake_too_and_does_not_replace_one(self, root: Path) -> None:
@@ -313,7 +318,7 @@ class TestModernEra:
 
 class TestStartAndEnd:
     def start(self, *argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
-        full = {"PATH": os.environ["PATH"]} | (env or {})
+        full = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]} | (env or {})
         return subprocess.run(
             [COMMAND, *argv], env=full, input=INITIALIZE, capture_output=True, timeout=60, check=False
         )
@@ -405,8 +410,8 @@ real = tools._list_caches
 def noisy(root, arguments):
     exec({noise!r})
     return real(root, arguments)
-first, listing, last = tools.RESOLVE_TOOLS
-tools.RESOLVE_TOOLS = (first, listing._replace(handler=noisy), last)
+first, listing, *others = tools.RESOLVE_TOOLS
+tools.RESOLVE_TOOLS = (first, listing._replace(handler=noisy), *others)
 from contextfold.cli.main import run
 run()
 """

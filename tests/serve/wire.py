@@ -44,7 +44,9 @@ def modern(method: str, params: dict[str, object] | None = None, request_id: obj
 PARSE_ERROR = {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "Parse error"}}
 PING = request("ping", request_id="alive")
 ALIVE = {"jsonrpc": "2.0", "id": "alive", "result": {}}
-RESOLVE = {"cache": "docs", "query": "guide", "budget": 4000}
+RESOLVE: dict[str, object] = {"cache": "docs", "query": "guide", "budget": 4000}
+ASK: dict[str, object] = {"cache": "docs", "query": "guide"}
+GET: dict[str, object] = {"cache": "docs", "id": "deployment.md"}
 
 
 def protocol_error(code: int, message: str, request_id: object = 1) -> dict[str, object]:
@@ -52,7 +54,7 @@ def protocol_error(code: int, message: str, request_id: object = 1) -> dict[str,
 
 
 def environment(root: Path, **more: str) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "CONTEXT_CACHE_ROOT": str(root), **more}
+    return {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "CONTEXT_CACHE_ROOT": str(root), **more}
 
 
 def exchange(root: Path, *lines: bytes, **env: str) -> list[Any]:

@@ -119,7 +119,7 @@ async function examine(stage, look) {
   await page.goto(guarded.url);
   await page.getByLabel("Token").fill("wrong");
   await page.getByRole("button", { name: "Sign in" }).click();
-  await page.getByText("That is no token").waitFor();
+  await page.getByText("This token is not valid here.").waitFor();
   await check("sign-in");
 }
 

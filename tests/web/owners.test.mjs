@@ -26,7 +26,7 @@ scenario("who has a token signs in, and a wrong one is told so", async (stage) =
   assert.equal(await page.getByLabel("Token").getAttribute("type"), "password");
   for (const wrong of ["wrong", "wröng", `${ann}x`]) {
     await signIn(page, wrong);
-    await page.getByText("That is no token of this daemon.").waitFor();
+    await page.getByText("This token is not valid here.").waitFor();
     assert.equal(await page.evaluate(() => sessionStorage.length), 0);
   }
   await signIn(page, ann);
@@ -84,7 +84,7 @@ scenario("another owner's session is invisible", async (stage) => {
     await page.goto(`${daemon.url}${path}`);
     await page.getByRole("heading", { name: "No such session" }).waitFor();
   }
-  await page.getByRole("searchbox").fill("zebras");
+  await page.locator("#words").fill("zebras");
   await page.getByText("No summary has “zebras”.").waitFor();
   const told = await page.content();
   for (const word of ["secret-plans", "idden work", "hidden summary"]) assert.ok(!told.includes(word), word);

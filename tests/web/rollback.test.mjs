@@ -21,6 +21,7 @@ async function workedOn(stage) {
 scenario("a rollback says what it discards, does it and tells the result", async (stage) => {
   const { agent, page, dialog, target } = await workedOn(stage);
   await dialog.getByText("Migrate rows").waitFor();
+  await dialog.getByText("A rollback changes no files").waitFor();
   await dialog.getByText("3\u202f018 → 9", { exact: true }).waitFor();
   await dialog.getByRole("button", { name: "Roll back", exact: true }).click();
   await page.getByText(/^Rolled back to “Store seconds”: 1 branch discarded, 3\u202f009 tokens/).waitFor();
@@ -62,7 +63,7 @@ scenario("a rollback may leave what was gathered", async (stage) => {
   await dialog.getByText("3\u202f018 → 1\u202f009", { exact: true }).waitFor();
   await dialog.getByRole("button", { name: "Roll back", exact: true }).click();
   await row(page, "Migrate rows").getByText("discarded", { exact: true }).waitFor();
-  await page.getByText("1\u202f009 of 32\u202f768 tokens in context").waitFor();
+  await page.getByText("1\u202f009 of 32\u202f768 tokens if folded").waitFor();
 });
 
 scenario("the dialog keeps up with an agent that goes on", async (stage) => {

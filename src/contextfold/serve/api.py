@@ -6,7 +6,7 @@ A caller sees only what its owner has. `X-Context-Session` and `Idempotency-Key`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from starlette.routing import Route
 from contextfold.common.canonical import encode
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError
+from contextfold.fold.service.demo_session import demo_session
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.overview import SAVINGS_GROUPS, Overview
 from contextfold.fold.store import SEARCH_MOST
@@ -29,10 +30,12 @@ from contextfold.fold.tool_arguments import (
     rollback_choice,
 )
 from contextfold.serve.http.exchange import OWNER
-from contextfold.serve.http.json_responses import JSON, failure_response, object_in
+from contextfold.serve.http.json_responses import JSON, error_response, failure_response, object_in
 from contextfold.serve.http.mcp_endpoint import caller_of
 from contextfold.serve.mcp.fold_tools import record
 from contextfold.serve.ops.logs import log
+from contextfold.serve.request_error import RequestError
+from contextfold.serve.resolvers import Resolvers
 
 SESSIONS, SESSIONS_MOST = 20, 100  # in one answer
 ROWS, ROWS_MOST = 100, 500
@@ -42,6 +45,7 @@ TEXT_MOST = 1_000  # characters of a query, a cursor, an id
 ALIVE_EVERY_S = 15.0
 RETRY_MS = 1_000
 EVENT_STREAM = "text/event-stream"
+UNPROCESSABLE = 422
 
 Handler = Callable[[Request], Awaitable[Response]]
 # An event: its cursor, its kind, its JSON.
@@ -49,8 +53,11 @@ StreamedEvent = tuple[str, str, str]
 
 
 class HttpApi:
-    def __init__(self, fold: FoldService) -> None:
+    """`resolvers` answer questions about documents; without them those two paths are not served."""
+
+    def __init__(self, fold: FoldService, resolvers: Resolvers | None = None) -> None:
         self._fold = fold
+        self._resolvers = resolvers
         self._overview = Overview(fold)
 
     def routes(self) -> list[Route]:
@@ -66,8 +73,12 @@ class HttpApi:
             ("POST", f"{session}/rollback", self.rollback),
             ("GET", "/v1/savings", self.savings_by),
             ("GET", "/v1/summaries", self.summaries),
+            ("GET", "/v1/search", self.search),
+            ("POST", "/v1/demo", self.demo),
             ("GET", "/v1/events", self.events),
         ]
+        if self._resolvers is not None:
+            table += [("GET", "/v1/caches", self.caches), ("POST", "/v1/ask", self.ask)]
         return [Route(path, endpoint=self._refusing(handler), methods=[method]) for method, path, handler in table]
 
     def _refusing(self, handler: Handler) -> Handler:
@@ -78,6 +89,8 @@ class HttpApi:
                 return await handler(request)
             except FoldError as problem:
                 return failure_response(problem, self._fold)
+            except RequestError as error:
+                return error_response(error)
 
         answered.__doc__ = handler.__doc__
         return answered
@@ -88,11 +101,11 @@ class HttpApi:
         return _json((await record(self._fold, caller_of(request.scope), arguments)).answer)
 
     async def sessions(self, request: Request) -> Response:
-        """Live sessions, the latest activity first: `limit`, `cursor`."""
+        """Live sessions, the latest activity first, or with `ended=true` the ended ones: `limit`, `cursor`."""
         asked = _QueryParameters(request)
         limit = asked.whole("limit", SESSIONS, 1, SESSIONS_MOST)
-        result = await self._overview.sessions(_owner(request), cursor=asked.text("cursor"), limit=limit)
-        return _json(encode(result))
+        read = self._overview.ended_sessions if asked.flag("ended", default=False) else self._overview.sessions
+        return _json(encode(await read(_owner(request), cursor=asked.text("cursor"), limit=limit)))
 
     async def session(self, request: Request) -> Response:
         """A session's figures and the last rows of its tree: `limit`, `before` (a row's number)."""
@@ -110,7 +123,7 @@ class HttpApi:
         return _json(encode(await self._overview.savings(*_session(request))))
 
     async def savings_by(self, request: Request) -> Response:
-        """What folding saved or cost in the live sessions, `by` session, project or day."""
+        """What folding saved or cost in the live and ended sessions, `by` session, project or day."""
         group = _QueryParameters(request).text("by") or "project"
         if group not in SAVINGS_GROUPS:
             raise ArgumentInvalid("by", f"must be one of {', '.join(SAVINGS_GROUPS)}")
@@ -152,6 +165,30 @@ class HttpApi:
         asked = _QueryParameters(request)
         limit = asked.whole("limit", SUMMARIES, 1, SEARCH_MOST)
         return _json(encode(await self._overview.search(_owner(request), asked.text("query") or "", limit=limit)))
+
+    async def search(self, request: Request) -> Response:
+        """Sessions, branches and summaries that have every word of `query`; `limit` for each kind."""
+        asked = _QueryParameters(request)
+        limit = asked.whole("limit", SUMMARIES, 1, SEARCH_MOST)
+        return _json(encode(await self._overview.search_all(_owner(request), asked.text("query") or "", limit=limit)))
+
+    async def demo(self, request: Request) -> Response:
+        """Create a small scripted session, clearly named, to look around in; the one there is, if there is one."""
+        return _json(await demo_session(self._fold, _owner(request)))
+
+    async def caches(self, _request: Request) -> Response:
+        """The caches of documents below the daemon's cache root, as `context.list_caches` lists them."""
+        return await self._resolved("context.list_caches", {})
+
+    async def ask(self, request: Request) -> Response:
+        """Sections that answer a question; the body is what `context.ask` takes, and so is the response."""
+        return await self._resolved("context.ask", object_in(await request.body()))
+
+    async def _resolved(self, tool: str, arguments: Mapping[str, object]) -> Response:
+        """A resolve tool's text; its errors have the same text, with the status 422."""
+        assert self._resolvers is not None
+        result = await self._resolvers.call(tool, arguments)
+        return Response(result.text, status_code=UNPROCESSABLE if result.kind else 200, media_type=JSON)
 
     async def events(self, request: Request) -> Response:
         """Events as they happen (server-sent); `session`; `after` or `Last-Event-ID` to go on after one."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextfold.common.canonical import Encodable, Malformed, encode
 from contextfold.fold.accounting import folded_tokens, total_tokens
 from contextfold.fold.events import Event, EventUnknown
+from contextfold.fold.ledger.savings import ledger_of
 from contextfold.fold.session import LogBroken, State, replay
 
 
@@ -32,6 +33,22 @@ def session_document(state: State) -> dict[str, Encodable]:
 def figures_of(events: Callable[[], Sequence[Event]]) -> str:
     """The document as JSON; empty if the events cannot be read, since the session must end anyway."""
     try:
-        return encode(session_document(replay(events())))
+        log = events()
+        return encode(_last_figures(replay(log), log))
     except (EventUnknown, Malformed, LogBroken):
         return ""
+
+
+def _last_figures(state: State, log: Sequence[Event]) -> dict[str, Encodable]:
+    """The document, and what can no longer be computed once the log is deleted: counts, model, host, the ledger."""
+    branches = state.branches.values()
+    days = ledger_of(log).days
+    return {
+        **session_document(state),
+        "total_branches": len(branches),
+        "folded_branches": sum(branch.status == "folded" for branch in branches),
+        "operations": state.main.operations + sum(branch.operations for branch in branches),
+        "model": state.model or None,
+        "host": state.host or None,
+        "ledger_days": {day: sums.as_members() for day, sums in sorted(days.items())},
+    }

@@ -1,16 +1,19 @@
 // @ts-check
 /**
- * The daemon's JSON API, and the token that opens it. The token lives as long as the browser tab and is sent nowhere
- * but to the daemon this page came from.
+ * The daemon's JSON API, and the token for it. The token is stored as long as the browser tab is open, and is sent
+ * only to the daemon that served this page.
  *
- * @typedef {{ warning: "none" | "medium" | "high", main_thread_usage: number, suggestion?: string,
- *   failure_rate?: number }} Health
+ * @typedef {{ warning: "none" | "medium" | "high", main_thread_usage: number, failure_rate?: number }} Health
  * @typedef {{ session_id: string, project_path: string, name: string | null, started_at: string, last_at: string,
- *   revision: number, active_branch_id: string | null, branch_depth: number, branch_path: string[],
+ *   revision: number, host: string | null, model: string | null, savings: Sums | null, open_branch_operations: number,
+ *   active_branch_id: string | null, branch_depth: number, branch_path: string[],
  *   total_tokens: number, main_thread_tokens: number, folded_tokens: number, tokens_saved: number,
  *   context_limit: number, usage_percent: number, context_health: Health, operations: number,
  *   failed_operations: number, secrets_scrubbed: number,
  *   total_branches: number, active_branches: number, folded_branches: number, discarded_branches: number }} Session
+ * @typedef {{ session_id: string, project_path: string | null, name: string | null, last_at: string, ended_at: string,
+ *   total_tokens: number | null, total_branches: number | null, folded_branches: number | null, host: string | null,
+ *   model: string | null, savings: Sums | null }} EndedSession  null where an older version did not record it
  * @typedef {{ id: string, parent_id: string | null, depth: number, description: string,
  *   status: "active" | "folded" | "discarded", tokens: number, summary_tokens: number, tokens_saved: number,
  *   operations: number, failed_operations: number, secrets_scrubbed: number, created_at: string,
@@ -22,30 +25,46 @@
  * @typedef {{ currency: string, sent_micros: number, without_micros: number, saved_micros: number }} Money
  * @typedef {{ model: string, currency: string | null, input: string, output: string, cache_read: string,
  *   cache_write_5m: string, cache_write_1h: string }} ModelPrices
- * @typedef {{ session_id: string, prices: ModelPrices[],
- *   requests: number, estimated_requests: number, extra_requests: number, tokens_sent: number, tokens_without: number,
- *   tokens_saved: number, output_tokens: number, output_tokens_without: number, cost_sent: number,
- *   cost_without: number, cost_saved: number, money: Money | null, results_dropped: number,
+ * @typedef {{ requests: number, estimated_requests: number, extra_requests: number, tokens_sent: number,
+ *   tokens_without: number, tokens_saved: number, output_tokens: number, output_tokens_without: number,
+ *   cost_sent: number, cost_without: number, cost_saved: number, money: Money | null }} Sums  of requests through the
+ *   proxy; costs are in input tokens' worth
+ * @typedef {Sums & { session_id: string, prices: ModelPrices[], results_dropped: number,
  *   failed_open: Record<string, number>,
  *   folds: { branch_id: string, description: string, tokens_dropped: number, requests: number, cost_saved: number }[],
  *   costly_folds: string[], points: { n: number, at: string, sent: number, without: number }[],
- *   verdict: string }} Savings  costs are in input tokens' worth
+ *   verdict: string }} Savings
+ * @typedef {{ by: string, groups: (Sums & { day?: string, project?: string })[],
+ *   total: Sums & { verdict: string } }} Totals
+ * @typedef {{ session_id: string, project_path: string, name: string | null }} SessionName
+ * @typedef {{ sessions: (SessionName & { last_at: string, host: string | null })[],
+ *   branches: (SessionName & { branch_id: string, description: string, status: Branch["status"] })[],
+ *   summaries: Summary[] }} SearchResult
+ * @typedef {{ heading: string[], lines: [number, number], tokens: number, score: number, content: string,
+ *   why: { term: string, in: string[], score: number }[] }} Section
+ * @typedef {{ id: string, title: string, score: number, sections: Section[],
+ *   left_out: { heading: string[], tokens: number, reason: string }[] }} AnsweredDocument
+ * @typedef {{ documents: AnsweredDocument[], selection: { query: string, unmatched: string[], budget: number,
+ *   tokens_used: number, counter: string, documents_considered: number, sections_matched: number,
+ *   sections_selected: number } }} Answer
  * @typedef {{ project_path: string, session_id: string, branch_id: string, description: string, summary: string,
  *   tokens_folded: number, folded_at: string, live?: boolean }} Summary
  * @typedef {{ owner: string, sessions: Session[], total: number, next_cursor: string | null,
  *   events_cursor: string }} SessionList
  * @typedef {{ session: Session, open_branches: Branch[], branches: Branch[], first_row: number, total_rows: number,
  *   counter: string, events_cursor: string }} SessionTree
- * @typedef {{ branch: Branch | null, entries: Entry[], tokens: number, next_cursor: string | null }} Trajectory
+ * @typedef {{ branch: Branch | null, summary: string | null, entries: Entry[], tokens: number,
+ *   next_cursor: string | null }} Trajectory
  * @typedef {{ rolled_back_to: string, branches_discarded: Branch[], total_discarded: number,
- *   reopened: Branch[], tokens_recovered: number, total_tokens_after: number }} Preview  the first of those discarded
+ *   reopened: Branch[], tokens_recovered: number, total_tokens_after: number }} Preview  with the first
+ *   of the branches that are discarded
  */
 
 const TOKEN_KEY = "contextfold.token";
 const TIMEOUT_MS = 30_000;
 const UNAUTHORIZED = 401;
 
-/** A refusal by the daemon: `message` for people, `kind` for programs. */
+/** An error response of the daemon: `message` for people, `kind` for programs. */
 export class ApiError extends Error {
   /** @param {number} status @param {string} kind @param {string} message */
   constructor(status, kind, message) {
@@ -65,7 +84,7 @@ export function token() {
 }
 
 /** @param {string | null} value */
-export function keepToken(value) {
+export function storeToken(value) {
   if (value === null) sessionStorage.removeItem(TOKEN_KEY);
   else sessionStorage.setItem(TOKEN_KEY, value);
 }
@@ -79,28 +98,27 @@ function authorization() {
 /**
  * @param {string} path
  * @param {RequestInit} [options]
- * @returns {Promise<Response>} an answer that is no refusal
+ * @returns {Promise<Response>} a response that is not an error
  */
-export async function ask(path, options = {}) {
+export async function request(path, options = {}) {
   const headers = { ...authorization(), ...options.headers };
-  const answer = await fetch(path, { cache: "no-store", credentials: "omit", redirect: "error", ...options, headers });
-  if (!answer.ok) throw await refusal(answer);
-  return answer;
+  const common = { cache: /** @type {"no-store"} */ ("no-store"), credentials: /** @type {"omit"} */ ("omit") };
+  const response = await fetch(path, { ...common, redirect: "error", ...options, headers });
+  if (!response.ok) throw await errorOf(response);
+  return response;
 }
 
-/** @param {Response} answer */
-async function refusal(answer) {
+/** @param {Response} response */
+async function errorOf(response) {
   let error;
   try {
-    error = (await answer.json()).error;
+    error = (await response.json()).error;
   } catch {
-    error = null; // something between the daemon and us
+    // The response comes from something between the daemon and the page.
+    error = null;
   }
-  return new ApiError(
-    answer.status,
-    error?.data?.kind ?? "unknown",
-    error?.message ?? `The daemon answered ${answer.status}.`,
-  );
+  const kind = error?.data?.kind ?? error?.code ?? "unknown";
+  return new ApiError(response.status, String(kind), error?.message ?? `The daemon answered ${response.status}.`);
 }
 
 /**
@@ -111,11 +129,17 @@ async function refusal(answer) {
 async function json(path, query = {}, options = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== null);
   const search = new URLSearchParams(given.map(([name, value]) => [name, String(value)]));
-  const answer = await ask(given.length ? `${path}?${search}` : path, {
+  const response = await request(given.length ? `${path}?${search}` : path, {
     signal: AbortSignal.timeout(TIMEOUT_MS),
     ...options,
   });
-  return answer.json();
+  return response.json();
+}
+
+/** @param {string} path @param {object} body */
+function post(path, body) {
+  const headers = { "Content-Type": "application/json" };
+  return json(path, {}, { method: "POST", headers, body: JSON.stringify(body) });
 }
 
 /** @param {string} id @param {string} [rest] */
@@ -160,18 +184,37 @@ export function rollbackPreview(id, branchId, restoreState) {
 /** @param {string} id @param {string} branchId @param {boolean} restoreState
  * @returns {Promise<{ branches_discarded: string[], tokens_recovered: number }>} */
 export function rollback(id, branchId, restoreState) {
-  return json(
-    sessionPath(id, "/rollback"),
-    {},
-    {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ branch_id: branchId, restore_state: restoreState }),
-    },
-  );
+  return post(sessionPath(id, "/rollback"), { branch_id: branchId, restore_state: restoreState });
 }
 
-/** @param {string} query @param {number} limit @returns {Promise<{ summaries: Summary[] }>} */
-export function summaries(query, limit) {
-  return json("/v1/summaries", { query, limit });
+/** @param {number} limit @param {string | null} [cursor]
+ * @returns {Promise<{ sessions: EndedSession[], next_cursor: string | null }>} */
+export function endedSessions(limit, cursor = null) {
+  return json("/v1/sessions", { ended: true, limit, cursor });
+}
+
+/** @param {"day" | "project"} by @returns {Promise<Totals>} */
+export function totals(by) {
+  return json("/v1/savings", { by });
+}
+
+/** @param {string} query @param {number} limit of each kind @returns {Promise<SearchResult>} */
+export function search(query, limit) {
+  return json("/v1/search", { query, limit });
+}
+
+/** Create a scripted session to look around in. @returns {Promise<{ session_id: string }>} */
+export function demo() {
+  return post("/v1/demo", {});
+}
+
+/** @returns {Promise<{ caches: { path: string, has_manifest: boolean }[] }>} */
+export function caches() {
+  return json("/v1/caches");
+}
+
+/** @param {string} query @param {number} budget @param {string | null} cache null: all of them
+ * @returns {Promise<Answer>} */
+export function askCaches(query, budget, cache) {
+  return post("/v1/ask", { query, budget, ...(cache === null ? {} : { cache }) });
 }

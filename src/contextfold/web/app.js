@@ -1,16 +1,17 @@
 // @ts-check
 /**
- * The page: which view is shown, who is signed in, whether the daemon can be heard.
+ * The page: which view is shown, who is signed in, whether the daemon is reachable, and the keys that work everywhere.
  *
- * Views read what they show; events only tell them that something changed. While the tab is in the background nothing
- * is read and no connection is held.
+ * Views read the data they show; events only say that something has changed. While the tab is in the background nothing
+ * is read and no connection is open.
  *
  * @typedef {{ title: string, element: HTMLElement, heading: HTMLElement, start: () => Promise<void>, stop: () => void,
  *   event: (event: Record<string, any>) => void, reopened: () => void }} View
  */
 
 import * as api from "./api.js";
-import { byId, fill, setText } from "./dom.js";
+import { AskView } from "./ask.js";
+import { byId, fill, setText, visible } from "./dom.js";
 import { refreshTimes } from "./format.js";
 import { RollbackDialog } from "./rollback.js";
 import { parseRoute, searchLink } from "./routes.js";
@@ -19,10 +20,13 @@ import { SessionView } from "./session.js";
 import { SessionsView } from "./sessions.js";
 import { SignInView } from "./signin.js";
 import { EventStream } from "./stream.js";
+import { TotalsView } from "./totals.js";
 
-const TIMES_MS = 10_000; // how often relative times catch up
-const TYPING_MS = 250; // a pause after which a search begins
-const SAID_MS = 8000;
+// How often relative times are updated.
+const TIMES_MS = 10_000;
+// A search begins after a pause in typing this long.
+const TYPING_MS = 250;
+const ANNOUNCED_MS = 8000;
 
 const CONNECTION_WORDS = {
   idle: "",
@@ -32,16 +36,17 @@ const CONNECTION_WORDS = {
   behind: "not up to date, trying again",
 };
 
-/** What a view may use of the page around it. */
-export class Surroundings {
+/** What is around the views, and what a view may use of it. */
+export class Page {
   /** @type {View | null} */
   #view = null;
   #isFirst = true;
-  #saidTimer = 0;
-  #typing = 0; // the timer of what was typed and is not looked for yet
+  #announceTimer = 0;
+  // Runs from a key press until the search for it begins.
+  #typingTimer = 0;
   /** @type {import("./stream.js").Connection} */
   #connection = "idle";
-  /** @type {Set<string>} what of the view could not be read again */
+  /** @type {Set<string>} parts of the view that could not be read again */
   #behind = new Set();
   #stream = new EventStream({
     onEvent: (event) => this.#view?.event(event),
@@ -68,7 +73,7 @@ export class Surroundings {
     this.#stream.close();
   }
 
-  /** A part of the view could not be read and shows what is old. @param {string} part @param {boolean} isBehind */
+  /** Say whether a part of the view shows old data. @param {string} part @param {boolean} isBehind */
   behind(part, isBehind) {
     if (isBehind) this.#behind.add(part);
     else this.#behind.delete(part);
@@ -80,47 +85,48 @@ export class Surroundings {
     location.hash = link;
   }
 
-  /** Say something to everybody, seen or heard. @param {string} message */
+  /** Show a message for a few seconds; screen readers read it out. @param {string} message */
   announce(message) {
-    const said = byId("said");
-    said.textContent = message;
-    said.classList.add("on");
-    clearTimeout(this.#saidTimer);
-    this.#saidTimer = setTimeout(() => said.classList.remove("on"), SAID_MS);
+    const toast = byId("toast");
+    setText(toast, message);
+    toast.classList.add("on");
+    clearTimeout(this.#announceTimer);
+    this.#announceTimer = setTimeout(() => toast.classList.remove("on"), ANNOUNCED_MS);
   }
 
   /** @param {string} title */
-  titled(title) {
-    document.title = `${title} · contextfold`;
+  setTitle(title) {
+    document.title = visible(`${title} · contextfold`);
   }
 
   /** @param {string} owner */
   signedIn(owner) {
     const shown = byId("owner");
     setText(shown, owner);
-    shown.title = `Signed in as ${owner}`;
+    shown.title = visible(`Signed in as ${owner}`);
     shown.hidden = false;
     byId("sign-out").hidden = api.token() === null;
-    byId("search").hidden = false;
+    for (const id of ["search", "views"]) byId(id).hidden = false;
   }
 
-  /** Whether a failure was for the page to deal with. @param {unknown} error */
+  /** Handle an error that concerns the whole page; return whether it was one. @param {unknown} error */
   failed(error) {
     if (!(error instanceof api.ApiError) || !error.isUnauthorized) return false;
-    const isAsked = this.#view instanceof SignInView; // several requests may be refused at once
-    if (!isAsked) this.signOut(api.token() === null ? "" : "Your token is not accepted any more.");
+    // Several requests may fail for the same reason.
+    const isSignIn = this.#view instanceof SignInView;
+    if (!isSignIn) this.signOut(api.token() === null ? "" : "Your token is not valid any more.");
     return true;
   }
 
-  /** Show the present view afresh. */
+  /** Create the current view again. */
   restart() {
     this.#show(true);
   }
 
   /** @param {string} [problem] */
   signOut(problem = "") {
-    api.keepToken(null);
-    for (const id of ["owner", "sign-out", "search"]) byId(id).hidden = true;
+    api.storeToken(null);
+    for (const id of ["owner", "sign-out", "search", "views"]) byId(id).hidden = true;
     this.#replace(new SignInView(this, problem));
   }
 
@@ -130,56 +136,98 @@ export class Surroundings {
     addEventListener("hashchange", () => this.#show(false));
     document.addEventListener("visibilitychange", () => this.#visibility());
     byId("sign-out").addEventListener("click", () => this.signOut());
+    byId("show-keys").addEventListener("click", () => byId("keys").showModal());
     byId("skip").addEventListener("click", (/** @type {Event} */ event) => {
-      event.preventDefault(); // an address with another meaning here
+      // The link's address would be taken for that of a view.
+      event.preventDefault();
       byId("content").focus();
     });
     this.#beginSearch();
+    addEventListener("keydown", (event) => this.#key(event));
     setInterval(() => document.hidden || refreshTimes(), TIMES_MS);
     this.#show(true);
   }
 
   #beginSearch() {
     const words = byId("words");
-    const look = () => {
-      clearTimeout(this.#typing);
-      this.#typing = 0;
-      if (parseRoute(location.hash).view === "search") location.replace(words.value ? searchLink(words.value) : "#/");
-      else if (words.value) this.go(searchLink(words.value));
-    };
     words.addEventListener("input", () => {
-      clearTimeout(this.#typing);
-      this.#typing = setTimeout(look, TYPING_MS);
+      clearTimeout(this.#typingTimer);
+      this.#typingTimer = setTimeout(() => this.#search(), TYPING_MS);
     });
+    words.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.#searchKey(event));
     byId("search").addEventListener("submit", (/** @type {Event} */ event) => {
       event.preventDefault();
-      look();
-    });
-    addEventListener("keydown", (event) => {
-      const isTyping = event.target instanceof HTMLElement && event.target.closest("input, textarea, dialog");
-      if (event.key !== "/" || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
-      event.preventDefault();
-      words.focus();
+      const view = this.#view;
+      const isShown = view instanceof SearchView && !this.#typingTimer && view.words.trim() === words.value.trim();
+      if (!isShown || !view.openFirst()) this.#search();
     });
   }
 
-  /** @param {boolean} isAnew */
-  #show(isAnew) {
+  #search() {
+    const words = byId("words");
+    clearTimeout(this.#typingTimer);
+    this.#typingTimer = 0;
+    if (parseRoute(location.hash).view === "search") location.replace(words.value ? searchLink(words.value) : "#/");
+    else if (words.value) this.go(searchLink(words.value));
+  }
+
+  /** @param {KeyboardEvent} event */
+  #searchKey(event) {
+    const words = byId("words");
+    if (event.key === "ArrowDown" && this.#view instanceof SearchView) {
+      event.preventDefault();
+      this.#view.focusFirst();
+    } else if (event.key === "Escape") {
+      event.preventDefault();
+      if (words.value) {
+        words.value = "";
+        this.#search();
+      } else byId("content").focus();
+    }
+  }
+
+  /** Keys that work in every view. @param {KeyboardEvent} event */
+  #key(event) {
+    if (byId("search").hidden || document.querySelector("dialog[open]")) return;
+    const isCommand = (event.ctrlKey || event.metaKey) && !event.altKey && event.key.toLowerCase() === "k";
+    const isTyping = event.target instanceof HTMLElement && event.target.closest("input, textarea, select");
+    const isPlain = !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey;
+    if (isCommand || (isPlain && event.key === "/")) {
+      event.preventDefault();
+      byId("words").focus();
+      byId("words").select();
+    } else if (isPlain && event.key === "?") {
+      event.preventDefault();
+      byId("keys").showModal();
+    }
+  }
+
+  /** @param {boolean} isNew whether the view is created even if it is shown already */
+  #show(isNew) {
     const route = parseRoute(location.hash);
     const view = this.#view;
     if (route.view !== "search") byId("words").value = "";
-    if (!isAnew && view instanceof SignInView) return; // what is asked for is shown once somebody has signed in
+    // The view that was asked for is shown after the sign-in.
+    if (!isNew && view instanceof SignInView) return;
     if (route.view === "session") {
-      if (isAnew || !(view instanceof SessionView) || view.sessionId !== route.sessionId)
+      if (isNew || !(view instanceof SessionView) || view.sessionId !== route.sessionId)
         this.#replace(new SessionView(this, route.sessionId));
       const session = /** @type {SessionView} */ (this.#view);
-      session.select(route.branchId, !isAnew && session === view);
+      session.select(route.branchId, !isNew && session === view);
     } else if (route.view === "search") {
       const words = byId("words");
-      if (!this.#typing && words.value.trim() !== route.words.trim()) words.value = route.words; // no letter is lost
-      if (!isAnew && view instanceof SearchView) view.look(route.words);
+      // Letters that were typed since the search began must not be lost.
+      if (!this.#typingTimer && words.value.trim() !== route.words.trim()) words.value = route.words;
+      if (!isNew && view instanceof SearchView) view.look(route.words);
       else this.#replace(new SearchView(this, route.words));
-    } else this.#replace(new SessionsView(this));
+    } else if (route.view === "totals") this.#replace(new TotalsView(this));
+    else if (route.view === "ask") this.#replace(new AskView(this));
+    else this.#replace(new SessionsView(this));
+    for (const link of byId("views").querySelectorAll("a")) {
+      const isCurrent = link.getAttribute("href") === { sessions: "#/", totals: "#/totals", ask: "#/ask" }[route.view];
+      if (isCurrent) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
   }
 
   /** @param {View} view */
@@ -188,18 +236,18 @@ export class Surroundings {
     this.rollback.close();
     this.#view?.stop();
     this.#view = view;
-    this.titled(view.title);
+    this.setTitle(view.title);
     fill(byId("content"), view.element);
     scrollTo(0, 0);
     const isTyping = document.activeElement === byId("words");
     if (!this.#isFirst && !isTyping) view.heading.focus();
     this.#isFirst = false;
     view.start();
-    if (!(view instanceof SessionsView || view instanceof SignInView)) this.#askWho();
+    if (!(view instanceof SessionsView || view instanceof SignInView)) this.#readOwner();
   }
 
-  /** Other views do not learn whose they are. */
-  async #askWho() {
+  /** Only the list of sessions comes with the owner's name. */
+  async #readOwner() {
     if (!byId("owner").hidden) return;
     try {
       const { owner } = await api.sessions(1);
@@ -214,10 +262,11 @@ export class Surroundings {
     else if (!(this.#view instanceof SignInView)) this.#resume();
   }
 
-  /** Nothing was heard for a while: listen again, and then look at everything. */
+  /** Events were missed while the tab was hidden, so the view reads everything once the stream is open. */
   #resume() {
     const route = parseRoute(location.hash);
-    if (route.view !== "search") this.#stream.follow(route.view === "session" ? route.sessionId : null, null);
+    if (route.view === "session") this.#stream.follow(route.sessionId, null);
+    else if (route.view === "sessions") this.#stream.follow(null, null);
   }
 
   #showConnection() {
@@ -228,4 +277,4 @@ export class Surroundings {
   }
 }
 
-new Surroundings().begin();
+new Page().begin();

@@ -1,35 +1,41 @@
 // @ts-check
 /**
- * One branch, or the main thread, from its prompt to its summary. Reads the trajectory page by page; while the branch
- * grows only the last page is read again. What it holds is bounded: of a very long one the first pages go.
+ * One branch or the main thread. A folded branch begins with its summary; then come the prompt and what was done.
+ *
+ * Reads the trajectory page by page; while the branch grows, only the last page is read again. The number of entries is
+ * bounded: of a very long branch the first pages are dropped.
  */
 
 import * as api from "./api.js";
 import { el, fill, reconcile, setText } from "./dom.js";
-import { counted, grouped, savedText, timeElement } from "./format.js";
+import { counted, duration, grouped, timeElement } from "./format.js";
 import { Pace } from "./pace.js";
 import { failure, longText, messageOf, showFigures, statusChip } from "./pieces.js";
 import { MAIN, sessionLink } from "./routes.js";
 
-const BUDGET_TOKENS = 4000; // of a page
+// The size of a page.
+const BUDGET_TOKENS = 4000;
 const MOST_ENTRIES = 400;
 const INTERVAL_MS = 500;
 const NOT_FOUND = 404;
 
 /**
- * @typedef {{ cursor: string | null, entries: api.Entry[], next: string | null, isInside: boolean }} Page
+ * @typedef {{ cursor: string | null, entries: api.Entry[], next: string | null, isInside: boolean }} EntriesPage
  *   `isInside`: it begins with the rest of an entry
  */
 
 export class BranchView {
-  /** @type {Page[]} */
+  /** @type {EntriesPage[]} */
   #pages = [];
-  #isCut = false; // the first pages are gone
+  // Whether the first pages were dropped.
+  #isCut = false;
+  #summary = "";
   /** @type {api.Branch | null} null for the main thread */
   branch = null;
   #mustReadAll = false;
-  #isStopped = false; // what is answered later is of no use
-  /** @type {Promise<unknown>} readings come one after the other: each begins where the one before has ended */
+  // A response that arrives after the view was left is ignored.
+  #isStopped = false;
+  /** @type {Promise<unknown>} pages are read one after the other, because each read begins where the last one ended */
   #reading = Promise.resolve();
   #heading = el("h2", { tabindex: "-1" });
   #chip = el("span");
@@ -38,7 +44,7 @@ export class BranchView {
   #cut = el(
     "p",
     { class: "muted", hidden: true },
-    "The first entries are not held any more. ",
+    "The first entries are no longer shown. ",
     el("button", { type: "button", class: "link", onclick: () => this.start() }, "Start again from the first"),
   );
   #entries = el("ol", { class: "entries", "aria-label": "What happened" });
@@ -47,17 +53,17 @@ export class BranchView {
   #pace = new Pace(
     () => this.#refresh(),
     INTERVAL_MS,
-    (isBehind) => this.around.behind("branch", isBehind),
+    (isBehind) => this.page.behind("branch", isBehind),
   );
 
   /**
-   * @param {import("./app.js").Surroundings} around
+   * @param {import("./app.js").Page} page
    * @param {string} sessionId
    * @param {string} branchId  or "main"
    * @param {{ onClose: () => void, onRollback: (branch: api.Branch) => void, nameOf: (id: string) => string }} actions
    */
-  constructor(around, sessionId, branchId, actions) {
-    this.around = around;
+  constructor(page, sessionId, branchId, actions) {
+    this.page = page;
     this.sessionId = sessionId;
     this.branchId = branchId;
     this.actions = actions;
@@ -88,7 +94,7 @@ export class BranchView {
         return this.#read(0, 1);
       });
     } catch (error) {
-      if (this.#isStopped || this.around.failed(error)) return;
+      if (this.#isStopped || this.page.failed(error)) return;
       const message = isGone(error) ? "There is no such branch in this session." : messageOf(error);
       fill(this.#body, failure(message, isGone(error) ? undefined : () => this.start()));
     }
@@ -103,7 +109,7 @@ export class BranchView {
     this.#heading.focus();
   }
 
-  /** @param {boolean} isDeep whether what was read before may have changed too */
+  /** @param {boolean} isDeep whether earlier entries may have changed too */
   changed(isDeep) {
     this.#mustReadAll ||= isDeep;
     this.#pace.mark();
@@ -133,8 +139,9 @@ export class BranchView {
       await this.#inTurn(() => this.#read(readAll ? 0 : Math.max(0, this.#pages.length - 1), this.#pages.length));
     } catch (error) {
       this.#mustReadAll ||= readAll;
-      if (this.#isStopped || this.around.failed(error)) return;
-      if (!isGone(error)) throw error; // the tree says so of the whole session
+      if (this.#isStopped || this.page.failed(error)) return;
+      // The read of the tree reports that the session is gone.
+      if (!isGone(error)) throw error;
     }
   }
 
@@ -143,7 +150,7 @@ export class BranchView {
     try {
       await this.#inTurn(() => this.#read(this.#pages.length, this.#pages.length + 1));
     } catch (error) {
-      if (!this.#isStopped && !this.around.failed(error)) this.around.announce(messageOf(error));
+      if (!this.#isStopped && !this.page.failed(error)) this.page.announce(messageOf(error));
     }
     const entry = /** @type {HTMLElement | null | undefined} */ (last?.nextElementSibling);
     entry?.setAttribute("tabindex", "-1");
@@ -153,15 +160,16 @@ export class BranchView {
   /** @param {() => Promise<void>} read */
   #inTurn(read) {
     const done = this.#reading.then(read);
-    this.#reading = done.catch(() => {}); // told to who waits for it, not to the next one
+    // The caller gets the error; the next read must not.
+    this.#reading = done.catch(() => {});
     return done;
   }
 
-  /** Read pages, those held again and new ones after them. @param {number} from @param {number} to not included */
+  /** Read pages: known ones again, and new ones after them. @param {number} from @param {number} to not included */
   async #read(from, to) {
     const pages = this.#pages.slice(0, from);
     let cursor = this.#pages[from]?.cursor ?? pages.at(-1)?.next ?? null;
-    if (from > 0 && cursor === null) return; // there is no page after the last
+    if (from > 0 && cursor === null) return;
     let isInside = this.#pages[from]?.isInside ?? Boolean(pages.at(-1)?.entries.at(-1)?.part);
     let branch = null;
     do {
@@ -170,15 +178,16 @@ export class BranchView {
       pages.push({ cursor, entries: answer.entries, next: answer.next_cursor, isInside });
       isInside = Boolean(answer.entries.at(-1)?.part);
       branch = answer.branch;
+      this.#summary = answer.summary ?? (branch?.status === "folded" ? this.#summary : "");
       cursor = answer.next_cursor;
     } while (cursor !== null && pages.length < to);
     if (this.#isStopped) return;
-    this.#keep(pages);
+    this.#bound(pages);
     this.#show(branch);
   }
 
-  /** Of too many entries the first pages go, once all are read: no place moves meanwhile. @param {Page[]} pages */
-  #keep(pages) {
+  /** Drop the first pages of too many entries, after all are read. @param {EntriesPage[]} pages */
+  #bound(pages) {
     const excess = total(pages) - MOST_ENTRIES;
     let first = 0;
     for (let gone = 0; gone < excess && first < pages.length - 1; first += 1) gone += pages[first].entries.length;
@@ -193,12 +202,12 @@ export class BranchView {
     if (branch) this.#showBranch(branch);
     this.#showEntries();
     const isNothing = !branch && !this.#entries.childElementCount;
-    if (isNothing) fill(this.#actions, el("p", { class: "muted" }, "Nothing happened on the main thread yet."));
+    if (isNothing) fill(this.#actions, el("p", { class: "muted" }, "Nothing has happened on the main thread yet."));
     else if (!branch) fill(this.#actions);
   }
 
   #showEntries() {
-    const entries = wholeEntries(this.#pages).map((entry) => ({
+    const entries = this.#ordered(wholeEntries(this.#pages)).map((entry) => ({
       ...entry,
       name: entry.branch_id ? this.actions.nameOf(entry.branch_id) : "",
     }));
@@ -210,6 +219,16 @@ export class BranchView {
     this.#entries.hidden = !entries.length;
     this.#cut.hidden = !this.#isCut;
     this.#more.hidden = (this.#pages.at(-1)?.next ?? null) === null;
+  }
+
+  /** A folded branch's summary first, then the other entries. @param {api.Entry[]} entries @returns {api.Entry[]} */
+  #ordered(entries) {
+    const branch = this.branch;
+    if (branch?.status !== "folded" || !this.#summary) return entries;
+    const { closed_at: at, created_at: opened, summary_tokens: tokens } = branch;
+    /** @type {api.Entry} */
+    const summary = { n: 0, at: at ?? opened, kind: "summary", tokens, text: this.#summary };
+    return [summary, ...entries.filter((entry) => entry.kind !== "summary" || entry.undone)];
   }
 
   /** @param {api.Branch} branch */
@@ -225,14 +244,14 @@ export class BranchView {
         value: grouped(branch.tokens),
         note: isFolded ? `summary ${grouped(branch.summary_tokens)}` : "",
       },
-      isFolded ? { label: "Folding", value: savedText(branch.tokens_saved) } : null,
+      { label: "Took", value: duration(branch.created_at, branch.closed_at ?? new Date().toISOString()) },
       { label: "Operations", value: grouped(branch.operations), note: failed ? `${grouped(failed)} failed` : "" },
       redactions ? { label: "Redactions", value: grouped(redactions) } : null,
       { label: ENDED[branch.status] ?? "Opened", value: "", at: branch.closed_at ?? branch.created_at },
     ]);
     const hasButton = this.#actions.querySelector("button");
     if (branch.status === "discarded")
-      fill(this.#actions, el("p", { class: "muted" }, "Discarded by a rollback; kept here to be read."));
+      fill(this.#actions, el("p", { class: "muted" }, "Discarded by a rollback. It can still be read."));
     else if (!hasButton)
       fill(
         this.#actions,
@@ -292,16 +311,17 @@ function isGone(error) {
   return error instanceof api.ApiError && error.status === NOT_FOUND;
 }
 
-/** @param {Page[]} pages */
+/** @param {EntriesPage[]} pages */
 function total(pages) {
   return pages.reduce((sum, page) => sum + page.entries.length, 0);
 }
 
-/** An entry that a page's end cut goes on at the next page's beginning. @param {Page[]} pages */
+/** Joins the parts of an entry that a page's end has cut. @param {EntriesPage[]} pages */
 function wholeEntries(pages) {
   /** @type {api.Entry[]} */
   const whole = [];
-  const rest = pages[0]?.isInside ? pages[0].entries[0] : null; // of one whose beginning is not held
+  // The rest of an entry whose beginning was dropped is left out.
+  const rest = pages[0]?.isInside ? pages[0].entries[0] : null;
   for (const entry of pages.flatMap((page) => page.entries)) {
     const last = whole.at(-1);
     if (rest?.n === entry.n && rest.kind === entry.kind) continue;

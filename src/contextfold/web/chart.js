@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Curves against a ground line: a drawing, a sentence that says the same, and a table on demand. Knows points and
- * pixels; what the points are, and the words for them, is its subject's to say.
+ * Draws curves, with a sentence that says the same and a table on demand. Knows points and pixels; the subject defines
+ * what the points are and how they are called.
  */
 
 import { el, fill, setText, svg } from "./dom.js";
@@ -20,11 +20,11 @@ const TICKS = 4;
  * @property {string} id  among the charts of the page
  * @property {Curve[]} curves  as the legend names them; the first one is drawn last, above the others
  * @property {[string, string | null]} area  filled between a curve and another one or the ground
- * @property {string | null} limit  the name of the line that the curves are held against
- * @property {(point: P, index: number) => number} place  of a point, from left to right
- * @property {(points: P[]) => [string, string]} ends  what is written under the first and the last
- * @property {(points: P[], limit: number) => string} sentence  of at least one point
- * @property {(point: P) => string} closer  what one of them is
+ * @property {string | null} limit  the name of the line that the curves are compared with
+ * @property {(point: P, index: number) => number} position  of a point, from left to right
+ * @property {(points: P[]) => [string, string]} ends  the labels under the first and the last point
+ * @property {(points: P[], limit: number) => string} sentence  about at least one point
+ * @property {(point: P) => string} details  of one point, as text
  * @property {string} tableName
  * @property {string} tableOpener
  * @property {string[]} head  of the table
@@ -36,12 +36,13 @@ export class Chart {
   /** @type {P[]} */
   #points = [];
   /** @type {number[]} */
-  #places = [];
+  #positions = [];
   #limit = 1;
   #width = 0;
   #subject;
   #summary;
-  #readout = el("p", { class: "readout number" }); // stands in for the summary while one looks closer
+  // Replaces the summary while the pointer is on the chart.
+  #readout = el("p", { class: "readout number" });
   #grid = svg("g", { class: "grid" });
   #area;
   /** @type {Map<string, SVGElement>} */
@@ -102,7 +103,7 @@ export class Chart {
   /** @param {P[]} points oldest first @param {number} [limit] */
   show(points, limit = 1) {
     this.#points = points.slice(-MOST_POINTS);
-    this.#places = this.#points.map(this.#subject.place);
+    this.#positions = this.#points.map(this.#subject.position);
     this.#limit = Math.max(1, limit);
     const hasPoints = this.#points.length > 0;
     setText(
@@ -116,7 +117,7 @@ export class Chart {
   // ---- scales
 
   get #span() {
-    return { from: this.#places[0] ?? 0, to: this.#places.at(-1) ?? 0 };
+    return { from: this.#positions[0] ?? 0, to: this.#positions.at(-1) ?? 0 };
   }
 
   get #top() {
@@ -124,18 +125,18 @@ export class Chart {
     return 1.06 * Math.max(this.#limit, ...values);
   }
 
-  /** @returns {(place: number) => number} */
+  /** @returns {(position: number) => number} */
   get #x() {
     const { from, to } = this.#span;
     const right = this.#width - EDGE.right;
-    return (place) => (to > from ? EDGE.left + ((place - from) / (to - from)) * (right - EDGE.left) : right);
+    return (position) => (to > from ? EDGE.left + ((position - from) / (to - from)) * (right - EDGE.left) : right);
   }
 
   /** @returns {(tokens: number) => number} */
   get #y() {
     const top = this.#top;
-    const room = HEIGHT - EDGE.top - EDGE.bottom;
-    return (tokens) => EDGE.top + room * (1 - tokens / top);
+    const height = HEIGHT - EDGE.top - EDGE.bottom;
+    return (tokens) => EDGE.top + height * (1 - tokens / top);
   }
 
   // ---- drawing
@@ -148,7 +149,7 @@ export class Chart {
     this.#drawing.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     const y = this.#y;
     this.#drawGrid(y);
-    const at = this.#places.map(this.#x);
+    const at = this.#positions.map(this.#x);
     const heights = (/** @type {string} */ of) => this.#points.map((point) => y(point[of]));
     for (const [of, line] of this.#lines) line.setAttribute("d", steps(at, heights(of)));
     const [over, under] = this.#subject.area;
@@ -184,7 +185,7 @@ export class Chart {
     setText(this.#limitText, grouped(this.#limit));
   }
 
-  // ---- looking closer
+  // ---- details of a point
 
   /** @param {PointerEvent} event */
   #point(event) {
@@ -195,13 +196,13 @@ export class Chart {
     const looked = from + share * (to - from);
     const index = Math.max(
       0,
-      this.#places.findLastIndex((place) => place <= looked),
+      this.#positions.findLastIndex((position) => position <= looked),
     );
-    const at = String(this.#x(this.#places[index]));
+    const at = String(this.#x(this.#positions[index]));
     for (const [name, value] of Object.entries({ x1: at, x2: at, y1: EDGE.top, y2: HEIGHT - EDGE.bottom }))
       this.#cross.setAttribute(name, String(value));
     this.#cross.classList.add("on");
-    setText(this.#readout, this.#subject.closer(this.#points[index]));
+    setText(this.#readout, this.#subject.details(this.#points[index]));
   }
 
   #leave() {
@@ -225,7 +226,7 @@ export class Chart {
   }
 }
 
-/** A figure stays what it is until the next one: steps, not slopes. @param {number[]} x @param {number[]} y */
+/** A value holds until the next one, so the line has steps, not slopes. @param {number[]} x @param {number[]} y */
 function steps(x, y) {
   return x
     .map((at, index) =>

@@ -1,16 +1,24 @@
 // @ts-check
 /**
- * Elements from data, and lists of elements kept in step with lists of data. Knows nothing of sessions.
+ * Creates elements from data, and updates lists of elements from lists of data. Knows nothing of sessions.
  *
- * What comes from outside becomes a text node or an attribute's value. No markup is ever parsed here or elsewhere.
+ * Data becomes a text node or an attribute's value. No markup is ever parsed here or elsewhere. Characters that change
+ * the direction of text are written as escapes, so that a name cannot be shown as another one.
  */
 
 const SVG = "http://www.w3.org/2000/svg";
-const FRESH_MS = 1600; // how long a new row stands out
-const FRESH_MOST = 8; // more at once were asked for, and are no news
+// A new row is highlighted for this long, unless more rows than this appear at once.
+const FRESH_MS = 1600;
+const FRESH_MOST = 8;
+const DIRECTION_CONTROLS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
 /** @typedef {Node | string | null | false | undefined} Child */
 /** @typedef {Record<string, unknown>} Properties  attributes, and listeners as `onclick` */
+
+/** Write bidirectional control characters as escapes. @param {string} text */
+export function visible(text) {
+  return text.replace(DIRECTION_CONTROLS, (control) => `\\u${control.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
 
 /**
  * @template {Element} T
@@ -19,11 +27,11 @@ const FRESH_MOST = 8; // more at once were asked for, and are no news
  * @param {Child[]} children
  * @returns {T}
  */
-function furnish(node, properties, children) {
+function completed(node, properties, children) {
   for (const [name, value] of Object.entries(properties)) {
     if (typeof value === "function") node.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
     else if (value === true) node.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, String(value));
+    else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, visible(String(value)));
   }
   append(node, children);
   return node;
@@ -36,7 +44,7 @@ function furnish(node, properties, children) {
  * @returns {HTMLElement}
  */
 export function el(tag, properties = {}, ...children) {
-  return furnish(document.createElement(tag), properties, children);
+  return completed(document.createElement(tag), properties, children);
 }
 
 /**
@@ -46,12 +54,15 @@ export function el(tag, properties = {}, ...children) {
  * @returns {SVGElement}
  */
 export function svg(tag, properties = {}, ...children) {
-  return furnish(document.createElementNS(SVG, tag), properties, children);
+  return completed(document.createElementNS(SVG, tag), properties, children);
 }
 
 /** @param {Element} node @param {Child[]} children */
 function append(node, children) {
-  for (const child of children) if (child || child === "") node.append(child);
+  for (const child of children) {
+    if (typeof child === "string") node.append(visible(child));
+    else if (child) node.append(child);
+  }
 }
 
 /** @param {Element} node @param {...Child} children */
@@ -61,18 +72,19 @@ export function fill(node, ...children) {
 }
 
 /**
- * Write only what differs: a text that is written again is read out again.
+ * Writes only a text that differs, because a screen reader reads a text out again when it is written again.
  *
  * @param {Element} node @param {string} text
  */
 export function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  const written = visible(text);
+  if (node.textContent !== written) node.textContent = written;
 }
 
 /** @param {Element} node @param {string} name @param {string | null} value */
 export function setAttribute(node, name, value) {
   if (value === null) node.removeAttribute(name);
-  else if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+  else if (node.getAttribute(name) !== visible(value)) node.setAttribute(name, visible(value));
 }
 
 /** An element of index.html. @param {string} id @returns {any} */
@@ -80,11 +92,11 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
-/** @type {WeakMap<Element, string>} what each row shows */
+/** @type {WeakMap<Element, string>} the data that each row shows */
 const shown = new WeakMap();
 
 /**
- * Make a parent's children those of `items`: by key, in order, touching only what changed. Focus stays where it was.
+ * Makes a parent's children those of `items`, by key and in order, and changes only what differs. Focus is preserved.
  *
  * @template T
  * @param {Element} parent

@@ -1,9 +1,10 @@
 // @ts-check
-/** Numbers, times and words as people read them. Knows no elements but `<time>`. */
+/** Formats numbers, money, times and words. Creates no elements but `<time>`. */
 
 import { el, setText } from "./dom.js";
 
-const THIN = "\u202f"; // narrow, and no line breaks at it
+// A narrow space at which no line is broken.
+const THIN = "\u202f";
 const MINUTE_S = 60,
   HOUR_S = 3600,
   DAY_S = 86400;
@@ -29,7 +30,7 @@ export function grouped(n) {
   return n < 0 ? `−${digits}` : digits;
 }
 
-/** What something costs, in tokens: small amounts with what is behind the point. @param {number} n */
+/** A cost in tokens; small amounts with two decimals. @param {number} n */
 export function worth(n) {
   const whole = Math.round(n);
   if (Math.abs(n) >= 100 || n === whole) return grouped(whole);
@@ -43,13 +44,49 @@ export function counted(n, one, many = `${one}s`) {
 
 /** A share of 1, as a whole number of percent. @param {number} share */
 export function percent(share) {
-  const whole = Math.floor(share * 100 + 1e-9); // 0.29 * 100 is a little less than 29
+  // 0.29 * 100 is a little less than 29.
+  const whole = Math.floor(share * 100 + 1e-9);
   return whole === 0 && share > 0 ? `<1${THIN}%` : `${whole}${THIN}%`;
 }
 
-/** What folding saved, honest where it cost more. @param {number} saved */
-export function savedText(saved) {
-  return saved < 0 ? `cost ${grouped(-saved)} more` : `saved ${grouped(saved)}`;
+/** @param {number} micros millionths of a dollar */
+export function dollars(micros) {
+  const amount = Math.abs(micros) / 1e6;
+  const text = `$${amount.toFixed(amount >= 10 ? 2 : 4)}`;
+  return micros < 0 ? `−${text}` : text;
+}
+
+/**
+ * What was sent, what it would have been, and the difference: in money where all prices are known, otherwise in input
+ * tokens' worth. This is the one meaning of "saved" on the page.
+ *
+ * @param {import("./api.js").Sums} sums
+ */
+export function costs({ money, cost_sent, cost_without, cost_saved }) {
+  const [sent, without, saved] = money
+    ? [money.sent_micros, money.without_micros, money.saved_micros]
+    : [cost_sent, cost_without, cost_saved];
+  const text = money ? dollars : worth;
+  return {
+    sent: text(sent),
+    without: text(without),
+    saved: text(saved),
+    amount: text(Math.abs(saved)),
+    difference: saved,
+    unit: money ? "" : "input tokens' worth",
+  };
+}
+
+/** How long something took: 42 s, 7 min, 2 h 5 min. @param {string} from @param {string} to times in ISO format */
+export function duration(from, to) {
+  const seconds = Math.max(0, Math.round((Date.parse(to) - Date.parse(from)) / 1000));
+  if (Number.isNaN(seconds)) return "";
+  if (seconds < MINUTE_S) return `${seconds}${THIN}s`;
+  if (seconds < HOUR_S) return `${Math.floor(seconds / MINUTE_S)}${THIN}min`;
+  const hours = Math.floor(seconds / HOUR_S);
+  if (hours >= 48) return `${Math.floor(seconds / DAY_S)}${THIN}d`;
+  const minutes = Math.floor((seconds % HOUR_S) / MINUTE_S);
+  return minutes ? `${hours}${THIN}h ${minutes}${THIN}min` : `${hours}${THIN}h`;
 }
 
 /** @param {string} iso @param {number} [now] */
@@ -63,7 +100,7 @@ export function ago(iso, now = Date.now()) {
   return `${Math.floor(seconds / DAY_S)}${THIN}d ago`;
 }
 
-/** A moment on a clock, as fine as the span it is part of needs. @param {number} ms @param {number} spanMs */
+/** A time of day, with seconds where the span is short. @param {number} ms @param {number} spanMs */
 export function clockText(ms, spanMs) {
   const seconds = spanMs / 1000;
   if (seconds > DAY_S) return dayAndClock.format(ms);
@@ -88,14 +125,14 @@ export function setTime(time, iso) {
   setText(time, ago(iso));
 }
 
-/** Let every relative time on the page catch up. */
+/** Update every relative time on the page. */
 export function refreshTimes() {
   const now = Date.now();
   for (const time of document.querySelectorAll("time[datetime]"))
     setText(time, ago(time.getAttribute("datetime") ?? "", now));
 }
 
-/** The last part of a path, which people know a project by. @param {string} path */
+/** The last part of a path, by which people know a project. @param {string} path */
 export function baseName(path) {
   return path.split("/").filter(Boolean).pop() ?? path;
 }

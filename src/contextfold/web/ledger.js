@@ -1,17 +1,18 @@
 // @ts-check
 /**
- * What was sent to the model, beside what would have been sent without folding: two curves, the figures of the ledger,
- * the folds one by one. There is nothing to see of a session whose requests do not go through the proxy.
+ * What was sent to the model, and what would have been sent without folding: two curves, the figures of the ledger, and
+ * each fold. Hidden for a session without requests through the proxy.
  */
 
 import { Chart } from "./chart.js";
 import { el, fill, reconcile, setText } from "./dom.js";
-import { clockText, counted, exactTime, grouped, worth } from "./format.js";
+import { clockText, costs, counted, exactTime, grouped, worth } from "./format.js";
 import { icon, showFigures } from "./pieces.js";
 import { sessionLink } from "./routes.js";
 
 const FOLDS_NAME = "Folds: tokens dropped, requests since, cost saved";
-const MOST_NAMED = 5; // of the folds that cost more than they saved; the table has them all
+// At most this many of the folds that cost more than they saved are named; the table has them all.
+const MOST_NAMED = 5;
 
 /** @typedef {import("./api.js").Savings} Savings */
 /** @typedef {Savings["points"][number]} Point */
@@ -26,22 +27,18 @@ const SUBJECT = {
   ],
   area: ["without", "sent"],
   limit: null,
-  place: (_, index) => index, // a request is as wide as another, however long the agent was away
+  // Every request is equally wide, however much time has passed between them.
+  position: (_, index) => index,
   ends,
   sentence,
-  closer: (point) => `${exactTime(point.at)}: ${grouped(point.sent)} sent, ${grouped(point.without)} without folding`,
+  details: (point) => `${exactTime(point.at)}: ${grouped(point.sent)} sent, ${grouped(point.without)} without folding`,
   tableName: "Tokens of the requests",
   tableOpener: "Show the requests as a table",
-  head: ["When", "Sent", "Without", "Saved"],
-  cells: (point) => [
-    exactTime(point.at),
-    grouped(point.sent),
-    grouped(point.without),
-    grouped(point.without - point.sent),
-  ],
+  head: ["When", "Sent", "Without folding"],
+  cells: (point) => [exactTime(point.at), grouped(point.sent), grouped(point.without)],
 };
 
-/** @type {Record<string, string>} why something was sent although it was folded */
+/** @type {Record<string, string>} why something was sent although a fold covers it */
 const REASONS = {
   apart: "a result did not follow its call at once",
   unbalanced: "a call without its result",
@@ -133,10 +130,10 @@ export class Ledger {
     const cost = costs(savings);
     const unfolded = Object.values(savings.failed_open).reduce((sum, count) => sum + count, 0);
     showFigures(this.#figures, [
-      { label: "Tokens saved", value: grouped(savings.tokens_saved), note: `of ${grouped(savings.tokens_without)}` },
+      { label: "Tokens sent", value: grouped(savings.tokens_sent), note: `without ${grouped(savings.tokens_without)}` },
       { label: "Cost with folding", value: cost.sent },
       { label: "Cost without folding", value: cost.without },
-      { label: cost.isLoss ? "Folding cost" : "Cost saved", value: cost.saved },
+      { label: cost.difference < 0 ? "Folding cost" : "Saved", value: cost.amount, note: cost.unit },
       { label: "Requests", value: grouped(requests), note: estimated ? `${grouped(estimated)} estimated` : "" },
       { label: "Left unfolded", value: grouped(unfolded), note: unfolded === 1 ? "request" : "requests" },
     ]);
@@ -144,8 +141,8 @@ export class Ledger {
 
   /** @param {Savings} savings */
   #showCostly({ costly_folds: ids, folds }) {
-    const told = new Map(folds.map((fold) => [fold.branch_id, fold]));
-    const named = ids.toReversed().flatMap((id) => told.get(id) ?? []);
+    const known = new Map(folds.map((fold) => [fold.branch_id, fold]));
+    const named = ids.toReversed().flatMap((id) => known.get(id) ?? []);
     this.#notice.hidden = !ids.length;
     const words = ids.length === 1 ? "This fold has cost more than it" : "These folds have cost more than they";
     setText(this.#costlyHead, `${words} saved so far:`);
@@ -175,25 +172,11 @@ export class Ledger {
     });
   }
 
-  /** A branch's own page; one that this session does not know has none. @param {Fold} fold */
+  /** A link to the branch; its id if the session does not know it. @param {Fold} fold */
   #name(fold) {
     if (!fold.description) return el("code", {}, fold.branch_id);
     return el("a", { href: sessionLink(this.sessionId, fold.branch_id) }, fold.description);
   }
-}
-
-/** In money where all prices are known, otherwise in input tokens' worth. @param {Savings} savings */
-function costs({ money, cost_sent, cost_without, cost_saved }) {
-  const [sent, without, saved] = money
-    ? [money.sent_micros, money.without_micros, money.saved_micros]
-    : [cost_sent, cost_without, cost_saved];
-  const text = money ? dollars : worth;
-  return { sent: text(sent), without: text(without), saved: text(Math.abs(saved)), isLoss: saved < 0 };
-}
-
-/** @param {number} micros */
-function dollars(micros) {
-  return `$${(micros / 1e6).toFixed(4)}`;
 }
 
 /** @param {Savings["prices"][number]} prices */
@@ -237,7 +220,7 @@ function reasonText(reason, count) {
   return `${REASONS[reason] ?? reason.replaceAll("_", " ")} (${counted(count, "request")})`;
 }
 
-/** The daemon's sentence, its digits grouped as they are everywhere here. @param {string} text */
+/** The daemon's sentence, with digits grouped as on the rest of the page. @param {string} text */
 function regrouped(text) {
   return text.replace(/\d{1,3}(?:,\d{3})+/g, (digits) => grouped(Number(digits.replaceAll(",", ""))));
 }

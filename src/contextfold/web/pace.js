@@ -1,24 +1,26 @@
 // @ts-check
 /**
- * Work that many events ask for and that is done once for all of them, no more often than its interval. Work that
- * fails is tried again, less and less often. Knows nothing of what the work is.
+ * Runs work that many events request: once for all of them, and not more often than its interval. Work that fails is
+ * tried again at growing intervals.
  */
 
-const FIRST_WAIT_MS = 1000; // after a failure
+// The wait after a first failure; it doubles with every further one.
+const FIRST_WAIT_MS = 1000;
 const LONGEST_WAIT_MS = 10_000;
 
 export class Pace {
   #timer = 0;
   #lastMs = -Infinity;
-  #failures = 0; // in a row
+  // Failures in a row.
+  #failures = 0;
   #isRunning = false;
   #isWanted = false;
   #isStopped = false;
 
   /**
-   * @param {() => Promise<void>} work  rejects when it is to be tried again
+   * @param {() => Promise<void>} work  rejects if it must be tried again
    * @param {number} intervalMs
-   * @param {(isBehind: boolean) => void} onBehind  told when work begins to fail and when that is over
+   * @param {(isBehind: boolean) => void} onBehind  called when work begins to fail and when it succeeds again
    */
   constructor(work, intervalMs, onBehind) {
     this.work = work;
@@ -26,7 +28,7 @@ export class Pace {
     this.onBehind = onBehind;
   }
 
-  /** Something changed: do the work soon. */
+  /** Request the work. */
   mark() {
     this.#isWanted = true;
     if (this.#isStopped || this.#isRunning || this.#timer) return;
@@ -34,7 +36,7 @@ export class Pace {
     this.#timer = setTimeout(() => this.#run(), wait);
   }
 
-  /** The daemon is heard again: do the work soon, however long it was to wait for its next try. */
+  /** Request the work without waiting for the next try: the daemon answers again. */
   resume() {
     clearTimeout(this.#timer);
     this.#timer = 0;
@@ -55,7 +57,8 @@ export class Pace {
 
   async #run() {
     this.#timer = 0;
-    if (document.hidden) return; // who looks again is shown everything afresh
+    // Everything is read again when the tab becomes visible.
+    if (document.hidden) return;
     this.#isWanted = false;
     this.#isRunning = true;
     this.#lastMs = performance.now();

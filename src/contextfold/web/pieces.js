@@ -1,5 +1,5 @@
 // @ts-check
-/** Small parts that several views show: icons, bars, health, long texts. */
+/** Small parts that several views use: icons, bars, health, long texts, highlighted words. */
 
 import { ApiError } from "./api.js";
 import { el, fill, reconcile, setText, svg } from "./dom.js";
@@ -7,9 +7,11 @@ import { counted, percent, setTime } from "./format.js";
 
 const SHORT_CHARACTERS = 700;
 const SHORT_LINES = 12;
-const FAILING_RATE = 0.5; // of a branch's operations
+// An open branch is failing if at least half of at least five operations have failed.
+const FAILING_RATE = 0.5;
+const FAILING_OPERATIONS_MIN = 5;
 
-/** Shapes, so that a status never hangs on colour alone. */
+/** Each status has a shape, because colour alone is not enough. */
 const ICONS = {
   active: ["M8 2.6a5.4 5.4 0 1 0 0 10.8a5.4 5.4 0 1 0 0-10.8Z", "M8 6.2a1.8 1.8 0 1 0 0 3.6a1.8 1.8 0 1 0 0-3.6Z"],
   folded: ["M3 4.5h10", "M3 11.5h10", "M5.5 8h5"],
@@ -36,7 +38,7 @@ export function statusChip(status) {
   return el("span", { class: `chip status-${status}` }, icon(status), STATUS_WORDS[status]);
 }
 
-/** A bar without words: what it says is always beside it. @param {string} [kind] */
+/** A bar; its value always stands beside it as text. @param {string} [kind] */
 export function bar(kind = "") {
   return el("span", { class: `bar ${kind}`, "aria-hidden": "true" }, el("span"));
 }
@@ -50,42 +52,99 @@ export function setBar(element, share) {
 /** @type {Record<string, string>} */
 const HEALTH_WORDS = { none: "healthy", medium: "getting full", high: "nearly full" };
 
-/** How loud a warning has to be: many failures are one too. @param {import("./api.js").Health} health */
-export function healthLevel(health) {
-  const isFailing = (health.failure_rate ?? 0) >= FAILING_RATE;
+/** @typedef {{ context_health: import("./api.js").Health, open_branch_operations: number,
+ *   active_branch_id: string | null }} Checked  what of a session its health is computed from */
+
+/** How serious a warning is; many failures are a warning too. @param {Checked} session */
+export function healthLevel({ context_health: health, open_branch_operations: operations }) {
+  const isFailing = operations >= FAILING_OPERATIONS_MIN && (health.failure_rate ?? 0) >= FAILING_RATE;
   return health.warning === "none" && isFailing ? "medium" : health.warning;
 }
 
-/** @param {import("./api.js").Health} health */
-export function healthWords(health) {
-  const level = healthLevel(health);
-  return level === health.warning ? HEALTH_WORDS[level] : "failing";
+/** @param {Checked} session */
+export function healthWords(session) {
+  const level = healthLevel(session);
+  return level === session.context_health.warning ? HEALTH_WORDS[level] : "failing";
 }
 
-/** @param {import("./api.js").Health} health */
-export function healthChip(health) {
-  const level = healthLevel(health);
-  const usage = `Main thread at ${percent(health.main_thread_usage)} of the limit.`;
+/** @param {Checked} session */
+export function healthChip(session) {
+  const level = healthLevel(session);
+  const usage = `Main thread at ${percent(session.context_health.main_thread_usage)} of the limit.`;
   return el(
     "span",
-    { class: `chip health-${level}`, title: `${usage} ${failureText(health)}`.trim() },
+    { class: `chip health-${level}`, title: `${usage} ${failureText(session)}`.trim() },
     level === "none" ? null : icon("warning"),
-    healthWords(health),
+    healthWords(session),
   );
 }
 
-/** What a health warning has to say. @param {import("./api.js").Health} health */
-export function healthText(health) {
-  const parts = [failureText(health)];
-  if (health.warning !== "none") {
-    parts.unshift(`The main thread is at ${percent(health.main_thread_usage)} of the limit.`, health.suggestion ?? "");
-  }
-  return parts.filter(Boolean).join(" ");
+/** The sentences of a warning, each of which can stand alone. @param {Checked} session */
+export function healthTexts(session) {
+  const { context_health: health, active_branch_id: open } = session;
+  const full = [
+    `The main thread is at ${percent(health.main_thread_usage)} of the limit.`,
+    open === null
+      ? "Ask the agent to fold work that is done: it calls context_fold with a summary."
+      : "Ask the agent to end the open branch when its work is done: it calls context_return with a summary.",
+  ];
+  return [...(health.warning === "none" ? [] : full), failureText(session)].filter(Boolean);
 }
 
-/** @param {import("./api.js").Health} health */
-function failureText(health) {
-  return health.failure_rate ? `${percent(health.failure_rate)} of the open branch's operations failed.` : "";
+/** @param {Checked} session */
+function failureText({ context_health: health, open_branch_operations: operations }) {
+  if (!health.failure_rate) return "";
+  return `${percent(health.failure_rate)} of the open branch's ${counted(operations, "operation")} failed.`;
+}
+
+/** A text in which words of a search are highlighted. @param {string} text @param {string[]} words */
+export function marked(text, words) {
+  const patterns = words.filter(Boolean).map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
+  if (!patterns.length) return [text];
+  const parts = text.split(new RegExp(`(${patterns.join("|")})`, "gi"));
+  return parts.map((part, index) => (index % 2 ? el("mark", {}, part) : part));
+}
+
+/** The links at the top of a view that lead back. */
+export function crumbs() {
+  return el(
+    "nav",
+    { class: "crumbs", "aria-label": "Path to this view" },
+    el("a", { href: "#/" }, "Sessions"),
+    el("span", { "aria-hidden": "true" }, "/"),
+  );
+}
+
+/** A select element. @param {string} label @param {[string, string][]} options value and text
+ * @param {(value: string) => void} onChange */
+export function choice(label, options, onChange) {
+  const select = /** @type {HTMLSelectElement} */ (
+    el(
+      "select",
+      { onchange: () => onChange(select.value) },
+      ...options.map(([value, text]) => el("option", { value }, text)),
+    )
+  );
+  return el("label", { class: "field" }, el("span", {}, label), select);
+}
+
+/** A command with a button that copies it. @param {string} text */
+export function command(text) {
+  const copied = el("span", { class: "muted", role: "status" });
+  async function copy() {
+    await navigator.clipboard.writeText(text);
+    setText(copied, "copied");
+  }
+  const canCopy = Boolean(navigator.clipboard);
+  return el(
+    "span",
+    { class: "command" },
+    el("code", {}, text),
+    canCopy
+      ? el("button", { type: "button", class: "quiet", "aria-label": `Copy: ${text}`, onclick: copy }, "Copy")
+      : null,
+    copied,
+  );
 }
 
 /** @param {string} text */
@@ -95,19 +154,23 @@ function shortened(text) {
   return lines.length > SHORT_LINES ? lines.slice(0, SHORT_LINES).join("\n") : cut;
 }
 
-/** A text of any length: long ones begin short. @param {string} text @param {string} [kind] */
-export function longText(text, kind = "") {
+/**
+ * A text of any length; of a long one the beginning is shown first.
+ *
+ * @param {string} text @param {string} [kind] @param {string[]} [words] to highlight
+ */
+export function longText(text, kind = "", words = []) {
   const box = el("div", { class: `text ${kind}` });
   const short = shortened(text);
   if (short === text) {
-    setText(box, text);
+    fill(box, ...marked(text, words));
     return box;
   }
   let isWhole = false;
   const body = el("span");
   const button = el("button", { type: "button", class: "link", "aria-expanded": "false", onclick: turn });
   function show() {
-    setText(body, isWhole ? text : `${short}…`);
+    fill(body, ...marked(isWhole ? text : `${short}…`, words));
     setText(button, isWhole ? "Show less" : `Show all ${counted(text.length, "character")}`);
     button.setAttribute("aria-expanded", String(isWhole));
   }
@@ -125,7 +188,7 @@ export function messageOf(error) {
   return error instanceof ApiError ? error.message : "The daemon does not answer.";
 }
 
-/** A failure in the place of what should be there. @param {string} message @param {() => void} [again] */
+/** An error message that is shown instead of the content. @param {string} message @param {() => void} [again] */
 export function failure(message, again) {
   return el(
     "div",

@@ -1,12 +1,13 @@
 // @ts-check
-/** The dialog that asks before a rollback: it says exactly what would be discarded, and cancelling is the default. */
+/** The dialog before a rollback: it shows what would be discarded, and cancelling is the default. */
 
 import * as api from "./api.js";
-import { byId, el, fill } from "./dom.js";
+import { byId, el, fill, setText } from "./dom.js";
 import { counted, grouped } from "./format.js";
 import { messageOf, statusChip } from "./pieces.js";
 
-const NAMED_BRANCHES = 8; // more of them are counted
+// At most this many branches are named, the others are counted.
+const NAMED_BRANCHES = 8;
 
 export class RollbackDialog {
   /** @type {HTMLDialogElement} */
@@ -14,17 +15,19 @@ export class RollbackDialog {
   #effect = byId("rollback-effect");
   #confirm = byId("rollback-confirm");
   /** @type {{ sessionId: string, branch: api.Branch, total: number } | null} */
-  #asked = null;
-  #turn = 0; // answers to earlier questions are dropped
-  #told = ""; // said once, however often it is asked: it is read out
+  #target = null;
+  // Responses to earlier previews are ignored.
+  #turn = 0;
+  // The preview that is shown, so that an equal one is not read out again.
+  #shown = "";
 
   /** @param {{ onDone: (message: string) => void, onFailed: (error: unknown) => boolean }} listeners */
   constructor(listeners) {
     this.listeners = listeners;
-    for (const choice of this.#choices) choice.addEventListener("change", () => this.#ask());
+    for (const choice of this.#choices) choice.addEventListener("change", () => this.#choose());
     this.#confirm.addEventListener("click", () => this.#roll());
     this.#dialog.addEventListener("close", () => {
-      this.#asked = null;
+      this.#target = null;
     });
   }
 
@@ -39,59 +42,59 @@ export class RollbackDialog {
 
   /** @param {string} sessionId @param {api.Branch} branch @param {number} total tokens in context now */
   open(sessionId, branch, total) {
-    this.#asked = { sessionId, branch, total };
-    byId("rollback-title").textContent = `Roll back to “${branch.description}”?`;
+    this.#target = { sessionId, branch, total };
+    setText(byId("rollback-title"), `Roll back to “${branch.description}”?`);
     this.#choices[0].checked = true;
-    this.#told = "";
+    this.#shown = "";
     fill(this.#effect);
     this.#dialog.showModal();
     byId("rollback-cancel").focus();
-    this.#ask();
+    this.#choose();
   }
 
   close() {
     if (this.#dialog.open) this.#dialog.close();
   }
 
-  /** The session went on: what would happen may be something else now. @param {number} total */
+  /** The session has changed, so the preview is read again. @param {number} total */
   refresh(total) {
-    if (!this.#asked) return;
-    this.#asked.total = total;
-    this.#look();
+    if (!this.#target) return;
+    this.#target.total = total;
+    this.#readPreview();
   }
 
-  /** Another question: nothing can be confirmed before it is answered. */
-  #ask() {
+  /** Another choice: nothing can be confirmed before its preview is shown. */
+  #choose() {
     this.#confirm.disabled = true;
     this.#effect.setAttribute("aria-busy", "true");
-    this.#look();
+    this.#readPreview();
   }
 
-  async #look() {
-    const asked = this.#asked;
-    if (!asked) return;
+  async #readPreview() {
+    const target = this.#target;
+    if (!target) return;
     const turn = (this.#turn += 1);
     try {
-      const preview = await api.rollbackPreview(asked.sessionId, asked.branch.id, this.#restoresState);
-      if (turn !== this.#turn || asked !== this.#asked) return;
-      this.#tell(preview, asked.total);
+      const preview = await api.rollbackPreview(target.sessionId, target.branch.id, this.#restoresState);
+      if (turn !== this.#turn || target !== this.#target) return;
+      this.#showPreview(preview, target.total);
       this.#confirm.disabled = false;
     } catch (error) {
-      if (turn === this.#turn) this.#refused(error);
+      if (turn === this.#turn) this.#showError(error);
     }
     this.#effect.setAttribute("aria-busy", "false");
   }
 
   /** @param {api.Preview} preview @param {number} total */
-  #tell(preview, total) {
+  #showPreview(preview, total) {
     const written = JSON.stringify([preview, total]);
-    if (written !== this.#told) fill(this.#effect, ...told(preview, total));
-    this.#told = written;
+    if (written !== this.#shown) fill(this.#effect, ...previewParts(preview, total));
+    this.#shown = written;
   }
 
   async #roll() {
-    if (!this.#asked) return;
-    const { sessionId, branch } = this.#asked;
+    if (!this.#target) return;
+    const { sessionId, branch } = this.#target;
     this.#confirm.disabled = true;
     try {
       const done = await api.rollback(sessionId, branch.id, this.#restoresState);
@@ -102,27 +105,27 @@ export class RollbackDialog {
           `${grouped(done.tokens_recovered)} tokens recovered.`,
       );
     } catch (error) {
-      this.#refused(error);
+      this.#showError(error);
     }
   }
 
   /** @param {unknown} error */
-  #refused(error) {
+  #showError(error) {
     if (this.listeners.onFailed(error)) return this.close();
-    this.#told = "";
+    this.#shown = "";
     this.#confirm.disabled = true;
     fill(this.#effect, el("p", { class: "bad" }, messageOf(error)));
   }
 }
 
 /** @param {api.Preview} preview @param {number} total */
-function told(preview, total) {
+function previewParts(preview, total) {
   const { branches_discarded: discarded, total_discarded: count, reopened } = preview;
   return [
     el(
       "p",
       { class: "number" },
-      "In context: ",
+      "Counted: ",
       el("b", {}, `${grouped(total)} → ${grouped(preview.total_tokens_after)}`),
       preview.total_tokens_after > total
         ? " tokens: what was folded comes back."
@@ -145,7 +148,7 @@ function told(preview, total) {
       count ? `${counted(count, "branch", "branches")} will be discarded:` : "No branch will be discarded.",
     ),
     count ? named(discarded, count) : null,
-    el("p", { class: "muted" }, "Nothing is erased: discarded branches stay in the tree and can be read."),
+    el("p", { class: "muted" }, "Nothing is deleted: discarded branches stay in the tree and can be read."),
   ];
 }
 

@@ -1,7 +1,7 @@
 // @ts-check
-/** Where on the page one is, as the part of the address after `#`: what can be linked to, and nothing else. */
+/** The addresses of the page's views: the part of the URL after `#`. */
 
-/** @typedef {{ view: "sessions" }
+/** @typedef {{ view: "sessions" } | { view: "totals" } | { view: "ask" }
  *   | { view: "session", sessionId: string, branchId: string | null }
  *   | { view: "search", words: string }} Route  a branchId of "main" is the main thread */
 
@@ -13,9 +13,11 @@ export function parseRoute(hash) {
   try {
     parts = hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
   } catch {
-    return { view: "sessions" }; // no address of ours
+    // The address is not one of ours.
+    return { view: "sessions" };
   }
   if (parts[0] === "search") return { view: "search", words: parts[1] ?? "" };
+  if (parts[0] === "totals" || parts[0] === "ask") return { view: parts[0] };
   if (parts[0] !== "sessions" || !parts[1]) return { view: "sessions" };
   return { view: "session", sessionId: parts[1], branchId: parts[2] === "branches" ? (parts[3] ?? null) : null };
 }

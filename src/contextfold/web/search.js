@@ -1,10 +1,10 @@
 // @ts-check
-/** The view of what a search over summaries found, in all projects of the owner, ended sessions too. */
+/** The view of search results: sessions by project, branches, and summaries, also those of ended sessions. */
 
 import * as api from "./api.js";
-import { el, fill, setText } from "./dom.js";
+import { byId, el, fill, setText } from "./dom.js";
 import { baseName, counted, timeElement } from "./format.js";
-import { failure, longText, messageOf } from "./pieces.js";
+import { crumbs, failure, longText, marked, messageOf, statusChip } from "./pieces.js";
 import { sessionLink } from "./routes.js";
 
 const MOST_RESULTS = 20;
@@ -12,23 +12,22 @@ const MOST_RESULTS = 20;
 export class SearchView {
   title = "Search";
   #count = el("p", { class: "muted", role: "status" });
-  #results = el("ol", { class: "results" });
-  #turn = 0; // of answers that come late only the last counts
+  #results = el("div", {
+    class: "results",
+    onkeydown: (/** @type {KeyboardEvent} */ event) => this.#key(event),
+  });
+  // Of several responses the one to the last search counts.
+  #turn = 0;
 
-  /** @param {import("./app.js").Surroundings} around @param {string} words */
-  constructor(around, words) {
-    this.around = around;
+  /** @param {import("./app.js").Page} page @param {string} words */
+  constructor(page, words) {
+    this.page = page;
     this.words = words;
     this.heading = el("h1", { tabindex: "-1" }, "Search");
     this.element = el(
       "section",
       { class: "page" },
-      el(
-        "nav",
-        { class: "crumbs", "aria-label": "Where you are" },
-        el("a", { href: "#/" }, "Sessions"),
-        el("span", { "aria-hidden": "true" }, "/"),
-      ),
+      crumbs(),
       el("div", { class: "page-head" }, this.heading, this.#count),
       this.#results,
     );
@@ -52,45 +51,121 @@ export class SearchView {
     const turn = (this.#turn += 1);
     if (!words.trim()) {
       fill(this.#results);
-      setText(this.#count, "Type words of a summary or a branch's description.");
+      setText(this.#count, "Type words of a project, a branch or a summary.");
       return;
     }
     try {
-      const { summaries } = await api.summaries(words, MOST_RESULTS);
-      if (turn === this.#turn) this.#show(summaries);
+      const result = await api.search(words, MOST_RESULTS);
+      if (turn === this.#turn) this.#show(result);
     } catch (error) {
-      if (turn !== this.#turn || this.around.failed(error)) return;
+      if (turn !== this.#turn || this.page.failed(error)) return;
       fill(
         this.#results,
-        el(
-          "li",
-          {},
-          failure(messageOf(error), () => this.start()),
-        ),
+        failure(messageOf(error), () => this.start()),
       );
     }
   }
 
-  /** @param {api.Summary[]} found */
-  #show(found) {
-    const most = found.length === MOST_RESULTS ? "the best " : "";
+  /** @returns {HTMLElement[]} */
+  get #links() {
+    return Array.from(this.#results.querySelectorAll("h3 a"));
+  }
+
+  focusFirst() {
+    this.#links[0]?.focus();
+  }
+
+  /** Open the first result; return whether there is one. */
+  openFirst() {
+    const [link] = this.#links;
+    link?.click();
+    return link !== undefined;
+  }
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    const links = this.#links;
+    const at = links.indexOf(/** @type {HTMLElement} */ (document.activeElement));
+    if (event.key === "Escape" || (event.key === "ArrowUp" && at === 0)) {
+      event.preventDefault();
+      byId("words").focus();
+    } else if (at >= 0 && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
+      event.preventDefault();
+      links[at + (event.key === "ArrowDown" ? 1 : -1)]?.focus();
+    }
+  }
+
+  /** @param {api.SearchResult} result */
+  #show({ sessions, branches, summaries }) {
+    const words = this.words.trim().split(/\s+/);
+    const parts = [
+      sessions.length ? counted(sessions.length, "session") : "",
+      branches.length ? counted(branches.length, "branch", "branches") : "",
+      summaries.length ? counted(summaries.length, "summary", "summaries") : "",
+    ].filter(Boolean);
     setText(
       this.#count,
-      found.length
-        ? `${most}${counted(found.length, "summary", "summaries")} for “${this.words}”`
-        : `No summary has “${this.words}”.`,
+      parts.length ? `${parts.join(", ")} for “${this.words}”` : `Nothing has “${this.words}”.`,
     );
-    fill(this.#results, ...found.map(result));
+    fill(
+      this.#results,
+      ...group(
+        "Sessions",
+        sessions.map((found) => sessionResult(found, words)),
+      ),
+      ...group(
+        "Branches",
+        branches.map((found) => branchResult(found, words)),
+      ),
+      ...group(
+        "Summaries",
+        summaries.map((found) => summaryResult(found, words)),
+      ),
+    );
   }
 }
 
-/** @param {api.Summary} found */
-function result(found) {
-  const name = found.description || "A branch";
+/** @param {string} name @param {HTMLElement[]} items */
+function group(name, items) {
+  if (!items.length) return [];
+  return [el("h2", {}, name), el("ol", { class: "results-list", "aria-label": name }, ...items)];
+}
+
+/** @param {api.SearchResult["sessions"][number]} found @param {string[]} words */
+function sessionResult(found, words) {
   return el(
     "li",
     { class: "card result" },
-    el("h2", {}, found.live === false ? name : el("a", { href: sessionLink(found.session_id, found.branch_id) }, name)),
+    el("h3", {}, el("a", { href: sessionLink(found.session_id) }, ...marked(baseName(found.project_path), words))),
+    el(
+      "p",
+      { class: "muted" },
+      ...marked([found.project_path, found.name, found.host].filter(Boolean).join(" · "), words),
+      " · last activity ",
+      timeElement(found.last_at),
+    ),
+  );
+}
+
+/** @param {api.SearchResult["branches"][number]} found @param {string[]} words */
+function branchResult(found, words) {
+  const href = sessionLink(found.session_id, found.branch_id);
+  return el(
+    "li",
+    { class: "card result" },
+    el("h3", {}, el("a", { href }, ...marked(found.description, words))),
+    el("p", { class: "muted" }, statusChip(found.status), ` ${baseName(found.project_path)}`),
+  );
+}
+
+/** @param {api.Summary} found @param {string[]} words */
+function summaryResult(found, words) {
+  const name = marked(found.description || "A branch", words);
+  const isEnded = found.live === false;
+  return el(
+    "li",
+    { class: "card result" },
+    el("h3", {}, ...(isEnded ? name : [el("a", { href: sessionLink(found.session_id, found.branch_id) }, ...name)])),
     el(
       "p",
       { class: "muted" },
@@ -98,8 +173,8 @@ function result(found) {
       " · folded ",
       timeElement(found.folded_at),
       ` · ${counted(found.tokens_folded, "token")}`,
-      found.live === false ? " · its session has ended" : "",
+      isEnded ? " · its session has ended" : "",
     ),
-    longText(found.summary || "Folded without a summary."),
+    longText(found.summary || "Folded without a summary.", "", words),
   );
 }

@@ -1,19 +1,32 @@
 // @ts-check
-/** The view of one session: its figures, how they went, its tree, and the branch that is looked at. */
+/** The view of one session: its figures now and over time, its tree, and the selected branch. */
 
 import * as api from "./api.js";
 import { BranchView } from "./branch.js";
 import { el, fill, setText } from "./dom.js";
-import { baseName, counted, grouped, percent, setTime } from "./format.js";
+import { baseName, costs, counted, grouped, percent, setTime } from "./format.js";
 import { Ledger } from "./ledger.js";
 import { Pace } from "./pace.js";
-import { bar, failure, healthLevel, healthText, healthWords, icon, messageOf, setBar, showFigures } from "./pieces.js";
+import {
+  bar,
+  crumbs,
+  failure,
+  healthLevel,
+  healthTexts,
+  healthWords,
+  icon,
+  messageOf,
+  setBar,
+  showFigures,
+  STATUS_WORDS,
+} from "./pieces.js";
 import { sessionLink } from "./routes.js";
 import { Timeline } from "./timeline.js";
 import { Tree } from "./tree.js";
 
 const STEP_ROWS = 60;
-const MOST_ROWS = 480; // held at a time; beyond, the window moves
+// At most this many rows are in the page; the window moves beyond that.
+const MOST_ROWS = 480;
 const TREE_INTERVAL_MS = 250;
 const CHART_INTERVAL_MS = 1000;
 const LEDGER_INTERVAL_MS = 1000;
@@ -25,26 +38,30 @@ const UNDOING = ["session.rolled_back", "branch.discarded"];
 export class SessionView {
   title = "Session";
   #limit = STEP_ROWS;
-  /** @type {number | null} null: to the end, wherever that moves */
+  /** @type {number | null} null: up to the last row */
   #before = null;
   /** @type {api.SessionTree | null} */
   #tree = null;
   /** @type {BranchView | null} */
   #branch = null;
-  #isStopped = false; // what is answered later is of no use
-  #isFollowed = false; // as events tell of it, and so may be its branch
-  #turn = 0; // of several readings of the tree at once the last counts
+  // A response that arrives after the view was left is ignored.
+  #isStopped = false;
+  // Whether events of the session are received. The branch is read after that, so that no event is missed.
+  #isFollowed = false;
+  // Of several reads of the tree at the same time the last one counts.
+  #turn = 0;
   #body;
-  #health = "none";
+  #activity = el("p", { class: "muted" });
+  #host = el("p", { class: "muted" });
   #path = el("p", { class: "path muted" });
   #tag = el("span", { class: "tag", hidden: true });
-  #notice = el("div", { class: "notice", hidden: true });
+  #notice = el("div", { class: "notice", role: "status", hidden: true });
   #failures = el("p", { class: "muted", hidden: true });
   #usage = el("p", { class: "usage-text number" });
   #bar = bar("large");
   #last = el("time");
   #figures = el("dl", { class: "figures" });
-  #rows = new Tree((id) => this.around.go(sessionLink(this.sessionId, id)));
+  #rows = new Tree((id) => this.page.go(sessionLink(this.sessionId, id)));
   #chart = new Timeline();
   #ledger;
   #count = el("p", { class: "muted" });
@@ -58,22 +75,22 @@ export class SessionView {
   #treePace = new Pace(
     () => this.#refreshTree(),
     TREE_INTERVAL_MS,
-    (isBehind) => this.around.behind("tree", isBehind),
+    (isBehind) => this.page.behind("tree", isBehind),
   );
   #chartPace = new Pace(
     () => this.#refreshChart(),
     CHART_INTERVAL_MS,
-    (isBehind) => this.around.behind("chart", isBehind),
+    (isBehind) => this.page.behind("chart", isBehind),
   );
   #ledgerPace = new Pace(
     () => this.#refreshLedger(),
     LEDGER_INTERVAL_MS,
-    (isBehind) => this.around.behind("ledger", isBehind),
+    (isBehind) => this.page.behind("ledger", isBehind),
   );
 
-  /** @param {import("./app.js").Surroundings} around @param {string} sessionId */
-  constructor(around, sessionId) {
-    this.around = around;
+  /** @param {import("./app.js").Page} page @param {string} sessionId */
+  constructor(page, sessionId) {
+    this.page = page;
     this.sessionId = sessionId;
     this.#ledger = new Ledger(sessionId);
     this.heading = el("h1", { tabindex: "-1" }, "Session");
@@ -95,7 +112,7 @@ export class SessionView {
       el(
         "section",
         { class: "card tree-card", "aria-label": "Branches" },
-        el("div", { class: "card-head" }, el("h2", {}, "Branches"), this.#count),
+        el("div", { class: "card-head" }, el("h2", {}, "Branches"), this.#count, legend()),
         this.#earlier,
         this.#rows.element,
         this.#later,
@@ -106,18 +123,14 @@ export class SessionView {
     this.element = el(
       "section",
       { class: "page" },
-      el(
-        "nav",
-        { class: "crumbs", "aria-label": "Where you are" },
-        el("a", { href: "#/" }, "Sessions"),
-        el("span", { "aria-hidden": "true" }, "/"),
-      ),
+      crumbs(),
       el(
         "div",
         { class: "page-head" },
         this.heading,
         this.#tag,
-        el("p", { class: "muted" }, "last activity ", this.#last),
+        this.#activity,
+        this.#host,
         this.#path,
       ),
       this.#body,
@@ -128,13 +141,13 @@ export class SessionView {
     try {
       const tree = await this.#readTree();
       if (this.#isStopped) return;
-      this.around.follow(this.sessionId, tree.events_cursor);
+      this.page.follow(this.sessionId, tree.events_cursor);
       this.#isFollowed = true;
       this.#branch?.start();
       this.#chartPace.mark();
       this.#ledgerPace.mark();
     } catch (error) {
-      if (this.#isStopped || this.around.failed(error)) return;
+      if (this.#isStopped || this.page.failed(error)) return;
       this.#showFailure(error);
     }
   }
@@ -153,7 +166,8 @@ export class SessionView {
   event(event) {
     if (event.session_id !== this.sessionId) return;
     this.#changed(UNDOING.includes(event.event));
-    if (event.event === REQUEST) this.#ledgerPace.mark(); // nothing else adds to it
+    // Only requests change the ledger.
+    if (event.event === REQUEST) this.#ledgerPace.mark();
   }
 
   reopened() {
@@ -161,18 +175,19 @@ export class SessionView {
     this.#chartPace.resume();
     this.#ledgerPace.resume();
     if (this.#isFollowed) this.#branch?.reopened();
-    else this.#branch?.start(); // the tree could not be read at first
+    // The tree could not be read at first, so the branch was not read either.
+    else this.#branch?.start();
     this.#isFollowed = true;
   }
 
-  /** @param {boolean} isDeep whether something before the latest may have changed */
+  /** @param {boolean} isDeep whether earlier entries may have changed too */
   #changed(isDeep) {
     this.#treePace.mark();
     this.#chartPace.mark();
     this.#branch?.changed(isDeep);
   }
 
-  /** Look at a branch, the main thread, or none. @param {string | null} branchId @param {boolean} byUser */
+  /** Show a branch, the main thread, or neither. @param {string | null} branchId @param {boolean} byUser */
   select(branchId, byUser) {
     const before = this.#branch?.branchId ?? null;
     if (branchId === before) return;
@@ -187,15 +202,17 @@ export class SessionView {
     }
     const actions = {
       nameOf: (/** @type {string} */ id) => this.#tree?.branches.find((branch) => branch.id === id)?.description ?? "",
-      onClose: () => this.around.go(sessionLink(this.sessionId)),
+      onClose: () => this.page.go(sessionLink(this.sessionId)),
       onRollback: (/** @type {api.Branch} */ branch) =>
-        this.around.rollback.open(this.sessionId, branch, this.#tree?.session.total_tokens ?? 0),
+        this.page.rollback.open(this.sessionId, branch, this.#tree?.session.total_tokens ?? 0),
     };
-    const branch = new BranchView(this.around, this.sessionId, branchId, actions);
+    const branch = new BranchView(this.page, this.sessionId, branchId, actions);
     this.#branch = branch;
     this.#aside.append(branch.element);
-    if (byUser && matchMedia(ONE_COLUMN).matches) branch.focus(); // the tree is out of sight there
-    if (this.#isFollowed) branch.start(); // else once the tree is read: none of the events that follow may be missed
+    // In one column the branch hides the tree, so it takes the focus.
+    if (byUser && matchMedia(ONE_COLUMN).matches) branch.focus();
+    // Otherwise it starts once the tree is read, so that no event is missed.
+    if (this.#isFollowed) branch.start();
   }
 
   // ---- reading
@@ -203,9 +220,9 @@ export class SessionView {
   async #refreshTree() {
     try {
       const tree = await this.#readTree();
-      if (!this.#isStopped) this.around.rollback.refresh(tree.session.total_tokens);
+      if (!this.#isStopped) this.page.rollback.refresh(tree.session.total_tokens);
     } catch (error) {
-      if (this.#isStopped || this.around.failed(error)) return;
+      if (this.#isStopped || this.page.failed(error)) return;
       if (!isGone(error)) throw error;
       this.#showFailure(error);
     }
@@ -219,24 +236,26 @@ export class SessionView {
   }
 
   async #refreshChart() {
-    const told = await this.#asked(api.timeline(this.sessionId));
-    if (told) this.#chart.show(told.points, told.context_limit);
+    const timeline = await this.#result(api.timeline(this.sessionId));
+    if (timeline) this.#chart.show(timeline.points, timeline.context_limit, this.#tree?.session.savings !== null);
   }
 
   async #refreshLedger() {
-    const savings = await this.#asked(api.savings(this.sessionId));
+    const savings = await this.#result(api.savings(this.sessionId));
     if (savings) this.#ledger.show(savings);
   }
 
-  /** What was answered, unless it is of no use. @template T @param {Promise<T>} answer @returns {Promise<T | null>} */
-  async #asked(answer) {
+  /** The response, or null if it is no longer needed. @template T @param {Promise<T>} response
+   * @returns {Promise<T | null>} */
+  async #result(response) {
     try {
-      const told = await answer;
-      return this.#isStopped ? null : told;
+      const result = await response;
+      return this.#isStopped ? null : result;
     } catch (error) {
-      if (this.#isStopped || this.around.failed(error)) return null;
+      if (this.#isStopped || this.page.failed(error)) return null;
       if (!isGone(error)) throw error;
-      return null; // the tree says so of the whole session
+      // The read of the tree reports that the session is gone.
+      return null;
     }
   }
 
@@ -265,14 +284,16 @@ export class SessionView {
     this.#tree = tree;
     const session = tree.session;
     this.title = baseName(session.project_path);
-    this.around.titled(this.title);
+    this.page.setTitle(this.title);
     setText(this.heading, this.title);
     setText(this.#path, session.project_path);
     this.#tag.hidden = session.name === null;
     setText(this.#tag, session.name ?? "");
+    if (!this.#activity.childNodes.length) fill(this.#activity, "last activity ", this.#last);
     setTime(this.#last, session.last_at);
+    setText(this.#host, [session.host, session.model].filter(Boolean).join(" · "));
     this.#showFigures(session);
-    this.#showHealth(session.context_health);
+    this.#showHealth(session);
     this.#rows.show(tree);
     this.#branch?.named();
     const unseen = tree.first_row;
@@ -285,16 +306,16 @@ export class SessionView {
   /** @param {api.Session} session */
   #showFigures(session) {
     const [share, mainShare] = [session.total_tokens, session.main_thread_tokens].map((n) => n / session.context_limit);
+    // Without the proxy the agent sends everything, and this is what folding would leave.
+    const what = session.savings === null ? "tokens if folded" : "tokens in context";
     setText(
       this.#usage,
-      `${grouped(session.total_tokens)} of ${grouped(session.context_limit)} tokens in context · ${percent(share)}`,
+      `${grouped(session.total_tokens)} of ${grouped(session.context_limit)} ${what} · ${percent(share)}`,
     );
     setBar(this.#bar, share);
     this.#bar.dataset.level = session.context_health.warning;
     const failed = session.failed_operations;
-    const health = session.context_health;
     const redactions = session.secrets_scrubbed;
-    const saved = session.tokens_saved;
     showFigures(this.#figures, [
       { label: "Main thread", value: grouped(session.main_thread_tokens), note: percent(mainShare) },
       {
@@ -302,35 +323,36 @@ export class SessionView {
         value: grouped(session.folded_tokens),
         note: counted(session.folded_branches, "branch", "branches"),
       },
-      { label: saved < 0 ? "Folding cost" : "Saved", value: grouped(Math.abs(saved)), note: "tokens" },
+      savedFigure(session),
       {
         label: "Operations",
         value: grouped(session.operations),
         note: failed ? `${grouped(failed)} failed` : "none failed",
       },
-      { label: "Redactions", value: grouped(redactions), note: redactions ? "kept out" : "no secrets seen" },
-      { label: "Health", value: healthWords(health) },
+      { label: "Redactions", value: grouped(redactions), note: redactions ? "not stored" : "no secrets seen" },
+      { label: "Health", value: healthWords(session) },
     ]);
   }
 
-  /** @param {api.Health} health */
-  #showHealth(health) {
-    const level = healthLevel(health);
+  /** @param {api.Session} session */
+  #showHealth(session) {
+    const level = healthLevel(session);
     const isWarning = level !== "none";
-    const text = healthText(health);
+    const texts = healthTexts(session);
     this.#notice.hidden = !isWarning;
-    if (this.#notice.textContent !== text) fill(this.#notice, icon("warning"), el("p", {}, text));
+    if (this.#notice.dataset.text !== texts.join("\n")) {
+      this.#notice.dataset.text = texts.join("\n");
+      fill(this.#notice, icon("warning"), el("div", {}, ...texts.map((text) => el("p", {}, text))));
+    }
     this.#notice.className = `notice notice-${level}`;
-    this.#failures.hidden = isWarning || !text;
-    setText(this.#failures, isWarning ? "" : text);
-    if (level !== this.#health && isWarning && this.#health !== "high") this.around.announce(text);
-    this.#health = level;
+    this.#failures.hidden = isWarning || !texts.length;
+    setText(this.#failures, isWarning ? "" : texts.join(" "));
   }
 
   /** @param {unknown} error */
   #showFailure(error) {
     this.stop();
-    this.around.unfollow();
+    this.page.unfollow();
     if (isGone(error)) {
       setText(this.heading, "No such session");
       fill(
@@ -338,14 +360,14 @@ export class SessionView {
         el(
           "div",
           { class: "card" },
-          el("p", {}, "It has ended, or it is not yours. Search still finds what ended sessions of yours have folded."),
-          el("p", {}, el("a", { href: "#/" }, "All live sessions")),
+          el("p", {}, "It has ended, or it belongs to another owner. Search finds summaries of ended sessions."),
+          el("p", {}, el("a", { href: "#/" }, "All sessions")),
         ),
       );
     } else
       fill(
         this.#body,
-        failure(messageOf(error), () => this.around.restart()),
+        failure(messageOf(error), () => this.page.restart()),
       );
   }
 }
@@ -367,5 +389,25 @@ function branchCount(session) {
       .filter(([count]) => count)
       .map(([count, word]) => `${grouped(Number(count))} ${word}`)
       .join(", ") || "none yet"
+  );
+}
+
+/** What folding has done: measured where requests went through the proxy. @param {api.Session} session */
+function savedFigure(session) {
+  if (session.savings === null) {
+    const unfolded = session.total_tokens + session.tokens_saved;
+    return { label: "If folded", value: grouped(session.total_tokens), note: `instead of ${grouped(unfolded)}` };
+  }
+  const { amount, difference, unit } = costs(session.savings);
+  return { label: difference < 0 ? "Folding cost" : "Saved", value: amount, note: unit };
+}
+
+/** What the icons in the tree mean. */
+function legend() {
+  const names = /** @type {const} */ (["main", "active", "folded", "discarded"]);
+  return el(
+    "ul",
+    { class: "icons muted", "aria-label": "Icons" },
+    ...names.map((name) => el("li", {}, icon(name), STATUS_WORDS[name])),
   );
 }

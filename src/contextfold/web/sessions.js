@@ -1,36 +1,83 @@
 // @ts-check
-/** The view of all live sessions, latest activity first. Reads what is on screen again when something happened. */
+/** The list of sessions: live ones first, then ended ones. Reads what is on screen again after an event. */
 
 import * as api from "./api.js";
-import { el, fill, reconcile, setText } from "./dom.js";
-import { baseName, counted, grouped, percent, savedText, setTime } from "./format.js";
+import { el, fill, reconcile, setAttribute, setText } from "./dom.js";
+import { baseName, costs, counted, grouped, percent, setTime } from "./format.js";
 import { Pace } from "./pace.js";
-import { bar, failure, healthChip, messageOf, setBar } from "./pieces.js";
+import { bar, choice, failure, healthChip, healthLevel, messageOf, setBar } from "./pieces.js";
 import { sessionLink } from "./routes.js";
+import { welcome } from "./welcome.js";
 
 const STEP_ROWS = 20;
 const MOST_ROWS = 500;
-const PAGE_ROWS = 100; // as many as the daemon gives at once
+// The daemon returns at most this many sessions in one response.
+const PAGE_ROWS = 100;
 const INTERVAL_MS = 1000;
+
+/** @typedef {(api.Session & { ended_at?: undefined }) | api.EndedSession} AnySession */
+
+/** @type {[string, string][]} */
+const SHOWN = [
+  ["all", "Live and ended"],
+  ["live", "Live"],
+  ["ended", "Ended"],
+];
+/** @type {[string, string][]} */
+const ORDERS = [
+  ["latest", "Last activity"],
+  ["project", "Project"],
+  ["context", "Context"],
+  ["saved", "Saved"],
+];
 
 export class SessionsView {
   title = "Sessions";
-  #rows = STEP_ROWS; // how many are wanted
+  #rows = STEP_ROWS;
+  #shown = "all";
+  #order = "latest";
   #list = el("ol", { class: "sessions", "aria-label": "Sessions" });
   #count = el("p", { class: "muted" });
+  #filter = /** @type {HTMLInputElement} */ (
+    el("input", {
+      type: "search",
+      id: "filter",
+      placeholder: "Project, host or model",
+      autocomplete: "off",
+      spellcheck: "false",
+      maxlength: 200,
+      oninput: () => this.#again(),
+    })
+  );
+  #controls = el(
+    "div",
+    { class: "controls", role: "group", "aria-label": "Filter and sort" },
+    el("label", { class: "field", for: "filter" }, el("span", {}, "Filter"), this.#filter),
+    choice("Show", SHOWN, (value) => this.#choose(value, this.#order)),
+    choice("Sort by", ORDERS, (value) => this.#choose(this.#shown, value)),
+  );
+  #head = el(
+    "div",
+    { class: "columns", "aria-hidden": "true" },
+    ...["Project", "Context", "Health", "Branches", "Saved", "Last activity"].map((text) => el("div", {}, text)),
+  );
+  #nothing = el("p", { class: "muted", hidden: true, role: "status" }, "No session matches.");
   #more = el("button", { type: "button", class: "more", hidden: true, onclick: () => this.#showMore() }, "Show more");
   #note = el("p", { class: "muted more", hidden: true });
-  #body = el("div", { class: "stack" }, this.#list, this.#more, this.#note);
-  #isStopped = false; // what is answered later is of no use
+  #table = el("div", { class: "sessions-table" }, this.#head, this.#list);
+  #parts = [this.#controls, this.#table, this.#nothing, this.#more, this.#note];
+  #body = el("div", { class: "stack" });
+  // A response that arrives after the view was left is ignored.
+  #isStopped = false;
   #pace = new Pace(
     () => this.#refresh(),
     INTERVAL_MS,
-    (isBehind) => this.around.behind("sessions", isBehind),
+    (isBehind) => this.page.behind("sessions", isBehind),
   );
 
-  /** @param {import("./app.js").Surroundings} around */
-  constructor(around) {
-    this.around = around;
+  /** @param {import("./app.js").Page} page */
+  constructor(page) {
+    this.page = page;
     this.heading = el("h1", { tabindex: "-1" }, "Sessions");
     this.element = el(
       "section",
@@ -44,12 +91,12 @@ export class SessionsView {
     try {
       const answer = await this.#read();
       if (this.#isStopped) return;
-      this.around.follow(null, answer.events_cursor);
+      this.page.follow(null, answer.events_cursor);
     } catch (error) {
-      if (this.#isStopped || this.around.failed(error)) return;
+      if (this.#isStopped || this.page.failed(error)) return;
       fill(
         this.#body,
-        failure(messageOf(error), () => this.around.restart()),
+        failure(messageOf(error), () => this.page.restart()),
       );
     }
   }
@@ -67,6 +114,17 @@ export class SessionsView {
     this.#pace.resume();
   }
 
+  /** @param {string} shown @param {string} order */
+  #choose(shown, order) {
+    this.#shown = shown;
+    this.#order = order;
+    this.#again();
+  }
+
+  #again() {
+    this.#refresh().catch(() => this.#pace.mark());
+  }
+
   async #showMore() {
     const before = this.#list.childElementCount;
     this.#rows = Math.min(this.#rows + STEP_ROWS, MOST_ROWS);
@@ -79,65 +137,123 @@ export class SessionsView {
     try {
       await this.#read();
     } catch (error) {
-      if (!this.#isStopped && !this.around.failed(error)) throw error;
+      if (!this.#isStopped && !this.page.failed(error)) throw error;
     }
   }
 
+  /** Sorting and filtering need every session, up to a bound; otherwise as many as are shown are read. */
   async #read() {
-    let answer = await api.sessions(Math.min(this.#rows, PAGE_ROWS));
-    const rows = answer.sessions;
-    const first = answer;
-    while (answer.next_cursor !== null && rows.length < this.#rows) {
-      answer = await api.sessions(Math.min(this.#rows - rows.length, PAGE_ROWS), answer.next_cursor);
+    const isPlain = this.#order === "latest" && !this.#filter.value.trim();
+    const wanted = isPlain ? this.#rows : MOST_ROWS;
+    const first = await api.sessions(this.#shown === "ended" ? 1 : Math.min(wanted, PAGE_ROWS));
+    /** @type {AnySession[]} */
+    const rows = this.#shown === "ended" ? [] : [...first.sessions];
+    let cursor = this.#shown === "ended" ? null : first.next_cursor;
+    while (cursor !== null && rows.length < wanted) {
+      const answer = await api.sessions(Math.min(wanted - rows.length, PAGE_ROWS), cursor);
       rows.push(...answer.sessions);
+      cursor = answer.next_cursor;
     }
-    // More rows cost more to read again, so they are read again less often.
-    this.#pace.intervalMs = INTERVAL_MS * Math.ceil(this.#rows / PAGE_ROWS);
-    if (!this.#isStopped) this.#show(first, distinct(rows), answer.next_cursor !== null);
+    let hasMore = cursor !== null;
+    if (!hasMore && this.#shown !== "live") {
+      const { rows: ended, isCut } = await readEnded(wanted - rows.length);
+      rows.push(...ended);
+      hasMore = isCut;
+    }
+    // More rows take longer to read, so they are read less often.
+    this.#pace.intervalMs = INTERVAL_MS * Math.ceil(Math.max(this.#rows, rows.length) / PAGE_ROWS);
+    if (!this.#isStopped) this.#show(first, distinct(rows), hasMore, wanted);
     return first;
   }
 
-  /** @param {api.SessionList} answer @param {api.Session[]} rows @param {boolean} hasMore */
-  #show(answer, rows, hasMore) {
-    this.around.signedIn(answer.owner);
+  /** @param {api.SessionList} answer @param {AnySession[]} all @param {boolean} hasMore @param {number} wanted */
+  #show(answer, all, hasMore, wanted) {
+    this.page.signedIn(answer.owner);
+    const words = this.#filter.value.trim().toLowerCase();
     setText(this.#count, answer.total ? `${grouped(answer.total)} live` : "");
-    if (!rows.length) return this.#showEmpty();
-    if (this.#list.parentElement !== this.#body) fill(this.#body, this.#list, this.#more, this.#note);
+    if (!all.length && !words && this.#shown !== "ended" && !answer.total) return this.#showEmpty();
+    if (this.#list.parentElement?.parentElement !== this.#body) fill(this.#body, ...this.#parts);
+    const rows = sorted(
+      all.filter((row) => !words || searched(row).includes(words)),
+      this.#order,
+    );
     reconcile(this.#list, rows, { key: (row) => row.session_id, create: createRow, update: updateRow });
-    const isFull = hasMore && this.#rows >= MOST_ROWS;
+    this.#table.hidden = !rows.length;
+    this.#nothing.hidden = rows.length > 0;
+    const isFull = hasMore && wanted >= MOST_ROWS;
     this.#more.hidden = !hasMore || isFull;
     this.#note.hidden = !isFull;
-    setText(this.#more, `Show more (${counted(Math.max(0, answer.total - rows.length), "earlier session")})`);
+    setText(this.#more, moreText(answer.total - all.length));
     setText(
       this.#note,
-      `These are the ${grouped(rows.length)} with the latest activity. Search finds what the others folded.`,
+      `These are the ${grouped(all.length)} sessions with the latest activity. Search covers the others too.`,
     );
   }
 
   #showEmpty() {
     if (this.#body.querySelector(".welcome")) return;
-    fill(this.#body, welcome());
+    fill(this.#body, welcome(this.page));
   }
 }
 
-/** A session that moved up while pages were read would come twice. @param {api.Session[]} rows */
+/** @param {number} wanted @returns {Promise<{ rows: api.EndedSession[], isCut: boolean }>} */
+async function readEnded(wanted) {
+  /** @type {api.EndedSession[]} */
+  const rows = [];
+  let cursor = null;
+  do {
+    const answer = await api.endedSessions(Math.max(1, Math.min(wanted - rows.length, PAGE_ROWS)), cursor);
+    rows.push(...answer.sessions);
+    cursor = answer.next_cursor;
+  } while (cursor !== null && rows.length < wanted);
+  return { rows: rows.slice(0, Math.max(0, wanted)), isCut: cursor !== null || rows.length > wanted };
+}
+
+/** @param {number} count of live sessions that are not shown */
+function moreText(count) {
+  return count > 0 ? `Show more (${counted(count, "earlier session")})` : "Show more (ended sessions)";
+}
+
+/** A session that moved up while pages were read would come twice. @param {AnySession[]} rows */
 function distinct(rows) {
   return [...new Map(rows.map((row) => [row.session_id, row])).values()];
 }
 
-/** @param {api.Session} row */
+/** @param {AnySession} row */
+function searched(row) {
+  return [row.project_path, row.name, row.host, row.model].join(" ").toLowerCase();
+}
+
+/** @param {AnySession[]} rows @param {string} order */
+function sorted(rows, order) {
+  const saved = (/** @type {AnySession} */ row) => (row.savings ? costs(row.savings).difference : -Infinity);
+  /** @type {Record<string, (a: AnySession, b: AnySession) => number>} */
+  const orders = {
+    project: (a, b) => (a.project_path ?? "").localeCompare(b.project_path ?? ""),
+    context: (a, b) => (b.total_tokens ?? 0) - (a.total_tokens ?? 0),
+    saved: (a, b) => (saved(a) === saved(b) ? 0 : saved(b) - saved(a)),
+  };
+  return order in orders ? rows.toSorted(orders[order]) : rows;
+}
+
+/** @param {AnySession} row */
 function createRow(row) {
+  const name =
+    row.ended_at === undefined
+      ? el("a", { class: "cover", href: sessionLink(row.session_id) })
+      : el("b", { class: "ended-name" });
   return el(
     "li",
-    { class: "session" },
+    { class: row.ended_at === undefined ? "session" : "session ended" },
     el(
       "div",
       { class: "session-name" },
-      el("a", { class: "cover", href: sessionLink(row.session_id) }),
+      name,
       el("span", { class: "tag", hidden: true }),
       el("div", { class: "path muted" }),
+      el("div", { class: "session-host muted" }),
     ),
-    el("div", { class: "session-usage" }, bar(), el("span", { class: "number" })),
+    el("div", { class: "session-usage" }, row.ended_at === undefined ? bar() : null, el("span", { class: "number" })),
     el("div", { class: "session-health" }),
     el("div", { class: "session-branch muted" }),
     el("div", { class: "session-saved number" }),
@@ -145,27 +261,55 @@ function createRow(row) {
   );
 }
 
-/** @param {HTMLElement} item @param {api.Session} row */
+/** @param {HTMLElement} item @param {AnySession} row */
 function updateRow(item, row) {
   const part = (/** @type {string} */ selector) => /** @type {HTMLElement} */ (item.querySelector(selector));
-  setText(part("a"), baseName(row.project_path));
+  const path = row.project_path ?? "";
+  setText(part(".cover, .ended-name"), baseName(path) || row.session_id);
   const name = part(".tag");
   name.hidden = row.name === null;
   setText(name, row.name ?? "");
-  setText(part(".path"), row.project_path);
-  part(".path").title = row.project_path;
+  setText(part(".path"), path);
+  setAttribute(part(".path"), "title", path);
+  setText(part(".session-host"), [row.host, row.model].filter(Boolean).join(" · "));
+  setText(part(".session-saved"), savedText(row.savings));
+  part(".session-saved").classList.toggle("good", Boolean(row.savings && costs(row.savings).difference > 0));
+  setTime(part("time"), row.last_at);
+  if (row.ended_at === undefined) updateLive(part, row);
+  else updateEnded(part, row);
+}
+
+/** @param {(selector: string) => HTMLElement} part @param {api.Session} row */
+function updateLive(part, row) {
   const share = row.total_tokens / row.context_limit;
   setBar(part(".bar"), share);
   part(".bar").dataset.level = row.context_health.warning;
-  setText(
-    part(".session-usage .number"),
-    `${grouped(row.total_tokens)} of ${grouped(row.context_limit)} · ${percent(share)}`,
-  );
-  fill(part(".session-health"), healthChip(row.context_health));
+  const usage = `${grouped(row.total_tokens)} of ${grouped(row.context_limit)} · ${percent(share)}`;
+  setText(part(".session-usage .number"), isEstimate(row) ? `${usage} if folded` : usage);
+  part(".session-health").dataset.level = healthLevel(row);
+  fill(part(".session-health"), healthChip(row));
   setText(part(".session-branch"), branchText(row));
-  setText(part(".session-saved"), row.folded_branches ? savedText(row.tokens_saved) : "nothing folded");
-  part(".session-saved").classList.toggle("good", row.tokens_saved > 0);
-  setTime(part("time"), row.last_at);
+}
+
+/** @param {(selector: string) => HTMLElement} part @param {api.EndedSession} row */
+function updateEnded(part, row) {
+  setText(part(".session-usage .number"), row.total_tokens === null ? "" : counted(row.total_tokens, "token"));
+  fill(part(".session-health"), el("span", { class: "chip" }, "ended"));
+  const count = row.total_branches;
+  setText(part(".session-branch"), count === null ? "" : counted(count, "branch", "branches"));
+}
+
+/** Without the proxy nothing was left out of a request, so the context is what folding would leave.
+ * @param {api.Session} row */
+function isEstimate(row) {
+  return row.savings === null && row.folded_branches > 0;
+}
+
+/** @param {api.Sums | null} sums */
+function savedText(sums) {
+  if (!sums) return "not measured";
+  const { amount, difference, unit } = costs(sums);
+  return `${difference < 0 ? "cost" : "saved"} ${amount}${difference < 0 ? " more" : ""}${unit ? " tokens" : ""}`;
 }
 
 /** @param {api.Session} row */
@@ -173,55 +317,4 @@ function branchText(row) {
   const all = counted(row.total_branches, "branch", "branches");
   if (row.active_branch_id === null) return row.total_branches ? `${all}, none open` : "no branches yet";
   return `${all}, ${row.branch_depth > 1 ? `${row.branch_depth} deep` : "one open"}`;
-}
-
-const HOSTS = [
-  ["Claude Code", "claude-code"],
-  ["Cursor", "cursor"],
-  ["VS Code", "vscode"],
-];
-
-function welcome() {
-  return el(
-    "div",
-    { class: "welcome card" },
-    el("h2", {}, "No session yet"),
-    el(
-      "p",
-      {},
-      "A session begins when an agent first uses folding in a project. Connect one from the project's folder:",
-    ),
-    el(
-      "dl",
-      {},
-      ...HOSTS.map(([host, name]) =>
-        el("div", {}, el("dt", {}, host), el("dd", {}, command(`context install ${name}`))),
-      ),
-    ),
-    el(
-      "p",
-      {},
-      "Then work as usual. When the agent opens a branch for a piece of work, it shows up here by itself; when it ",
-      "returns, the branch is folded into a short summary and you see what that saved.",
-    ),
-  );
-}
-
-/** A command one can copy. @param {string} text */
-function command(text) {
-  const copied = el("span", { class: "muted", role: "status" });
-  async function copy() {
-    await navigator.clipboard.writeText(text);
-    setText(copied, "copied");
-  }
-  const canCopy = Boolean(navigator.clipboard);
-  return el(
-    "span",
-    { class: "command" },
-    el("code", {}, text),
-    canCopy
-      ? el("button", { type: "button", class: "quiet", "aria-label": `Copy: ${text}`, onclick: copy }, "Copy")
-      : null,
-    copied,
-  );
 }

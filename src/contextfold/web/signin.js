@@ -1,5 +1,5 @@
 // @ts-check
-/** The form that asks for a token, where the daemon wants one. Tries it before it is kept. */
+/** The form for a token, where the daemon requires one. The token is tried before it is stored. */
 
 import * as api from "./api.js";
 import { el, setText } from "./dom.js";
@@ -19,9 +19,9 @@ export class SignInView {
   );
   #button = /** @type {HTMLButtonElement} */ (el("button", { type: "submit", class: "primary" }, "Sign in"));
 
-  /** @param {import("./app.js").Surroundings} around @param {string} problem */
-  constructor(around, problem) {
-    this.around = around;
+  /** @param {import("./app.js").Page} page @param {string} problem */
+  constructor(page, problem) {
+    this.page = page;
     this.heading = el("h1", { tabindex: "-1" }, "Sign in");
     setText(this.#problem, problem);
     this.element = el(
@@ -37,9 +37,9 @@ export class SignInView {
         el(
           "p",
           { class: "muted", id: "token-help" },
-          "This daemon asks who you are. Who runs it makes a token with ",
+          "This daemon requires a token. Its operator creates one with ",
           el("code", {}, "context token NAME"),
-          ". It is kept in this tab alone and forgotten when the tab is closed.",
+          ". It is stored in this tab only and deleted when the tab is closed.",
         ),
         this.#button,
       ),
@@ -60,25 +60,26 @@ export class SignInView {
   async #submit(event) {
     event.preventDefault();
     const value = this.#input.value.trim();
-    if (!value) return this.#refuse("Enter a token.");
-    const canBeSent = /^[\x21-\x7e]+$/.test(value); // in a header
-    if (!canBeSent) return this.#refuse("That is no token of this daemon.");
+    if (!value) return this.#reject("Enter a token.");
+    // A header can have these characters only.
+    const canBeSent = /^[\x21-\x7e]+$/.test(value);
+    if (!canBeSent) return this.#reject("This token is not valid here.");
     this.#button.disabled = true;
-    setText(this.#problem, ""); // what was said of the token before is not said of this one
-    api.keepToken(value);
+    setText(this.#problem, "");
+    api.storeToken(value);
     try {
       const answer = await api.sessions(1);
-      this.around.signedIn(answer.owner);
-      this.around.restart();
+      this.page.signedIn(answer.owner);
+      this.page.restart();
     } catch (error) {
-      api.keepToken(null);
+      api.storeToken(null);
       const isWrong = error instanceof api.ApiError && error.isUnauthorized;
-      this.#refuse(isWrong ? "That is no token of this daemon." : "The daemon does not answer. Try again.");
+      this.#reject(isWrong ? "This token is not valid here." : "The daemon does not answer. Try again.");
     }
   }
 
   /** @param {string} problem */
-  #refuse(problem) {
+  #reject(problem) {
     setText(this.#problem, "");
     setText(this.#problem, problem);
     this.#button.disabled = false;

@@ -1,16 +1,17 @@
 // @ts-check
 /**
- * The daemon's events as they happen, over one connection that is opened again whenever it breaks.
+ * Receives the daemon's events over one connection, which is opened again whenever it breaks.
  *
- * Not EventSource: that can send no Authorization header. Knows server-sent events and when to try again; what an
- * event means is for who listens.
+ * It does not use EventSource, which cannot send an Authorization header. Knows server-sent events and when to
+ * reconnect, not what an event means.
  */
 
-import { ApiError, ask } from "./api.js";
+import { ApiError, request } from "./api.js";
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 10_000;
-const SILENCE_MS = 45_000; // the daemon says something every 15 s; three of those missed is a dead connection
+// The daemon sends a comment every 15 s; a connection that has missed three is broken.
+const SILENCE_MS = 45_000;
 const LONGEST_MESSAGE = 1 << 20;
 const BAD_CURSOR = 400;
 
@@ -24,7 +25,7 @@ export class EventStream {
   /**
    * @param {object} listeners
    * @param {(event: Record<string, any>) => void} listeners.onEvent
-   * @param {() => void} listeners.onReopened  something may have been missed: look at everything again
+   * @param {() => void} listeners.onReopened  events may have been missed, so everything must be read again
    * @param {(state: Connection) => void} listeners.onState
    * @param {(error: ApiError) => void} listeners.onUnauthorized
    */
@@ -33,7 +34,7 @@ export class EventStream {
   }
 
   /**
-   * Follow a session, or all of them, from a cursor on. Without one, what came before is told as missed.
+   * Follow a session, or all of them, from a cursor on. Without one, `onReopened` is called.
    *
    * @param {string | null} sessionId @param {string | null} after
    */
@@ -72,7 +73,8 @@ export class EventStream {
       } catch (error) {
         if (stopped.aborted) return;
         if (error instanceof ApiError && error.isUnauthorized) return this.listeners.onUnauthorized(error);
-        if (error instanceof ApiError && error.status === BAD_CURSOR) after = null; // of another store: start anew
+        // The cursor is of another store.
+        if (error instanceof ApiError && error.status === BAD_CURSOR) after = null;
       }
       if (stopped.aborted) return;
       isFirst = false;
@@ -104,7 +106,7 @@ async function* messages(path, after, stopped) {
   let timer = setTimeout(() => silence.abort(), SILENCE_MS);
   try {
     const headers = { Accept: "text/event-stream", ...(after === null ? {} : { "Last-Event-ID": after }) };
-    const answer = await ask(path, { headers, signal: AbortSignal.any([stopped, silence.signal]) });
+    const answer = await request(path, { headers, signal: AbortSignal.any([stopped, silence.signal]) });
     const reader = /** @type {ReadableStream} */ (answer.body).pipeThrough(new TextDecoderStream()).getReader();
     let text = "";
     while (true) {
@@ -122,7 +124,8 @@ async function* messages(path, after, stopped) {
     }
   } finally {
     clearTimeout(timer);
-    silence.abort(); // whatever ended this, the connection ends with it
+    // The connection must not outlive the generator.
+    silence.abort();
   }
 }
 

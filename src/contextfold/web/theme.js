@@ -1,8 +1,8 @@
 // @ts-check
 "use strict";
 /*
- * Light, dark, or as the system has it. A classic script in the head, so that the first paint is right already;
- * it alone knows where the choice is kept.
+ * Light, dark, or the system's theme. A classic script in the head, so that the first paint is right already. It alone
+ * stores and reads the choice.
  */
 (() => {
   const KEY = "contextfold.theme";
@@ -11,8 +11,8 @@
 
   /** @returns {string} */
   function chosen() {
-    const kept = localStorage.getItem(KEY) ?? "";
-    return CHOICES.includes(kept) ? kept : "system";
+    const stored = localStorage.getItem(KEY) ?? "";
+    return CHOICES.includes(stored) ? stored : "system";
   }
 
   /** @param {string} theme */

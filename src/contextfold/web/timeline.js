@@ -1,30 +1,33 @@
 // @ts-check
-/** How full the context was: tokens over time against the limit. */
+/** The chart of tokens over time against the limit. */
 
 import { Chart } from "./chart.js";
-import { el } from "./dom.js";
+import { el, setText } from "./dom.js";
 import { clockText, exactTime, grouped, percent } from "./format.js";
 
 /** @typedef {import("./api.js").Point} Point */
+
+const MEASURED = "in context";
+const ESTIMATED = "if folded";
 
 /** @type {import("./chart.js").Subject<Point>} */
 const SUBJECT = {
   id: "chart",
   curves: [
-    { of: "total_tokens", kind: "total", word: "in context" },
+    { of: "total_tokens", kind: "total", word: MEASURED },
     { of: "main_thread_tokens", kind: "main", word: "main thread" },
   ],
   area: ["total_tokens", null],
   limit: "limit",
-  place: (point) => Date.parse(point.at),
+  position: (point) => Date.parse(point.at),
   ends,
   sentence,
-  closer: (point) =>
-    `${exactTime(point.at)}: ${grouped(point.total_tokens)} in context, ` +
-    `${grouped(point.main_thread_tokens)} main thread`,
+  details: (point) =>
+    `${exactTime(point.at)}: ${grouped(point.total_tokens)} in all, ` +
+    `${grouped(point.main_thread_tokens)} on the main thread`,
   tableName: "Tokens over time",
   tableOpener: "Show as a table",
-  head: ["When", "In context", "Main thread", "Of the limit"],
+  head: ["When", "In all", "Main thread", "Of the limit"],
   cells: (point, limit) => [
     exactTime(point.at),
     grouped(point.total_tokens),
@@ -42,9 +45,11 @@ export class Timeline {
     this.#chart.element,
   );
 
-  /** @param {Point[]} points oldest first @param {number} limit */
-  show(points, limit) {
+  /** @param {Point[]} points oldest first @param {number} limit @param {boolean} isMeasured by the proxy */
+  show(points, limit, isMeasured) {
     this.#chart.show(points, limit);
+    const name = this.#chart.legend.querySelector(".key-total");
+    if (name) setText(name, isMeasured ? MEASURED : ESTIMATED);
   }
 
   stop() {
@@ -63,7 +68,7 @@ function sentence(points, limit) {
   const last = points[points.length - 1];
   const peak = Math.max(...points.map((point) => point.total_tokens));
   return (
-    `Now ${grouped(last.total_tokens)} tokens in context, ` +
+    `Now ${grouped(last.total_tokens)} tokens, ` +
     `${grouped(last.main_thread_tokens)} of them on the main thread; ` +
     `at most ${grouped(peak)}, ${percent(peak / limit)} of the limit of ${grouped(limit)}.`
   );

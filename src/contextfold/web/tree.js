@@ -1,28 +1,29 @@
 // @ts-check
 /**
- * A session's branches as a tree one can walk with the keyboard, kept in step with a window of rows.
+ * A session's branches as a tree for pointer and keyboard.
  *
- * The rows are flat, in depth-first order, each with its level; that is what the daemon gives and what a window of it
- * can show. Knows rows, focus and keys; reading them and what a selection means is for who holds the tree.
+ * The rows are flat, in depth-first order, each with its level, as the daemon returns them; so a window of them can be
+ * shown. Knows rows, focus and keys; its user reads the data and handles a selection.
  */
 
 import { el, reconcile, setAttribute, setText } from "./dom.js";
-import { grouped, savedText } from "./format.js";
+import { duration, grouped } from "./format.js";
 import { bar, icon, setBar, STATUS_WORDS } from "./pieces.js";
 import { MAIN } from "./routes.js";
 
-const AT_END_PX = 32; // so near to the end one wants to stay there
+// A scroll position this near to the end stays at the end when rows are added.
+const AT_END_PX = 32;
 const DEEPEST_INDENT = 10;
 
 /**
  * @typedef {import("./api.js").Branch} Branch
  * @typedef {{ id: string, parentId: string | null, level: number, description: string, status: string, tokens: number,
- *   saved: string, failed: number, redactions: number, isHere: boolean, isAfterGap: boolean, share: number,
- *   expanded: boolean | null }} Row
+ *   result: string, time: string, failed: number, redactions: number, isHere: boolean, isAfterGap: boolean,
+ *   share: number, expanded: boolean | null }} Row
  */
 
 export class Tree {
-  /** @type {Row[]} those shown */
+  /** @type {Row[]} the visible rows */
   #rows = [];
   /** @type {import("./api.js").SessionTree | null} */
   #shown = null;
@@ -30,7 +31,8 @@ export class Tree {
   #collapsed = new Set();
   /** @type {string | null} */
   #selected = null;
-  #current = MAIN; // the one row that Tab reaches
+  // The row that Tab reaches.
+  #current = MAIN;
   #isFirst = true;
   #list = el("div", {
     class: "tree",
@@ -70,7 +72,7 @@ export class Tree {
     this.#mark();
   }
 
-  /** Put the focus where one was in the tree. */
+  /** Focus the current row. */
   focus() {
     this.#element(this.#current)?.focus();
   }
@@ -148,8 +150,9 @@ export class Tree {
 
 /** @param {import("./api.js").SessionTree} tree @param {Set<string>} collapsed @returns {Row[]} */
 function rowsOf({ session, open_branches, branches, first_row }, collapsed) {
-  const held = new Set(branches.map((branch) => branch.id));
-  const apart = open_branches.filter((branch) => !held.has(branch.id)); // the open path is shown wherever the window is
+  const inWindow = new Set(branches.map((branch) => branch.id));
+  // The open branches are shown wherever the window is.
+  const apart = open_branches.filter((branch) => !inWindow.has(branch.id));
   const begin = branches[0]?.created_at ?? "";
   const above = apart.filter((branch) => branch.created_at <= begin);
   const below = apart.filter((branch) => branch.created_at > begin);
@@ -165,7 +168,8 @@ function rowsOf({ session, open_branches, branches, first_row }, collapsed) {
     description: "Main thread",
     status: "main",
     tokens: session.main_thread_tokens,
-    saved: "",
+    result: "",
+    time: duration(session.started_at, session.last_at),
     failed: 0,
     redactions: 0,
     isHere: session.active_branch_id === null,
@@ -182,7 +186,8 @@ function rowsOf({ session, open_branches, branches, first_row }, collapsed) {
       description: branch.description,
       status: branch.status,
       tokens: branch.tokens,
-      saved: branch.status === "folded" ? savedText(branch.tokens_saved) : "",
+      result: branch.status === "folded" ? `summary ${grouped(branch.summary_tokens)}` : STATUS_WORDS[branch.status],
+      time: duration(branch.created_at, branch.closed_at ?? session.last_at),
       failed: branch.failed_operations,
       redactions: branch.secrets_scrubbed,
       isHere: branch.id === session.active_branch_id,
@@ -193,7 +198,7 @@ function rowsOf({ session, open_branches, branches, first_row }, collapsed) {
   ];
 }
 
-/** Without what lies below a collapsed row. @param {Row[]} rows @param {Set<string>} collapsed */
+/** The rows that are not below a collapsed one. @param {Row[]} rows @param {Set<string>} collapsed */
 function visible(rows, collapsed) {
   const hidden = new Set();
   return rows.filter((row) => {
@@ -203,8 +208,7 @@ function visible(rows, collapsed) {
   });
 }
 
-/** @param {Row} row */
-function createRow(row) {
+function createRow() {
   return el(
     "div",
     { class: "row", role: "treeitem" },
@@ -224,7 +228,8 @@ function createRow(row) {
       el("span", { class: "number tokens" }),
       el("span", { class: "unseen" }, " tokens "),
     ),
-    el("span", { class: "row-saved number" }, row.saved),
+    el("span", { class: "row-result number" }),
+    el("span", { class: "row-time number", title: "From its first event to its last" }),
   );
 }
 
@@ -243,15 +248,12 @@ function updateRow(item, row) {
     el("span", { class: "unseen" }, `${STATUS_WORDS[row.status]}: `),
   );
   setText(part(".description"), row.description);
-  part(".description").title = row.description;
+  setAttribute(part(".description"), "title", row.description);
   part(".marks").replaceChildren(...marks(row));
   setBar(part(".bar"), row.share);
   setText(part(".tokens"), grouped(row.tokens));
-  setText(
-    part(".row-saved"),
-    row.status === "active" || row.status === "discarded" ? STATUS_WORDS[row.status] : row.saved,
-  );
-  part(".row-saved").classList.toggle("good", row.saved.startsWith("saved"));
+  setText(part(".row-result"), row.result);
+  setText(part(".row-time"), row.time);
 }
 
 /** @param {Row} row */

@@ -99,7 +99,7 @@ def odd_daemon() -> Iterator[Serve]:
 
 def hook(url: str, *argv: str, said: bytes = SAID, host: str = "cursor", **variables: str) -> Ran:
     command = [str(COMMAND), "hook", host, "--url", url, *argv]
-    env = {"PATH": os.environ["PATH"], **variables}
+    env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **variables}
     done = subprocess.run(command, input=said, env=env, capture_output=True, timeout=PATIENCE_S, check=False)
     return Ran(done.returncode, done.stdout, done.stderr.decode())
 
@@ -156,7 +156,7 @@ class TestWhatIsSaidArrives:
         subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True)
         settings = json.loads((tmp_path / ".claude" / "settings.json").read_text())
         (handler,) = settings["hooks"]["SessionStart"][0]["hooks"]
-        env = {"PATH": "/usr/bin:/bin", "MINE": "ctx_abc"}
+        env = {"PATH": "/usr/bin:/bin", "HOME": os.environ["HOME"], "MINE": "ctx_abc"}
         said = subprocess.run(["sh", "-c", handler["command"]], input=SAID, capture_output=True, env=env, check=True)
         assert said.stdout == daemon.answer
         assert daemon.received[0].path == "/hooks/claude-code"

@@ -261,7 +261,7 @@ class TestWhichFile:
         about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
         hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}).encode() + b"\n"
         argv = [written["command"], *written["args"]]
-        env = os.environ | {"PATH": f"{os.path.dirname(COMMAND)}:{os.environ['PATH']}"}
+        env = {**os.environ, "PATH": f"{os.path.dirname(COMMAND)}:{os.environ['PATH']}"}
         ran = subprocess.run(
             argv, input=hello, cwd=project.folder, env=env, capture_output=True, timeout=60, check=False
         )

@@ -13,6 +13,8 @@ import pytest
 
 from tests.serve.wire import (
     ALIVE,
+    ASK,
+    GET,
     INITIALIZE,
     PARSE_ERROR,
     PING,
@@ -43,13 +45,19 @@ class TestTimeouts:
         "stdio.md#tool-text",
         "stdio.md#timeout",
     )
-    @pytest.mark.parametrize("tool", ["context.resolve", "context.list_caches", "context.inspect_cache"])
+    @pytest.mark.parametrize(
+        ("tool", "arguments"),
+        [
+            ("context.resolve", RESOLVE),
+            ("context.list_caches", {}),
+            ("context.inspect_cache", {"cache": "docs"}),
+            ("context.ask", ASK),
+            ("context.get", GET),
+        ],
+    )
     def test_a_stuck_call_of_any_tool_ends_in_an_internal_error_and_the_next_is_answered(
-        self, tool: str, root: Path
+        self, tool: str, arguments: dict[str, object], root: Path
     ) -> None:
-        arguments = {"context.resolve": RESOLVE, "context.list_caches": {}, "context.inspect_cache": {"cache": "docs"}}[
-            tool
-        ]
         with Server(root, CONTEXT_TOOL_TIMEOUT_SECS=TIMEOUT_S) as server:
             server.ask(INITIALIZE)
             assert server.ask(call(tool, arguments))["result"]["isError"] is False

@@ -23,10 +23,10 @@ NO_STATE = {
     "context_usage": 0,
 }
 FOLD_NAMES = [
-    "context_branch", "context_return", "context_branch_status", "context_list_branches", "context_rollback",
-    "context_record", "context_expand",
+    "context_branch", "context_return", "context_fold", "context_branch_status", "context_list_branches",
+    "context_rollback", "context_record", "context_expand",
 ]  # fmt: skip
-RESOLVE_NAMES = ["context.resolve", "context.list_caches", "context.inspect_cache"]
+RESOLVE_NAMES = ["context.resolve", "context.list_caches", "context.inspect_cache", "context.ask", "context.get"]
 
 
 @pytest.fixture(scope="module")
@@ -257,25 +257,45 @@ class TestDiscovery:
 class TestResolveTools:
     @covers("product.md#toolsets", "seed-000#transport", "seed-000#what-this-spec-forbids", "stdio.md#tool-text")
     @pytest.mark.parametrize(
-        "arguments",
+        ("tool", "arguments"),
         [
-            {"cache": "docs", "query": "deploy", "budget": 100},
-            {"cache": "docs", "query": "ünï \u2028 🗺", "budget": 0},
-            {"cache": "nowhere", "query": "deploy", "budget": 100},
-            {"cache": "docs", "query": "deploy", "budget": -1},
-            {"cache": "docs", "query": 7, "budget": 1},
-            {"cache": "../docs", "query": "deploy", "budget": 100},
+            ("context.resolve", {"cache": "docs", "query": "deploy", "budget": 100}),
+            ("context.resolve", {"cache": "docs", "query": "ünï \u2028 🗺", "budget": 0}),
+            ("context.resolve", {"cache": "nowhere", "query": "deploy", "budget": 100}),
+            ("context.resolve", {"cache": "docs", "query": "deploy", "budget": -1}),
+            ("context.resolve", {"cache": "docs", "query": 7, "budget": 1}),
+            ("context.resolve", {"cache": "../docs", "query": "deploy", "budget": 100}),
+            ("context.ask", {"query": "how to deploy"}),
+            ("context.ask", {"cache": "docs", "query": "ünï \u2028 🗺", "budget": 0, "unit": "document"}),
+            ("context.ask", {"cache": "nowhere", "query": "deploy"}),
+            ("context.ask", {"query": "deploy", "budget": -1}),
+            ("context.ask", {"query": 7}),
+            ("context.ask", {"query": "deploy", "unit": "page"}),
+            ("context.get", {"cache": "docs", "id": "deploy.md"}),
+            ("context.get", {"cache": "docs", "id": "deploy.md", "lines": "1-1", "around": 1, "budget": 100}),
+            ("context.get", {"cache": "docs", "id": "absent.md"}),
+            ("context.get", {"cache": "docs", "id": "\ud800"}),
+            ("context.get", {"cache": "docs", "id": "deploy.md", "lines": "x"}),
+            ("context.get", {"cache": "../docs", "id": "deploy.md"}),
         ],
     )
     def test_the_text_is_that_of_the_stdio_server(
-        self, agent: HttpAgent, daemon: Daemon, arguments: dict[str, Any]
+        self, agent: HttpAgent, daemon: Daemon, tool: str, arguments: dict[str, Any]
     ) -> None:
         from tests.serve.wire import after_handshake, call, text_of
 
-        (expected,) = after_handshake(daemon.folder / "caches", call("context.resolve", arguments))
-        result = agent.rpc("tools/call", {"name": "context.resolve", "arguments": arguments})
+        (expected,) = after_handshake(daemon.folder / "caches", call(tool, arguments))
+        result = agent.rpc("tools/call", {"name": tool, "arguments": arguments})
         assert result["content"][0]["text"] == text_of(expected)
         assert result.get("isError", False) == expected["result"]["isError"]
+
+    @covers("relevance.md#answer")
+    def test_ask_and_get_answer_the_commands_stdout(self, agent: HttpAgent, daemon: Daemon) -> None:
+        cache = daemon.folder / "caches" / "docs"
+        asked = agent.rpc("tools/call", {"name": "context.ask", "arguments": {"query": "deploy"}})
+        got = agent.rpc("tools/call", {"name": "context.get", "arguments": {"cache": "docs", "id": "deploy.md"}})
+        assert asked["content"][0]["text"].encode() == context("ask", "deploy", "--cache", cache, "--json").out
+        assert got["content"][0]["text"].encode() == context("get", "deploy.md", "--cache", cache, "--json").out
 
     def test_an_argument_nobody_knows_is_an_error_of_the_protocol_there_too(self, agent: HttpAgent) -> None:
         with pytest.raises(Refused) as problem:

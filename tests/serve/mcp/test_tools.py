@@ -1,4 +1,4 @@
-"""The three tools over stdio: what they take, what they answer, and where they look."""
+"""The resolve tools over stdio: what they take, what they answer, and where they look."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from contextfold.resolve.root import CacheRoot
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
 from contextfold.serve.mcp.resolve_tools import call as run_tool
 from tests.serve.wire import (
+    ASK,
+    GET,
     INITIALIZE,
     RESOLVE,
     Server,
@@ -26,6 +28,13 @@ from tests.serve.wire import (
 )
 from tests.support.clauses import covers
 from tests.support.machine import Call, as_nobody, write_files
+
+OddCall = tuple[dict[str, object], str]  # arguments that replace valid ones, and the error's code
+ODD_BUDGETS: tuple[object, ...] = (None, "5", True, 5.0, -1, 2**63, 10**4000, [])
+
+
+def odd(code: str, name: str, *values: object) -> list[OddCall]:
+    return [({name: value}, code) for value in values]
 
 
 class TestTools:
@@ -44,10 +53,11 @@ class TestTools:
         "seed-002#resolve-tool",
         "stdio.md#ping-and-list",
     )
-    def test_the_list_is_the_seeds_in_fixed_order(self, root: Path) -> None:
+    def test_the_list_is_in_fixed_order_and_begins_with_the_seeds_tools(self, root: Path) -> None:
         (answer,) = after_handshake(root, request("tools/list"))
         tools = answer["result"]["tools"]
-        assert [tool["name"] for tool in tools] == ["context.resolve", "context.list_caches", "context.inspect_cache"]
+        names = ["context.resolve", "context.list_caches", "context.inspect_cache", "context.ask", "context.get"]
+        assert [tool["name"] for tool in tools] == names
         cache = {"type": "string", "description": "Path or identifier of a built context cache"}
         assert tools[0]["inputSchema"] == {
             "type": "object",
@@ -61,7 +71,7 @@ class TestTools:
         }
         assert tools[1]["inputSchema"] == {"type": "object", "properties": {}, "additionalProperties": False}
         assert tools[2]["inputSchema"]["properties"] == {"cache": cache}
-        assert [tool["description"] for tool in tools] == [
+        assert [tool["description"] for tool in tools[:3]] == [
             "Resolve a natural-language query against a pre-built context cache and return a deterministic, "
             "explainable set of documents within a token budget.",
             "List available context caches.",
@@ -114,6 +124,8 @@ class TestTools:
             {"name": "context.resolve", "arguments": {**RESOLVE, "extra": 1}},
             {"name": "context.list_caches", "arguments": {"cache": "docs"}},
             {"name": "context.inspect_cache", "arguments": {"cache": "docs", "query": "q"}},
+            {"name": "context.ask", "arguments": {**ASK, "counter": "estimate-1"}},
+            {"name": "context.get", "arguments": {**GET, "query": "guide"}},
         ],
     )
     def test_params_of_another_shape_are_invalid(self, params: object, root: Path) -> None:
@@ -220,14 +232,38 @@ class TestNames:
         def touched(*_: object, **__: object) -> None:
             raise AssertionError("the disk was touched")
 
-        for name in ("open", "stat", "lstat", "scandir", "listdir", "readlink"):
-            monkeypatch.setattr(os, name, touched)
-        monkeypatch.setattr(os.path, "realpath", touched)
-        resolve, _, inspect = RESOLVE_TOOLS
-        for wrong in ({"cache": "../x"}, {"cache": "/x"}, {"cache": "a\0"}, {"query": 5}, {"budget": -1}):
-            assert '"internal_error"' not in run_tool(resolve, CacheRoot(b"/x"), {**RESOLVE, **wrong}).text
-        assert '"cache_missing"' in run_tool(inspect, CacheRoot(b"/x"), {"cache": "../x"}).text
-        assert '"internal_error"' in run_tool(resolve, CacheRoot(b"/x"), RESOLVE).text  # the trap works
+        tools = {tool.name: tool for tool in RESOLVE_TOOLS}
+        valid: dict[str, dict[str, object]] = {
+            "context.resolve": RESOLVE,
+            "context.ask": ASK,
+            "context.get": GET,
+            "context.inspect_cache": {"cache": "docs"},
+        }
+        names: list[dict[str, object]] = [{"cache": "../x"}, {"cache": "/x"}, {"cache": "a\0"}]
+        wrong: dict[str, list[dict[str, object]]] = {
+            "context.resolve": [*names, {"query": 5}, {"budget": -1}],
+            "context.ask": [*names, {"query": 5}, {"budget": -1}, {"unit": "x"}],
+            "context.get": [*names, {"id": 5}, {"lines": "x"}, {"around": -1}, {"budget": -1}],
+            "context.inspect_cache": names,
+        }
+        # The first call of a tool imports its modules, which reads the disk.
+        for name, arguments in valid.items():
+            run_tool(tools[name], CacheRoot(b"/x"), arguments)
+
+        def kind(name: str, arguments: dict[str, object]) -> str:
+            return run_tool(tools[name], CacheRoot(b"/x"), arguments).kind
+
+        # The trap is open only here: pytest itself needs the disk to report a failure.
+        with monkeypatch.context() as trap:
+            for name in ("open", "stat", "lstat", "scandir", "listdir", "readlink"):
+                trap.setattr(os, name, touched)
+            trap.setattr(os.path, "realpath", touched)
+            trapped = {name: kind(name, arguments) for name, arguments in valid.items()}
+            all_caches = kind("context.ask", {"query": 5})
+            refused = [kind(name, {**valid[name], **each}) for name, listed in wrong.items() for each in listed]
+        assert set(trapped.values()) == {"internal_error"}
+        assert all_caches == "invalid_query"
+        assert set(refused) == {"cache_missing", "invalid_query", "invalid_budget"}
 
     @covers(
         "seed-000#security-and-isolation",
@@ -254,18 +290,16 @@ class TestNames:
             "file",
         ],
     )
-    @pytest.mark.parametrize("tool", ["context.resolve", "context.inspect_cache"])
+    @pytest.mark.parametrize("tool", ["context.resolve", "context.inspect_cache", "context.ask", "context.get"])
     def test_no_name_leads_out_of_the_root(self, name: str, tool: str, root: Path, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
         os.rename(root / "docs", tmp_path / "elsewhere" / "docs")
         (root / "link-out").symlink_to(tmp_path / "elsewhere")
         (root / "docs").symlink_to(tmp_path / "elsewhere" / "docs")
         (root / "file").write_text("x")
-        arguments = (
-            {**RESOLVE, "cache": name.format(root=root)} if "resolve" in tool else {"cache": name.format(root=root)}
-        )
-        assert error_code_of(after_handshake(root, call(tool, arguments))[0]) == "cache_missing"
-        assert error_code_of(after_handshake(root, call(tool, {**arguments, "cache": "docs"}))[0]) == "cache_missing"
+        others: dict[str, dict[str, object]] = {"context.resolve": RESOLVE, "context.ask": ASK, "context.get": GET}
+        named = [call(tool, {**others.get(tool, {}), "cache": each}) for each in (name.format(root=root), "docs")]
+        assert [error_code_of(answer) for answer in after_handshake(root, *named)] == ["cache_missing"] * 2
 
     @covers("seed-001#inputs", "seed-002#path-traversal", "stdio.md#cache-names")
     def test_a_link_that_stays_inside_and_a_folder_below_are_caches_too(self, root: Path) -> None:
@@ -400,6 +434,139 @@ class TestListAndInspect:
     @pytest.mark.parametrize("wrong", [{}, {"cache": 5}, {"cache": "nowhere"}, {"cache": ".."}])
     def test_inspect_of_no_cache_is_missing(self, wrong: dict[str, object], root: Path) -> None:
         assert error_code_of(after_handshake(root, call("context.inspect_cache", wrong))[0]) == "cache_missing"
+
+
+class TestAskAndGet:
+    """The tools and the commands are one behaviour: every answer is the command's output, to the byte."""
+
+    @covers("relevance.md#answer", "stdio.md#tool-text")
+    @pytest.mark.parametrize("query", ["guide", "", "é Σ 😀", 'a"b\\c\nd', "deployment security", "nothing-like-it"])
+    @pytest.mark.parametrize("unit", ["section", "document"])
+    def test_ask_answers_the_commands_stdout(self, query: str, unit: str, root: Path, call_in_process: Call) -> None:
+        budgets = [0, 40, 4000, 2**63 - 1]
+        arguments = [{"query": query, "unit": unit, "budget": budget} for budget in budgets]
+        answers = after_handshake(root, *(call("context.ask", {**each, "cache": "docs"}) for each in arguments))
+        for budget, answer in zip(budgets, answers, strict=True):
+            ran = call_in_process(
+                "ask", query.encode(), "--cache", root / "docs", "--unit", unit, "--budget", budget, "--json"
+            )
+            assert (ran.code, ran.out) == (0, text_of(answer).encode())
+            assert answer["result"]["isError"] is False
+
+    @covers("relevance.md#answer")
+    def test_ask_has_the_commands_defaults(self, root: Path, call_in_process: Call) -> None:
+        (answer,) = after_handshake(root, call("context.ask", {"query": "guide"}))
+        assert text_of(answer).encode() == call_in_process("ask", "guide", "--cache-root", root, "--json").out
+        assert text_of(answer).encode() == call_in_process("ask", "guide", "--cache", root / "docs", "--json").out
+
+    @covers("relevance.md#answer")
+    def test_without_a_name_all_caches_are_asked_and_ids_carry_their_names(
+        self, root: Path, tmp_path: Path, call_in_process: Call
+    ) -> None:
+        more = write_files(tmp_path / "more", {"tour.md": "A guide to the town."})
+        assert call_in_process("build", "--sources", more, "--cache", root / "more").code == 0
+        (root / "no-cache").mkdir()
+        (answer,) = after_handshake(root, call("context.ask", {"query": "guide"}))
+        found = {document["id"] for document in json.loads(text_of(answer))["documents"]}
+        assert found == {"docs:deployment.md", "docs:security.md", "more:tour.md"}
+        assert text_of(answer).encode() == call_in_process("ask", "guide", "--cache-root", root, "--json").out
+
+    @covers("relevance.md#answer")
+    def test_without_a_name_an_empty_root_has_no_cache_and_an_absent_one_is_an_io_error(self, tmp_path: Path) -> None:
+        question = call("context.ask", {"query": "guide"})
+        (tmp_path / "empty").mkdir()
+        assert error_code_of(after_handshake(tmp_path / "empty", question)[0]) == "cache_missing"
+        assert error_code_of(after_handshake(tmp_path / "absent", question)[0]) == "io_error"
+
+    @covers("relevance.md#answer", "stdio.md#tool-text")
+    @pytest.mark.parametrize(
+        "part",
+        [
+            {},
+            {"section": "Roll back"},
+            {"section": "deploying › roll back"},
+            {"section": "Roll back", "around": 1},
+            {"lines": "1"},
+            {"lines": "1-7", "around": 100},
+            {"budget": 0},
+            {"budget": 30},
+            {"budget": 2**63 - 1},
+            {"id": "notes/empty.md"},
+            {"id": "notes/empty.md", "around": 1},
+        ],
+    )
+    def test_get_answers_the_commands_stdout(
+        self, part: dict[str, object], root: Path, sources: Path, call_in_process: Call
+    ) -> None:
+        write_files(sources, {"steps.md": "# Deploying\n\nFirst.\n\n## Roll back\n\nUndo.\n\n## Canary\n\nWatch.\n"})
+        assert call_in_process("build", "--sources", sources, "--cache", root / "docs", "--force").code == 0
+        arguments = {"cache": "docs", "id": "steps.md", **part}
+        (answer,) = after_handshake(root, call("context.get", arguments))
+        options = [str(word) for key, value in part.items() if key != "id" for word in (f"--{key}", value)]
+        ran = call_in_process("get", str(arguments["id"]), "--cache", root / "docs", *options, "--json")
+        assert (ran.code, ran.out) == (0, text_of(answer).encode())
+        assert answer["result"]["isError"] is False
+
+    @covers("relevance.md#answer")
+    def test_get_reads_what_ask_has_named(self, root: Path) -> None:
+        (answer,) = after_handshake(root, call("context.ask", ASK))
+        documents = json.loads(text_of(answer))["documents"]
+        assert len(documents) == 2
+        answers = after_handshake(root, *(call("context.get", {**GET, "id": found["id"]}) for found in documents))
+        for found, answer in zip(documents, answers, strict=True):
+            read = json.loads(text_of(answer))["document"]
+            assert (read["id"], read["version"]) == (found["id"], found["version"])
+            contents = [section["content"] for section in read["sections"]]
+            assert all(section["content"] in contents for section in found["sections"])
+
+    @covers("relevance.md#answer", "stdio.md#tool-calls", "stdio.md#tool-text")
+    def test_bad_arguments_of_ask_are_typed_by_what_is_wrong(self, root: Path) -> None:
+        cases: list[OddCall] = [
+            *odd("cache_missing", "cache", 5, "", ".", "nowhere", "\ud800", [], "n" * 5000),
+            *odd("invalid_query", "query", None, 5, ["q"], {}, "\ud800", "ok \udfff"),
+            *odd("invalid_query", "unit", None, 5, "", "page", [], {}, "\ud800"),
+            *odd("invalid_budget", "budget", *ODD_BUDGETS),
+            ({"cache": "..", "query": 5, "budget": -1}, "cache_missing"),
+            ({"cache": "nowhere", "query": 5}, "invalid_query"),
+            ({"cache": "nowhere", "budget": -1}, "invalid_budget"),
+            ({"cache": "nowhere", "unit": "page"}, "invalid_query"),
+        ]
+        answers = after_handshake(root, *(call("context.ask", {**ASK, **wrong}) for wrong, _ in cases))
+        assert [error_code_of(answer) for answer in answers] == [code for _, code in cases]
+        without_query = after_handshake(root, call("context.ask", {"cache": "docs"}))
+        assert error_code_of(without_query[0]) == "invalid_query"
+
+    @covers("relevance.md#answer", "stdio.md#tool-calls", "stdio.md#tool-text")
+    def test_bad_arguments_of_get_are_typed_by_what_is_wrong(self, root: Path) -> None:
+        cases: list[OddCall] = [
+            *odd("cache_missing", "cache", None, 5, "", ".", "nowhere", "\ud800", []),
+            *odd("invalid_query", "id", None, 5, [], "", "absent.md", "a\0", "\ud800", "../x"),
+            *odd("invalid_query", "section", 5, [], "", "Absent", "\ud800"),
+            *odd("invalid_query", "lines", 5, [], "", "0", "9-1", "-1", "1-", "900", "9" * 5000),
+            *odd("invalid_query", "around", None, True, -1, 1.0, "1", 101, 10**4000),
+            *odd("invalid_budget", "budget", *ODD_BUDGETS),
+            ({"section": "Guide", "lines": "1"}, "invalid_query"),
+            ({"cache": "..", "id": 5, "budget": -1}, "cache_missing"),
+            ({"cache": "nowhere", "id": 5}, "invalid_query"),
+            ({"cache": "nowhere", "budget": -1}, "invalid_budget"),
+        ]
+        answers = after_handshake(root, *(call("context.get", {**GET, **wrong}) for wrong, _ in cases))
+        assert [error_code_of(answer) for answer in answers] == [code for _, code in cases]
+        without_cache, without_id = after_handshake(
+            root, call("context.get", {"id": "deployment.md"}), call("context.get", {"cache": "docs"})
+        )
+        assert (error_code_of(without_cache), error_code_of(without_id)) == ("cache_missing", "invalid_query")
+
+    def test_half_a_surrogate_pair_is_not_a_question_mark(
+        self, root: Path, sources: Path, call_in_process: Call
+    ) -> None:
+        write_files(sources, {"?.md": "guide"})
+        assert call_in_process("build", "--sources", sources, "--cache", root / "docs", "--force").code == 0
+        named, half = after_handshake(
+            root, *(call("context.get", {"cache": "docs", "id": each}) for each in ("?.md", "\ud800.md"))
+        )
+        assert named["result"]["isError"] is False
+        assert error_code_of(half) == "invalid_query"
 
 
 class TestNeverStale:

@@ -25,7 +25,7 @@ def run(program: str, *, stderr: int = subprocess.PIPE, keep: int | None = None)
     """Run a program that may log; `keep` is a descriptor that it inherits."""
     return subprocess.run(
         [sys.executable, "-c", "from contextfold.serve.ops.logs import log, take_over\n" + program],
-        env={"PYTHONPATH": str(SOURCE), "PATH": os.environ["PATH"]},
+        env={"PYTHONPATH": str(SOURCE), "PATH": os.environ["PATH"], "HOME": os.environ["HOME"]},
         stdout=subprocess.PIPE,
         stderr=stderr,
         pass_fds=() if keep is None else (keep,),
@@ -168,6 +168,7 @@ for end in (ours, theirs):
         env={
             "PYTHONPATH": str(SOURCE),
             "PATH": os.environ["PATH"],
+            "HOME": os.environ["HOME"],
             "PROGRAM": "from contextfold.serve.ops.logs import log, take_over\n" + program,
         },
         stdout=subprocess.PIPE,

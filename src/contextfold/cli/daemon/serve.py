@@ -23,16 +23,26 @@ def run(values: Mapping[str, str]) -> int:
     settings = daemon_settings_from(os.environ, values)
     from contextfold.app import serve_daemon
 
-    serve_daemon(settings, _tell)
+    serve_daemon(settings, _announce)
     return EXIT_OK
 
 
-def _tell(url: str) -> None:
-    """For who started it, and for a program that asked for any free port."""
+def _announce(url: str) -> None:
+    """Print the address: the page's for a person at a terminal, in one fixed line for a program."""
+    import sys
+
     from contextfold.cli.output import print_answer
     from contextfold.errors import StorageFailed
 
+    line = f"contextfold listens on {url}/mcp\n"
+    if sys.stdout is not None and sys.stdout.isatty():
+        line = (
+            f"contextfold: {url}/\n"
+            f"  MCP at {url}/mcp, the proxy below {url}/proxy/. Ctrl-C stops the daemon.\n"
+            "  In another terminal: `context run claude` starts Claude Code behind it, `context doctor` checks it.\n"
+        )
     try:
-        print_answer(f"contextfold listens on {url}/mcp\n")
+        print_answer(line)
     except StorageFailed:
-        pass  # nobody reads it; the log has it too
+        # Nobody reads stdout; the log has the address too.
+        pass

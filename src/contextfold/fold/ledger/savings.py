@@ -107,6 +107,17 @@ class LedgerSums:
     def plus(self, other: LedgerSums) -> LedgerSums:
         return LedgerSums(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
+    def as_members(self) -> dict[str, Encodable]:
+        """The sums as they are stored with an ended session; `sums_from` reads them."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def sums_from(members: object) -> LedgerSums:
+    """Stored sums. A member that is absent or not a whole number counts as 0: another version may have written it."""
+    given = members if isinstance(members, dict) else {}
+    values = (given.get(name, 0) for name in LedgerSums.__slots__)
+    return LedgerSums(*(value if type(value) is int else 0 for value in values))
+
 
 @dataclass(frozen=True, slots=True)
 class SavingsLedger:

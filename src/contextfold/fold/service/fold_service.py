@@ -75,6 +75,8 @@ SEARCH_LIMIT = 20
 ADDRESSES_MAX = 10_000
 PATHS_MAX = 1_000
 SESSIONS_ADVISED_MAX = 10_000
+# Characters of an archive that are read at a time to find a summary.
+SUMMARY_READ_CHARACTERS = 1 << 18
 
 
 class TextScrubber(Protocol):
@@ -217,6 +219,16 @@ class FoldService:
                     return page.result(cursor_of(after_n, stopped_at))
                 after_n, offset = entry.n, 0
         return page.result(None)
+
+    async def summary_of(self, key: SessionKey, branch_id: str) -> str:
+        """The summary that a folded branch was last given; empty if the archive no longer has it."""
+        summary = ""
+        thread = ArchivedThread(key.owner, key.project_hash, branch_id, "")
+        async for entries in thread_entries(self.store, thread, characters=SUMMARY_READ_CHARACTERS):
+            for entry in entries:
+                if entry.kind == "summary" and not entry.undone:
+                    summary = entry.text
+        return summary
 
     async def search(self, owner: str, query: str, project: Project | None, limit: int = SEARCH_LIMIT) -> list[Summary]:
         return list(await self.store.search(owner, query, project.hash if project else None, limit))

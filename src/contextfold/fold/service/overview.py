@@ -9,11 +9,19 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 
-from contextfold.common.canonical import Encodable, encode
+from contextfold.common.canonical import Encodable, Malformed, decode, encode
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StoreInvalid
 from contextfold.fold.accounting import total_tokens
 from contextfold.fold.events import BranchDiscarded, members
-from contextfold.fold.ledger.savings import LedgerBook, LedgerSums, SavingsLedger, ledger_result, sums_result, verdict
+from contextfold.fold.ledger.savings import (
+    LedgerBook,
+    LedgerSums,
+    SavingsLedger,
+    ledger_result,
+    sums_from,
+    sums_result,
+    verdict,
+)
 from contextfold.fold.service.callers import Target
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.session_views import (
@@ -31,16 +39,32 @@ from contextfold.fold.service.session_views import (
 )
 from contextfold.fold.service.sessions import REPLAY_STEP_EVENTS
 from contextfold.fold.session import EMPTY, State, replay, states
-from contextfold.fold.store import KnownRevision, ListedSession, SessionKey
+from contextfold.fold.store import EndedSession, KnownRevision, ListedSession, SessionKey
 from contextfold.fold.verbs import RollBack
 
 # How savings can be grouped, and how many sessions are read at a time for that.
 SAVINGS_GROUPS = ("session", "project", "day")
 SESSIONS_READ = 100
-# Timelines and ledgers that are cached, of the sessions read last.
+# Timelines that are cached, of the sessions read last; and ledgers, at least those of one page of the list.
 TIMELINES_MAX = 64
+LEDGERS_MAX = 128
+# Sessions, the latest first, whose names and branches a search looks through.
+SEARCHED_SESSIONS_MAX = 300
 # Points of a cached timeline: more than are shown, so that thinning them repeatedly loses no peak.
 POINTS_CACHED = 4 * POINTS_MAX
+ENDED_FIELDS = (
+    "project_path",
+    "name",
+    "started_at",
+    "total_tokens",
+    "main_thread_tokens",
+    "folded_tokens",
+    "total_branches",
+    "folded_branches",
+    "operations",
+    "model",
+    "host",
+)
 SUMMARY_FIELDS = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
 
 Shape = Mapping[str, Encodable]
@@ -86,21 +110,36 @@ class Overview:
         states = [await self._readable(listed.key) for listed in page[:limit]]
         return {
             "owner": owner,
-            "sessions": [self.row(state) for state in states if state.revision],
+            "sessions": [
+                await self._row_with_savings(listed.key, state)
+                for listed, state in zip(page, states, strict=False)
+                if state.revision
+            ],
             "total": await self._store.count(owner),
             "next_cursor": _cursor(page[limit - 1]) if len(page) > limit else None,
             "events_cursor": events_cursor,
         }
 
+    async def ended_sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
+        """Ended sessions in the same order, with the figures they ended with, until they are forgotten."""
+        after = _position(cursor) if cursor else None
+        page = await self._store.ended_sessions(owner, after=after, limit=limit + 1)
+        return {
+            "owner": owner,
+            "sessions": [_ended_row(session) for session in page[:limit]],
+            "next_cursor": _cursor(page[limit - 1]) if len(page) > limit else None,
+        }
+
     async def session(self, owner: str, session_id: str, *, before: int | None = None, limit: int) -> Shape:
         """A session and a window of its tree: the last rows, or the last ones before one."""
         events_cursor = await self._store.cursor()
-        state = (await self.find(owner, session_id)).state
+        found = await self.find(owner, session_id)
+        state = found.state
         rows = tree(state)
         end = len(rows) if before is None else min(before, len(rows))
         first = max(0, end - limit)
         return {
-            "session": self.row(state),
+            "session": await self._row_with_savings(found.key, state),
             "open_branches": [branch_view(row) for row in open_rows(state)],
             "branches": [branch_view(row) for row in rows[first:end]],
             "first_row": first,
@@ -143,9 +182,16 @@ class Overview:
         return {"session_id": session_id, **ledger_result(ledger)}
 
     async def savings_by(self, owner: str, group: str) -> Shape:
-        """What folding has saved or cost in the owner's live sessions, by session, project or day."""
+        """What folding has saved or cost in the owner's live and ended sessions, by session, project or day."""
         sums: dict[str, LedgerSums] = {}
         paths: dict[str, Encodable] = {}
+
+        def add(session_id: str, project_path: str, days: Mapping[str, LedgerSums]) -> None:
+            for day, part in days.items():
+                name = {"day": day, "project": project_path}.get(group, session_id)
+                sums[name] = sums.get(name, LedgerSums()).plus(part)
+                paths[name] = project_path
+
         cursor: tuple[str, str] | None = None
         while page := await self._store.sessions(owner, after=cursor, limit=SESSIONS_READ):
             cursor = (page[-1].last_at, page[-1].session_id)
@@ -155,10 +201,14 @@ class Overview:
                     continue
                 async with self._reading:
                     ledger = await self._ledger(listed.key, state.session_id)
-                parts = ledger.days if group == "day" else {_group_of(state, group): ledger.sums}
-                for name, part in parts.items():
-                    sums[name] = sums.get(name, LedgerSums()).plus(part)
-                    paths[name] = state.project_path
+                # A session without requests is a group too, unless the groups are days.
+                add(state.session_id, state.project_path, ledger.days or ({} if group == "day" else {"": LedgerSums()}))
+        cursor = None
+        while ended := await self._store.ended_sessions(owner, after=cursor, limit=SESSIONS_READ):
+            cursor = (ended[-1].last_at, ended[-1].session_id)
+            for session in ended:
+                figures = _figures(session)
+                add(session.session_id, str(figures.get("project_path", "")), _ledger_days(session))
         total = LedgerSums()
         for part in sums.values():
             total = total.plus(part)
@@ -178,7 +228,7 @@ class Overview:
             if count % REPLAY_STEP_EVENTS == 0:
                 await asyncio.sleep(0)
         self._books[session_id] = kept
-        if len(self._books) > TIMELINES_MAX:
+        if len(self._books) > LEDGERS_MAX:
             self._books.popitem(last=False)
         return kept.book.ledger()
 
@@ -191,13 +241,20 @@ class Overview:
     async def trajectory(
         self, owner: str, session_id: str, branch_id: str | None, *, budget_tokens: int, position: tuple[int, int]
     ) -> Shape:
-        """What a branch did, or the main thread, page by page."""
+        """What a branch did, or the main thread, page by page; the first page of a folded branch has its summary."""
         found = await self.find(owner, session_id)
         if branch_id is not None and branch_id not in found.state.branches:
             raise BranchNotFound(branch_id, session_id)
         page = await self._service.page(found.key, branch_id, session_id, budget_tokens, position)
         branch = branch_view(row_of(found.state, branch_id)) if branch_id is not None else None
-        return {"branch": branch, **{name: value for name, value in page.items() if name != "branch_id"}}
+        is_folded = branch_id is not None and found.state.branches[branch_id].status == "folded"
+        summary = (
+            await self._service.summary_of(found.key, branch_id)
+            if branch_id is not None and is_folded and position == (0, 0)
+            else None
+        )
+        entries = {name: value for name, value in page.items() if name != "branch_id"}
+        return {"branch": branch, "summary": summary, **entries}
 
     async def preview(
         self, owner: str, session_id: str, branch_id: str, *, restore_state: bool, most: int | None = None
@@ -234,6 +291,32 @@ class Overview:
             ]
         }
 
+    async def search_all(self, owner: str, query: str, *, limit: int) -> Shape:
+        """Live sessions by project or name, open and discarded branches by description, summaries of folded ones.
+
+        Every word of the query must occur; case does not matter. Sessions and branches are those of the sessions with
+        the latest activity, at most SEARCHED_SESSIONS_MAX.
+        """
+        words = query.casefold().split()
+        sessions: list[Shape] = []
+        branches: list[Shape] = []
+        page = await self._store.sessions(owner, limit=SEARCHED_SESSIONS_MAX) if words else ()
+        for listed in page:
+            state = await self._readable(listed.key)
+            about = {"session_id": state.session_id, "project_path": state.project_path, "name": state.name}
+            if _has_words(f"{state.project_path} {state.name or ''}", words):
+                sessions.append({**about, "last_at": state.last_at, "host": state.host or None})
+            branches += [
+                {**about, "branch_id": branch.id, "description": branch.description, "status": branch.status}
+                for branch in state.branches.values()
+                if branch.status != "folded" and _has_words(branch.description, words)
+            ]
+        return {
+            "sessions": sessions[:limit],
+            "branches": branches[:limit],
+            **await self.search(owner, query, limit=limit),
+        }
+
     async def follow(
         self, owner: str, after: str, session_id: str | None = None
     ) -> AsyncGenerator[tuple[str, str, str]]:
@@ -259,12 +342,54 @@ class Overview:
     def row(self, state: State) -> dict[str, Encodable]:
         return session_view(state, self._service.policy)
 
+    async def _row_with_savings(self, key: SessionKey, state: State) -> Shape:
+        """The row, with the sums of the session's requests; None where no request went through the proxy."""
+        if not state.requests:
+            return {**self.row(state), "savings": None}
+        async with self._reading:
+            ledger = await self._ledger(key, state.session_id or "")
+        return {**self.row(state), "savings": sums_result(ledger.sums)}
 
-def _group_of(state: State, group: str) -> str:
-    return state.project_path if group == "project" else state.session_id or ""
+
+def _ended_row(session: EndedSession) -> Shape:
+    figures = _figures(session)
+    total = LedgerSums()
+    for part in _ledger_days(session).values():
+        total = total.plus(part)
+    return {
+        **{name: figures.get(name) for name in ENDED_FIELDS},
+        "session_id": session.session_id,
+        "last_at": session.last_at,
+        "ended_at": session.ended_at,
+        "savings": sums_result(total) if total.requests else None,
+    }
 
 
-def _cursor(listed: ListedSession) -> str:
+def _figures(session: EndedSession) -> dict[str, Encodable]:
+    """The stored figures that are texts or whole numbers; none if an older version ended the session."""
+    figures = _stored(session)
+    return {name: value for name, value in figures.items() if isinstance(value, str | int)}
+
+
+def _ledger_days(session: EndedSession) -> dict[str, LedgerSums]:
+    days = _stored(session).get("ledger_days")
+    return {day: sums_from(members) for day, members in days.items()} if isinstance(days, dict) else {}
+
+
+def _stored(session: EndedSession) -> dict[str, object]:
+    try:
+        figures = decode(session.figures.encode()) if session.figures else {}
+    except Malformed:
+        return {}
+    return figures if isinstance(figures, dict) else {}
+
+
+def _has_words(text: str, words: Sequence[str]) -> bool:
+    folded = text.casefold()
+    return all(word in folded for word in words)
+
+
+def _cursor(listed: ListedSession | EndedSession) -> str:
     return f"{listed.last_at}/{listed.session_id}"
 
 

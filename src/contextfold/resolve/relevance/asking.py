@@ -255,13 +255,12 @@ def get(
     shelf = _Shelf([index], counter)
     view = index.mapped.view
     try:
-        number = view.document_number(document_id.encode("utf-8", "replace"))
+        # A lone surrogate is in no id; "replace" would turn it into a question mark, which may be in one.
+        number = view.document_number(document_id.encode("utf-8", "surrogatepass"))
         if number is None:
             raise DocumentMissing(f"the cache has no document {document_id}; `context ask` shows the ids it has")
         wanted = _wanted(view, shelf, number, section, lines)
-        first = max(wanted[0] - max(around, 0), view.sections_of(number).start)
-        last = min(wanted[-1] + max(around, 0), view.sections_of(number).stop - 1)
-        chosen = wanted if not around else list(range(first, last + 1))
+        chosen = _with_neighbours(wanted, around, view.sections_of(number)) if around > 0 else wanted
         taken: list[AnsweredSection] = []
         left_out: list[LeftOutSection] = []
         for at in chosen:
@@ -305,9 +304,16 @@ def _wanted(
                 f"the document has no section {section!r}; get the whole document to see its headings"
             )
         return found
-    if not numbers:
-        return []
     return list(numbers)
+
+
+def _with_neighbours(wanted: list[int], around: int, numbers: range) -> list[int]:
+    """The wanted sections, those between them, and `around` more on each side. An empty document has none."""
+    if not wanted:
+        return []
+    first = max(wanted[0] - around, numbers.start)
+    last = min(wanted[-1] + around, numbers.stop - 1)
+    return list(range(first, last + 1))
 
 
 def _is_named(headings: tuple[str, ...], wanted: str) -> bool:

@@ -28,7 +28,7 @@ from contextfold.serve.http.dashboard_files import DashboardFiles
 from contextfold.serve.http.exchange import MCP_PATH, PROXY_PATH, Receive, Scope, Send
 from contextfold.serve.http.json_responses import JSON, error_response
 from contextfold.serve.http.mcp_endpoint import DaemonServices, McpEndpoint
-from contextfold.serve.mcp.tools import FoldTool, listing
+from contextfold.serve.mcp.tools import FoldTool, ResolveTool, listing
 from contextfold.serve.ops.logs import log
 from contextfold.serve.proxy.endpoint import Proxy
 from contextfold.serve.request_error import RequestError
@@ -64,13 +64,15 @@ class DaemonApplication(Starlette):
         proxied = self._proxy.routes() if has_fold_tools else []
         self._posts = {route.path: route for route in (mcp, *hooks)}
         self._proxied = {route.path.partition("{")[0]: route for route in proxied}
+        has_resolve_tools = any(isinstance(tool, ResolveTool) for tool in tools)
+        api = HttpApi(services.fold, services.resolvers if has_resolve_tools else None)
         pages = StatusPages(tools, services)
         super().__init__(
             routes=[
                 mcp,
                 *hooks,
                 *proxied,
-                *([*HttpApi(services.fold).routes(), *DashboardFiles().routes()] if has_fold_tools else []),
+                *([*api.routes(), *DashboardFiles().routes()] if has_fold_tools else []),
                 Route(MCP_PATH, endpoint=pages.no_stream, methods=["GET", "DELETE"]),
                 Route(f"{MCP_PATH}/tools/call", endpoint=pages.no_tool_path, methods=["POST"]),
                 Route(f"{MCP_PATH}/tools/list", endpoint=pages.tools, methods=["GET"]),

@@ -41,32 +41,38 @@ def _inspect_cache(root: CacheRoot, arguments: Arguments) -> str:
 
 def _ask(root: CacheRoot, arguments: Arguments) -> str:
     """Answers from one cache, or from all below the root if none is named."""
+    from contextfold.resolve.relevance.question import read_question
     from contextfold.resolve.root import check_name
     from contextfold.resolve.service import ask_many
 
     name = arguments.get("cache")
-    names = (check_name(name),) if name is not None else root.names()
+    named = (check_name(name),) if name is not None else ()
+    question = read_question(arguments.get("query"), arguments.get("budget", ASK_BUDGET))
+    unit = _unit(arguments.get("unit", "section"))
+    names = named or root.names()
     caches = [("" if len(names) == 1 else each, root.cache(each)) for each in names]
-    query, budget = arguments.get("query"), arguments.get("budget", ASK_BUDGET)
-    return ask_many(caches, query, budget, unit=_unit(arguments.get("unit", "section"))).to_json()
+    return ask_many(caches, question.text, question.budget, unit=unit).to_json()
 
 
 def _get(root: CacheRoot, arguments: Arguments) -> str:
     from contextfold.errors import QueryInvalid
-    from contextfold.resolve.relevance.question import line_range
+    from contextfold.resolve.relevance.question import checked_budget, line_range
     from contextfold.resolve.root import check_name
 
     name = check_name(arguments.get("cache"))
     document_id, section, lines = (arguments.get(key) for key in ("id", "section", "lines"))
-    around, budget = arguments.get("around", 0), arguments.get("budget", GET_BUDGET)
+    around = arguments.get("around", 0)
     if not isinstance(document_id, str) or not isinstance(section, str | None) or not isinstance(lines, str | None):
         raise QueryInvalid("id, section and lines are texts")
+    if section is not None and lines is not None:
+        raise QueryInvalid("section and lines exclude each other; give one of them")
     if isinstance(around, bool) or not isinstance(around, int) or not 0 <= around <= AROUND_MAX:
         raise QueryInvalid(f"around is a whole number from 0 to {AROUND_MAX}")
     try:
         wanted = line_range(lines) if lines is not None else None
     except ValueError as problem:
         raise QueryInvalid(f"lines {problem}") from None
+    budget = checked_budget(arguments.get("budget", GET_BUDGET))
     return root.cache(name).get(document_id, budget, section=section, lines=wanted, around=around).to_json()
 
 

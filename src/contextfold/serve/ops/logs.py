@@ -16,6 +16,7 @@ import select
 import sys
 import threading
 import time
+from functools import cache
 from types import TracebackType
 
 from contextfold.common.descriptors import WRITABLE, wait
@@ -85,7 +86,23 @@ def _line(event: str, level: str, fields: Mapping[str, Field]) -> bytes:
 
 
 def _encoded(members: Mapping[str, Field]) -> bytes:
+    if _is_terminal():
+        return readable(members)
     return _json.encode(members).encode("ascii") + b"\n"
+
+
+def readable(members: Mapping[str, Field]) -> bytes:
+    """A line for a person at a terminal: the time of day, the level unless it is info, the event and its fields."""
+    clock = str(members["at"])[11:19]
+    level = "" if members["level"] == "info" else f"{members['level']} "
+    # Values go through JSON, so that no control character reaches the terminal.
+    fields = " ".join(f"{name}={_json.encode(value)}" for name, value in members.items() if name not in _RESERVED)
+    return f"{clock} {level}{members['event']} {fields}".rstrip().encode("ascii", "replace") + b"\n"
+
+
+@cache
+def _is_terminal() -> bool:
+    return os.isatty(STDERR)
 
 
 def _bounded(value: Field) -> Field:

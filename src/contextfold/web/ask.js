@@ -1,0 +1,221 @@
+// @ts-check
+/** The view for questions to caches of documents: the chosen sections, why each was chosen, and what was left out. */
+
+import * as api from "./api.js";
+import { el, fill } from "./dom.js";
+import { counted, grouped } from "./format.js";
+import { crumbs, failure, longText, messageOf } from "./pieces.js";
+
+const BUDGET = 4000;
+const BUDGET_MAX = 1_000_000;
+const NOT_FOUND = 404;
+// The resolve tools report an error, for example that the cache root does not exist.
+const TOOL_ERROR = 422;
+
+/** @type {Record<string, string>} */
+const LEFT_OUT = { budget: "left out for the budget", duplicate: "left out, the same text is above" };
+
+export class AskView {
+  title = "Ask";
+  #isStopped = false;
+  #turn = 0;
+  #question = /** @type {HTMLInputElement} */ (
+    el("input", {
+      id: "question",
+      type: "search",
+      required: true,
+      autocomplete: "off",
+      maxlength: 2000,
+      placeholder: "How do I roll back a deployment?",
+    })
+  );
+  #budget = /** @type {HTMLInputElement} */ (
+    el("input", { id: "budget", type: "number", min: 0, max: BUDGET_MAX, step: 1, value: BUDGET, required: true })
+  );
+  #cache = /** @type {HTMLSelectElement} */ (el("select", { id: "cache" }, el("option", { value: "" }, "All caches")));
+  #button = /** @type {HTMLButtonElement} */ (el("button", { type: "submit", class: "primary" }, "Ask"));
+  #status = el("p", { class: "muted", role: "status" });
+  #answer = el("div", { class: "stack" });
+  #form = el(
+    "form",
+    { class: "card ask", onsubmit: (/** @type {Event} */ event) => this.#submit(event) },
+    el("label", { class: "field wide", for: "question" }, el("span", {}, "Question"), this.#question),
+    el("label", { class: "field", for: "cache" }, el("span", {}, "Cache"), this.#cache),
+    el("label", { class: "field", for: "budget" }, el("span", {}, "Budget in tokens"), this.#budget),
+    this.#button,
+  );
+
+  /** @param {import("./app.js").Page} page */
+  constructor(page) {
+    this.page = page;
+    this.heading = el("h1", { tabindex: "-1" }, "Ask a cache");
+    this.element = el(
+      "section",
+      { class: "page" },
+      crumbs(),
+      el("div", { class: "page-head" }, this.heading),
+      this.#form,
+      this.#status,
+      this.#answer,
+    );
+  }
+
+  async start() {
+    try {
+      const { caches } = await api.caches();
+      if (this.#isStopped) return;
+      const names = caches.filter((cache) => cache.has_manifest).map((cache) => cache.path);
+      this.#cache.append(...names.map((name) => el("option", { value: name }, name)));
+      if (!names.length) this.#showNoCache();
+    } catch (error) {
+      if (this.#isStopped || this.page.failed(error)) return;
+      const status = error instanceof api.ApiError ? error.status : 0;
+      if (status === TOOL_ERROR) return this.#showNoCache();
+      const isOff = status === NOT_FOUND;
+      this.#form.hidden = true;
+      fill(this.#answer, failure(isOff ? "This daemon does not serve the resolve tools." : messageOf(error)));
+    }
+  }
+
+  stop() {
+    this.#isStopped = true;
+  }
+
+  event() {}
+
+  reopened() {}
+
+  #showNoCache() {
+    this.#form.hidden = true;
+    fill(
+      this.#answer,
+      el(
+        "div",
+        { class: "card" },
+        el("p", {}, "There is no cache below this daemon's cache root."),
+        el(
+          "p",
+          {},
+          "Build one with ",
+          el("code", {}, "context build DOCUMENTS --cache CACHE-ROOT/NAME"),
+          ". The cache root is what ",
+          el("code", {}, "context serve --cache-root"),
+          " names.",
+        ),
+      ),
+    );
+  }
+
+  /** @param {Event} event */
+  async #submit(event) {
+    event.preventDefault();
+    const turn = (this.#turn += 1);
+    this.#button.disabled = true;
+    try {
+      const answer = await api.askCaches(this.#question.value, Number(this.#budget.value), this.#cache.value || null);
+      if (!this.#isStopped && turn === this.#turn) this.#show(answer);
+    } catch (error) {
+      if (this.#isStopped || turn !== this.#turn || this.page.failed(error)) return;
+      fill(this.#status);
+      fill(this.#answer, failure(messageOf(error)));
+    } finally {
+      this.#button.disabled = false;
+    }
+  }
+
+  /** @param {api.Answer} answer */
+  #show({ documents, selection }) {
+    const parts = [
+      `${counted(selection.sections_selected, "section")} of ${grouped(selection.sections_matched)} that match`,
+      `${grouped(selection.tokens_used)} of ${counted(selection.budget, "token")}`,
+      `${counted(selection.documents_considered, "document")} searched`,
+      ...(selection.unmatched.length ? [`in no document: ${selection.unmatched.join(", ")}`] : []),
+    ];
+    fill(this.#status, `${parts.join(" · ")}.`);
+    fill(this.#answer, ...documents.map(documentCard));
+    if (!documents.length) fill(this.#answer, el("p", {}, nothingText(selection)));
+  }
+}
+
+/** @param {api.Answer["selection"]} selection */
+function nothingText(selection) {
+  return selection.sections_matched
+    ? "Sections match, but none fits the budget. Ask again with a larger budget."
+    : "No section matches. Ask in other words.";
+}
+
+/** @param {api.AnsweredDocument} document */
+function documentCard(document) {
+  return el(
+    "article",
+    { class: "card answer" },
+    el("div", { class: "card-head" }, el("h2", {}, document.title || document.id), scoreText(document.score)),
+    el("p", { class: "muted path" }, document.id),
+    ...document.sections.map((section) => sectionPart(document, section)),
+    document.left_out.length
+      ? el(
+          "ul",
+          { class: "left-out muted", "aria-label": "Left out" },
+          ...document.left_out.map((section) =>
+            el("li", {}, leftOutText(section)),
+          ),
+        )
+      : null,
+  );
+}
+
+/** @param {api.AnsweredDocument} document @param {api.Section} section */
+function sectionPart(document, section) {
+  const [first, last] = section.lines;
+  const tableName = `Terms of ${document.id}, lines ${first}–${last}`;
+  const head = ["Term", "Occurs in", "Score"].map((text) => el("th", { scope: "col" }, text));
+  return el(
+    "section",
+    { class: "answer-section", "aria-label": crumbText(section.heading) },
+    el(
+      "div",
+      { class: "entry-head" },
+      el("b", {}, crumbText(section.heading)),
+      el("span", { class: "muted number" }, `lines ${first}–${last} · ${counted(section.tokens, "token")}`),
+      scoreText(section.score),
+    ),
+    longText(section.content),
+    el(
+      "details",
+      {},
+      el("summary", {}, `Why: ${section.why.map((term) => term.term).join(", ") || "its heading"}`),
+      el(
+        "div",
+        { class: "table why", tabindex: "0", role: "region", "aria-label": tableName },
+        el(
+          "table",
+          {},
+          el("thead", {}, el("tr", {}, ...head)),
+          el(
+            "tbody",
+            {},
+            ...section.why.map((term) =>
+              el("tr", {}, ...[term.term, term.in.join(", "), grouped(term.score)].map((text) => el("td", {}, text))),
+            ),
+          ),
+          el("tfoot", {}, el("tr", {}, ...["All", "", grouped(section.score)].map((text) => el("td", {}, text)))),
+        ),
+      ),
+    ),
+  );
+}
+
+/** @param {api.AnsweredDocument["left_out"][number]} section */
+function leftOutText({ heading, reason, tokens }) {
+  return `${crumbText(heading)}: ${LEFT_OUT[reason] ?? reason}, ${counted(tokens, "token")}`;
+}
+
+/** @param {string[]} heading */
+function crumbText(heading) {
+  return heading.join(" › ") || "Text before the first heading";
+}
+
+/** @param {number} score */
+function scoreText(score) {
+  return el("span", { class: "muted number" }, `score ${grouped(score)}`);
+}

@@ -1,0 +1,105 @@
+// @ts-check
+/** The view of totals: what was sent and saved through the proxy, by day or by project, with ended sessions. */
+
+import * as api from "./api.js";
+import { el, fill, setText } from "./dom.js";
+import { costs, counted, grouped } from "./format.js";
+import { choice, crumbs, failure, messageOf } from "./pieces.js";
+
+/** @type {Record<string, string>} */
+const GROUP_NAMES = { day: "Day", project: "Project" };
+
+export class TotalsView {
+  title = "Totals";
+  /** @type {"day" | "project"} */
+  #by = "day";
+  #isStopped = false;
+  #verdict = el("p", { class: "verdict", role: "status" });
+  #box = el("div", { class: "table totals", tabindex: "0", role: "region", "aria-label": "Totals" });
+  #body = el("div", { class: "stack" });
+
+  /** @param {import("./app.js").Page} page */
+  constructor(page) {
+    this.page = page;
+    this.heading = el("h1", { tabindex: "-1" }, "Totals");
+    const group = choice("Group by", Object.entries(GROUP_NAMES), (value) => {
+      this.#by = /** @type {"day" | "project"} */ (value);
+      this.start();
+    });
+    this.element = el(
+      "section",
+      { class: "page" },
+      crumbs(),
+      el("div", { class: "page-head" }, this.heading),
+      el(
+        "p",
+        { class: "muted" },
+        "Measured from requests that went through the proxy, against never having folded. ",
+        "Ended sessions count until they are deleted.",
+      ),
+      el("div", { class: "controls" }, group),
+      this.#body,
+    );
+  }
+
+  async start() {
+    const by = this.#by;
+    try {
+      const totals = await api.totals(by);
+      if (!this.#isStopped && by === this.#by) this.#show(totals);
+    } catch (error) {
+      if (this.#isStopped || this.page.failed(error)) return;
+      fill(
+        this.#body,
+        failure(messageOf(error), () => this.start()),
+      );
+    }
+  }
+
+  stop() {
+    this.#isStopped = true;
+  }
+
+  event() {}
+
+  reopened() {}
+
+  /** @param {api.Totals} totals */
+  #show({ groups, total }) {
+    const measured = groups.filter((group) => group.requests);
+    fill(this.#body, this.#verdict, measured.length ? el("div", { class: "card" }, this.#box) : null);
+    setText(
+      this.#verdict,
+      measured.length
+        ? `${counted(total.requests, "request")}: ${summary(total)}`
+        : "No request has gone through the proxy yet, so nothing was measured.",
+    );
+    // The days come oldest first; the newest is of most interest.
+    const rows = this.#by === "day" ? measured.toReversed() : measured;
+    const head = [GROUP_NAMES[this.#by], "Requests", "Sent", "Without folding", "Cost", "Without folding", "Saved"];
+    fill(
+      this.#box,
+      el(
+        "table",
+        {},
+        el("thead", {}, el("tr", {}, ...head.map((text) => el("th", { scope: "col" }, text)))),
+        el("tbody", {}, ...rows.map((row) => line(row.day ?? row.project ?? "", row))),
+        el("tfoot", {}, line("All", total)),
+      ),
+    );
+  }
+}
+
+/** @param {api.Sums} sums */
+function summary(sums) {
+  const { amount, difference, unit } = costs(sums);
+  return `folding has ${difference < 0 ? "cost" : "saved"} ${amount}${unit ? ` ${unit}` : ""}.`;
+}
+
+/** @param {string} name @param {api.Sums} sums */
+function line(name, sums) {
+  const { sent, without, saved } = costs(sums);
+  const counts = [sums.requests, sums.tokens_sent, sums.tokens_without].map(grouped);
+  const figures = [...counts, sent, without, saved];
+  return el("tr", {}, el("th", { scope: "row" }, name), ...figures.map((text) => el("td", {}, text)));
+}

@@ -1,0 +1,59 @@
+// @ts-check
+/** What is shown before there is a session: how to connect an agent to this daemon, and a demo. */
+
+import * as api from "./api.js";
+import { el } from "./dom.js";
+import { command, messageOf } from "./pieces.js";
+import { sessionLink } from "./routes.js";
+
+const DEFAULT_ADDRESSES = ["http://127.0.0.1:9090", "http://localhost:9090"];
+
+/** @param {import("./app.js").Page} page */
+export function welcome(page) {
+  // The commands find a daemon at the default address by themselves; any other must be named.
+  const url = DEFAULT_ADDRESSES.includes(location.origin) ? "" : ` --url ${location.origin}`;
+  const options = `${url}${api.token() === null ? "" : " --token-variable CONTEXT_TOKEN"}`;
+  /** @type {[string, string][]} */
+  const ways = [
+    ["Try it once", `context run${options} claude`],
+    ["Claude Code", `context install claude-code${options}`],
+    ["Cursor", `context install cursor${options}`],
+    ["VS Code", `context install vscode${options}`],
+  ];
+  return el(
+    "div",
+    { class: "welcome card" },
+    el("h2", {}, "No session yet"),
+    el("p", {}, "A session begins when an agent first uses folding in a project."),
+    el("p", {}, `This daemon is at ${location.origin}. Connect an agent to it:`),
+    el(
+      "dl",
+      {},
+      ...ways.map(([name, text]) => el("div", {}, el("dt", {}, name), el("dd", {}, command(text)))),
+    ),
+    el(
+      "p",
+      { class: "muted" },
+      el("code", {}, "context run"),
+      " changes no file: it starts the agent with the proxy, the tools and the hooks for that one run. ",
+      el("code", {}, "context install"),
+      " writes the host's settings. Claude Code can also load the contextfold plugin, which brings the same.",
+    ),
+    el(
+      "p",
+      {},
+      el("button", { type: "button", class: "primary", onclick: () => openDemo(page) }, "Open a demo session"),
+      el("span", { class: "muted" }, " A scripted session, named demo. It ends by itself when it is idle."),
+    ),
+  );
+}
+
+/** @param {import("./app.js").Page} page */
+async function openDemo(page) {
+  try {
+    const { session_id: id } = await api.demo();
+    page.go(sessionLink(id));
+  } catch (error) {
+    if (!page.failed(error)) page.announce(messageOf(error));
+  }
+}

@@ -1,0 +1,29 @@
+"""A temporary home folder for the tests and for the processes that they start.
+
+Commands write below the home folder when no option names another one: caches, the store, the files of agent programs.
+A test that forgets such an option must not change the files of the person who runs the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+
+def use_temporary_home() -> str:
+    """Set HOME to a new folder, for this process and its children; return the folder.
+
+    The XDG variables are removed instead of set. Without them every base directory is below HOME, also where a test
+    gives a process a home of its own.
+    """
+    for name in [name for name in os.environ if name.startswith("XDG_")]:
+        del os.environ[name]
+    home = tempfile.mkdtemp(prefix="contextfold-home-")
+    os.environ["HOME"] = home
+    return home
+
+
+def remove_temporary_home(home: str) -> None:
+    """Remove the folder. A process that is still ending may write there, so errors are ignored."""
+    shutil.rmtree(home, ignore_errors=True)
