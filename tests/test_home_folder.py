@@ -18,7 +18,7 @@ def test_a_process_that_a_test_starts_has_a_temporary_home() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     home, variables = done.stdout.splitlines()
     assert home == os.environ["HOME"]
-    assert Path(home).parent == Path(tempfile.gettempdir())
+    assert Path(home).is_relative_to(tempfile.gettempdir())
     assert home != pwd.getpwuid(os.getuid()).pw_dir
     assert variables == "[]"
 

@@ -215,7 +215,7 @@ class TestRules:
             daemon_settings_from(HERE, {"config": str(tmp_path / "config.toml")})
 
     def test_every_setting_is_in_the_help_with_its_variable(self) -> None:
-        page = context("serve", "--help").out.decode()
+        page = context("help", "settings").out.decode()
         for setting in SETTINGS.values():
             assert setting.variable in page
             assert setting.help in page

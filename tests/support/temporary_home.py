@@ -15,11 +15,13 @@ def use_temporary_home() -> str:
     """Set HOME to a new folder, for this process and its children; return the folder.
 
     The XDG variables are removed instead of set. Without them every base directory is below HOME, also where a test
-    gives a process a home of its own.
+    gives a process a home of its own. A worker of pytest-xdist has its home below that of the process which started it,
+    so that the folder is removed also when the worker is killed.
     """
     for name in [name for name in os.environ if name.startswith("XDG_")]:
         del os.environ[name]
-    home = tempfile.mkdtemp(prefix="contextfold-home-")
+    below = os.environ["HOME"] if "PYTEST_XDIST_WORKER" in os.environ else None
+    home = tempfile.mkdtemp(prefix="contextfold-home-", dir=below)
     os.environ["HOME"] = home
     return home
 
