@@ -15,6 +15,7 @@ from tests.serve.reporting import OURS, HookedAgent, Onlooker, agent_of_test, da
 from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Refused
 from tests.support.machine import times
+from tests.support.waiting import until
 
 __all__ = ["agent_of_test", "daemon", "folder_of_test", "look"]
 
@@ -46,6 +47,8 @@ def replayed(agent: HookedAgent, run: list[dict[str, Any]], *, again: bool = Fal
 
 def test_the_daemon_says_when_a_host_last_reported(agent: HookedAgent, look: Onlooker) -> None:
     assert agent.uses().status == 200
+    # A report is answered before it is processed.
+    until(lambda: agent.host in look.get("/v1/daemon")["hosts"])
     about = look.get("/v1/daemon")
     assert about["version"] == __version__
     assert about["hosts"][agent.host] >= about["started_at"]
