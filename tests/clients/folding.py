@@ -66,12 +66,7 @@ NOT_ACTIVE = Refused(-32003, "Cannot fold branch: branch is not active", {"branc
 FULL = Refused(
     -32001,
     "Context limit exceeded: 201/100 tokens",
-    {
-        "current_tokens": 201,
-        "context_limit": 100,
-        "suggestion": "Fold current branch before continuing",
-        "kind": "context_limit",
-    },
+    {"current_tokens": 201, "context_limit": 100, "kind": "context_limit"},
 )
 
 
@@ -98,6 +93,14 @@ def assert_same_refusal(client: Client, told: Outcome, expected: Refused) -> Non
     assert told.message.endswith(expected.message)
     if client.tells_numbers:
         assert (told.code, told.data) == (expected.code, expected.data)
+
+
+def without_suggestion(refused: Outcome) -> Outcome:
+    """The refusal less the advice, which depends on what the agent can do and is worded for a model."""
+    if not isinstance(refused, Refused) or not isinstance(refused.data, dict):
+        return refused
+    assert refused.data["suggestion"]
+    return refused._replace(data={key: value for key, value in refused.data.items() if key != "suggestion"})
 
 
 class OverHttp:
@@ -197,7 +200,7 @@ class OverHttp:
         assert_same_refusal(client, unknown, not_found)
         assert_same_refusal(client, too_deep, TOO_DEEP)
         assert read(filled)[1]["total_tokens"] == 200
-        assert_same_refusal(client, full, FULL)
+        assert_same_refusal(client, without_suggestion(full), FULL)
         assert read(after)[0]["branch_depth"] == 1
 
     @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer guessed"}], ids=["no token", "a guess"])

@@ -202,6 +202,7 @@ def test_a_secret_is_found_whatever_stands_around_its_line(known: KnownSecret, b
         '{"type": "password", "name": "password", "required": true}',
         "sha256:" + "0123456789abcdef" * 4,
         "client_secret: process.env.CLIENT_SECRET,",
+        '{"session_id": "sess_4b25cb7b5fa8ae3f", "active_branch_id": "br_4b25cb7b5fa8ae3f"}',
         '<input type="password" name="password" autocomplete="current-password">',
     ],
 )

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from contextfold import __version__
 from contextfold.common.token_counter import COUNTERS
 from tests.hosts.payloads import RECORDED, payloads
 from tests.serve.reporting import OURS, HookedAgent, Onlooker, agent_of_test, daemon, folder_of_test, look
 from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Refused
 from tests.support.machine import times
+from tests.support.waiting import until
 
 __all__ = ["agent_of_test", "daemon", "folder_of_test", "look"]
 
@@ -41,6 +43,16 @@ def replayed(agent: HookedAgent, run: list[dict[str, Any]], *, again: bool = Fal
             except Refused:
                 assert payload["hook_event_name"] == "PostToolUseFailure"
         assert agent.post(sent).status == 200
+
+
+def test_the_daemon_says_when_a_host_last_reported(agent: HookedAgent, look: Onlooker) -> None:
+    assert agent.uses().status == 200
+    # A report is answered before it is processed.
+    until(lambda: agent.host in look.get("/v1/daemon")["hosts"])
+    about = look.get("/v1/daemon")
+    assert about["version"] == __version__
+    assert about["hosts"][agent.host] >= about["started_at"]
+    assert about["proxy"] == {}
 
 
 class TestARecordedRun:

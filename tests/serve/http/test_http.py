@@ -330,7 +330,12 @@ class TestOperations:
         ]  # fmt: skip
         assert (told["branch_id"], told["tokens"], told["source"]) == (begun["branch_id"], 2, "reported")
         assert told["counter"] == "v0"
-        assert told["context_health"]["failure_rate"] == 1
+        # A rate of fewer operations says nothing.
+        rates = [told["context_health"].get("failure_rate")]
+        for failed in (True, True, True, False):
+            more = json.dumps({**body, "failed": failed}).encode()
+            rates.append(http.ask("POST", "/v1/operations", more).json["context_health"].get("failure_rate"))
+        assert rates == [None, None, None, None, 0.8]
 
     @covers("folding.md#session", "folding.md#commit", "folding.md#record")
     def test_a_name_and_a_key_work_as_for_the_tools(self, http: Http, project: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -109,18 +110,31 @@ class TestLimits:
     def test_the_hard_limit_is_an_error_nobody_mistakes_for_a_timeout(self, tmp_path: Path) -> None:
         running = Daemon(tmp_path, env={"CONTEXT_HARD_LIMIT": "on", "CONTEXT_LIMIT_TOKENS": "100"})
         try:
-            agent = HttpAgent(running.port)
-            agent.call("context_record", project_path="/p", type="t", tokens=90)
-            with pytest.raises(Refused) as problem:
-                agent.call("context_branch", description="d", prompt="p" * 80, project_path="/p")
-            assert (problem.value.code, problem.value.message) == (-32001, "Context limit exceeded: 110/100 tokens")
+            with closing(HttpAgent(running.port)) as agent:
+                agent.call("context_branch", description="d", prompt="pppp", project_path="/p")
+                agent.call("context_record", project_path="/p", type="t", tokens=90)
+                with pytest.raises(Refused) as problem:
+                    agent.call("context_branch", description="d", prompt="p" * 80, project_path="/p")
+            assert (problem.value.code, problem.value.message) == (-32001, "Context limit exceeded: 111/100 tokens")
             assert problem.value.data == {
-                "current_tokens": 110,
+                "current_tokens": 111,
                 "context_limit": 100,
                 "suggestion": "Fold current branch before continuing",
                 "kind": "context_limit",
             }
-            agent.close()
+        finally:
+            assert running.stop() == 0
+
+    @covers("folding.md#errors")
+    def test_the_hard_limit_does_not_advise_to_fold_a_branch_that_is_not_open(self, tmp_path: Path) -> None:
+        running = Daemon(tmp_path, env={"CONTEXT_HARD_LIMIT": "on", "CONTEXT_LIMIT_TOKENS": "100"})
+        try:
+            with closing(HttpAgent(running.port)) as agent:
+                agent.call("context_record", project_path="/p", type="t", tokens=90)
+                with pytest.raises(Refused) as problem:
+                    agent.call("context_branch", description="d", prompt="p" * 80, project_path="/p")
+            assert problem.value.code == -32001
+            assert "context_fold" in problem.value.data["suggestion"]
         finally:
             assert running.stop() == 0
 

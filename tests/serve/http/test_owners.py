@@ -157,6 +157,7 @@ class TestWhoeverHasNoToken:
             "/mcp/tools/list",
             "/v1/operations",
             "/v1/sessions",
+            "/v1/daemon",
             "/v1/events",
             "/hooks/claude-code",
             "/metrics",
