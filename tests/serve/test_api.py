@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +14,12 @@ import pytest
 from tests.serve.reporting import Onlooker, look
 from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent, Refused
+from tests.support.machine import ROOT
 
 __all__ = ["look"]
+
+SEED = ROOT / "tests" / "web" / "seed.py"
+ENDED_PROJECT = "/home/ana/work/docs-site"
 
 
 @pytest.fixture(scope="module")
@@ -321,6 +328,87 @@ def test_summaries_are_found_by_their_words(look: Onlooker, agent: Worker) -> No
     assert found["live"]
     assert look.get("/v1/summaries?query=")["summaries"] == []
     assert look.get("/v1/summaries?query=%22%28%2A")["summaries"] == []
+
+
+class TestSearch:
+    def test_sessions_branches_and_summaries_are_found_by_every_word(
+        self, look: Onlooker, agent: Worker, daemon: Daemon
+    ) -> None:
+        agent.branch("Numbat survey")
+        agent.call("context_return", message="Three numbats were seen.")
+        agent.branch("Numbat census")
+        by_word = look.get("/v1/search?query=NUMBAT")
+        assert [found["description"] for found in by_word["branches"]] == ["Numbat census"]
+        assert [found["description"] for found in by_word["summaries"]] == ["Numbat survey"]
+        assert by_word["sessions"] == []
+        name = agent.project.rpartition("/")[2]
+        (session,) = look.get(f"/v1/search?query={name}")["sessions"]
+        assert session["project_path"] == agent.project
+        assert look.get("/v1/search?query=numbat%20unicorn")["branches"] == []
+        assert look.get("/v1/search?query=") == {"sessions": [], "branches": [], "summaries": []}
+
+
+def test_the_first_page_of_a_folded_branch_has_its_summary(look: Onlooker, agent: Worker) -> None:
+    branch_id = agent.branch("Find it", 10)
+    agent.record(900)
+    session = look.session(agent.project)["session_id"]
+    path = f"/v1/sessions/{session}/trajectory?branch_id={branch_id}&budget=200"
+    assert look.get(path)["summary"] is None
+    agent.call("context_return", message="It was the clock.")
+    first = look.get(path)
+    assert first["summary"] == "It was the clock."
+    assert first["next_cursor"] is not None
+    assert look.get(f"{path}&cursor={first['next_cursor']}")["summary"] is None
+
+
+def test_there_is_one_demo_session_and_it_is_named(daemon: Daemon, look: Onlooker) -> None:
+    http = Http(daemon.port)
+    ids = {http.ask("POST", "/v1/demo", b"{}", {"content-type": "application/json"}).json["session_id"] for _ in "ab"}
+    http.close()
+    (session_id,) = ids
+    session = look.get(f"/v1/sessions/{session_id}")["session"]
+    assert (session["name"], session["savings"]) == ("demo", None)
+    assert session["folded_branches"] == 3
+
+
+def test_ended_sessions_are_listed_until_they_are_forgotten(tmp_path: Path) -> None:
+    """The daemon ends idle sessions by itself; here one that has been idle since before it was started."""
+    path = tmp_path / "state" / "state.db"
+    subprocess.run([sys.executable, SEED, path, "ended"], check=True)
+    daemon = Daemon(tmp_path)
+    http = Http(daemon.port)
+    assert http.ask("GET", "/v1/sessions").json["sessions"] == []
+    answer = http.ask("GET", "/v1/sessions?ended=true").json
+    (session,) = answer["sessions"]
+    assert (session["project_path"], session["folded_branches"], session["savings"]) == (ENDED_PROJECT, 1, None)
+    assert session["ended_at"] > session["last_at"]
+    assert answer["next_cursor"] is None
+    assert http.ask("GET", "/v1/sessions?ended=perhaps").status == 400
+    http.close()
+    assert daemon.stop() == 0
+
+
+def test_a_question_gets_the_bytes_that_the_tool_gives(tmp_path: Path) -> None:
+    sources, root = tmp_path / "sources", tmp_path / "caches"
+    sources.mkdir()
+    (sources / "deploy.md").write_text("# Deploy\n\n## Roll back\n\nRun it with the last tag.\n", encoding="utf-8")
+    subprocess.run(
+        [sys.executable, "-m", "contextfold", "build", "--sources", sources, "--cache", root / "docs"], check=True
+    )
+    daemon = Daemon(tmp_path / "daemon", "--cache-root", str(root))
+    http, agent = Http(daemon.port), HttpAgent(daemon.port)
+    assert [cache["path"] for cache in http.ask("GET", "/v1/caches").json["caches"]] == ["docs"]
+    question = {"query": "roll back", "budget": 200}
+    json_type = {"content-type": "application/json"}
+    answer = http.ask("POST", "/v1/ask", json.dumps(question).encode(), json_type)
+    agent.call("context.ask", **question)
+    assert answer.body.decode() == agent.result["content"][0]["text"]
+    assert answer.status == 200
+    for wrong in ({"query": "roll back", "cache": "none"}, {"query": "", "budget": -1}, {"budget": 5}, []):
+        assert http.ask("POST", "/v1/ask", json.dumps(wrong).encode(), json_type).status in (400, 422), wrong
+    http.close()
+    agent.close()
+    assert daemon.stop() == 0
 
 
 @covers("product.md#serve")

@@ -1,8 +1,9 @@
 // The pictures of the documentation, from the real page: taken into docs/images when CONTEXTFOLD_SCREENSHOTS=1.
 
+import { execFileSync } from "node:child_process";
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
-import { assert, live, NARROW, ROOT, row, scenario } from "./browser.mjs";
+import { assert, COMMANDS, live, NARROW, ROOT, row, scenario } from "./browser.mjs";
 
 const FOLDER = join(ROOT, "docs", "images");
 const LOOKS = {
@@ -11,9 +12,9 @@ const LOOKS = {
   narrow: { colorScheme: "light", viewport: NARROW, deviceScaleFactor: 2, hasTouch: true, isMobile: true },
 };
 const SHOWN = {
-  light: ["sessions", "session", "ledger", "branch", "rollback"],
-  dark: ["session"],
-  narrow: ["sessions", "tree", "rollback"],
+  light: ["sessions", "session", "ledger", "branch", "rollback", "search", "totals", "ask", "welcome"],
+  dark: ["session", "ask"],
+  narrow: ["sessions", "tree", "rollback", "ask"],
 };
 
 scenario("the views can be photographed in light", (stage) => photograph(stage, "light"));
@@ -22,7 +23,10 @@ scenario("the views can be photographed on a phone", (stage) => photograph(stage
 
 async function photograph(stage, look) {
   mkdirSync(FOLDER, { recursive: true });
-  const daemon = await stage.daemon({ scene: ["story"] });
+  const caches = join(stage.folder, "caches");
+  mkdirSync(caches);
+  execFileSync(join(COMMANDS, "context"), ["build", "--sources", join(ROOT, "docs"), "--cache", join(caches, "docs")]);
+  const daemon = await stage.daemon({ scene: ["story"], argv: ["--cache-root", caches] });
   const page = await stage.page(daemon, { reducedMotion: "reduce", ...LOOKS[look] });
   const photo = async (name, of = page) => {
     if (!SHOWN[look].includes(name)) return;
@@ -51,4 +55,24 @@ async function photograph(stage, look) {
   await page.getByRole("button", { name: /^Roll back to/ }).click();
   await page.locator("#rollback-confirm:enabled").waitFor();
   await photo("rollback");
+  await page.keyboard.press("Escape");
+  await page.goto(`${daemon.url}/#/search/session`);
+  await page.locator(".result").first().waitFor();
+  await photo("search");
+  await page.goto(`${daemon.url}/#/totals`);
+  await page.locator(".totals td").first().waitFor();
+  await photo("totals");
+  await page.goto(`${daemon.url}/#/ask`);
+  await page.getByLabel("Question").fill("how do I point Claude Code at the proxy?");
+  await page.getByLabel("Budget in tokens").fill("1500");
+  await page.getByRole("button", { name: "Ask", exact: true }).click();
+  await page.locator(".answer details summary").first().click();
+  await page.getByRole("heading", { name: "Ask a cache" }).focus();
+  await page.evaluate(() => scrollTo(0, 0));
+  await photo("ask");
+  if (look !== "light") return;
+  const empty = await stage.daemon({ name: "empty" });
+  await page.goto(empty.url);
+  await page.locator(".welcome").waitFor();
+  await photo("welcome");
 }

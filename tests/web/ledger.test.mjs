@@ -120,14 +120,13 @@ scenario("two curves show what folding does to requests, and name a fold that co
   loop.read(2000);
   await loop.ask();
   await figure("Requests").getByText("1", { exact: true }).waitFor();
-  await panel.getByText("Nothing was left out of 1 request").waitFor();
+  await panel.locator(".verdict", { hasText: "1 request" }).waitFor();
   await loop.fold("Nothing there.");
   provider.forget(); // the whole prompt is written again, for a branch of some hundred tokens
   assert.ok((await loop.ask()).turns_dropped > 0);
   await panel.locator(".notice").getByText("This fold has cost more than it saved").waitFor();
   const costly = panel.locator(".notice").getByRole("link", { name: "Look at one <b>file</b>" });
   assert.ok((await costly.getAttribute("href")).endsWith(small));
-  assert.match(await panel.locator(".verdict").innerText(), /cost more than it saved/);
   await figure("Folding cost").waitFor();
   assert.deepEqual([await heights("sent"), await heights("without")], [2, 2]);
 
@@ -140,7 +139,7 @@ scenario("two curves show what folding does to requests, and name a fold that co
   for (let turn = 0; turn < 4; turn += 1) await loop.ask();
   await figure("Requests").getByText("9", { exact: true }).waitFor();
   assert.deepEqual([await heights("sent"), await heights("without")], [9, 9]);
-  assert.match(await panel.locator(".verdict").innerText(), /cheaper by .* 1 of 2 folds cost more/);
+  assert.match(await panel.locator(".verdict").innerText(), /1 of 2 folds/);
   await figure("Saved").waitFor();
   await panel.getByText(/read from the cache .*written for 5 minutes/).waitFor();
   await panel.getByText("Show the requests as a table").click();

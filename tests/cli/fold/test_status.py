@@ -16,10 +16,10 @@ from tests.support.machine import ROOT, Call, context
 
 KNOWN_SECRET = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
 ROW = [
-    "session_id", "project_path", "name", "started_at", "last_at", "revision", "active_branch_id", "branch_depth",
-    "branch_path", "total_tokens", "main_thread_tokens", "folded_tokens", "tokens_saved", "context_limit",
-    "usage_percent", "context_health", "operations", "failed_operations", "secrets_scrubbed", "total_branches",
-    "active_branches", "folded_branches", "discarded_branches",
+    "session_id", "project_path", "name", "started_at", "last_at", "revision", "host", "model", "active_branch_id",
+    "branch_depth", "branch_path", "total_tokens", "main_thread_tokens", "folded_tokens", "tokens_saved",
+    "context_limit", "usage_percent", "context_health", "open_branch_operations", "operations", "failed_operations",
+    "secrets_scrubbed", "total_branches", "active_branches", "folded_branches", "discarded_branches",
 ]  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def test_all_lists_every_live_session_of_the_owner_the_latest_first(call: Call, 
     Agent(path, "/d", owner="alice").record("Read", tokens=9)
     told = json.loads(call("fold", "status", "--all", "--store", path, "--json").out)
     assert [session["project_path"] for session in told["sessions"]] == ["/c", "/b", "/a"]
-    assert list(told["sessions"][0]) == ROW
+    assert list(told["sessions"][0]) == [*ROW, "savings"]
     lines = call("fold", "status", "--all", "--store", path).out.decode().splitlines()
     assert [line.split()[0] for line in lines] == ["project", "/c", "/b", "/a"]
 
