@@ -2,8 +2,8 @@
 
 import sys
 
-from bench import daemon, hooks, nats, page, proxy, relevance, replay, resolve, secrets, stdio, tampering
+from bench import daemon, economy, hooks, nats, page, proxy, relevance, replay, resolve, secrets, stdio, tampering
 
 held = [resolve.main(), stdio.main(), tampering.main(), daemon.main(), hooks.main(), nats.main()]
-held += [replay.main(), proxy.main(), secrets.main(), page.main(), relevance.main()]
+held += [replay.main(), proxy.main(), secrets.main(), page.main(), relevance.main(), economy.main()]
 sys.exit(0 if all(held) else 1)
