@@ -4,6 +4,7 @@ import sys
 
 from bench import (
     daemon,
+    economy,
     hook_reports,
     hooks,
     ledger,
@@ -20,4 +21,5 @@ from bench import (
 
 held = [resolve.main(), stdio.main(), tampering.main(), daemon.main(), hooks.main(), nats.main()]
 held += [replay.main(), ledger.main(), hook_reports.main(), proxy.main(), secrets.main(), page.main(), relevance.main()]
+held += [economy.main()]
 sys.exit(0 if all(held) else 1)

@@ -84,6 +84,11 @@ class BodyProjection:
     def changed(self) -> bool:
         return self.body is not self._original
 
+    @property
+    def tools(self) -> object:
+        """The request's list of tools as it was read."""
+        return self._reading.members.get("tools")
+
     def original(self, place: int) -> str:
         """The JSON text of a message as it came."""
         return self._original[self._starts[place] : self._ends[place]].decode("utf-8")

@@ -284,6 +284,11 @@ def _gemini_results(content: Members) -> list[tuple[str, object, bool]]:
     return [(each["id"], each.get("response"), "error" in block_members(each.get("response"))) for each in results]
 
 
+def results_reader(format: str) -> _ResultReader:
+    """Reads calls and results out of one message of this API."""
+    return _READERS[format]
+
+
 _READERS = {
     "anthropic": _ResultReader(_anthropic_calls, _anthropic_results),
     "openai-chat": _ResultReader(_chat_calls, _chat_results),

@@ -108,6 +108,13 @@ def verb_of(tool_name: str) -> tuple[str, bool]:
     return (bare[2], True) if bare else ("", False)
 
 
+def is_tool_of_ours(tool_name: str) -> bool:
+    """Whether a tool is one of ours, also one that folds nothing, whatever a client put around its name."""
+    if "context_" not in tool_name or len(tool_name) > NAME_LENGTH_MAX:
+        return False
+    return bool(verb_of(tool_name)[0]) or _ANY_OF_OURS.fullmatch(tool_name) is not None
+
+
 def call_of(call_id: object, name: object) -> Call | None:
     """A call with its id; None where it has none, or no name."""
     if isinstance(call_id, str) and call_id and isinstance(name, str):

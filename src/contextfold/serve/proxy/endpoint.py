@@ -227,7 +227,14 @@ class _Reading:
         if held.projection is not None and call.is_count:
             held.noted(0)
         elif held.projection is not None:
-            draft = receipts.draft(passing.owner, passing.given, call.format, held.projection)
+            draft = receipts.draft(
+                passing.owner,
+                passing.given,
+                call.format,
+                held.projection,
+                conversation=held.conversation.id if held.conversation else "",
+                kept_tokens=held.kept_tokens,
+            )
             self._drafting = asyncio.get_running_loop().create_task(draft)
             self._drafting.add_done_callback(self._drafted)
 
@@ -260,7 +267,8 @@ class _Reading:
     def end(self) -> None:
         """The answer is whole."""
         if self._usage is not None and self._drafting is not None:
-            self._receipts.tell(self._drafting, self._usage.usage(), self._held.size_bytes)
+            usage, own = self._usage.usage(), self._usage.own_output()
+            self._receipts.tell(self._drafting, usage, self._held.size_bytes, own)
             self._usage = self._drafting = None
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from functools import partial
 import httpx2
 
 from contextfold.common.exception_location import place_of
+from contextfold.common.token_counter import tokens_of
 from contextfold.errors import ContextError
 from contextfold.fold.left_out_results import NEW_CONVERSATION, ConversationRecord, LeftOutResults, StoredResult
 from contextfold.fold.messages import (
@@ -33,6 +34,7 @@ from contextfold.fold.messages import (
     project_body,
 )
 from contextfold.fold.messages.cold_results import stub_of
+from contextfold.fold.messages.own_share import common_prefix
 from contextfold.fold.service.reports import ScrubbedText
 from contextfold.serve.http.exchange import OWNER, ClientGone, Headers, Receive, Scope
 from contextfold.serve.ops.logs import log
@@ -137,6 +139,8 @@ class Held:
         self.conversation: Conversation | None = None
         # Of a request that counts as one of its conversation.
         self.outcomes: Mapping[str, CallOutcome] | None = None
+        # The estimated tokens in front of results that this request is the first to leave out.
+        self.kept_tokens: int | None = None
 
     def take(self, more: int) -> bool:
         """Whether there is room for so many bytes."""
@@ -336,7 +340,9 @@ class Folding:
                 results = await self._results.left_out(passing.owner, held.conversation, record, projection)
                 if len(results) > len(record.results):
                     again = await self._projected(call, body, Remembered(record.outcomes, by_call(results)))
-                    projection = again or projection
+                    if again is not None:
+                        held.kept_tokens = tokens_of(common_prefix(projection.body, again.body))
+                        projection = again
         held.projection, held.receipt = projection, projection.receipt
         passing.body = _Whole(projection.body, held.sent)
         passing.headers = with_body(passing.headers, len(projection.body))

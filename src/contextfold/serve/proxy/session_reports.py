@@ -20,11 +20,13 @@ from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, Usage
 from contextfold.fold.messages import OPEN_BRANCH, BodyProjection, Format, Receipt, Span
+from contextfold.fold.messages.own_share import NO_OWN_OUTPUT, OwnOutput
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.inbox import InboxFull
 from contextfold.serve.ops.logs import log
+from contextfold.serve.proxy.ledger_facts import LedgerFacts, LedgerFactsReader
 
 PROJECT_HEADER, SESSION_HEADER = b"x-context-project", b"x-context-session"
 TEXTS_MAX_CHARS = 8 << 20  # of one request's messages; of more, the latest
@@ -42,6 +44,10 @@ class Draft:
     receipt: Receipt
     shares: tuple[Share, ...]
     compactions: int
+    conversation: str
+    facts: LedgerFacts
+    # The estimated tokens in front of results that this request is the first to leave out.
+    kept_tokens: int | None
 
     @property
     def held_chars(self) -> int:
@@ -51,13 +57,23 @@ class Draft:
 class Receipts:
     def __init__(self, fold: FoldService) -> None:
         self._fold = fold
+        self._facts = LedgerFactsReader()
         self._waiting: dict[asyncio.Task[None], int] = {}  # and how many bytes of its request each holds
 
     async def draft(
-        self, owner: str, headers: Mapping[bytes, list[bytes]], api: Format, projection: BodyProjection
+        self,
+        owner: str,
+        headers: Mapping[bytes, list[bytes]],
+        api: Format,
+        projection: BodyProjection,
+        *,
+        conversation: str = "",
+        kept_tokens: int | None = None,
     ) -> Draft | None:
         """None where there is no session to be told."""
         try:
+            # Every request of a conversation is read, so that the next one knows what is new in it.
+            facts = self._facts.facts(owner, conversation, api, projection)
             target = await self._target(owner, headers, projection.session_id)
             if target is None:
                 return None
@@ -66,7 +82,17 @@ class Receipts:
                     await self._fold.sessions.look(target.key)
             shares = _shares(projection, self._fold.messages_known(target.key))
             compactions = self._fold.compactions_known(target.key)
-            return Draft(target, api, projection.model, projection.receipt, shares, compactions)
+            return Draft(
+                target,
+                api,
+                projection.model,
+                projection.receipt,
+                shares,
+                compactions,
+                conversation,
+                facts,
+                kept_tokens,
+            )
         except FoldError as problem:
             _tell_lost(code=problem.code)
             return None
@@ -74,12 +100,18 @@ class Receipts:
             _tell_lost(problem)
             return None
 
-    def tell(self, drafting: asyncio.Task[Draft | None], usage: Usage | None, held_bytes: int) -> None:
+    def tell(
+        self,
+        drafting: asyncio.Task[Draft | None],
+        usage: Usage | None,
+        held_bytes: int,
+        own: OwnOutput = NO_OWN_OUTPUT,
+    ) -> None:
         """Hand it over, now if its session is known, else as soon as it is: so many bytes of its request stay here."""
         if drafting.done():
-            self._hand_over(drafting.result(), usage)
+            self._hand_over(drafting.result(), usage, own)
         elif len(self._waiting) < WAITING_MAX and sum(self._waiting.values()) + held_bytes <= WAITING_MAX_BYTES:
-            waiting = asyncio.get_running_loop().create_task(self._hand_over_later(drafting, usage))
+            waiting = asyncio.get_running_loop().create_task(self._hand_over_later(drafting, usage, own))
             self._waiting[waiting] = held_bytes
             waiting.add_done_callback(self._waiting.pop)
         else:
@@ -91,14 +123,14 @@ class Receipts:
             waiting.cancel()
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
-    async def _hand_over_later(self, drafting: asyncio.Task[Draft | None], usage: Usage | None) -> None:
-        self._hand_over(await drafting, usage)
+    async def _hand_over_later(self, drafting: asyncio.Task[Draft | None], usage: Usage | None, own: OwnOutput) -> None:
+        self._hand_over(await drafting, usage, own)
 
-    def _hand_over(self, draft: Draft | None, usage: Usage | None) -> None:
+    def _hand_over(self, draft: Draft | None, usage: Usage | None, own: OwnOutput) -> None:
         if draft is None:
             return
         try:
-            self._fold.sent(draft.target, _sent(draft, usage))
+            self._fold.sent(draft.target, _sent(draft, usage, own))
         except InboxFull:
             _tell_lost(code="busy")
         except FoldError as problem:
@@ -149,7 +181,7 @@ def _texts(projection: BodyProjection, span: Span, known: int, most_chars: int) 
     return tuple(reversed(texts))
 
 
-def _sent(draft: Draft, usage: Usage | None) -> Sent:
+def _sent(draft: Draft, usage: Usage | None, own: OwnOutput) -> Sent:
     receipt = draft.receipt
     return Sent(
         id=f"req_{secrets.token_hex(8)}",
@@ -164,6 +196,13 @@ def _sent(draft: Draft, usage: Usage | None) -> Sent:
         shares=draft.shares,
         usage=usage,
         compactions=draft.compactions,
+        our_tokens=draft.facts.our_tokens,
+        our_output_tokens=own.tokens,
+        only_ours=own.is_all,
+        results_dropped=receipt.results_left_out,
+        kept_tokens=draft.kept_tokens,
+        new_blocks=draft.facts.new_blocks,
+        conversation=draft.conversation,
     )
 
 

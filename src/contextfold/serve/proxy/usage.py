@@ -16,6 +16,8 @@ from typing import Protocol
 
 from contextfold.common.canonical import Malformed, decode
 from contextfold.fold.ledger.sent_request import Usage
+from contextfold.fold.messages.own_share import NO_OWN_OUTPUT, OwnOutput
+from contextfold.serve.proxy.response_calls import ResponseCopy
 
 STRING_BYTES_MAX = 64  # longer ones are no name that we look for
 SKELETON_BYTES_MAX = 256 * 1024
@@ -50,13 +52,16 @@ class _Names:
     written: str
     output: str
     container: str = "usage"
+    # The member with what was written for a longer time, and its name in there.
+    long_writes: tuple[str, str] = ("", "")
     # The prompt's figure includes the cache's, though they stand beside it.
     includes_cache: bool = False
 
 
 _NAMES = {
     "anthropic": _Names(
-        "message", "input_tokens", "", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens"
+        *("message", "input_tokens", "", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens"),
+        long_writes=("cache_creation", "ephemeral_1h_input_tokens"),
     ),
     "openai-chat": _Names(
         "", "prompt_tokens", "prompt_tokens_details", "cached_tokens", "cache_write_tokens", "completion_tokens"
@@ -75,7 +80,7 @@ _NAMES = {
 class UsageReader:
     """Fed with an answer's body as it came, in any pieces; `usage` once it has ended, however it did."""
 
-    __slots__ = ("_effort", "_encoding", "_figures", "_reading")
+    __slots__ = ("_copy", "_effort", "_encoding", "_figures", "_reading")
 
     def __init__(self, api: str, content_type: str, content_encoding: str) -> None:
         self._effort = _Effort()
@@ -83,11 +88,17 @@ class UsageReader:
         streams = content_type.partition(";")[0].strip().lower() == _EVENT_STREAM
         self._reading: _Reading = (_Events if streams else _Body)(self._figures, self._effort)
         self._encoding: _Encoding = _encoding(content_encoding)
+        self._copy = ResponseCopy(api, streams=streams)
 
     def feed(self, chunk: bytes) -> None:
         self._effort.begin(len(chunk))
         for piece in self._encoding.pieces(chunk):
             self._reading.feed(piece)
+            self._copy.feed(piece)
+
+    def own_output(self) -> OwnOutput:
+        """What the response has of calls of our tools."""
+        return NO_OWN_OUTPUT if self._encoding.is_broken else self._copy.own_output()
 
     def usage(self) -> Usage | None:
         """What was counted, as far as it was told; None where not even the prompt's count came."""
@@ -139,6 +150,9 @@ class _Figures:
         if isinstance(cache, dict):
             self._note(cache, names.read)
             self._note(cache, names.written)
+        long_writes = usage.get(names.long_writes[0])
+        if isinstance(long_writes, dict):
+            self._note(long_writes, names.long_writes[1])
 
     def _note(self, figures: Mapping[str, object], name: str) -> None:
         value = figures.get(name)
@@ -155,7 +169,7 @@ class _Figures:
             read = min(read, prompt)
             written = min(written, prompt - read)
             prompt -= read + written
-        return Usage(prompt, read, written, output)
+        return Usage(prompt, read, written, output, min(written, told.get(names.long_writes[1], 0)))
 
 
 class _Skeleton:
