@@ -154,11 +154,14 @@ class Cache:
 
     def mapped_index(self) -> MappedIndex:
         """The relevance index, checked; CacheInvalid if the cache has none or it is damaged."""
+        return self._relevance_files().mapped()
+
+    def _relevance_files(self) -> RelevanceFiles:
         if self._relevance is None:
             from contextfold.resolve.relevance.index_file import RelevanceFiles
 
             self._relevance = RelevanceFiles(self.path, self._folder.checked_version)
-        return self._relevance.mapped()
+        return self._relevance
 
     def inspect(self) -> Inspection:
         """What the cache is; CacheInvalid only if its manifest cannot be read."""
@@ -192,6 +195,7 @@ class Cache:
             packed = pack is not None and self._folder.is_as_built(pack)
             if manifest is None:
                 return Verification("", 0, tuple(faults), packed)
+            faults += (Fault(*found) for found in self._relevance_files().faults(manifest.cache_version))
             return Verification(manifest.cache_version, manifest.document_count, tuple(faults), packed)
 
         return self.of_one_cache(answer)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from contextfold.resolve.relevance.sections import outline
 from contextfold.resolve.relevance.words import QUESTION_WORDS, read_token, stem_of, tokens
 
-K1, SECTION_K1, B = Fraction(7, 5), Fraction(14, 5), Fraction(3, 5)
+K1, B = Fraction(7, 5), Fraction(3, 5)
 PAIR_K = 3
 BIT = 1024
 
@@ -43,11 +43,16 @@ def rounded_length(length: int) -> int:
     return length // step * step + step // 2
 
 
-def saturated(weight: int, tf: int, length: int, average: int, k1: Fraction = K1) -> int:
+def saturated(weight: int, tf: int, length: int, average: int) -> int:
     if not tf:
         return 0
-    k = k1 * (1 - B + B * Fraction(length, average))
+    k = K1 * (1 - B + B * Fraction(length, average))
     return int(weight * Fraction(tf) / (tf + k))
+
+
+def fraction(tf: int, words: int, average: int) -> int:
+    """tf / (tf + K) of a document in 65536ths."""
+    return saturated(65536, tf, rounded_length(words), average)
 
 
 class Counts(NamedTuple):
@@ -110,7 +115,7 @@ class OracleDocument:
     def section_tf(self, number: int, stem: str) -> int:
         words = [word for word in self.vocabulary if stem_of(word) == stem]
         front = sum(capped(self.front, word).weigh(3, 1, 1) for word in words)
-        return front + sum(capped(self.sections[number], word).weigh(1, 8, 1) for word in words)
+        return front + sum(capped(self.sections[number], word).weigh(1, 12, 1) for word in words)
 
 
 def search(  # noqa: C901
@@ -138,35 +143,33 @@ def search(  # noqa: C901
         tfs = [sum(d.tf(word) for word in d.vocabulary if stem_of(word) == stem) for d in documents]
         weights[stem] = idf(count, sum(1 for tf in tfs if tf))
         for number, document in enumerate(documents):
-            scores[number] += 4 * saturated(weights[stem], tfs[number], rounded_length(document.words), average)
+            scores[number] += 4 * weights[stem] * fraction(tfs[number], document.words, average)
         for word in typed:
             weight = idf(count, sum(1 for d in documents if word in d.vocabulary))
             for number, document in enumerate(documents):
-                scores[number] += saturated(weight, document.tf(word), rounded_length(document.words), average)
+                scores[number] += weight * fraction(document.tf(word), document.words, average)
     for pair in dict.fromkeys(pairwise(order)):
         weight = idf(count, sum(1 for d in documents if d.pair_weight[pair]))
         for number, document in enumerate(documents):
             tf = min(document.pair_weight[pair], 255)
-            scores[number] += 2 * int(Fraction(weight * tf, tf + PAIR_K))
+            scores[number] += 65536 * 2 * int(Fraction(weight * tf, tf + PAIR_K))
     ranked, sections = [], []
     for number, document in enumerate(documents):
         if not scores[number]:
             continue
         found = [
             sum(
-                saturated(
-                    weight, document.section_tf(at, stem), document.section_words[at], section_average, SECTION_K1
-                )
+                saturated(weight, document.section_tf(at, stem), document.section_words[at], section_average)
                 for stem, weight in weights.items()
             )
             for at in range(len(document.sections))
         ]
         headings = document.headings
-        total = scores[number] + 4 * max(found, default=0)
+        total = scores[number] // 65536 + 4 * max(found, default=0)
         ranked.append((-total, number))
         best = {heading: max(s for h, s in zip(headings, found, strict=True) if h == heading) for heading in headings}
         sections += [
-            (-(4 * score + 4 * best[heading] + total), number, at, score)
+            (-(3 * score + 5 * best[heading] + total), number, at, score)
             for at, (heading, score) in enumerate(zip(headings, found, strict=True))
             if score
         ]

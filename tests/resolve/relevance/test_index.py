@@ -110,9 +110,9 @@ def test_every_python_and_hash_seed_gives_the_same_bytes(tmp_path: Path) -> None
     for number, python in enumerate([*interpreters().values(), sys.executable]):
         cache = tmp_path / f"cache-{number}"
         env = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONHASHSEED": str(number), "PYTHONDONTWRITEBYTECODE": "1"}
-        argv = [python, "-m", "contextfold", "build", "--sources", tmp_path / "docs", "--cache", cache]
+        argv = [str(python), "-m", "contextfold", "build", "--sources", str(tmp_path / "docs"), "--cache", str(cache)]
         subprocess.run(argv, env=env, check=True, capture_output=True, timeout=120)
-        ask = [python, "-c", ASK, cache]
+        ask = [str(python), "-c", ASK, str(cache)]
         asked = subprocess.run(ask, env=env, check=True, capture_output=True, timeout=120)
         seen.add((index_of(cache), (cache / "pack/relevance-contents").read_bytes(), asked.stdout))
     assert len(seen) == 1
@@ -148,6 +148,17 @@ def test_no_offset_of_a_damaged_index_is_followed(tmp_path: Path) -> None:
             rank(read_question("deploy the cache rollback", 1), [IndexView(view.head, memoryview(bytes(damaged)))])
         except (Malformed, IndexError, ValueError):
             pass
+
+
+@pytest.mark.parametrize("file", ["pack/relevance-index", "pack/relevance-contents", "pack/relevance-head"])
+def test_verify_reports_a_damaged_file_of_the_index(file: str, tmp_path: Path) -> None:
+    cache = built(tmp_path, some_documents(6, 5))
+    assert not cache.verify().faults
+    path = tmp_path / "cache" / file
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    assert [fault.file for fault in cache.verify().faults] == [file]
 
 
 @pytest.mark.parametrize("file", ["manifest.json", "index.json", "documents"])
@@ -200,8 +211,10 @@ def test_a_build_that_is_killed_leaves_the_old_answer_or_the_new_one(step: int, 
     write_files(tmp_path / "old", {"a.md": "old deploy"})
     write_files(tmp_path / "new", {"a.md": "new deploy", "b.md": "more deploy"})
     assert context("build", "--sources", tmp_path / "old", "--cache", tmp_path / "c").code == 0
-    argv = ["build", "--sources", tmp_path / "new", "--cache", tmp_path / "c", "--force"]
-    subprocess.run([sys.executable, KILLER, "exchange", str(step), *argv], check=False, capture_output=True, timeout=60)
+    argv = ["build", "--sources", str(tmp_path / "new"), "--cache", str(tmp_path / "c"), "--force"]
+    subprocess.run(
+        [sys.executable, str(KILLER), "exchange", str(step), *argv], check=False, capture_output=True, timeout=60
+    )
     found = {document.id for document in open_cache(tmp_path / "c").ask("deploy", 500).documents}
     assert found in ({"a.md"}, {"a.md", "b.md"})
 

@@ -22,10 +22,10 @@ from contextfold.resolve.relevance.answer import (
     breadcrumb,
     left_out_line,
 )
-from contextfold.resolve.relevance.document_terms import section_digest
 from contextfold.resolve.relevance.index_file import REBUILD, MappedIndex
 from contextfold.resolve.relevance.question import Question, checked_budget, read_question
 from contextfold.resolve.relevance.ranking import RankedDocument, RankedSection, Ranking, explain, rank
+from contextfold.resolve.relevance.term_keys import section_digest
 from contextfold.resolve.relevance.token_estimate import ESTIMATE, counter_named
 
 TYPE_CHECKING = False

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections import Counter
 from itertools import pairwise
 
-from contextfold.common.record import Record
 from contextfold.resolve.relevance.sections import outline
+from contextfold.resolve.relevance.term_keys import (
+    DOCUMENT_SHIFT,
+    ENTRY_SHIFT,
+    SECTIONS_MAX,
+    DocumentRow,
+    SectionRow,
+    pair_key,
+    section_digest,
+    term_key,
+)
 from contextfold.resolve.relevance.term_scores import FRONT, pack_counts
 from contextfold.resolve.relevance.token_estimate import estimate
 from contextfold.resolve.relevance.words import read_token, stem_of, tokens
@@ -17,68 +25,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SECTION_DIGEST_BYTES = 16
 SECTION_WORDS_MAX = 65535
 # While a section is counted, one integer carries the three counts of a word.
 HEADING_UNIT = 1 << 20
 PART_UNIT = 1 << 40
 UNIT_MASK = HEADING_UNIT - 1
-# An entry of a term: the document's number, the section's, and the packed counts.
-DOCUMENT_SHIFT = 32
-ENTRY_SHIFT = 8
-ENTRY_MASK = (1 << DOCUMENT_SHIFT - ENTRY_SHIFT) - 1
-COUNTS_MASK = (1 << ENTRY_SHIFT) - 1
-SECTIONS_MAX = ENTRY_MASK - 1  # in one document
-
 # What a token stands for, besides the number of a term.
 STOP_WORD = -1
 FIRST_EXPANSION = -2
-
-STEM_END = b"\0"  # between a stem and the rest of its word; in no word
-WHOLE_WORD = b"\1"  # follows STEM_END where a word does not begin with its stem
-PAIR_JOINT = " "  # in no stem
-
-
-class SectionRow(Record):
-    """One section as the index describes it; offsets count bytes from the beginning of the document."""
-
-    headings: tuple[str, ...]
-    start: int
-    first_line: int
-    words: int
-    tokens: int
-    digest: bytes
-
-
-class DocumentRow(Record):
-    title: str
-    words: int
-    sections: list[SectionRow]
-
-
-def section_digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()[:SECTION_DIGEST_BYTES]
-
-
-def term_key(word: str) -> bytes:
-    """What a word is sorted by: its stem, then the word itself."""
-    whole, root = word.encode(), stem_of(word).encode()
-    if whole.startswith(root):
-        return root + STEM_END + whole[len(root) :]
-    return root + STEM_END + WHOLE_WORD + whole
-
-
-def word_of_key(key: bytes) -> bytes:
-    root, _, rest = key.partition(STEM_END)
-    return rest[1:] if rest.startswith(WHOLE_WORD) else root + rest
-
-
-def stem_of_key(key: bytes) -> bytes:
-    return key.partition(STEM_END)[0]
-
-
-def pair_key(first_stem: str, second_stem: str) -> bytes:
-    return f"{first_stem}{PAIR_JOINT}{second_stem}".encode() + STEM_END
 
 
 class TermCollector:

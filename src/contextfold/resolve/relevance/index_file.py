@@ -79,6 +79,35 @@ class RelevanceFiles:
             self._mapped, self._state = mapped, state
         return self._mapped
 
+    def faults(self, cache_version: str) -> list[tuple[str, str]]:
+        """Each damaged file and its problem, after reading every byte; none for a cache without the index."""
+        if not os.path.lexists(self._prefix + HEAD_FILE.encode()):
+            return []
+        try:
+            head = decode_head(self._read(HEAD_FILE))
+        except OtherFormat:
+            return []
+        except Malformed as problem:
+            return [(HEAD_FILE, str(problem))]
+        if head.cache_version != cache_version:
+            return [(HEAD_FILE, "is of another cache")]
+        found = []
+        for file, record in ((RELEVANCE_INDEX_FILE, head.index_file), (CONTENTS_FILE, head.contents)):
+            try:
+                if hashlib.sha256(self._read(file)).hexdigest() != record.sha256:
+                    found.append((file, "is not what was built"))
+            except Malformed as problem:
+                found.append((file, str(problem)))
+        return found
+
+    def _read(self, file: str) -> bytes:
+        try:
+            return read_regular(self._prefix + file.encode())
+        except FileAbsent:
+            raise Malformed("is missing") from None
+        except NotRegular:
+            raise Malformed("is not a regular file") from None
+
     def _map(self) -> tuple[MappedIndex, bool]:
         head = self._head()
         seen = fingerprints(self._prefix, FRAME)

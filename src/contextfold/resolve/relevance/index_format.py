@@ -19,13 +19,20 @@ from array import array
 
 from contextfold.common.canonical import Malformed
 from contextfold.common.record import Record
-from contextfold.resolve.relevance.document_terms import (
+from contextfold.resolve.relevance.term_keys import (
     SECTION_DIGEST_BYTES,
     STEM_END,
     DocumentRow,
     SectionRow,
     stem_of_key,
     word_of_key,
+)
+from contextfold.resolve.relevance.term_scores import (
+    CLASS_LENGTHS,
+    CLASS_MASK,
+    OCCURRENCES_SHIFT,
+    average_length,
+    saturation,
 )
 
 TYPE_CHECKING = False
@@ -137,6 +144,19 @@ class IndexHead(Record):
     columns: Mapping[str, tuple[int, int]]  # offset and length
 
 
+class Saturations(dict[int, int]):
+    """What a posting's impact comes to, tf / (tf + K), in 65536ths; each computed when it is needed first."""
+
+    def __init__(self, average: int) -> None:
+        super().__init__()
+        self._average = average
+
+    def __missing__(self, impact: int) -> int:
+        length = CLASS_LENGTHS[impact & CLASS_MASK]
+        found = self[impact] = saturation(impact >> OCCURRENCES_SHIFT, length, self._average)
+        return found
+
+
 class IndexView:
     """A whole index, mapped or in memory."""
 
@@ -145,6 +165,7 @@ class IndexView:
         self._swap = swap
         self._raw = {name: self._column(raw, name) for name in COLUMNS}
         self._integers: dict[str, Integers] = {}
+        self.saturations = Saturations(average_length(head.document_words, head.document_count))
         self._check_lengths()
 
     def _column(self, raw: memoryview, name: str) -> memoryview:

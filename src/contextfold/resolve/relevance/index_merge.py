@@ -13,7 +13,8 @@ from collections import Counter
 from itertools import accumulate, groupby
 from operator import itemgetter, sub
 
-from contextfold.resolve.relevance.document_terms import (
+from contextfold.resolve.relevance.index_format import IndexView, Postings
+from contextfold.resolve.relevance.term_keys import (
     COUNTS_MASK,
     DOCUMENT_SHIFT,
     ENTRY_MASK,
@@ -21,7 +22,6 @@ from contextfold.resolve.relevance.document_terms import (
     stem_of_key,
     word_of_key,
 )
-from contextfold.resolve.relevance.index_format import IndexView, Postings
 from contextfold.resolve.relevance.term_scores import (
     FRONT,
     FRONT_IN_DOCUMENT,

@@ -12,21 +12,21 @@ from itertools import chain
 from operator import itemgetter
 
 from contextfold.common.record import Record
-from contextfold.resolve.relevance.document_terms import pair_key
 from contextfold.resolve.relevance.index_format import IndexView, Postings
 from contextfold.resolve.relevance.question import Question
+from contextfold.resolve.relevance.term_keys import pair_key
 from contextfold.resolve.relevance.term_scores import (
+    AVERAGE_FACTOR,
     BEST_PIECE_WEIGHT,
     BEST_SECTION_WEIGHT,
-    CLASS_LENGTHS,
     CLASS_MASK,
     FRONT,
     FRONT_IN_SECTION,
+    LENGTH_FACTOR,
     OCCURRENCES_SHIFT,
     PAIR_WEIGHT,
-    SECTION_AVERAGE_FACTOR,
+    SATURATION_BITS,
     SECTION_IN_SECTION,
-    SECTION_LENGTH_FACTOR,
     SECTION_WEIGHT,
     STEM_WEIGHT,
     TF_FACTOR,
@@ -34,7 +34,6 @@ from contextfold.resolve.relevance.term_scores import (
     average_length,
     occurrence_score,
     pair_score,
-    section_score,
     term_weight,
     unpack_counts,
 )
@@ -114,7 +113,6 @@ def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
     document_count = sum(view.head.document_count for view in views)
     terms, unmatched = _look_up(question, views, document_count)
     scores = [[0] * view.head.document_count for view in views]
-    averages = [average_length(view.head.document_words, view.head.document_count) for view in views]
     left = POSTINGS_MAX
     common: list[TermPostings] = []
     for number, term in enumerate(terms):
@@ -122,12 +120,13 @@ def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
         if left < 0 and number:
             common = terms[number:]
             break
-        for average, postings, found in zip(averages, term.by_index, scores, strict=True):
-            _add_term(average, term, postings, found)
+        for view, postings, found in zip(views, term.by_index, scores, strict=True):
+            _add_term(view.saturations, term, postings, found)
     _add_pairs(question, views, document_count, scores)
     nominees = _best(scores, NOMINEES_MAX)
     for term in common:
-        _rescore(averages, term, nominees)
+        _rescore(views, term, nominees)
+    nominees = {place: score >> SATURATION_BITS for place, score in nominees.items()}
     best = sorted(nominees, key=lambda place: (-nominees[place], place))[:DOCUMENTS_MAX]
     documents, sections = _with_sections(views, terms, {place: nominees[place] for place in best})
     return Ranking(terms, documents, sections, unmatched, document_count)
@@ -159,50 +158,35 @@ def _look_up(
     return [term for _, _, term in terms], tuple(unmatched)
 
 
-class _ImpactScores(dict[int, int]):
-    """What a term adds to a document's score, by the impact of a posting; computed when it is needed first."""
-
-    def __init__(self, average: int, stem_weight: int, word_weight: int) -> None:
-        super().__init__()
-        self._average = average
-        self._stem_weight = stem_weight
-        self._word_weight = word_weight
-
-    def __missing__(self, impact: int) -> int:
-        occurrences, length = impact >> OCCURRENCES_SHIFT, CLASS_LENGTHS[impact & CLASS_MASK]
-        score = STEM_WEIGHT * occurrence_score(self._stem_weight, occurrences, length, self._average)
-        if self._word_weight:
-            score += WORD_WEIGHT * occurrence_score(self._word_weight, occurrences, length, self._average)
-        self[impact] = score
-        return score
-
-
-def _add_term(average: int, term: TermPostings, words: list[Postings], scores: list[int]) -> None:
+def _add_term(saturations: Mapping[int, int], term: TermPostings, words: list[Postings], scores: list[int]) -> None:
     """Add a term's part of the score to every document that has it. Most of a question's time goes by here."""
-    if not words:
-        return
+    stem_weight = STEM_WEIGHT * term.stem_weight
     if len(words) == 1:
-        impact_scores = _ImpactScores(average, term.stem_weight, term.word_weights.get(words[0].word, 0))
-        for document, score in zip(words[0].documents, map(impact_scores.__getitem__, words[0].impacts), strict=True):
-            scores[document] += score
+        _add_impacts(saturations, stem_weight + _word_weight(term, words[0]), words[0], scores)
         return
     for postings in words:
-        word_weight = term.word_weights.get(postings.word, 0)
-        if word_weight:
-            impact_scores = _ImpactScores(average, 0, word_weight)
-            for document, score in zip(
-                postings.documents, map(impact_scores.__getitem__, postings.impacts), strict=True
-            ):
-                scores[document] += score
-    longest, *others = sorted(words, key=lambda postings: -len(postings.documents))
-    together = dict(zip(longest.documents, longest.impacts, strict=True))
-    for postings in others:
+        if weight := _word_weight(term, postings):
+            _add_impacts(saturations, weight, postings, scores)
+    together: dict[int, int] = {}
+    for postings in sorted(words, key=lambda postings: -len(postings.documents)):
+        if not together:
+            together = dict(zip(postings.documents, postings.impacts, strict=True))
+            continue
         for document, impact in zip(postings.documents, postings.impacts, strict=True):
             known = together.get(document)
             together[document] = impact if known is None else known + (impact & ~CLASS_MASK)
-    impact_scores = _ImpactScores(average, term.stem_weight, 0)
-    for document, score in zip(together, map(impact_scores.__getitem__, together.values()), strict=True):
-        scores[document] += score
+    for document, saturated in zip(together, map(saturations.__getitem__, together.values()), strict=True):
+        scores[document] += stem_weight * saturated
+
+
+def _word_weight(term: TermPostings, postings: Postings) -> int:
+    return WORD_WEIGHT * term.word_weights.get(postings.word, 0)
+
+
+def _add_impacts(saturations: Mapping[int, int], weight: int, postings: Postings, scores: list[int]) -> None:
+    saturated = map(saturations.__getitem__, postings.impacts)
+    for document, fraction in zip(postings.documents, saturated, strict=True):
+        scores[document] += weight * fraction
 
 
 def _add_pairs(question: Question, views: Sequence[IndexView], document_count: int, scores: list[list[int]]) -> None:
@@ -214,7 +198,8 @@ def _add_pairs(question: Question, views: Sequence[IndexView], document_count: i
         for postings, found in zip(by_index, scores, strict=True):
             for pair in postings:
                 for document, impact in zip(pair.documents, pair.impacts, strict=True):
-                    found[document] += PAIR_WEIGHT * pair_score(weight, impact >> OCCURRENCES_SHIFT)
+                    score = pair_score(weight, impact >> OCCURRENCES_SHIFT)
+                    found[document] += PAIR_WEIGHT * score << SATURATION_BITS
 
 
 def _best(scores: list[list[int]], count: int) -> dict[tuple[int, int], int]:
@@ -233,22 +218,20 @@ def _best(scores: list[list[int]], count: int) -> dict[tuple[int, int], int]:
     return {(index, document): -negative for negative, index, document in chosen[:count]}
 
 
-def _rescore(averages: Sequence[int], term: TermPostings, nominees: dict[tuple[int, int], int]) -> None:
+def _rescore(views: Sequence[IndexView], term: TermPostings, nominees: dict[tuple[int, int], int]) -> None:
     """Add a common term's part to the scores of the nominees alone."""
     for index, words in enumerate(term.by_index):
         wanted = sorted(document for at, document in nominees if at == index)
-        stem_scores = _ImpactScores(averages[index], term.stem_weight, 0)
+        saturations = views[index].saturations
         together: dict[int, int] = {}
         for postings in words:
-            word_weight = term.word_weights.get(postings.word, 0)
-            word_scores = _ImpactScores(averages[index], 0, word_weight)
+            weight = _word_weight(term, postings)
             for document, impact in _impacts(postings, wanted):
                 known = together.get(document)
                 together[document] = impact if known is None else known + (impact & ~CLASS_MASK)
-                if word_weight:
-                    nominees[index, document] += word_scores[impact]
+                nominees[index, document] += weight * saturations[impact]
         for document, impact in together.items():
-            nominees[index, document] += stem_scores[impact]
+            nominees[index, document] += STEM_WEIGHT * term.stem_weight * saturations[impact]
 
 
 def _impacts(postings: Postings, wanted: list[int]) -> list[tuple[int, int]]:
@@ -357,7 +340,7 @@ def _score_sections(
     numbers = view.sections_of(document)
     lengths = view.column("section_words")
     front = noted.pop(FRONT, {})
-    factor, base = TF_FACTOR * average, SECTION_AVERAGE_FACTOR * average
+    factor, base = TF_FACTOR * average, AVERAGE_FACTOR * average
     scored = []
     for section in range(FRONT + 1, len(numbers) + 1) if front else noted:
         found = noted.get(section)
@@ -367,7 +350,7 @@ def _score_sections(
             for number, value in front.items():
                 found[number] = _together(value, found[number]) if number in found else value
         score = 0
-        rest = base + SECTION_LENGTH_FACTOR * lengths[numbers[section - 1]]
+        rest = base + LENGTH_FACTOR * lengths[numbers[section - 1]]
         for number, value in found.items():
             scaled = factor * (value >> FIELD_BITS)
             score += weights[number] * scaled // (scaled + rest)
@@ -385,7 +368,7 @@ def explain(ranking: Ranking, views: Sequence[IndexView], section: RankedSection
     for number, value in section.terms.items():
         term = ranking.terms[number]
         fields = tuple(name for bit, name in enumerate(FIELDS) if value >> bit & 1)
-        score = section_score(term.stem_weight, value >> FIELD_BITS, length, average)
+        score = occurrence_score(term.stem_weight, value >> FIELD_BITS, length, average)
         explained.append(ScoredTerm(term.word, fields, score))
     explained.sort(key=lambda found: (-found.score, found.word))
     return tuple(explained)

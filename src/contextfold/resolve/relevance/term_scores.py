@@ -1,14 +1,15 @@
 """The arithmetic of relevance: integers only, so that every machine and every Python gives the same scores. Pure.
 
 A term's weight (idf) is log2(2N + 2) - log2(2·df + 1) in 1024ths of a bit. A term that occurs tf times in a text of
-some length scores idf · tf / (tf + K) with K = k1 · (1 - b + b · length / average) and b = 3/5. In a document k1 is
-7/5, in a section 14/5: a section's tf has large weights for headings, which would saturate too soon otherwise. The
-fraction is exact and rounded down once.
+some length scores idf · tf / (tf + K) with K = k1 · (1 - b + b · length / average), k1 = 7/5 and b = 3/5. In a section
+the product is rounded down once. In a document the fraction is rounded down to 65536ths, and the sum over all terms is
+rounded down once more: so the fraction depends on the posting alone and need not be computed for each term.
 """
 
 from __future__ import annotations
 
 SCALE_BITS = 10
+SATURATION_BITS = 16
 WORK_BITS = 32  # fractional bits of the numbers that are squared
 
 # K times 25 times the average length: 14 · average + 21 · length. Follows from k1 = 7/5 and b = 3/5.
@@ -18,17 +19,14 @@ LENGTH_FACTOR = 21
 # A pair of words in headings has no length to compare with: K is a constant.
 PAIR_K = 3
 
-# In a section K is twice that of a document.
-SECTION_AVERAGE_FACTOR = 28
-SECTION_LENGTH_FACTOR = 42
-# document = 4 · stems + words + 2 · pairs + 4 · best section. Sections are ordered by 4 · section + 4 · best piece
+# document = 4 · stems + words + 2 · pairs + 4 · best section. Sections are ordered by 3 · section + 5 · best piece
 # + document, where the best piece is the best of the pieces that one long section was cut into: they belong together.
 STEM_WEIGHT = 4
 WORD_WEIGHT = 1
 PAIR_WEIGHT = 2
 BEST_SECTION_WEIGHT = 4
-SECTION_WEIGHT = 4
-BEST_PIECE_WEIGHT = 4
+SECTION_WEIGHT = 3
+BEST_PIECE_WEIGHT = 5
 
 # How a term's occurrences in one section are stored: one byte of three counts, each capped.
 COUNT_MAX = 15  # body, or title for the front of a document
@@ -63,7 +61,7 @@ def _weighted(count_weight: int, marked_weight: int, parts_weight: int) -> tuple
 SECTION_IN_DOCUMENT = _weighted(1, 2, 1)
 FRONT_IN_DOCUMENT = _weighted(5, 3, 1)
 # What they weigh in the score of a section.
-SECTION_IN_SECTION = _weighted(1, 8, 1)
+SECTION_IN_SECTION = _weighted(1, 12, 1)
 FRONT_IN_SECTION = _weighted(3, 1, 1)
 
 
@@ -121,10 +119,10 @@ def occurrence_score(weight: int, occurrences: int, length: int, average: int) -
     return weight * scaled // (scaled + AVERAGE_FACTOR * average + LENGTH_FACTOR * length)
 
 
-def section_score(weight: int, occurrences: int, length: int, average: int) -> int:
-    """As `occurrence_score`, for a term in a section."""
+def saturation(occurrences: int, length: int, average: int) -> int:
+    """tf / (tf + K) in 65536ths, rounded down."""
     scaled = TF_FACTOR * average * occurrences
-    return weight * scaled // (scaled + SECTION_AVERAGE_FACTOR * average + SECTION_LENGTH_FACTOR * length)
+    return (scaled << SATURATION_BITS) // (scaled + AVERAGE_FACTOR * average + LENGTH_FACTOR * length)
 
 
 def pair_score(weight: int, occurrences: int) -> int:
