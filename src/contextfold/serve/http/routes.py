@@ -53,7 +53,7 @@ class DaemonApplication(Starlette):
     def __init__(self, tools: Sequence[Tool], services: DaemonServices, proxy_settings: ProxySettings) -> None:
         self._services = services
         self._hooks = HookEndpoints(services.fold, services.metrics)
-        self._proxy = Proxy(services.fold, services.metrics, proxy_settings)
+        self._proxy = Proxy(services.fold, services.metrics, proxy_settings, host_sessions=self._hooks.session_of)
         has_fold_tools = any(isinstance(tool, FoldTool) for tool in tools)
         mcp = Route(MCP_PATH, endpoint=McpEndpoint(tools, services), methods=["POST"])
         hooks = self._hooks.routes() if has_fold_tools else []
