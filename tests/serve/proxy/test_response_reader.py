@@ -430,12 +430,12 @@ def calls_in(api: str, *said: str | None) -> tuple[bytes, bytes]:
             functions = [{"name": name, "arguments": arguments} for name in said if name]
             text = "so" if None in said else None
             message = {"content": text, "tool_calls": [{"id": "c", "function": one} for one in functions]}
-            deltas = [{"content": text}]
+            said_so: list[dict[str, Any]] = [{"content": text}]
             for index, one in enumerate(functions):
                 begun = {"index": index, "id": "c", "function": {**one, "arguments": ""}}
                 later = [{"index": index, "function": {"arguments": half}} for half in halves]
-                deltas += [{"tool_calls": [call]} for call in (begun, *later)]
-            stream = b"".join(event({"choices": [{"delta": delta}]}) for delta in deltas)
+                said_so += [{"tool_calls": [call]} for call in (begun, *later)]
+            stream = b"".join(event({"choices": [{"delta": delta}]}) for delta in said_so)
             return json.dumps({"choices": [{"message": message}]}).encode(), stream
         case "openai-responses":
             items = [

@@ -88,6 +88,9 @@ class SessionReports:
                 api, projection, conversation, newly_left_out, self._new_blocks(owner, conversation, projection)
             )
             target = await self._target(owner, headers, conversation, projection.session_id)
+            if target is None and projection.session_id is not None:
+                # A session of somebody else's, or one that no longer exists.
+                return None
             if target is None:
                 return RequestReport(owner, conversation, None, sent)
             if self._fold.sessions.last_known(target.key).session_id is None:
