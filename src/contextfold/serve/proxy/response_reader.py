@@ -19,6 +19,7 @@ from contextfold.common.canonical import Malformed, decode
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.ledger.sent_request import Usage
 from contextfold.fold.messages.facts import block_members, items_of
+from contextfold.fold.messages.own_tool_weights import is_marked
 
 # Bytes that are stored of the beginning and of the end of a body or an event.
 EXCERPT_BYTES = 48 * 1024
@@ -375,7 +376,7 @@ class _CallReader:
             self.has_others = True
 
     def _call(self, name: object, arguments: object) -> bool:
-        if not isinstance(name, str) or name not in self._our_tools:
+        if not isinstance(name, str) or not (name in self._our_tools or is_marked(name)):
             self.has_others = True
             return False
         self._has_ours = True
