@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from bench.cache_simulation import LIFE_S, LOOKBACK_BLOCKS, TURN_S
 from bench.figures import Figure, print_table, show, tell
+from bench.own_share import OwnShare, common_prefix, definitions_tokens, own_output
 from contextfold.common.token_counter import BYTES_PER_TOKEN, tokens_of
 from contextfold.fold.advice import pays
 from contextfold.fold.events import RequestSent
@@ -38,7 +39,6 @@ from contextfold.fold.messages import (
     merged_outcomes,
     project_body,
 )
-from contextfold.fold.messages.own_share import OwnShare, common_prefix, definitions_tokens, own_output
 from contextfold.fold.model_catalog import RELATIVE_PRICES
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
 

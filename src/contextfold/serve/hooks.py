@@ -136,6 +136,16 @@ class HookEndpoints:
             self._targets.put(target, *address)
         return target
 
+    def session_of(self, owner: str, conversation: str, agent: str | None) -> Target | None:
+        """The session that reports of a host's conversation go to; None where it has not reported anything."""
+        tied, home = self._ties.get(owner, conversation, agent), self._homes.get(owner, conversation)
+        if tied is not None and agent is None:
+            return tied
+        if agent is not None and tied is None:
+            tied = self._ties.get(owner, conversation, None)
+        project = home if home is not None else project_at(tied.given_path) if tied is not None else None
+        return target_of(Caller(owner, agent[:NAME_LENGTH_MAX] if agent else None), project) if project else None
+
     def _tie(self, who: tuple[str, str, str | None], session_id: str) -> None:
         """Send the conversation's reports to this session from now on. An unknown session is looked up in the store."""
         target = self._fold.address(who[0], session_id)

@@ -277,16 +277,18 @@ def test_where_too_much_is_looked_into_at_once_a_request_passes_as_it_came(
     run(scenario, place)
 
 
-def test_no_owner_takes_all_the_room_for_looking(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_owner_takes_all_the_room_for_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passing, "FOLDED_OWNER_MAX_BYTES", len(HELLO))
-    folding = place.proxy._folding
-    mine, more, others = (passing.Held(folding, owner) for owner in ("alice", "alice", "bob"))
-    assert (mine.take(len(HELLO)), more.take(1), others.take(len(HELLO))) == (True, False, True)
-    mine.release()
-    assert more.take(1)
-    more.release()
-    others.release()
-    assert (folding.held_bytes, folding.held_of) == (0, {})
+    budget, size = passing.ByteBudget(), len(HELLO)
+    assert (budget.reserve("alice", size), budget.reserve("alice", 1), budget.reserve("bob", size)) == (
+        *(True, False),
+        True,
+    )
+    budget.release("alice", size)
+    assert budget.reserve("alice", 1)
+    budget.release("alice", 1)
+    budget.release("bob", size)
+    assert (budget.size_bytes, budget.by_owner) == (0, {})
 
 
 def test_the_room_for_looking_is_given_back_however_a_request_ends(

@@ -1,4 +1,4 @@
-"""The proxy of the daemon and the sessions: what is folded, who is told of it, and what stays secret."""
+"""The proxy of the daemon and the sessions: what is folded, which session records it, and what stays secret."""
 
 from __future__ import annotations
 
@@ -125,6 +125,52 @@ class TestSessions:
         assert {(line["level"], line["code"]) for line in told} == {("warning", "invalid_argument")}
 
 
+class TestLedger:
+    def test_our_tools_are_not_in_what_a_run_without_us_would_have_sent(self, place: Place) -> None:
+        session_id, branch_id = branched(place, "/ledger")
+        body = {**history(branch_id, session_id), "tools": [OUR_TOOL, OTHER_TOOL]}
+        tokens = len(json.dumps(body)) // 4
+        called = [{"type": "tool_use", "id": "c", "name": OUR_TOOL["name"], "input": {"message": "done"}}]
+        answered = {"content": called, "usage": {"input_tokens": tokens, "output_tokens": 11}}
+        place.upstream.script = lambda _, wire: wire.answer(
+            json.dumps(answered).encode(), "Content-Type: application/json"
+        )
+        assert place.post(body).status == 200
+        answered["content"] = [{"type": "text", "text": "so"}]
+        assert place.post(body).status == 200
+        ledger = savings(place, session_id)
+        assert (ledger["requests"], ledger["extra_requests"], ledger["output_tokens_without"]) == (2, 1, 11)
+        ours = len(json.dumps(OUR_TOOL)) // 4
+        assert ledger["tokens_without"] < ledger["tokens_sent"] - tokens - ours // 2
+
+    def test_a_hosts_session_has_all_requests_from_the_first_on(self, place: Place) -> None:
+        place.upstream.script = lambda _, wire: wire.answer(
+            b'{"usage":{"input_tokens":700,"output_tokens":11}}', "Content-Type: application/json"
+        )
+        host = {"x_claude_code_session_id": "host-1"}
+        before = total_requests(place)
+        # Nothing says yet which project this is in.
+        assert place.post(**host).status == 200
+        assert total_requests(place) == before
+        hooked(place, "host-1", "/by-hook")
+        assert place.post(**host).status == 200
+        until(lambda: total_requests(place) == before + 2)
+
+    def test_a_subagent_has_a_session_of_its_own(self, place: Place) -> None:
+        place.upstream.script = lambda _, wire: wire.answer(
+            b'{"usage":{"input_tokens":70000,"output_tokens":11}}', "Content-Type: application/json"
+        )
+        session_id, branch_id = branched(place, "/parent")
+        before, tokens = total_requests(place), total_tokens(place, "/parent")
+        agent = {"x_claude_code_session_id": "host-2", "x_claude_code_agent_id": "agent-7"}
+        hooked(place, "host-2", "/parent")
+        assert place.post(**agent).status == 200
+        assert place.post(history(branch_id, session_id), **agent).status == 200
+        until(lambda: total_requests(place) == before + 2)
+        assert requests(place, session_id) == 0
+        assert total_tokens(place, "/parent") < tokens + 1_000
+
+
 class TestTokens:
     @pytest.fixture
     def guarded(self, tmp_path: Path) -> Iterator[tuple[Place, str, str]]:
@@ -220,6 +266,24 @@ def total_tokens(place: Place, project: str, **headers: str) -> int:
     with closing(HttpAgent(place.port, **headers)) as agent:
         agent.call("context_branch_status", project_path=project)
         return int(agent.state["total_tokens"])
+
+
+OUR_TOOL = {"name": "mcp__contextfold__context_fold", "description": "folds " * 400, "input_schema": {"type": "object"}}
+OTHER_TOOL = {"name": "read_file", "description": "reads", "input_schema": {"type": "object"}}
+
+
+def hooked(place: Place, conversation: str, folder: str) -> None:
+    """The host reports that its user wrote something."""
+    event = {"hook_event_name": "UserPromptSubmit", "session_id": conversation, "cwd": folder, "prompt": "hello"}
+    assert place.ask("POST", "/hooks/claude-code", json.dumps(event).encode(), **JSON).status == 200
+
+
+def total_requests(place: Place) -> int:
+    return int(place.ask("GET", "/v1/savings").json["total"]["requests"])
+
+
+def savings(place: Place, session_id: str) -> Any:
+    return place.ask("GET", f"/v1/sessions/{session_id}/savings").json
 
 
 def requests(place: Place, session_id: str, **headers: str) -> int:

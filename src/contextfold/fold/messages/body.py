@@ -11,11 +11,12 @@ import codecs
 import json
 import re
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from contextfold.common.json_depth import DEPTH_MAX
+from contextfold.common.token_counter import tokens_of
 from contextfold.fold.messages.cold_results import (
     ColdResult,
     ColdSettings,
@@ -27,11 +28,12 @@ from contextfold.fold.messages.cold_results import (
 )
 from contextfold.fold.messages.facts import UNKNOWN, Result
 from contextfold.fold.messages.formats import Format, api_of, binds_thinking
+from contextfold.fold.messages.own_tool_weights import OwnCallWeights, definitions_weight, our_tool_names
 from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names, names_in
 from contextfold.fold.messages.receipt import Outcome, Plan, Receipt, Span, outcome_of, plan_of, untouched
 from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, LeftOutResult, Remembered
 from contextfold.fold.messages.rewriting import Splice, plain_string_span, splices_of
-from contextfold.fold.messages.walk import UNCONFIRMED_TOOL, FoldRange, Walk, first_movable, is_inside
+from contextfold.fold.messages.walk import MIXED, UNCONFIRMED_TOOL, WORDS, FoldRange, Walk, first_movable, is_inside
 from contextfold.fold.messages.weight import excess_of
 
 # Of a list: where each message begins, ends and belongs is stored.
@@ -75,6 +77,12 @@ class BodyProjection:
     streams: bool
     # What the results of our calls say, by call id: to be remembered for later requests of the conversation.
     outcomes: Mapping[str, CallOutcome]
+    # The names of our tools in the request's list of tools.
+    our_tools: frozenset[str]
+    # Of our tools' definitions, calls and results in the request as it came.
+    our_tokens: int
+    # Content blocks of all messages as they came.
+    blocks: int
     _original: bytes = field(repr=False)
     _starts: array[int] = field(repr=False)
     _ends: array[int] = field(repr=False)
@@ -92,6 +100,14 @@ class BodyProjection:
     def original(self, place: int) -> str:
         """The JSON text of a message as it came."""
         return self._original[self._starts[place] : self._ends[place]].decode("utf-8")
+
+    def has_words(self, place: int) -> bool:
+        """Whether a user wrote some of a message."""
+        return self._reading.walk.fates[place] in (WORDS, MIXED)
+
+    def tokens_before_stubs(self, results: Collection[str]) -> int | None:
+        """The tokens that are sent in front of the first stub of these results; None if none of them is sent."""
+        return self._reading.tokens_before_stubs(results)
 
     def cold_results(self, *, salt: str, settings: ColdSettings) -> list[ColdResult]:
         """The results to leave out now that the prompt cache has lapsed, without those that are left out already."""
@@ -111,6 +127,8 @@ def project_body(
     """
     reading = _BodyReader(body, format, model, remembered)
     sent, outcome = reading.projected()
+    tools = reading.members.get("tools")
+    ours = our_tool_names(tools)
     return BodyProjection(
         body=sent,
         receipt=outcome.receipt,
@@ -119,6 +137,9 @@ def project_body(
         model=reading.model,
         streams=reading.members.get("stream") is True,
         outcomes=reading.walk.outcomes,
+        our_tools=ours,
+        our_tokens=tokens_of(definitions_weight(tools, ours) + reading.own_calls.total(ours)),
+        blocks=reading.blocks,
         _original=body,
         _starts=reading.starts,
         _ends=reading.ends,
@@ -143,6 +164,9 @@ class _BodyReader:
         self.walk = Walk(self._remembered.outcomes, confirmed)
         self.starts, self.ends, self.weights = array("q"), array("q"), array("q")
         self.stubs: dict[int, dict[int, LeftOutResult]] = {}
+        self.own_calls, self.blocks = OwnCallWeights(), 0
+        # What is sent: the weights of the messages, and of what is around them.
+        self._sent_weights, self._rest = array("q"), 0
         # By place: for messages whose one result is easily found.
         self._stub_splices: dict[int, Splice] = {}
 
@@ -174,11 +198,20 @@ class _BodyReader:
         )
         self._folded = plan.decision.folded
         sent, weights = self._applied(plan)
+        self._sent_weights, self._rest = weights, rest
         return sent, outcome_of(self.walk, plan, self.weights, weights, rest)
 
     @property
     def _is_bound(self) -> bool:
         return binds_thinking(self.api, self.model, self.members.get("thinking"))
+
+    def tokens_before_stubs(self, results: Collection[str]) -> int | None:
+        places = [
+            place
+            for place, those in self.stubs.items()
+            if any(each.id in results for each in those.values()) and not is_inside(place, self._folded)
+        ]
+        return tokens_of(self._rest + sum(self._sent_weights[: min(places)])) if places else None
 
     def cold_results(self, salt: str, settings: ColdSettings) -> list[ColdResult]:
         messages = [json.loads(self.body[start:end]) for start, end in zip(self.starts, self.ends, strict=True)]
@@ -301,7 +334,8 @@ class _BodyReader:
     def _list(self, text: str, at: int) -> int:
         decode, read, take, count = _decode, self.api.read, self.walk.take, text.count
         starts, ends, weights = self.starts.append, self.ends.append, self.weights.append
-        stubs = self._remembered.results
+        stubs, own, blocks = self._remembered.results, self.own_calls.take, 0
+        list_of_parts = "parts" if self.format == "gemini" else "content"
         at, sign = _opened(text, at, "[")
         while sign != "]":
             if len(self.starts) == MESSAGES_MAX:
@@ -310,6 +344,10 @@ class _BodyReader:
             message, end = decode(text, start)
             fact = read(message) if type(message) is dict else UNKNOWN
             take(fact)
+            if fact.calls or fact.results:
+                own(message, fact)
+            parts = message.get(list_of_parts) if type(message) is dict else None
+            blocks += len(parts) if type(parts) is list else 1
             if stubs and fact.results:
                 those = remembered_stubs(fact.results, self._remembered)
                 if those:
@@ -330,6 +368,7 @@ class _BodyReader:
             ends(end)
             # A cut takes the comma too.
             weights((at if sign == "," else end) - start - excess)
+        self.blocks = blocks
         return at
 
 

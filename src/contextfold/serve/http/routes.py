@@ -57,7 +57,13 @@ class DaemonApplication(Starlette):
         left_out = LeftOutResultsInStore(
             services.fold.store, fresh_s=min(FRESH_S, proxy_settings.prompt_cache_s or FRESH_S)
         )
-        self._proxy = Proxy(services.fold, services.metrics, proxy_settings, left_out=left_out)
+        self._proxy = Proxy(
+            services.fold,
+            services.metrics,
+            proxy_settings,
+            host_sessions=self._hooks.session_of,
+            left_out=left_out,
+        )
         has_fold_tools = any(isinstance(tool, FoldTool) for tool in tools)
         mcp = Route(MCP_PATH, endpoint=McpEndpoint(tools, services), methods=["POST"])
         hooks = self._hooks.routes() if has_fold_tools else []

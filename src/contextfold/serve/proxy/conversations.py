@@ -40,15 +40,19 @@ class Conversation:
     id: str
     # Of the conversation whose agent started this one's.
     parent_id: str | None = None
+    # The host's own ids of its session and of a subagent; empty where the host does not name them.
+    host_session: str = ""
+    agent: str = ""
 
 
 def conversation_of(headers: Mapping[bytes, list[bytes]], format: Format, body: bytes) -> Conversation | None:
-    """None where neither the host nor the content tells."""
+    """None where neither the host nor the content identifies it."""
     session = _id_in(headers, SESSION_ID_HEADER)
     if session:
         agent, parent = _id_in(headers, AGENT_ID_HEADER), _id_in(headers, PARENT_AGENT_ID_HEADER)
         own = _hashed((b"host", session, agent))
-        return Conversation(own, _hashed((b"host", session, parent)) if agent else None)
+        above = _hashed((b"host", session, parent)) if agent else None
+        return Conversation(own, above, session.decode("latin-1"), agent.decode("latin-1"))
     texts = list(_first_texts(format, body))
     return Conversation(_hashed((b"content", *texts))) if texts else None
 

@@ -7,7 +7,7 @@
 A request that is folded is first read whole, because its branches cannot be known sooner (`serve.proxy.forwarding`).
 Everything else is streamed part by part both ways. A response is the upstream's own, to the byte; if none comes
 the proxy answers with an error of its own, and one that does not end is cut off, as it would be without the proxy.
-`serve.proxy.upstream` sends requests to the provider; `serve.proxy.session_reports` tells the session about them. API
+`serve.proxy.upstream` sends requests to the provider; `serve.proxy.session_reports` reports them to their sessions. API
 keys are forwarded like any other header and never read.
 """
 
@@ -28,17 +28,19 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.serve.http.exchange import AS_IT_CAME, ClientGone, Headers, Receive, Scope, Send
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
-from contextfold.serve.proxy.forwarding import REASONS, Folding, Held, Passing, ProxiedCall, ResultFolding
-from contextfold.serve.proxy.session_reports import Draft, Receipts
-from contextfold.serve.proxy.upstream import TIMEOUT, Answer, Provider, UpstreamFailed
-from contextfold.serve.proxy.usage import UsageReader
+from contextfold.serve.proxy.forwarding import REASONS, ProxiedCall, ProxiedRequest, RequestFolding, ResultFolding
+from contextfold.serve.proxy.response_reader import ResponseReader
+from contextfold.serve.proxy.session_reports import HostSessions, RequestReport, SessionReports
+from contextfold.serve.proxy.upstream import TIMEOUT, Provider, UpstreamFailed, UpstreamResponse
 from contextfold.serve.request_error import RequestError, busy
 from contextfold.settings import ProxySettings
 
 ANTHROPIC_PATH, OPENAI_PATH, GEMINI_PATH = "/proxy/anthropic/", "/proxy/openai/v1/", "/proxy/gemini/"
 FOLD_HEADER = b"x-context-fold"
-EXCHANGE_S = 3600.0  # for all of a request and its answer
-DECODED_TIMES = 4  # that a path's percent signs are looked behind
+# For a whole request and its response.
+EXCHANGE_S = 3600.0
+# How often a path is percent-decoded to look for dots.
+DECODED_TIMES = 4
 OK_LEAST, OK_MOST = 200, 299
 
 _ANTHROPIC_CALLS = {
@@ -52,7 +54,8 @@ _GEMINI_CALL = re.compile(
 
 
 class Proxy:
-    """`left_out` is where left-out results are stored. Without it none are left out: they could not be given back."""
+    """`left_out` is where left-out results are stored. Without it none are left out: they could not be given back.
+    `host_sessions` finds the session of a host's own session."""
 
     def __init__(
         self,
@@ -61,10 +64,11 @@ class Proxy:
         settings: ProxySettings,
         *,
         left_out: LeftOutResults | None = None,
+        host_sessions: HostSessions = lambda _owner, _session, _agent: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         metrics.may_fail_open((*messages.REASONS, *REASONS))
-        self._receipts = Receipts(fold)
+        self._reports = SessionReports(fold, host_sessions)
         results = ResultFolding(
             LeftOutResultsInMemory() if left_out is None else left_out,
             fold.scrub,
@@ -72,24 +76,24 @@ class Proxy:
             prompt_cache_s=float(settings.prompt_cache_s) or None,
             clock=clock,
         )
-        self._folding = Folding(metrics, results)
+        self._folding = RequestFolding(metrics, results)
         self._endpoints = (
-            _Anthropic(Provider(settings.anthropic), self._folding, self._receipts, metrics),
-            _OpenAi(Provider(settings.openai), self._folding, self._receipts, metrics),
-            _Gemini(Provider(settings.gemini), self._folding, self._receipts, metrics),
+            AnthropicEndpoint(Provider(settings.anthropic), self._folding, self._reports, metrics),
+            OpenAiEndpoint(Provider(settings.openai), self._folding, self._reports, metrics),
+            GeminiEndpoint(Provider(settings.gemini), self._folding, self._reports, metrics),
         )
 
     def routes(self) -> list[Route]:
         return [Route(f"{endpoint.prefix}{{path:path}}", endpoint=endpoint) for endpoint in self._endpoints]
 
     async def close(self) -> None:
-        await self._receipts.close()
+        await self._reports.close()
         await self._folding.close()
         for endpoint in self._endpoints:
             await endpoint.provider.close()
 
 
-class _Endpoint:
+class ProviderEndpoint:
     name = ""
     prefix = ""
 
@@ -97,8 +101,8 @@ class _Endpoint:
         """What a `POST` of this path asks for, if it is folded."""
         raise NotImplementedError
 
-    def __init__(self, provider: Provider, folding: Folding, receipts: Receipts, metrics: Metrics) -> None:
-        self.provider, self._folding, self._receipts, self._metrics = provider, folding, receipts, metrics
+    def __init__(self, provider: Provider, folding: RequestFolding, reports: SessionReports, metrics: Metrics) -> None:
+        self.provider, self._folding, self._reports, self._metrics = provider, folding, reports, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = _path_below(self.prefix, scope["raw_path"])
@@ -111,53 +115,56 @@ class _Endpoint:
                 508, "proxy_loop", "This upstream leads back to this daemon; give the upstream's setting another URL."
             )
         query = scope["query_string"]
-        passing = Passing(scope, path + (b"?" + query if query else b""), receive)
+        target = path + (b"?" + query if query else b"")
         call = self.proxied_call(path) if scope["method"] == "POST" else None
+        request = ProxiedRequest(scope, target, receive, self._folding.budget)
         try:
             async with asyncio.timeout(EXCHANGE_S):
                 if call is None:
-                    await _while_client_stays(passing, receive, self._exchange(passing, send, None))
+                    await _while_client_stays(request, receive, self._exchange(request, send, None))
                 else:
-                    await self._fold_and_pass(call, passing, receive, send)
+                    await self._fold_and_exchange(call, request, receive, send)
         except TimeoutError:
-            raise self._refusal(UpstreamFailed(TIMEOUT, "Exchange"), has_begun=False) from None
+            raise self._failure(UpstreamFailed(TIMEOUT, "Exchange"), has_begun=False) from None
 
-    async def _fold_and_pass(self, call: ProxiedCall, passing: Passing, receive: Receive, send: Send) -> None:
-        held = await self._folding.fold(call, passing)
+    async def _fold_and_exchange(
+        self, call: ProxiedCall, request: ProxiedRequest, receive: Receive, send: Send
+    ) -> None:
+        await self._folding.fold(call, request)
         try:
-            reading = _Reading(call, held, self._receipts, passing)
+            observer = ResponseObserver(call, request, self._reports)
             try:
-                await _while_client_stays(passing, receive, self._exchange(passing, send, reading))
+                await _while_client_stays(request, receive, self._exchange(request, send, observer))
             finally:
-                reading.close()
-                self._folding.note(held, passing.owner)
+                observer.close()
+                self._folding.note(request)
         finally:
-            held.release()
+            request.release()
 
-    async def _exchange(self, passing: Passing, send: Send, reading: _Reading | None) -> None:
+    async def _exchange(self, request: ProxiedRequest, send: Send, observer: ResponseObserver | None) -> None:
         try:
-            answer = await self.provider.ask(passing.method, passing.target, passing.headers, passing.body)
+            response = await self.provider.ask(request.method, request.target, request.headers, request.body)
         except UpstreamFailed as failure:
-            raise self._refusal(failure, has_begun=False) from None
-        passing.incoming.is_over.set()  # an upstream may answer before it has heard all, and then hears no more
+            raise self._failure(failure, has_begun=False) from None
+        # An upstream may answer before it has read the whole request, and then reads no more of it.
+        request.incoming.is_over.set()
         try:
-            headers = reading.begin(answer) if reading else answer.headers
-            start = {"type": "http.response.start", "status": answer.status, "headers": headers, AS_IT_CAME: True}
-            await send(start)
-            async for part in answer.parts():
-                if reading:
-                    reading.feed(part)
+            headers = observer.begin(response) if observer else response.headers
+            await send({"type": "http.response.start", "status": response.status, "headers": headers, AS_IT_CAME: True})
+            async for part in response.parts():
+                if observer:
+                    observer.feed(part)
                 await send({"type": "http.response.body", "body": part, "more_body": True})
-            if reading:
-                reading.end()
+            if observer:
+                observer.end()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except UpstreamFailed as failure:
-            raise self._refusal(failure, has_begun=True) from None
+            raise self._failure(failure, has_begun=True) from None
         finally:
-            await answer.close()
+            await response.close()
 
-    def _refusal(self, failure: UpstreamFailed, *, has_begun: bool) -> RequestError:
-        """What the client is told; where an answer has begun it can be told nothing, and is cut off."""
+    def _failure(self, failure: UpstreamFailed, *, has_begun: bool) -> RequestError:
+        """The error for the client. Where a response has begun, the client gets no error: the response is cut off."""
         kind = "cut" if has_begun else failure.kind
         self._metrics.upstream_error(self.name, kind)
         log("proxy.upstream_failed", "warning", upstream=self.name, kind=kind, exception=failure.exception)
@@ -182,7 +189,7 @@ class _Endpoint:
         )
 
 
-class _Anthropic(_Endpoint):
+class AnthropicEndpoint(ProviderEndpoint):
     """Whatever the Anthropic upstream has; `POST v1/messages` goes there without what is folded."""
 
     name = "anthropic"
@@ -192,7 +199,7 @@ class _Anthropic(_Endpoint):
         return _ANTHROPIC_CALLS.get(path)
 
 
-class _OpenAi(_Endpoint):
+class OpenAiEndpoint(ProviderEndpoint):
     """Whatever the OpenAI upstream has; `POST chat/completions` and `responses` go there without what is folded."""
 
     name = "openai"
@@ -202,7 +209,7 @@ class _OpenAi(_Endpoint):
         return _OPENAI_CALLS.get(path)
 
 
-class _Gemini(_Endpoint):
+class GeminiEndpoint(ProviderEndpoint):
     """Whatever the Gemini upstream has; `POST` of a model's `generateContent` goes there without what is folded."""
 
     name = "gemini"
@@ -215,74 +222,73 @@ class _Gemini(_Endpoint):
         return ProxiedCall("gemini", match[1].decode("latin-1"), is_count=match[2] == b"countTokens")
 
 
-class _Reading:
-    """Reads along while the model answers, and has the session told when it is done."""
+class ResponseObserver:
+    """Reads the response while it passes, and reports the request to its session at the end."""
 
-    def __init__(self, call: ProxiedCall, held: Held, receipts: Receipts, passing: Passing) -> None:
-        self._api, self._held, self._receipts = call.format, held, receipts
-        self._usage: UsageReader | None = None
+    def __init__(self, call: ProxiedCall, request: ProxiedRequest, reports: SessionReports) -> None:
+        self._api, self._request, self._reports = call.format, request, reports
+        self._our_tools = request.projection.our_tools if request.projection else frozenset[str]()
+        self._reader: ResponseReader | None = None
         self._left_bytes: int | None = None
-        self._drafting: asyncio.Task[Draft | None] | None = None
-        self._receipt = held.receipt
-        if held.projection is not None and call.is_count:
-            held.noted(0)
-        elif held.projection is not None:
-            draft = receipts.draft(
-                passing.owner,
-                passing.given,
+        self._preparing: asyncio.Task[RequestReport | None] | None = None
+        if request.projection is not None and call.is_count:
+            request.mark_reported(0)
+        elif request.projection is not None:
+            report = reports.prepare(
+                request.owner,
+                request.given_headers,
                 call.format,
-                held.projection,
-                conversation=held.conversation.id if held.conversation else "",
-                kept_tokens=held.kept_tokens,
+                projection=request.projection,
+                conversation=request.conversation,
+                newly_left_out=request.newly_left_out,
             )
-            self._drafting = asyncio.get_running_loop().create_task(draft)
-            self._drafting.add_done_callback(self._drafted)
+            self._preparing = asyncio.get_running_loop().create_task(report)
+            self._preparing.add_done_callback(self._prepared)
 
-    def _drafted(self, drafting: asyncio.Task[Draft | None]) -> None:
-        draft = None if drafting.cancelled() else drafting.result()
-        self._held.noted(draft.held_chars if draft else 0)
+    def _prepared(self, preparing: asyncio.Task[RequestReport | None]) -> None:
+        report = None if preparing.cancelled() else preparing.result()
+        self._request.mark_reported(report.text_chars if report else 0)
 
-    def begin(self, answer: Answer) -> Headers:
-        """The answer's headers, with our own."""
-        headers = [header for header in answer.headers if header[0].lower() != FOLD_HEADER]
-        if self._drafting is not None and OK_LEAST <= answer.status <= OK_MOST:
+    def begin(self, response: UpstreamResponse) -> Headers:
+        """The response's headers, with our own."""
+        headers = [header for header in response.headers if header[0].lower() != FOLD_HEADER]
+        if self._preparing is not None and OK_LEAST <= response.status <= OK_MOST:
             named = {name.lower(): value.decode("latin-1") for name, value in headers}
-            self._usage = UsageReader(
-                self._api, named.get(b"content-type", ""), named.get(b"content-encoding", "identity")
-            )
+            content_type, encoding = named.get(b"content-type", ""), named.get(b"content-encoding", "identity")
+            self._reader = ResponseReader(self._api, content_type, encoding, self._our_tools)
             length = named.get(b"content-length", "")
             self._left_bytes = int(length) if length.isdecimal() else None
-        told = json.dumps(self._receipt.header_fields(), separators=(",", ":"))
-        return [*headers, (FOLD_HEADER, told.encode("ascii"))]
+        receipt = json.dumps(self._request.receipt.header_fields(), separators=(",", ":"))
+        return [*headers, (FOLD_HEADER, receipt.encode("ascii"))]
 
     def feed(self, part: bytes) -> None:
-        if self._usage is None:
+        if self._reader is None:
             return
-        self._usage.feed(part)
+        self._reader.feed(part)
         if self._left_bytes is not None:
             self._left_bytes -= len(part)
-            if self._left_bytes <= 0:  # whoever has this part has all, and may ask what became of it
+            # A client that has the last part may ask for the report at once.
+            if self._left_bytes <= 0:
                 self.end()
 
     def end(self) -> None:
-        """The answer is whole."""
-        if self._usage is not None and self._drafting is not None:
-            usage, own = self._usage.usage(), self._usage.own_output()
-            self._receipts.tell(self._drafting, usage, self._held.size_bytes, own)
-            self._usage = self._drafting = None
+        """The response is complete."""
+        if self._reader is not None and self._preparing is not None:
+            self._reports.report(self._preparing, self._reader.facts(), self._request.size_bytes)
+            self._reader = self._preparing = None
 
     def close(self) -> None:
-        """However it ended: an answer that has begun is counted by the provider, and clients leave at its last word."""
+        """However it ended: the provider charges for a response that has begun, and clients leave at its last event."""
         self.end()
-        if self._drafting is not None:
-            self._drafting.cancel()
+        if self._preparing is not None:
+            self._preparing.cancel()
 
 
-async def _while_client_stays(passing: Passing, receive: Receive, work: Coroutine[None, None, None]) -> None:
-    """Do the work, and let it be as soon as the client is gone."""
+async def _while_client_stays(request: ProxiedRequest, receive: Receive, work: Coroutine[None, None, None]) -> None:
+    """Do the work, and cancel it as soon as the client is gone."""
 
     async def gone() -> None:
-        await passing.incoming.is_over.wait()
+        await request.incoming.is_over.wait()
         while (await receive())["type"] != "http.disconnect":
             pass
 

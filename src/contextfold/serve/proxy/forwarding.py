@@ -1,8 +1,8 @@
-"""A request on its way to a model: its head as the provider gets it, its body as it comes or without what is folded.
+"""A request on its way to a model, and how what is folded is left out of it.
 
-A body is looked into only when it is here, whole. How much of all bodies may be here at once is bounded; what does not
-fit, or cannot be read, goes on part by part as it came, and the receipt says why. Knows ASGI and header names; what is
-left out is `fold.messages`' to say.
+A body is read once all of it has arrived. The bytes of all bodies in memory are bounded. A body that does not fit, or
+cannot be read, is passed on part by part as it came, and the receipt gives the reason. Knows ASGI and header names;
+`fold.messages` decides what is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from functools import partial
 import httpx2
 
 from contextfold.common.exception_location import place_of
-from contextfold.common.token_counter import tokens_of
 from contextfold.errors import ContextError
 from contextfold.fold.left_out_results import NEW_CONVERSATION, ConversationRecord, LeftOutResults, StoredResult
 from contextfold.fold.messages import (
@@ -34,7 +33,6 @@ from contextfold.fold.messages import (
     project_body,
 )
 from contextfold.fold.messages.cold_results import stub_of
-from contextfold.fold.messages.own_share import common_prefix
 from contextfold.fold.service.reports import ScrubbedText
 from contextfold.serve.http.exchange import OWNER, ClientGone, Headers, Receive, Scope
 from contextfold.serve.ops.logs import log
@@ -42,12 +40,16 @@ from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.proxy.conversations import Conversation, conversation_of
 from contextfold.serve.proxy.upstream import sent_on, with_body, with_readable_encoding
 
-FOLDED_MAX_BYTES = 32 << 20  # a larger request is not looked into
-FOLDED_ALL_MAX_BYTES = 256 << 20  # of all that are looked into or kept for their sessions at a time
-FOLDED_OWNER_MAX_BYTES = 128 << 20  # of these, an owner's
-INLINE_BYTES = 256 << 10  # a longer request is looked into in a thread, so that others are answered meanwhile
-PART_BYTES = 256 << 10  # of a body that is here, sent at once: each has the upstream's time to be taken
-LANES = 2  # threads
+# A larger request is not read.
+FOLDED_MAX_BYTES = 32 << 20
+# Of all requests that are being read or stored for their sessions, and of one owner's.
+FOLDED_ALL_MAX_BYTES = 256 << 20
+FOLDED_OWNER_MAX_BYTES = 128 << 20
+# A longer request is read in a thread, so that others are answered meanwhile.
+INLINE_BYTES = 256 << 10
+# What is sent at once of a stored body. Each part may take as long as the upstream's timeout says.
+PART_BYTES = 256 << 10
+THREADS = 2
 # Conversations whose last request is being noted.
 NOTES_MAX = 1000
 # For the store to say or take what is remembered of a conversation: a model's answer waits for it.
@@ -55,32 +57,13 @@ STORE_S = 2.0
 RESULTS_HEADER = b"x-context-fold-results"
 RequestHeaders = Mapping[bytes, list[bytes]]
 
-TOO_LARGE, MANY, ENCODED, FAILED = "too_large", "busy", "encoded", "failed"
-REASONS = (TOO_LARGE, MANY, ENCODED, FAILED)  # ours, beside those of `fold.messages`
+# Why a request was not read, beside the reasons of `fold.messages`.
+TOO_LARGE, BUSY, ENCODED, FAILED = "too_large", "busy", "encoded", "failed"
+REASONS = (TOO_LARGE, BUSY, ENCODED, FAILED)
 
 
-class Passing:
-    """A request on its way: its head as the upstream gets it, its body as it comes."""
-
-    def __init__(self, scope: Scope, target: bytes, receive: Receive) -> None:
-        self.method: str = scope["method"]
-        self.owner: str = scope[OWNER]
-        self.target = target
-        self.given: dict[bytes, list[bytes]] = {}
-        for name, value in scope["headers"]:
-            self.given.setdefault(name, []).append(value)
-        self.headers: Headers = sent_on(scope["headers"])
-        self.incoming = Incoming(receive)
-        self.body: httpx2.AsyncByteStream = self.incoming
-
-    def claimed_bytes(self) -> int:
-        """The length that the head tells; 0 if none."""
-        claimed = self.given.get(b"content-length", [b"0"])[0]
-        return int(claimed) if claimed.isdigit() else 0
-
-
-class Incoming(httpx2.AsyncByteStream):
-    """The client's body, part by part; first those that somebody has read and given back."""
+class IncomingBody(httpx2.AsyncByteStream):
+    """The client's body as it arrives. Parts that were read and given back come first."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -89,7 +72,7 @@ class Incoming(httpx2.AsyncByteStream):
         self.is_over = asyncio.Event()
 
     def give_back(self, parts: Iterable[bytes], taken: Callable[[], None]) -> None:
-        """Have these come first; `taken` is called when they are no longer here."""
+        """Have these parts come first; `taken` is called when they are no longer in memory."""
         self._given_back, self._taken = deque(parts), taken
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -109,8 +92,8 @@ class Incoming(httpx2.AsyncByteStream):
         return part
 
 
-class _Whole(httpx2.AsyncByteStream):
-    """A body that is here, in parts that a slow line can take. It is sent once and then forgotten."""
+class _StoredBody(httpx2.AsyncByteStream):
+    """A body in memory, sent once and in parts that a slow connection can take, then released."""
 
     def __init__(self, body: bytes, taken: Callable[[], None]) -> None:
         self._body, self._taken = body, taken
@@ -123,53 +106,6 @@ class _Whole(httpx2.AsyncByteStream):
         self._taken()
 
 
-class Held:
-    """What is kept of a request while it is answered, of a budget that all share.
-
-    Once it is sent, nothing more is needed but what was taken out of it for its session.
-    """
-
-    def __init__(self, folding: Folding, owner: str) -> None:
-        self._folding, self._owner = folding, owner
-        self.size_bytes = 0
-        self._is_sent = False
-        self._noted_bytes: int | None = None
-        self.receipt = _unread("")
-        self.projection: BodyProjection | None = None
-        self.conversation: Conversation | None = None
-        # Of a request that counts as one of its conversation.
-        self.outcomes: Mapping[str, CallOutcome] | None = None
-        # The estimated tokens in front of results that this request is the first to leave out.
-        self.kept_tokens: int | None = None
-
-    def take(self, more: int) -> bool:
-        """Whether there is room for so many bytes."""
-        if not self._folding.has_room_for(self._owner, more):
-            return False
-        self.size_bytes += more
-        self._folding.hold(self._owner, more)
-        return True
-
-    def sent(self) -> None:
-        self._is_sent = True
-        self._let_go()
-
-    def noted(self, size: int) -> None:
-        """So much was taken out of it."""
-        self._noted_bytes = size
-        self._let_go()
-
-    def _let_go(self) -> None:
-        if self._is_sent and self._noted_bytes is not None:
-            self.release(but=self._noted_bytes)
-
-    def release(self, but: int = 0) -> None:
-        freed = max(0, self.size_bytes - but)
-        self.size_bytes -= freed
-        self._folding.hold(self._owner, -freed)
-        self.projection = None
-
-
 @dataclass(frozen=True, slots=True)
 class ProxiedCall:
     """What a request asks of an API whose list of messages is folded."""
@@ -177,8 +113,96 @@ class ProxiedCall:
     format: Format
     # Where the request's path names the model.
     model: str = ""
-    # The provider only counts its tokens: nothing is decided for it, and no session is told of it.
+    # Whether the provider only counts its tokens: then nothing is decided for it, and no session records it.
     is_count: bool = False
+
+
+class ProxiedRequest:
+    """A request from its arrival to the end of its response.
+
+    `body` and `headers` are what the upstream gets. Bytes of the body count against a budget that all requests share;
+    once the request is sent, only what was taken out of it for its session still counts.
+    """
+
+    def __init__(self, scope: Scope, target: bytes, receive: Receive, budget: ByteBudget) -> None:
+        self.method: str = scope["method"]
+        self.owner: str = scope[OWNER]
+        self.target = target
+        self.given_headers: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            self.given_headers.setdefault(name, []).append(value)
+        self.headers: Headers = sent_on(scope["headers"])
+        self.incoming = IncomingBody(receive)
+        self.body: httpx2.AsyncByteStream = self.incoming
+        self.receipt = _unread("")
+        self.projection: BodyProjection | None = None
+        self.conversation: Conversation | None = None
+        # What is remembered of the request, if it counts as one of its conversation.
+        self.outcomes: Mapping[str, CallOutcome] | None = None
+        # The ids of results that this request is the first to leave out.
+        self.newly_left_out: frozenset[str] = frozenset()
+        self.size_bytes = 0
+        self._budget = budget
+        self._is_sent = False
+        self._session_bytes: int | None = None
+
+    def claimed_bytes(self) -> int:
+        """The length that the headers claim; 0 if none."""
+        claimed = self.given_headers.get(b"content-length", [b"0"])[0]
+        return int(claimed) if claimed.isdigit() else 0
+
+    def send_body(self, body: bytes) -> None:
+        """Have the upstream get this body."""
+        self.body, self.headers = _StoredBody(body, self.mark_sent), with_body(self.headers, len(body))
+
+    def reserve(self, size: int) -> bool:
+        """Count so many bytes; False where the budget has no room for them."""
+        if not self._budget.reserve(self.owner, size):
+            return False
+        self.size_bytes += size
+        return True
+
+    def mark_sent(self) -> None:
+        self._is_sent = True
+        self._release_unneeded()
+
+    def mark_reported(self, size: int) -> None:
+        """So many bytes were taken out of the request for its session."""
+        self._session_bytes = size
+        self._release_unneeded()
+
+    def _release_unneeded(self) -> None:
+        if self._is_sent and self._session_bytes is not None:
+            self.release(but=self._session_bytes)
+
+    def release(self, but: int = 0) -> None:
+        freed = max(0, self.size_bytes - but)
+        self.size_bytes -= freed
+        self._budget.release(self.owner, freed)
+        self.projection = None
+
+
+class ByteBudget:
+    """How many bytes of requests are in memory, in all and by owner."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.by_owner: Counter[str] = Counter()
+
+    def reserve(self, owner: str, size: int) -> bool:
+        if self.by_owner[owner] + size > FOLDED_OWNER_MAX_BYTES or self.size_bytes + size > FOLDED_ALL_MAX_BYTES:
+            return False
+        self._add(owner, size)
+        return True
+
+    def release(self, owner: str, size: int) -> None:
+        self._add(owner, -size)
+
+    def _add(self, owner: str, size: int) -> None:
+        self.size_bytes += size
+        self.by_owner[owner] += size
+        if not self.by_owner[owner]:
+            del self.by_owner[owner]
 
 
 class ResultFolding:
@@ -255,97 +279,83 @@ def _without_description(result: LeftOutResult) -> LeftOutResult:
     return replace(result, stub=stub_of(result.id, "", {}, result.tokens))
 
 
-class Folding:
-    """Looks into requests, a bounded number of bytes at a time."""
+class RequestFolding:
+    """Reads requests and leaves out what is folded, a bounded number of bytes at a time."""
 
     def __init__(self, metrics: Metrics, results: ResultFolding) -> None:
         self._metrics, self._results = metrics, results
         self._notes: set[asyncio.Task[None]] = set()
-        self._lane = ThreadPoolExecutor(LANES, "contextfold-project")
-        self.held_bytes = 0
-        self.held_of: Counter[str] = Counter()
-
-    def has_room_for(self, owner: str, more: int) -> bool:
-        is_fair = self.held_of[owner] + more <= FOLDED_OWNER_MAX_BYTES
-        return is_fair and self.held_bytes + more <= FOLDED_ALL_MAX_BYTES
-
-    def hold(self, owner: str, more: int) -> None:
-        self.held_bytes += more
-        self.held_of[owner] += more
-        if not self.held_of[owner]:
-            del self.held_of[owner]
+        self._threads = ThreadPoolExecutor(THREADS, "contextfold-project")
+        self.budget = ByteBudget()
 
     async def close(self) -> None:
-        self._lane.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.gather(*self._notes, return_exceptions=True)
 
-    def note(self, held: Held, owner: str) -> None:
-        """Have it remembered that a request of the conversation was answered, behind the answer."""
-        if held.conversation is None or held.outcomes is None or len(self._notes) >= NOTES_MAX:
+    def note(self, request: ProxiedRequest) -> None:
+        """Have it remembered that a request of the conversation was answered. The response does not wait for that."""
+        if request.conversation is None or request.outcomes is None or len(self._notes) >= NOTES_MAX:
             return
-        work = self._results.note(owner, held.conversation, held.outcomes)
+        work = self._results.note(request.owner, request.conversation, request.outcomes)
         noting = asyncio.get_running_loop().create_task(work)
         self._notes.add(noting)
         noting.add_done_callback(self._notes.discard)
 
-    async def fold(self, call: ProxiedCall, passing: Passing) -> Held:
-        """Have the request pass without what is folded, or as it comes where that cannot be known."""
-        api = call.format
-        held = Held(self, passing.owner)
+    async def fold(self, call: ProxiedCall, request: ProxiedRequest) -> None:
+        """Leave out what is folded, or let the request pass as it comes where that cannot be known."""
         try:
-            reason = await self._read(call, passing, held)
+            reason = await self._read(call, request)
         except BaseException:
-            held.release()
+            request.release()
             raise
-        passing.headers = with_readable_encoding(passing.headers)
+        request.headers = with_readable_encoding(request.headers)
         if reason:
-            held.noted(0)
-            held.receipt = _unread(reason)
-        dropped = held.receipt.tokens_before - held.receipt.tokens_after
+            request.mark_reported(0)
+            request.receipt = _unread(reason)
+        receipt = request.receipt
         self._metrics.proxied(
-            api,
-            tokens_dropped=max(0, dropped),
-            is_folded=held.receipt.first_changed is not None,
-            reason=held.receipt.reason if held.receipt.reason != OPEN_BRANCH else "",
+            call.format,
+            tokens_dropped=max(0, receipt.tokens_before - receipt.tokens_after),
+            is_folded=receipt.first_changed is not None,
+            reason=receipt.reason if receipt.reason != OPEN_BRANCH else "",
         )
-        return held
 
-    async def _read(self, call: ProxiedCall, passing: Passing, held: Held) -> str:
-        """Empty, or why the request was not looked into."""
-        if any(value.strip().lower() != b"identity" for value in passing.given.get(b"content-encoding", ())):
+    async def _read(self, call: ProxiedCall, request: ProxiedRequest) -> str:
+        """Empty, or why the request was not read."""
+        encodings = request.given_headers.get(b"content-encoding", ())
+        if any(value.strip().lower() != b"identity" for value in encodings):
             return ENCODED
-        if passing.claimed_bytes() > FOLDED_MAX_BYTES:
+        if request.claimed_bytes() > FOLDED_MAX_BYTES:
             return TOO_LARGE
         parts: list[bytes] = []
         size = 0
-        while not passing.incoming.is_over.is_set():
-            part = await passing.incoming.next()
+        while not request.incoming.is_over.is_set():
+            part = await request.incoming.next()
             parts.append(part)
             size += len(part)
-            if size > FOLDED_MAX_BYTES or not held.take(len(part)):
-                passing.incoming.give_back(parts, held.sent)
-                return TOO_LARGE if size > FOLDED_MAX_BYTES else MANY
+            if size > FOLDED_MAX_BYTES or not request.reserve(len(part)):
+                request.incoming.give_back(parts, request.mark_sent)
+                return TOO_LARGE if size > FOLDED_MAX_BYTES else BUSY
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         del parts
-        passing.body, passing.headers = _Whole(body, held.sent), with_body(passing.headers, len(body))
-        held.conversation = conversation_of(passing.given, call.format, body)
-        record = await self._results.record(passing.owner, held.conversation)
-        remembered = Remembered(record.outcomes, by_call(record.results))
-        projection = await self._projected(call, body, remembered)
+        request.send_body(body)
+        request.conversation = conversation_of(request.given_headers, call.format, body)
+        record = await self._results.record(request.owner, request.conversation)
+        projection = await self._projected(call, body, Remembered(record.outcomes, by_call(record.results)))
         if projection is None:
             return FAILED
-        if held.conversation and not call.is_count:
-            held.outcomes = projection.outcomes
-            if self._results.is_cold(record, projection, passing.given):
-                results = await self._results.left_out(passing.owner, held.conversation, record, projection)
-                if len(results) > len(record.results):
-                    again = await self._projected(call, body, Remembered(record.outcomes, by_call(results)))
-                    if again is not None:
-                        held.kept_tokens = tokens_of(common_prefix(projection.body, again.body))
-                        projection = again
-        held.projection, held.receipt = projection, projection.receipt
-        passing.body = _Whole(projection.body, held.sent)
-        passing.headers = with_body(passing.headers, len(projection.body))
+        if request.conversation and not call.is_count:
+            request.outcomes = projection.outcomes
+            if self._results.is_cold(record, projection, request.given_headers):
+                results = await self._results.left_out(request.owner, request.conversation, record, projection)
+                new = results[len(record.results) :]
+                again = (
+                    await self._projected(call, body, Remembered(record.outcomes, by_call(results))) if new else None
+                )
+                if again is not None:
+                    projection, request.newly_left_out = again, frozenset(result.id for result in new)
+        request.projection, request.receipt = projection, projection.receipt
+        request.send_body(projection.body)
         return ""
 
     async def _projected(self, call: ProxiedCall, body: bytes, remembered: Remembered) -> BodyProjection | None:
@@ -354,8 +364,9 @@ class Folding:
         try:
             if len(body) <= INLINE_BYTES:
                 return work()
-            return await asyncio.get_running_loop().run_in_executor(self._lane, work)
-        except Exception as problem:  # a bug folds nothing, and breaks no request
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except Exception as problem:
+            # A bug of ours folds nothing and breaks no request.
             log("proxy.fold_failed", "error", exception=type(problem).__name__, raised_at=place_of(problem))
             return None
         finally:

@@ -1,144 +1,193 @@
-"""What a proxied request leaves behind once it is answered: the session it belongs to is told how large it was.
+"""Reports proxied requests to the sessions they belong to, once they are answered.
+
+Which session that is:
 
     named by headers      `X-Context-Project`, perhaps with `X-Context-Session`
     else by the history   the last session that a result of our own tools names, if it is one of the caller's
-    else                  nobody is told, and the response's header says it all
+    else by the host      the session of the host's own session, as its hooks have reported it
+    a subagent            the session that is named after the agent, in the same project
 
-Nothing here holds up an answer or fails one: what cannot be found, read or taken is left out, and the log says so. Of
-a request only what its session does not know yet is kept while the model works. Knows no HTTP but header names.
+Until one of these is known, the requests of a conversation wait, a bounded number of them without their texts. Nothing
+here delays or fails a response: what cannot be determined, read or recorded is left out, and the log says so. Knows no
+HTTP but header names.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
-from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, Usage
-from contextfold.fold.messages import OPEN_BRANCH, BodyProjection, Format, Receipt, Span
-from contextfold.fold.messages.own_share import NO_OWN_OUTPUT, OwnOutput
-from contextfold.fold.project import project_at
+from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share
+from contextfold.fold.messages import OPEN_BRANCH, BodyProjection, Format, Span
+from contextfold.fold.project import NAME_LENGTH_MAX, project_at
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.inbox import InboxFull
 from contextfold.serve.ops.logs import log
-from contextfold.serve.proxy.ledger_facts import LedgerFacts, LedgerFactsReader
+from contextfold.serve.proxy.conversations import Conversation
+from contextfold.serve.proxy.response_reader import ResponseFacts
 
 PROJECT_HEADER, SESSION_HEADER = b"x-context-project", b"x-context-session"
-TEXTS_MAX_CHARS = 8 << 20  # of one request's messages; of more, the latest
-WAITING_MAX = 1000  # receipts whose session is still looked for when their requests are over
-WAITING_MAX_BYTES = 64 << 20  # of these requests
+# Of one request's messages; of more, the latest.
+TEXTS_MAX_CHARS = 8 << 20
+# Reports whose session is still being looked up when their requests are over, and the bytes of these requests.
+WAITING_MAX = 1000
+WAITING_MAX_BYTES = 64 << 20
+# Conversations whose session is not known, requests of one of them, and conversations whose size is remembered.
+UNASSIGNED_CONVERSATIONS_MAX = 1000
+UNASSIGNED_REQUESTS_MAX = 100
+CONVERSATIONS_MAX = 10_000
+
+# The session of a host's own session and agent, by owner; None where the host has not reported it.
+HostSessions = Callable[[str, str, str | None], Target | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """All of a receipt but what the provider will have counted."""
+class RequestReport:
+    """A request with all that is known before its response."""
 
-    target: Target
-    api: Format
-    model: str
-    receipt: Receipt
-    shares: tuple[Share, ...]
-    compactions: int
-    conversation: str
-    facts: LedgerFacts
-    # The estimated tokens in front of results that this request is the first to leave out.
-    kept_tokens: int | None
+    owner: str
+    conversation: Conversation | None
+    # None where its session is not known.
+    target: Target | None
+    sent: Sent
 
     @property
-    def held_chars(self) -> int:
-        return sum(len(text) for share in self.shares for text in share.texts)
+    def text_chars(self) -> int:
+        return sum(len(text) for share in self.sent.shares for text in share.texts)
 
 
-class Receipts:
-    def __init__(self, fold: FoldService) -> None:
-        self._fold = fold
-        self._facts = LedgerFactsReader()
-        self._waiting: dict[asyncio.Task[None], int] = {}  # and how many bytes of its request each holds
+class SessionReports:
+    def __init__(self, fold: FoldService, host_sessions: HostSessions) -> None:
+        self._fold, self._host_sessions = fold, host_sessions
+        # With the number of bytes of its request that each has in memory.
+        self._waiting: dict[asyncio.Task[None], int] = {}
+        self._unassigned: OrderedDict[tuple[str, str], list[Sent]] = OrderedDict()
+        # How many content blocks the last request of a conversation had.
+        self._blocks: OrderedDict[tuple[str, str], int] = OrderedDict()
 
-    async def draft(
+    async def prepare(
         self,
         owner: str,
         headers: Mapping[bytes, list[bytes]],
         api: Format,
-        projection: BodyProjection,
         *,
-        conversation: str = "",
-        kept_tokens: int | None = None,
-    ) -> Draft | None:
-        """None where there is no session to be told."""
+        projection: BodyProjection,
+        conversation: Conversation | None,
+        newly_left_out: frozenset[str],
+    ) -> RequestReport | None:
+        """None where no report can be made."""
         try:
-            # Every request of a conversation is read, so that the next one knows what is new in it.
-            facts = self._facts.facts(owner, conversation, api, projection)
-            target = await self._target(owner, headers, projection.session_id)
-            if target is None:
+            sent = _sent(
+                api, projection, conversation, newly_left_out, self._new_blocks(owner, conversation, projection)
+            )
+            target = await self._target(owner, headers, conversation, projection.session_id)
+            if target is None and projection.session_id is not None:
+                # A session of somebody else's, or one that no longer exists.
                 return None
+            if target is None:
+                return RequestReport(owner, conversation, None, sent)
             if self._fold.sessions.last_known(target.key).session_id is None:
-                with suppress(StoreUnavailable):  # then more is handed over than would be needed
+                # Without the session, more texts are handed over than would be needed.
+                with suppress(StoreUnavailable):
                     await self._fold.sessions.look(target.key)
             shares = _shares(projection, self._fold.messages_known(target.key))
             compactions = self._fold.compactions_known(target.key)
-            return Draft(
-                target,
-                api,
-                projection.model,
-                projection.receipt,
-                shares,
-                compactions,
-                conversation,
-                facts,
-                kept_tokens,
-            )
+            return RequestReport(owner, conversation, target, replace(sent, shares=shares, compactions=compactions))
         except FoldError as problem:
-            _tell_lost(code=problem.code)
-            return None
-        except Exception as problem:  # a bug costs a receipt, not an answer
-            _tell_lost(problem)
-            return None
+            _log_lost(code=problem.code)
+        except Exception as problem:
+            # A bug of ours costs a report, not a response.
+            _log_lost(problem)
+        return None
 
-    def tell(
-        self,
-        drafting: asyncio.Task[Draft | None],
-        usage: Usage | None,
-        held_bytes: int,
-        own: OwnOutput = NO_OWN_OUTPUT,
-    ) -> None:
-        """Hand it over, now if its session is known, else as soon as it is: so many bytes of its request stay here."""
-        if drafting.done():
-            self._hand_over(drafting.result(), usage, own)
-        elif len(self._waiting) < WAITING_MAX and sum(self._waiting.values()) + held_bytes <= WAITING_MAX_BYTES:
-            waiting = asyncio.get_running_loop().create_task(self._hand_over_later(drafting, usage, own))
-            self._waiting[waiting] = held_bytes
+    def report(self, preparing: asyncio.Task[RequestReport | None], response: ResponseFacts, size_bytes: int) -> None:
+        """Hand the report over, now or when it is prepared; so many bytes of its request stay in memory until then."""
+        if preparing.done():
+            self._hand_over(preparing.result(), response)
+        elif len(self._waiting) < WAITING_MAX and sum(self._waiting.values()) + size_bytes <= WAITING_MAX_BYTES:
+            waiting = asyncio.get_running_loop().create_task(self._hand_over_later(preparing, response))
+            self._waiting[waiting] = size_bytes
             waiting.add_done_callback(self._waiting.pop)
         else:
-            drafting.cancel()
-            _tell_lost(code="busy")
+            preparing.cancel()
+            _log_lost(code="busy")
 
     async def close(self) -> None:
         for waiting in self._waiting:
             waiting.cancel()
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
-    async def _hand_over_later(self, drafting: asyncio.Task[Draft | None], usage: Usage | None, own: OwnOutput) -> None:
-        self._hand_over(await drafting, usage, own)
+    async def _hand_over_later(self, preparing: asyncio.Task[RequestReport | None], response: ResponseFacts) -> None:
+        self._hand_over(await preparing, response)
 
-    def _hand_over(self, draft: Draft | None, usage: Usage | None, own: OwnOutput) -> None:
-        if draft is None:
+    def _hand_over(self, report: RequestReport | None, response: ResponseFacts) -> None:
+        if report is None:
             return
+        sent = replace(
+            report.sent,
+            usage=response.usage,
+            our_output_tokens=response.our_output_tokens,
+            only_ours=response.only_ours,
+        )
+        conversation = report.conversation
         try:
-            self._fold.sent(draft.target, _sent(draft, usage, own))
+            # A hook may have reported the host's session while the model worked.
+            target = report.target or self._of_host(report.owner, conversation)
+            if target is not None:
+                for earlier in self._assigned(report.owner, conversation):
+                    self._fold.sent(target, earlier)
+                self._fold.sent(target, sent)
+            elif conversation is not None:
+                self._wait_for_session((report.owner, conversation.id), sent)
         except InboxFull:
-            _tell_lost(code="busy")
+            _log_lost(code="busy")
         except FoldError as problem:
-            _tell_lost(code=problem.code)
-        except Exception as problem:  # as above
-            _tell_lost(problem)
+            _log_lost(code=problem.code)
+        except Exception as problem:
+            # A bug of ours costs a report, not a response.
+            _log_lost(problem)
 
-    async def _target(self, owner: str, headers: Mapping[bytes, list[bytes]], session_id: str | None) -> Target | None:
+    # ---- requests whose session is not known yet
+
+    def _wait_for_session(self, key: tuple[str, str], sent: Sent) -> None:
+        """The texts and the sizes of threads come with the next request, which contains the same messages."""
+        waiting = self._unassigned.setdefault(key, [])
+        self._unassigned.move_to_end(key)
+        if len(waiting) < UNASSIGNED_REQUESTS_MAX:
+            waiting.append(replace(sent, shares=()))
+        if len(self._unassigned) > UNASSIGNED_CONVERSATIONS_MAX:
+            self._unassigned.popitem(last=False)
+
+    def _assigned(self, owner: str, conversation: Conversation | None) -> list[Sent]:
+        return self._unassigned.pop((owner, conversation.id), []) if conversation else []
+
+    def _new_blocks(self, owner: str, conversation: Conversation | None, projection: BodyProjection) -> int:
+        """The content blocks since the conversation's last request; 0 where that is not known."""
+        if conversation is None:
+            return 0
+        key = (owner, conversation.id)
+        before = self._blocks.pop(key, None)
+        self._blocks[key] = projection.blocks
+        if len(self._blocks) > CONVERSATIONS_MAX:
+            self._blocks.popitem(last=False)
+        return 0 if before is None else max(0, projection.blocks - before)
+
+    # ---- which session a request belongs to
+
+    async def _target(
+        self,
+        owner: str,
+        headers: Mapping[bytes, list[bytes]],
+        conversation: Conversation | None,
+        session_id: str | None,
+    ) -> Target | None:
         projects, names = headers.get(PROJECT_HEADER, []), headers.get(SESSION_HEADER, [])
         if projects:
             if len(projects) > 1 or len(names) > 1:
@@ -147,25 +196,42 @@ class Receipts:
                 project, name = projects[0].decode("utf-8"), names[0].decode("utf-8") if names else None
             except UnicodeDecodeError:
                 raise ArgumentInvalid("X-Context-Project", "must be UTF-8") from None
-            return target_of(Caller(owner, name), project_at(project))
-        if session_id is None:
-            return None
-        known = self._fold.address(owner, session_id)
-        return known if known is not None else await self._search(owner, session_id)
+            target = target_of(Caller(owner, name), project_at(project))
+            return target if name else _of_agent(target, conversation)
+        named = await self._by_id(owner, session_id) if session_id else None
+        return _of_agent(named, conversation) if named else self._of_host(owner, conversation)
 
-    async def _search(self, owner: str, session_id: str) -> Target | None:
+    async def _by_id(self, owner: str, session_id: str) -> Target | None:
+        known = self._fold.address(owner, session_id)
+        if known is not None:
+            return known
         key = await self._fold.store.find(owner, session_id)
         state = await self._fold.sessions.look(key) if key else None
         return Target(key, state.project_path, state.name) if key is not None and state is not None else None
+
+    def _of_host(self, owner: str, conversation: Conversation | None) -> Target | None:
+        if conversation is None or not conversation.host_session:
+            return None
+        return self._host_sessions(owner, conversation.host_session, conversation.agent or None)
+
+
+def _of_agent(target: Target, conversation: Conversation | None) -> Target:
+    """A subagent has a session of its own, so that its context does not count as its parent's."""
+    if conversation is None or not conversation.agent:
+        return target
+    return target_of(Caller(target.key.owner, conversation.agent[:NAME_LENGTH_MAX]), project_at(target.given_path))
 
 
 def _shares(projection: BodyProjection, known: Mapping[str | None, int]) -> tuple[Share, ...]:
     left_chars = TEXTS_MAX_CHARS
     shares = []
-    for span in reversed(projection.threads):  # the innermost is what is worked on
-        texts = _texts(projection, span, known.get(span.branch_id, 0), left_chars)
+    # The innermost thread is the one that is worked on, so its texts come first.
+    for span in reversed(projection.threads):
+        known_messages = known.get(span.branch_id, 0)
+        texts = _texts(projection, span, known_messages, left_chars)
         left_chars -= sum(map(len, texts))
-        shares.append(Share(span.branch_id, span.tokens, len(span.places), texts))
+        by_user = len(span.places) > known_messages and projection.has_words(span.places[-1])
+        shares.append(Share(span.branch_id, span.tokens, len(span.places), texts, by_user))
     return tuple(reversed(shares))
 
 
@@ -181,31 +247,34 @@ def _texts(projection: BodyProjection, span: Span, known: int, most_chars: int) 
     return tuple(reversed(texts))
 
 
-def _sent(draft: Draft, usage: Usage | None, own: OwnOutput) -> Sent:
-    receipt = draft.receipt
+def _sent(
+    api: Format,
+    projection: BodyProjection,
+    conversation: Conversation | None,
+    newly_left_out: frozenset[str],
+    new_blocks: int,
+) -> Sent:
+    receipt = projection.receipt
     return Sent(
         id=f"req_{secrets.token_hex(8)}",
-        api=draft.api,
-        model=draft.model,
+        api=api,
+        model=projection.model,
         tokens_before=receipt.tokens_before,
         tokens_after=receipt.tokens_after,
         turns_dropped=receipt.turns_dropped,
         first_changed=receipt.first_changed,
         reason=receipt.reason if receipt.reason != OPEN_BRANCH else "",
         folds=tuple(FoldSeen(fold.branch_id, fold.tokens, fold.kept_tokens) for fold in receipt.folds),
-        shares=draft.shares,
-        usage=usage,
-        compactions=draft.compactions,
-        our_tokens=draft.facts.our_tokens,
-        our_output_tokens=own.tokens,
-        only_ours=own.is_all,
+        shares=(),
+        usage=None,
+        our_tokens=projection.our_tokens,
         results_dropped=receipt.results_left_out,
-        kept_tokens=draft.kept_tokens,
-        new_blocks=draft.facts.new_blocks,
-        conversation=draft.conversation,
+        kept_tokens=projection.tokens_before_stubs(newly_left_out) if newly_left_out else None,
+        new_blocks=new_blocks,
+        conversation=conversation.id if conversation else "",
     )
 
 
-def _tell_lost(problem: Exception | None = None, *, code: str = "internal") -> None:
-    why = {"exception": type(problem).__name__, "raised_at": place_of(problem)} if problem else {}
-    log("proxy.receipt_lost", "error" if problem else "warning", code=code, **why)
+def _log_lost(problem: Exception | None = None, *, code: str = "internal") -> None:
+    reason = {"exception": type(problem).__name__, "raised_at": place_of(problem)} if problem else {}
+    log("proxy.receipt_lost", "error" if problem else "warning", code=code, **reason)

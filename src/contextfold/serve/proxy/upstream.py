@@ -61,8 +61,8 @@ class UpstreamFailed(Exception):
         self.kind, self.exception = kind, exception
 
 
-class Answer:
-    """What an upstream answers, from its head on. Whoever has one closes it."""
+class UpstreamResponse:
+    """A response of an upstream whose headers have arrived. The caller closes it."""
 
     def __init__(self, response: httpx2.Response, on_closed: Callable[[], None]) -> None:
         self._response, self._on_closed = response, on_closed
@@ -112,7 +112,7 @@ class Provider:
         self._name = b"contextfold-" + secrets.token_hex(4).encode()
         self._names_us = PROXY_PATH.encode() in self._path + b"/"
 
-    async def ask(self, method: str, target: bytes, headers: Headers, body: httpx2.AsyncByteStream) -> Answer:
+    async def ask(self, method: str, target: bytes, headers: Headers, body: httpx2.AsyncByteStream) -> UpstreamResponse:
         """The head of the answer to a request for what is at `target` below the upstream's URL."""
         host = [(b"host", self._url.netloc)]
         via = [(b"via", b"1.1 " + self._name)] if self._names_us else []
@@ -134,7 +134,7 @@ class Provider:
             if isinstance(problem, httpx2.TransportError):
                 raise _failed(problem) from None
             raise
-        answer = Answer(response, self._used)
+        answer = UpstreamResponse(response, self._used)
         if not STATUS_LEAST <= response.status_code <= STATUS_MOST:
             await answer.close()
             raise UpstreamFailed(BROKEN, "Status")

@@ -1,4 +1,4 @@
-"""A provider's own figures, read from its answer: each API, streamed or not, packed or not, cut anywhere, hostile."""
+"""What is read from a response as it passes: each API, streamed or not, packed or not, cut anywhere, hostile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from typing import Any
 import pytest
 
 from contextfold.fold.ledger.sent_request import Usage
-from contextfold.serve.proxy.usage import INFLATED_CHUNK_MAX, SKELETON_BYTES_MAX, UsageReader
+from contextfold.serve.proxy.response_reader import (
+    EXCERPT_BYTES,
+    INFLATED_CHUNK_MAX,
+    ResponseFacts,
+    ResponseReader,
+)
 from tests.support.machine import times
 
 JSON, SSE = "application/json", "text/event-stream; charset=utf-8"
@@ -22,10 +27,10 @@ PIECE_BYTES = 64 * 1024
 
 
 def read(api: str, pieces: bytes | Sequence[bytes], kind: str = JSON, encoding: str = "") -> Usage | None:
-    reader = UsageReader(api, kind, encoding)
+    reader = ResponseReader(api, kind, encoding)
     for piece in [pieces] if isinstance(pieces, bytes) else pieces:
         reader.feed(piece)
-    return reader.usage()
+    return reader.facts().usage
 
 
 def event(value: Any, name: str = "") -> bytes:
@@ -40,7 +45,7 @@ ANTHROPIC_USAGE = {
     "input_tokens": 31,
     "cache_creation_input_tokens": 220,
     "cache_read_input_tokens": 5_000,
-    "cache_creation": {"ephemeral_5m_input_tokens": 220, "ephemeral_1h_input_tokens": 0},
+    "cache_creation": {"ephemeral_5m_input_tokens": 20, "ephemeral_1h_input_tokens": 200},
     "output_tokens": 2,
     "service_tier": "standard",
 }
@@ -75,7 +80,7 @@ ANTHROPIC_STREAM = (
         {"type": "message_stop"},
     )
 )
-ANTHROPIC = Usage(31, 5_000, 220, 77)
+ANTHROPIC = Usage(31, 5_000, 220, 77, 200)
 
 CHAT_USAGE = {
     "prompt_tokens": 1_000,
@@ -181,8 +186,8 @@ def test_data_in_several_lines_is_one_event() -> None:
 
 def test_a_stream_that_breaks_off_tells_what_it_told() -> None:
     begun = ANTHROPIC_STREAM[: ANTHROPIC_STREAM.index(b"event: message_delta")]
-    assert read("anthropic", begun, SSE) == Usage(31, 5_000, 220, 2)
-    assert read("anthropic", gzip.compress(begun)[:-12], SSE, "gzip") == Usage(31, 5_000, 220, 2)
+    assert read("anthropic", begun, SSE) == Usage(31, 5_000, 220, 2, 200)
+    assert read("anthropic", gzip.compress(begun)[:-12], SSE, "gzip") == Usage(31, 5_000, 220, 2, 200)
 
 
 def test_an_answer_cut_short_by_the_limit_of_output_still_tells_its_usage() -> None:
@@ -195,7 +200,7 @@ def test_a_provider_that_counts_only_at_the_end_is_believed() -> None:
         {"type": "message_start", "message": {"usage": {"input_tokens": 0, "output_tokens": 0}}},
         {"type": "message_delta", "usage": ANTHROPIC_USAGE},
     )
-    assert read("anthropic", late, SSE) == Usage(31, 5_000, 220, 2)
+    assert read("anthropic", late, SSE) == Usage(31, 5_000, 220, 2, 200)
 
 
 def test_more_cached_than_sent_is_taken_as_all_of_it() -> None:
@@ -227,7 +232,7 @@ def test_more_cached_than_sent_is_taken_as_all_of_it() -> None:
         b'[{"usage":{"input_tokens":7}}]',
         b'{"\xff":1,"usage":{"input_tokens":7}}',
         b'{"content":[{"usage":{"input_tokens":7}}]}',
-        b'{"a":' * 100_000 + b'{"usage":{"input_tokens":7}}',
+        b'{"a":' * 1_000 + b'{"usage":{"input_tokens":7}}',
         b"<html>usage</html>",
     ],
 )
@@ -259,14 +264,14 @@ def counted_within(limit: int, pieces: Iterator[bytes], kind: str, encoding: str
     """The answer's figures, once reading it held no more than so many bytes beside a piece itself."""
     tracemalloc.start()
     try:
-        reader = UsageReader("openai-chat", kind, encoding)
+        reader = ResponseReader("openai-chat", kind, encoding)
         held = 0
         for piece in pieces:
             tracemalloc.reset_peak()
             before = tracemalloc.get_traced_memory()[0]
             reader.feed(piece)
             held = max(held, tracemalloc.get_traced_memory()[1] - before)
-        usage = reader.usage()
+        usage = reader.facts().usage
     finally:
         tracemalloc.stop()
     assert held <= limit
@@ -291,19 +296,30 @@ def test_an_answer_of_any_length_is_read_in_little_memory(around: tuple[bytes, b
 
 
 @pytest.mark.parametrize("inside", [b'"a":{},', b"{", b"7", b" "])
-def test_an_answer_that_is_all_skeleton_is_given_up_in_little_memory(
-    inside: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("contextfold.serve.proxy.usage.SKELETON_BYTES_MAX", PIECE_BYTES // 2)  # sooner met, too
+def test_a_long_event_of_any_kind_costs_little_memory_and_spoils_no_other(inside: bytes) -> None:
     limit = 4 * PIECE_BYTES
-    assert counted_within(limit, huge((b"{", TAIL), inside), JSON) is None
+    counted_within(limit, huge((b"{", TAIL), inside), JSON)
     stream = [*huge((b"data: {", b"\n\n"), inside), CHAT_STREAM]
-    assert counted_within(limit, iter(stream), SSE) == CHAT  # only that event is lost
+    assert counted_within(limit, iter(stream), SSE) == CHAT
 
 
-@pytest.mark.parametrize("noise", [b":\n", b'data:{"usage":1}\n\n', b"data:[[[["])
+def test_usage_in_front_of_a_long_text_is_read_too() -> None:
+    head = b'{"usage":' + json.dumps(CHAT_USAGE).encode()
+    nested = b'{"x":{"usage":' + json.dumps(CHAT_USAGE).encode() + b"}"
+    for begin, counted in ((head, CHAT), (nested, None)):
+        assert read("openai-chat", begin + b',"choices":["' + b"x" * 4 * EXCERPT_BYTES + b'"]}') == counted
+
+
+def test_usage_inside_a_long_answers_text_is_no_figure() -> None:
+    inside = json.dumps({"usage": CHAT_USAGE})
+    body = {"choices": ["x" * 4 * EXCERPT_BYTES, {"message": {"usage": CHAT_USAGE, "content": inside}}]}
+    assert read("openai-chat", json.dumps(body).encode()) is None
+    assert read("openai-chat", json.dumps({**body, "usage": CHAT_USAGE}).encode()) == CHAT
+
+
+@pytest.mark.parametrize("noise", [b":\n", b'data:{"usage":1}\n\n'])
 def test_an_answer_made_to_keep_the_reader_busy_is_given_up(noise: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("contextfold.serve.proxy.usage.STEPS_MAX", 50_000)  # the same bound, sooner met
+    monkeypatch.setattr("contextfold.serve.proxy.response_reader.STEPS_MAX", 50_000)  # the same bound, sooner met
     pieces = [CHAT_STREAM, *[noise * (PIECE_BYTES // len(noise))] * 8]
     later = event({"usage": {**CHAT_USAGE, "completion_tokens": 60}})
     assert read("openai-chat", [CHAT_STREAM, b"\n\n", later], SSE) == Usage(232, 768, 0, 60)
@@ -321,10 +337,10 @@ def test_a_bomb_costs_little_and_tells_nothing(encoding: str, wbits: int) -> Non
     bomb = b"".join(packer.compress(b" " * MIB) for _ in range(2 * INFLATED_CHUNK_MAX // MIB))
     bomb += packer.compress(b"{" + TAIL) + packer.flush()
     assert len(bomb) < 128 * 1024
-    assert counted_within(4 * SKELETON_BYTES_MAX, iter([bomb]), JSON, encoding) is None
+    assert counted_within(1 << 20, iter([bomb]), JSON, encoding) is None
     small = zlib.compressobj(9, wbits=wbits)
     honest = small.compress(b" " * MIB + b"{") + small.compress(TAIL[:20]) + small.compress(TAIL[20:]) + small.flush()
-    assert counted_within(4 * SKELETON_BYTES_MAX, iter([honest]), JSON, encoding) is None  # blanks are of the skeleton
+    assert counted_within(1 << 20, iter([honest]), JSON, encoding) == CHAT
 
 
 FRAGMENTS = [
@@ -384,3 +400,75 @@ def test_whatever_comes_nothing_is_raised_and_the_pieces_do_not_matter() -> None
         assert usage == read(api, cut(draw, whole), kind, encoding), (api, kind, encoding, whole)
         told += usage is not None
     assert told > 100  # it was not all lost
+
+
+FOLD, BASH = "mcp__contextfold__context_fold", "Bash"
+SUMMARY = "done " * 80
+
+
+def calls_in(api: str, *said: str | None) -> tuple[bytes, bytes]:
+    """A whole and a streamed response with these calls; None is a text."""
+    arguments = json.dumps({"message": SUMMARY})
+    halves = arguments[:9], arguments[9:]
+    match api:
+        case "anthropic":
+            blocks = [
+                {"type": "tool_use", "id": "c", "name": name, "input": {"message": SUMMARY}}
+                if name
+                else {"type": "text", "text": "so"}
+                for name in said
+            ]
+            events: list[Any] = [{"type": "message_start", "message": {"content": [], "usage": ANTHROPIC_USAGE}}]
+            for index, block in enumerate([{"type": "thinking", "thinking": ""}, *blocks]):
+                empty = {**block, "input": {}} if "input" in block else block
+                events.append({"type": "content_block_start", "index": index, "content_block": empty})
+                if "input" in block:
+                    deltas = [{"type": "input_json_delta", "partial_json": half} for half in halves]
+                    events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+            return json.dumps({"content": blocks, "usage": ANTHROPIC_USAGE}).encode(), named(*events)
+        case "openai-chat":
+            functions = [{"name": name, "arguments": arguments} for name in said if name]
+            text = "so" if None in said else None
+            message = {"content": text, "tool_calls": [{"id": "c", "function": one} for one in functions]}
+            said_so: list[dict[str, Any]] = [{"content": text}]
+            for index, one in enumerate(functions):
+                begun = {"index": index, "id": "c", "function": {**one, "arguments": ""}}
+                later = [{"index": index, "function": {"arguments": half}} for half in halves]
+                said_so += [{"tool_calls": [call]} for call in (begun, *later)]
+            stream = b"".join(event({"choices": [{"delta": delta}]}) for delta in said_so)
+            return json.dumps({"choices": [{"message": message}]}).encode(), stream
+        case "openai-responses":
+            items = [
+                {"type": "function_call", "name": name, "arguments": arguments} if name else {"type": "message"}
+                for name in said
+            ]
+            output = [{"type": "reasoning"}, *items]
+            done = [{"type": "response.output_item.done", "item": item} for item in output]
+            return json.dumps({"output": output}).encode(), named(*done)
+    parts = [{"functionCall": {"name": n, "args": {"message": SUMMARY}}} if n else {"text": "so"} for n in said]
+    thought = {"text": "hm", "thought": True}
+    chunks = [{"candidates": [{"content": {"parts": [part]}}]} for part in [thought, *parts]]
+    return json.dumps({"candidates": [{"content": {"parts": parts}}]}).encode(), b"".join(map(event, chunks))
+
+
+@pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses", "gemini"])
+@pytest.mark.parametrize(
+    ("said", "has_ours", "only_ours"),
+    [
+        ([FOLD], True, True),
+        ([FOLD, BASH], True, False),
+        ([None, FOLD], True, False),
+        ([BASH], False, False),
+        ([None], False, False),
+    ],
+)
+def test_calls_of_our_tools_are_seen_in_every_kind_of_response(
+    api: str, said: list[str | None], has_ours: bool, only_ours: bool
+) -> None:
+    for body, kind in zip(calls_in(api, *said), (JSON, SSE), strict=True):
+        reader = ResponseReader(api, kind, "", {FOLD})
+        for at in range(0, len(body), 7):
+            reader.feed(body[at : at + 7])
+        facts: ResponseFacts = reader.facts()
+        assert facts.only_ours == only_ours
+        assert (90 <= facts.our_output_tokens <= 130) == has_ours

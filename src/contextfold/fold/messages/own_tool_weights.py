@@ -1,0 +1,94 @@
+"""What our own tools add to a request: the weight of their definitions, their calls and their results. Pure.
+
+The ledger compares with a run without our tools, so this part is subtracted there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+from contextfold.fold.messages.facts import BY_NAME, Fact, Members, block_members, items_of
+from contextfold.fold.messages.own_tools import TOOLS_MAX, confirmed_names, names_in, verb_of
+
+# A message's parts, and where a part names its tool or the call that it answers.
+_PARTS = ("content", "tool_calls", "parts")
+_WRAPPERS = ("function", "custom", "functionCall", "function_call", "functionResponse", "function_response")
+_CALL_IDS = ("tool_use_id", "tool_call_id", "call_id")
+
+
+def our_tool_names(tools: object) -> frozenset[str]:
+    """The names in a request's member `tools` that are our tools'."""
+    names = names_in(tools)
+    return confirmed_names(names) | {name for name in names if is_marked(name)}
+
+
+def is_marked(name: str) -> bool:
+    """Whether the name alone shows that a tool is ours."""
+    verb, needs_proof = verb_of(name)
+    return bool(verb) and not needs_proof
+
+
+def definitions_weight(tools: object, ours: frozenset[str]) -> int:
+    weight = 0
+    for tool in (items_of(tools) or ())[:TOOLS_MAX] if ours else ():
+        members = block_members(tool)
+        listed = members.get("functionDeclarations") or members.get("function_declarations") or (members,)
+        for definition in (items_of(listed) or ())[:TOOLS_MAX]:
+            if not ours.isdisjoint(names_in((definition,))):
+                weight += _weight(definition)
+    return weight
+
+
+class OwnCallWeights:
+    """The weights of calls whose name may be one of ours, and of their results, by name.
+
+    Which of the names are ours is known at the end: the list of tools may stand behind the messages.
+    """
+
+    __slots__ = ("_by_name", "_names")
+
+    def __init__(self) -> None:
+        self._by_name: Counter[str] = Counter()
+        # By call id.
+        self._names: dict[str, str] = {}
+
+    def take(self, message: Members, fact: Fact) -> None:
+        """Add a message. One without such calls and results costs a look at its ids."""
+        candidates = [call for call in fact.calls if call.name]
+        for call in candidates:
+            self._names[call.id] = call.name
+        if candidates or (self._names and any(result.id in self._names for result in fact.results)):
+            for part in _parts_of(message):
+                name = self._name_of(part)
+                if name:
+                    self._by_name[name] += _weight(part)
+
+    def total(self, ours: frozenset[str]) -> int:
+        return sum(weight for name, weight in self._by_name.items() if name in ours or is_marked(name))
+
+    def _name_of(self, part: Members) -> str:
+        holder = next((block_members(part[key]) for key in _WRAPPERS if key in part), part)
+        name = holder.get("name")
+        if isinstance(name, str) and "context_" in name:
+            return name
+        call_id = next((part[key] for key in _CALL_IDS if isinstance(part.get(key), str)), None)
+        return self._names.get(call_id or BY_NAME, "")
+
+
+def _parts_of(message: Members) -> Iterator[Members]:
+    """The parts that may be calls or results; the message itself where an API has one message for each."""
+    if any(isinstance(message.get(key), str) for key in _CALL_IDS):
+        yield message
+        return
+    for key in _PARTS:
+        for part in items_of(message.get(key)) or ():
+            yield block_members(part)
+
+
+def _weight(value: object) -> int:
+    try:
+        return len(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=block_members))
+    except (TypeError, ValueError, RecursionError):
+        return 0
