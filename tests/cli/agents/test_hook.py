@@ -152,18 +152,19 @@ class TestWhatIsSaidArrives:
         (tmp_path / "it's here").mkdir()
         executable = tmp_path / "it's here" / "context"
         executable.symlink_to(COMMAND)
-        argv = [str(executable), "install", "claude-code", "--url", daemon.url, "--token-variable", "MINE"]
+        project = ("claude-code", "--project", str(tmp_path))
+        argv = [str(executable), "install", *project, "--url", daemon.url, "--token-variable", "MINE"]
         subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True)
-        settings = json.loads((tmp_path / ".claude" / "settings.json").read_text())
+        settings = json.loads((tmp_path / ".claude" / "settings.local.json").read_text())
         (handler,) = settings["hooks"]["SessionStart"][0]["hooks"]
         env = {"PATH": "/usr/bin:/bin", "HOME": os.environ["HOME"], "MINE": "ctx_abc"}
         said = subprocess.run(["sh", "-c", handler["command"]], input=SAID, capture_output=True, env=env, check=True)
         assert said.stdout == daemon.answer
         assert daemon.received[0].path == "/hooks/claude-code"
         assert daemon.received[0].headers["Authorization"] == "Bearer ctx_abc"
-        uninstall = [str(executable), "uninstall", "claude-code"]
+        uninstall = [str(executable), "uninstall", *project]
         subprocess.run(uninstall, cwd=tmp_path, check=True, capture_output=True)
-        assert list(tmp_path.iterdir()) == [tmp_path / "it's here"]
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == [executable]
 
     @pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not on this machine")
     def test_over_tls_it_goes_to_whom_we_trust_alone(self, daemon: Daemon, tmp_path: Path) -> None:
