@@ -59,7 +59,7 @@ scenario("a token that is withdrawn leads back to the sign-in", async (stage) =>
   writeFileSync(join(stage.folder, "tokens"), "");
   makeToken(stage, "somebody-else");
   await daemon.start();
-  await page.getByText("Your token is not accepted any more.").waitFor();
+  await page.getByText("Your token is not valid any more.").waitFor();
   assert.equal(await page.getByText("secret-plans").count(), 0);
   assert.equal(await page.evaluate(() => sessionStorage.length), 0);
 });
@@ -85,7 +85,7 @@ scenario("another owner's session is invisible", async (stage) => {
     await page.getByRole("heading", { name: "No such session" }).waitFor();
   }
   await page.locator("#words").fill("zebras");
-  await page.getByText("No summary has “zebras”.").waitFor();
+  await page.getByText("Nothing has “zebras”.").waitFor();
   const told = await page.content();
   for (const word of ["secret-plans", "idden work", "hidden summary"]) assert.ok(!told.includes(word), word);
 

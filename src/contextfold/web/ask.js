@@ -54,9 +54,7 @@ export class AskView {
       { class: "page" },
       crumbs(),
       el("div", { class: "page-head" }, this.heading),
-      this.#form,
-      this.#status,
-      this.#answer,
+      el("div", { class: "stack" }, this.#form, this.#status, this.#answer),
     );
   }
 

@@ -32,13 +32,17 @@ export class TotalsView {
       crumbs(),
       el("div", { class: "page-head" }, this.heading),
       el(
-        "p",
-        { class: "muted" },
-        "Measured from requests that went through the proxy, against never having folded. ",
-        "Ended sessions count until they are deleted.",
+        "div",
+        { class: "stack" },
+        el(
+          "p",
+          { class: "muted" },
+          "Measured from requests that went through the proxy, against never having folded. ",
+          "Ended sessions count until they are deleted.",
+        ),
+        el("div", { class: "controls" }, group),
+        this.#body,
       ),
-      el("div", { class: "controls" }, group),
-      this.#body,
     );
   }
 
@@ -76,7 +80,8 @@ export class TotalsView {
     );
     // The days come oldest first; the newest is of most interest.
     const rows = this.#by === "day" ? measured.toReversed() : measured;
-    const head = [GROUP_NAMES[this.#by], "Requests", "Sent", "Without folding", "Cost", "Without folding", "Saved"];
+    const tokens = ["Tokens sent", "Tokens without folding"];
+    const head = [GROUP_NAMES[this.#by], "Requests", ...tokens, "Cost", "Cost without folding", "Saved"];
     fill(
       this.#box,
       el(

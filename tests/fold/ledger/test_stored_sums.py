@@ -1,0 +1,54 @@
+"""The sums that are stored with an ended session, and the totals that still count them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from contextfold.fold.ledger.savings import LedgerSums, sums_from
+from contextfold.fold.ledger.sent_request import Sent, Usage
+from contextfold.fold.project import project_at
+from contextfold.fold.service.callers import Caller, target_of
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.overview import Overview
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.stores.memory import MemoryStore
+
+PROJECT = "/work/shop"
+
+
+def test_stored_sums_are_read_as_they_were_written() -> None:
+    sums = LedgerSums(*range(1, len(LedgerSums.__slots__) + 1))
+    assert sums_from(sums.as_members()) == sums
+
+
+def test_members_of_another_version_count_as_nothing() -> None:
+    assert sums_from({"requests": 3, "tokens_sent": "many", "unknown": 1}) == LedgerSums(requests=3)
+    assert sums_from([]) == LedgerSums()
+
+
+def test_totals_still_have_what_ended_sessions_sent() -> None:
+    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+    async def act() -> tuple[Any, Any, Any]:
+        nonlocal now
+        service = FoldService(MemoryStore(), standard_scrubber(), clock=lambda: now)
+        target = target_of(Caller("local"), project_at(PROJECT))
+        usage = Usage(12, 0, 900, 50)
+        service.sent(target, Sent("r1", "anthropic", "m", 1000, 1000, 0, None, "", (), (), usage))
+        await service.reports.settled(target.key)
+        overview = Overview(service)
+        live = await overview.savings_by("local", "project")
+        now += timedelta(days=3)
+        assert await service.end_idle() == 1
+        totals = await overview.savings_by("local", "project")
+        listed = await overview.ended_sessions("local", limit=5)
+        await service.close()
+        return live, totals, listed
+
+    live, totals, listed = asyncio.run(act())
+    assert live["total"]["requests"] == 1
+    assert totals == live
+    (session,) = listed["sessions"]
+    assert (session["model"], session["savings"]["tokens_sent"]) == ("m", live["total"]["tokens_sent"])
