@@ -423,8 +423,8 @@ def figures_of(rows: Sequence[Comparison], *, is_1h: bool) -> list[Figure]:
         some = [row for row in both if (row.shape.tokens < SHORT_TOKENS) == is_short]
         worst = max(some, key=lambda row: row.ratio)
         where = f"{worst.ratio:.3f} ({worst.shape.id})"
-        name = f"with context_fold, {life}: dearest of {name}"
-        figures.append(Figure(name, where, "without us", worst.ratio, most))
+        row_name = f"with context_fold, {life}: dearest of {name}"
+        figures.append(Figure(row_name, where, "without us", worst.ratio, most))
     if not is_1h:
         for name, some, most in ((COLD.name, cold, COLD_MAX), (BOTH.name, both, BOTH_MAX)):
             ratio = total_ratio([row for row in some if is_long_session(row)])

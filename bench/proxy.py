@@ -205,7 +205,7 @@ def posted(path: str, body: bytes) -> bytes:
     return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
 
-class ResponseReader:
+class TimedResponse:
     """Sends prepared bytes; notes when the first byte of an answer's body is there, and when its last."""
 
     def __init__(self, port: int) -> None:
@@ -241,7 +241,7 @@ class ResponseReader:
 
 def asking_again(port: int, sent: bytes, times: int, *, streams: bool) -> Callable[[list[float]], None]:
     def work(seconds: list[float]) -> None:
-        reader = ResponseReader(port)
+        reader = TimedResponse(port)
         for _ in range(times):
             first_s, whole_s = reader.ask(sent)
             seconds.append(first_s if streams else whole_s)

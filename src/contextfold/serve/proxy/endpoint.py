@@ -30,7 +30,7 @@ from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.proxy.forwarding import REASONS, ProxiedCall, ProxiedRequest, RequestFolding, ResultFolding
 from contextfold.serve.proxy.response_reader import ResponseReader
-from contextfold.serve.proxy.session_reports import HostSessions, RequestReport, SessionReports
+from contextfold.serve.proxy.session_reports import HostSessions, ProxiedReport, SessionReports
 from contextfold.serve.proxy.upstream import TIMEOUT, Provider, UpstreamFailed, UpstreamResponse
 from contextfold.serve.request_error import RequestError, busy
 from contextfold.settings import ProxySettings
@@ -230,7 +230,7 @@ class ResponseObserver:
         self._our_tools = request.projection.our_tools if request.projection else frozenset[str]()
         self._reader: ResponseReader | None = None
         self._left_bytes: int | None = None
-        self._preparing: asyncio.Task[RequestReport | None] | None = None
+        self._preparing: asyncio.Task[ProxiedReport | None] | None = None
         if request.projection is not None and call.is_count:
             request.mark_reported(0)
         elif request.projection is not None:
@@ -245,7 +245,7 @@ class ResponseObserver:
             self._preparing = asyncio.get_running_loop().create_task(report)
             self._preparing.add_done_callback(self._prepared)
 
-    def _prepared(self, preparing: asyncio.Task[RequestReport | None]) -> None:
+    def _prepared(self, preparing: asyncio.Task[ProxiedReport | None]) -> None:
         report = None if preparing.cancelled() else preparing.result()
         self._request.mark_reported(report.text_chars if report else 0)
 

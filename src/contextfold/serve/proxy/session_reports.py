@@ -49,7 +49,7 @@ HostSessions = Callable[[str, str, str | None], Target | None]
 
 
 @dataclass(frozen=True, slots=True)
-class RequestReport:
+class ProxiedReport:
     """A request with all that is known before its response."""
 
     owner: str
@@ -81,7 +81,7 @@ class SessionReports:
         projection: BodyProjection,
         conversation: Conversation | None,
         newly_left_out: frozenset[str],
-    ) -> RequestReport | None:
+    ) -> ProxiedReport | None:
         """None where no report can be made."""
         try:
             sent = _sent(
@@ -92,14 +92,14 @@ class SessionReports:
                 # A session of somebody else's, or one that no longer exists.
                 return None
             if target is None:
-                return RequestReport(owner, conversation, None, sent)
+                return ProxiedReport(owner, conversation, None, sent)
             if self._fold.sessions.last_known(target.key).session_id is None:
                 # Without the session, more texts are handed over than would be needed.
                 with suppress(StoreUnavailable):
                     await self._fold.sessions.look(target.key)
             shares = _shares(projection, self._fold.messages_known(target.key))
             compactions = self._fold.compactions_known(target.key)
-            return RequestReport(owner, conversation, target, replace(sent, shares=shares, compactions=compactions))
+            return ProxiedReport(owner, conversation, target, replace(sent, shares=shares, compactions=compactions))
         except FoldError as problem:
             _log_lost(code=problem.code)
         except Exception as problem:
@@ -107,7 +107,7 @@ class SessionReports:
             _log_lost(problem)
         return None
 
-    def report(self, preparing: asyncio.Task[RequestReport | None], response: ResponseFacts, size_bytes: int) -> None:
+    def report(self, preparing: asyncio.Task[ProxiedReport | None], response: ResponseFacts, size_bytes: int) -> None:
         """Hand the report over, now or when it is prepared; so many bytes of its request stay in memory until then."""
         if preparing.done():
             self._hand_over(preparing.result(), response)
@@ -124,10 +124,10 @@ class SessionReports:
             waiting.cancel()
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
-    async def _hand_over_later(self, preparing: asyncio.Task[RequestReport | None], response: ResponseFacts) -> None:
+    async def _hand_over_later(self, preparing: asyncio.Task[ProxiedReport | None], response: ResponseFacts) -> None:
         self._hand_over(await preparing, response)
 
-    def _hand_over(self, report: RequestReport | None, response: ResponseFacts) -> None:
+    def _hand_over(self, report: ProxiedReport | None, response: ResponseFacts) -> None:
         if report is None:
             return
         sent = replace(
