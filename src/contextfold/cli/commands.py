@@ -143,7 +143,8 @@ HOST = Option(
     aliases={"claude": "claude-code", "code": "vscode", "vs-code": "vscode", "gemini": "gemini-cli"},
 )
 PROJECT = Option("--project", "the project's folder, the current one if not given", "DIR", takes_folder=True)
-USER = Option("--user", "the files for all projects (cursor)")
+INSTALLED_PROJECT = Option("--project", "write the files of this project instead of your own", "DIR", takes_folder=True)
+USER = Option("--user", "write your own files, for all projects: the default where the program has them")
 URL = Option("--url", "where the daemon listens, http://localhost:9090 if not given", "URL")
 TOKEN_VARIABLE = Option("--token-variable", "the variable that holds the token, where the daemon asks for one", "NAME")
 YES = Option("--yes", "do not ask, where somebody could answer")
@@ -338,7 +339,7 @@ COMMANDS = (
             "subtask and fold it back to a summary, and answers from the caches below a folder. `contextd` is",
             "the same.",
             "With --stdio: one agent's server on stdin and stdout, which its host starts; `mcp-context-server`",
-            "is the same. Each setting below can be a variable, or a line of the TOML file that --config names.",
+            "is the same.",
         ),
         (
             "context serve",
@@ -359,6 +360,9 @@ COMMANDS = (
             _setting("allow-host"),
             _setting("anthropic-upstream"),
             _setting("openai-upstream"),
+            _setting("gemini-upstream"),
+            _setting("fold-results"),
+            _setting("prompt-cache-s")._replace(is_advanced=True),
             CONFIG,
             *OF_NATS,
         ),
@@ -518,10 +522,10 @@ COMMANDS = (
         "fold savings",
         "compare what requests cost with what they would have cost unfolded",
         (
-            "Show what folding saved at the provider, or cost: tokens sent with and without it, their price with",
-            "the provider's cache in mind, and which folds cost more than they saved. Counted are the requests",
-            "that went through the daemon's proxy; prices are the settings price-cache-read-percent and",
-            "price-cache-write-percent.",
+            "Compare what the session's requests cost with what they would have cost if nothing had ever been",
+            "folded: tokens, their price with the provider's prompt cache in mind, money where the model's price",
+            "is known, and which folds cost more than they saved. Counted are the requests that went through the",
+            "daemon's proxy. `context help settings` lists the prices for models that are not known.",
         ),
         (
             "context fold savings",
@@ -661,7 +665,7 @@ COMMANDS = (
                 "DIR",
                 takes_folder=True,
             ),
-            PROJECT,
+            INSTALLED_PROJECT,
             USER,
             Option("--force", "replace an entry of this name that somebody else wrote"),
             YES,
@@ -681,7 +685,7 @@ COMMANDS = (
             "context uninstall claude-code",
             "context uninstall cursor --user --dry-run",
         ),
-        (PROJECT, USER, YES, DRY_RUN),
+        (INSTALLED_PROJECT, USER, YES, DRY_RUN),
         argument=HOST,
     ),
     Command(

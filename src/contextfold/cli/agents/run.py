@@ -191,7 +191,8 @@ def savings_line(before: Mapping[str, Any] | None, after: Mapping[str, Any] | No
     requests, sent, without = (after[name] - before[name] for name in ("requests", "tokens_sent", "tokens_without"))
     if requests <= 0:
         return "no request to a model went through the proxy, so nothing was saved"
-    line = f"{requests:,} requests sent {sent:,} tokens; without folding {without:,}"
+    count = f"{requests:,} request{'' if requests == 1 else 's'}"
+    line = f"{count} sent {sent:,} tokens; without folding {without:,}"
     unit, saved, base = "input tokens' worth", after["cost_saved"] - before["cost_saved"], after["cost_without"]
     amount = f"{abs(saved):,.0f} {unit}"
     base -= before["cost_without"]

@@ -9,7 +9,7 @@ from contextfold.cli.parse import UsageError
 from contextfold.error_codes import EXIT_OK
 from contextfold.settings import daemon_settings_from, settings_from
 
-DAEMON_ONLY = ("host", "port", "token-file", "allow-host", "anthropic-upstream", "openai-upstream")
+DAEMON_ONLY = ("host", "port", "token-file", "allow-host", "anthropic-upstream", "openai-upstream", "gemini-upstream")
 
 
 def run(values: Mapping[str, str]) -> int:
