@@ -1,7 +1,7 @@
 """The figures of relevance search: quality, passages, time and size; beside SQLite's FTS5 on the same sections.
 
-Everywhere on our own documentation with questions written for it; where the public sets lie beside the repository, on
-those too, against the targets.
+Everywhere on our own documentation and on a small set of short documents, with questions written for them. Where the
+public sets lie beside the repository, on those too, against the targets. Names of sets can be given as arguments.
 """
 
 from __future__ import annotations
@@ -9,27 +9,36 @@ from __future__ import annotations
 import json
 import lzma
 import math
+import os
+import random
 import shutil
 import sqlite3
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bench.corpora import HERE
-from bench.figures import Figure, ms, show, tell
+from bench.figures import Figure, ms, peak_mb, show, tell
 from contextfold.common.canonical import version_of
+from contextfold.errors import CounterMissing
 from contextfold.resolve.document import Document
+from contextfold.resolve.relevance.answer import LINE_BREAKS_TOKENS, breadcrumb
 from contextfold.resolve.relevance.index_format import IndexView
 from contextfold.resolve.relevance.index_writer import IndexWriter
 from contextfold.resolve.relevance.question import read_question
-from contextfold.resolve.relevance.ranking import rank
+from contextfold.resolve.relevance.ranking import RankedSection, rank
+from contextfold.resolve.relevance.sections import clean_heading
+from contextfold.resolve.relevance.token_estimate import EXACT, counter_named, estimate
 from contextfold.resolve.relevance.words import tokens
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLIC = ROOT.parent / "shared" / "relevance"
 OWN_TARGET = 0.6
+SMALL_TARGET = 0.9
 TARGETS = {
     "scifact-train": 0.69,
     "vaswani": 0.43,
@@ -45,10 +54,23 @@ BUILD_MB_PER_S = 2.5
 WARM_S = 0.012
 
 
+WARM_P99_S = 0.030
+PEAK_MB = 400
+REBUILD_SHARE = 0.3
+ONE_SHOT_S = 0.035
+ONE_SHOT_TIMES = 15
+PASSAGES = {1000: 0.44, 4000: 0.725, 8000: 0.80}
+ESTIMATE_MEAN, ESTIMATE_P95 = 0.075, 0.20
+ESTIMATED_SECTIONS = 700
+ESTIMATED_LEAST_TOKENS = 20
+P95, P99 = 0.95, 0.99
+
+
 class Asked(NamedTuple):
     text: str
     rel: Mapping[str, int]
     exclude: frozenset[str]
+    passage: tuple[str, str] | None = None  # a document and a heading in it
 
 
 class Indexed(NamedTuple):
@@ -139,40 +161,170 @@ def figures_of(name: str, index: Indexed, questions: Sequence[Asked], target: fl
     return [Figure(f"nDCG@10, {name}", measured_text, "; ".join(beside), target / max(quality, 1e-9), 1.0)]
 
 
-def own_set() -> list[Figure]:
-    folder = ROOT / "docs"
+def passages(index: Indexed, questions: Sequence[Asked]) -> list[Figure]:
+    """How often the whole passage that is asked for, all pieces of it, is in the answer, by budget."""
+    view = index.view
+    found = dict.fromkeys(PASSAGES, 0)
+    for question in questions:
+        assert question.passage is not None
+        wanted = _pieces(view, *question.passage)
+        excluded = {view.document_number(name.encode()) for name in question.exclude}
+        ranking = rank(read_question(question.text, 0), [view])
+        sections = [section for section in ranking.sections if section.document not in excluded]
+        for budget in PASSAGES:
+            selected = _selected(view, sections, budget)
+            found[budget] += any(run <= selected for run in wanted)
+    return [
+        _at_least(f"passage recall at {budget:,} tokens, MDN", found[budget] / len(questions), least)
+        for budget, least in PASSAGES.items()
+    ]
+
+
+def _at_least(name: str, measured: float, least: float) -> Figure:
+    return Figure(name, f"{measured:.3f}", f"{least:.3f}", least / max(measured, 1e-9), 1.0)
+
+
+def _pieces(view: IndexView, name: str, heading: str) -> list[set[int]]:
+    """The pieces of each section with that heading; where it has no text of its own, the first section below it."""
+    document = view.document_number(name.encode())
+    assert document is not None
+    heading = clean_heading(heading)
+    headings = {section: view.headings(section) for section in view.sections_of(document)}
+    runs: list[set[int]] = []
+    for section, crumbs in headings.items():
+        if crumbs[-1:] == (heading,):
+            if runs and section - 1 in runs[-1] and headings[section - 1] == crumbs:
+                runs[-1].add(section)
+            else:
+                runs.append({section})
+    return runs or [{section} for section, crumbs in headings.items() if heading in crumbs][:1]
+
+
+def _selected(view: IndexView, sections: Sequence[RankedSection], budget: int) -> set[int]:
+    """What the answer selects: in order, skipping what does not fit, breadcrumbs counted."""
+    tokens_of, lines = view.column("section_tokens"), view.column("section_lines")
+    selected: set[int] = set()
+    seen: set[bytes] = set()
+    for found in sections:
+        section, digest = found.section, view.section_digest(found.section)
+        if digest in seen:
+            selected.add(section)
+        elif tokens_of[section] < budget:
+            first = lines[section]
+            crumb = breadcrumb(view.document_id(found.document), view.headings(section), (first, first + 40))
+            cost = tokens_of[section] + estimate(crumb) + LINE_BREAKS_TOKENS
+            if cost <= budget:
+                budget -= cost
+                selected.add(section)
+                seen.add(digest)
+    return selected
+
+
+def estimates(name: str, index: Indexed) -> list[Figure]:
+    """How far estimates are from the exact counter, where its vocabulary is installed."""
+    try:
+        exact = counter_named(EXACT)
+    except CounterMissing:
+        tell(f"the token estimate of {name} is not measured: the extra {EXACT} is not installed")
+        return []
+    chance, errors = random.Random(1), []
+    for _ in range(ESTIMATED_SECTIONS):
+        document = chance.randrange(index.view.head.document_count)
+        numbers = index.view.sections_of(document)
+        start, end = index.view.section_range(document, chance.choice(numbers)) if numbers else (0, 0)
+        text = index.contents[start:end].decode()
+        counted = exact(text)
+        if counted >= ESTIMATED_LEAST_TOKENS:
+            errors.append(abs(estimate(text) - counted) / counted)
+    errors.sort()
+    mean, p95 = statistics.mean(errors), errors[int(len(errors) * P95)]
+    limits = f"{ESTIMATE_MEAN:.1%}, p95 {ESTIMATE_P95:.0%}"
+    ratio = max(mean / ESTIMATE_MEAN, p95 / ESTIMATE_P95)
+    return [Figure(f"token estimate, {name}", f"{mean:.1%}, p95 {p95:.1%}", limits, ratio, 1.0)]
+
+
+def commands(documents: Sequence[tuple[str, str]], question: str) -> list[Figure]:
+    """Building, rebuilding after one change, and asking once, as commands: processor time and memory."""
+    sources, cache = HERE / "relevance-sources", HERE / "relevance-cache"
+    for folder in (sources, cache):
+        shutil.rmtree(folder, ignore_errors=True)
+    for path, text in documents:
+        (sources / path).parent.mkdir(parents=True, exist_ok=True)
+        (sources / path).write_text(text, "utf-8", newline="")
+    context = [sys.executable, "-m", "contextfold"]
+    build = [*context, "build", "--sources", str(sources), "--cache", str(cache), "--force"]
+    full = processor_time(build)
+    with (sources / documents[0][0]).open("a", encoding="utf-8") as changed:
+        changed.write("\nOne more line.\n")
+    again = processor_time(build)
+    peak = peak_mb([context[0], *build[3:]])
+    ask = [*context, "ask", question, "--cache", str(cache), "--json"]
+    shots = [processor_time(ask) - processor_time([sys.executable, "-c", "pass"]) for _ in range(ONE_SHOT_TIMES)]
+    shot = statistics.median(shots)
+    return [
+        Figure("rebuild after one changed file", f"{again:.1f} s", f"{full:.1f} s", again / full, REBUILD_SHARE),
+        Figure("peak memory of a build", f"{peak:.0f} MB", f"{PEAK_MB} MB", peak / PEAK_MB, 1.0),
+        Figure("one-shot ask less an interpreter, p50", ms(shot), ms(ONE_SHOT_S), shot / ONE_SHOT_S, 1.0),
+    ]
+
+
+def processor_time(command: Sequence[str]) -> float:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{command} ended with {process.returncode}")
+    return usage.ru_utime + usage.ru_stime
+
+
+def own_sets() -> list[Figure]:
+    """Our documentation, and short documents on many subjects, each with questions written for the purpose."""
+    folder, beside = ROOT / "docs", Path(__file__).parent
     documents = [(str(path.relative_to(folder)), path.read_text("utf-8")) for path in sorted(folder.rglob("*.md"))]
-    written = json.loads((Path(__file__).parent / "relevance_questions.json").read_text("utf-8"))
-    questions = [Asked(item["q"], dict.fromkeys(item["rel"], 1), frozenset()) for item in written]
-    return figures_of("our documentation", indexed("own", documents), questions, OWN_TARGET)
+    written = json.loads((beside / "relevance_questions.json").read_text("utf-8"))
+    small = json.loads((beside / "relevance_set.json").read_text("utf-8"))
+    asked = _questions(small["questions"])
+    return [
+        *figures_of("our documentation", indexed("docs", documents), _questions(written), OWN_TARGET),
+        *figures_of("short documents", indexed("own", list(small["documents"].items())), asked, SMALL_TARGET),
+    ]
+
+
+def _questions(written: Sequence[Mapping[str, Any]]) -> list[Asked]:
+    return [Asked(item["q"], dict.fromkeys(item["rel"], 1), frozenset()) for item in written]
 
 
 def public_set(name: str, limit: int | None) -> list[Figure]:
     tell(f"relevance of {name}")
     described = json.loads((PUBLIC / f"{name}.json").read_text("utf-8"))
-    questions = [Asked(q["q"], q["rel"], frozenset(q.get("exclude", ()))) for q in described["queries"]][:limit]
+    questions = [
+        Asked(q["q"], q["rel"], frozenset(q.get("exclude", ())), tuple(q["sec"]) if "sec" in q else None)
+        for q in described["queries"]
+    ][:limit]
     documents = []
     with lzma.open(PUBLIC / described["corpus"], "rt", encoding="utf-8") as lines:
         for line in lines:
             document = json.loads(line)
             documents.append((document["id"], document["text"]))
     index = indexed(name, documents)
-    figures = figures_of(name, index, questions, TARGETS[name])
+    figures = figures_of(name, index, questions, TARGETS[name]) + estimates(name, index)
     if name == "mdn-link":
         text = len(index.contents)
         share, speed = index.index_bytes / text, text / 1e6 / index.seconds
         _, seconds = measured(ours(index), questions)
-        warm = statistics.median(seconds)
+        warm, slowest = statistics.median(seconds), sorted(seconds)[int(len(seconds) * P99)]
         figures += [
             Figure("index, MDN", f"{index.index_bytes / 1e6:.1f} MB", f"text {text / 1e6:.1f} MB", share, INDEX_SHARE),
             Figure("indexing, MDN", f"{speed:.2f} MB/s", f"{BUILD_MB_PER_S} MB/s", BUILD_MB_PER_S / speed, 1.0),
             Figure("ranking, MDN, p50 of processor time", ms(warm), ms(WARM_S), warm / WARM_S, 1.0),
+            Figure("ranking, MDN, p99 of processor time", ms(slowest), ms(WARM_P99_S), slowest / WARM_P99_S, 1.0),
         ]
+        figures += passages(index, questions) + commands(documents, questions[0].text)
     return figures
 
 
 def main(names: Sequence[str] | None = None, limit: int | None = None) -> bool:
-    figures = own_set()
+    figures = own_sets()
     if PUBLIC.exists():
         for name in TARGETS if names is None else names:
             figures += public_set(name, limit)
@@ -180,4 +332,4 @@ def main(names: Sequence[str] | None = None, limit: int | None = None) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or None)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold import Cache
+from contextfold import Cache, open_cache
 from contextfold.errors import BudgetInvalid, CounterMissing, DocumentMissing, QueryInvalid
 from contextfold.resolve.relevance.answer import AskResult
 from contextfold.resolve.relevance.asking import NamedIndex, ask
@@ -17,6 +17,7 @@ from contextfold.resolve.relevance.index_file import MappedIndex
 from contextfold.resolve.relevance.token_estimate import estimate
 from contextfold.resolve.service import ask_many
 from tests.resolve.relevance.indexing import WORDS, built, some_documents, written
+from tests.support.machine import context
 
 DOCUMENTS = {
     "guides/deploy.md": "# Deploying\n\nHow we ship.\n\n## Roll back\n\nRun the rollback command.\n\n## Canary\n\n"
@@ -141,7 +142,9 @@ def test_bad_arguments_are_typed_errors(cache: Cache) -> None:
 
 
 def test_an_empty_cache_answers(tmp_path: Path) -> None:
-    assert built(tmp_path, {}).ask("anything", 100).documents == ()
+    (tmp_path / "nothing").mkdir()
+    assert context("build", "--sources", tmp_path / "nothing", "--cache", tmp_path / "none").code == 0
+    assert open_cache(tmp_path / "none").ask("anything", 100).documents == ()
     assert built(tmp_path, {"empty.md": ""}).ask("empty", 100).documents == ()
 
 
