@@ -444,7 +444,8 @@ def calls_in(api: str, *said: str | None) -> tuple[bytes, bytes]:
             ]
             output = [{"type": "reasoning"}, *items]
             done = [{"type": "response.output_item.done", "item": item} for item in output]
-            return json.dumps({"output": output}).encode(), named(*done)
+            completed = {"type": "response.completed", "response": {"output": output, "usage": RESPONSES_USAGE}}
+            return json.dumps({"output": output}).encode(), named(*done, completed)
     parts = [{"functionCall": {"name": n, "args": {"message": SUMMARY}}} if n else {"text": "so"} for n in said]
     thought = {"text": "hm", "thought": True}
     chunks = [{"candidates": [{"content": {"parts": [part]}}]} for part in [thought, *parts]]

@@ -22,6 +22,7 @@ from contextfold.fold.messages.cold_results import (
     ColdSettings,
     cache_life_s,
     cold_results,
+    encoded_stub,
     hash_of,
     remembered_stubs,
     seen_results,
@@ -32,7 +33,7 @@ from contextfold.fold.messages.own_tool_weights import OwnCallWeights, definitio
 from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names, names_in
 from contextfold.fold.messages.receipt import Outcome, Plan, Receipt, Span, outcome_of, plan_of, untouched
 from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, LeftOutResult, Remembered
-from contextfold.fold.messages.rewriting import Splice, plain_string_span, splices_of
+from contextfold.fold.messages.rewriting import Splice, plain_content_span, splices_of
 from contextfold.fold.messages.walk import MIXED, UNCONFIRMED_TOOL, WORDS, FoldRange, Walk, first_movable, is_inside
 from contextfold.fold.messages.weight import excess_of
 
@@ -155,6 +156,7 @@ class _BodyReader:
         self.format = format
         self.api = api_of(format)
         self._model, self._remembered = model, remembered
+        self._result_path = () if self.api.results.is_object else self.api.results.path({})
         # Of the top level, those that are looked at.
         self.members: dict[str, object] = {}
         self._folded: list[FoldRange] = []
@@ -248,12 +250,13 @@ class _BodyReader:
         """Remember which results of the message become stubs, and where they are if that is easily found."""
         place = len(self.starts)
         self.stubs[place] = stubs
-        if len(results) > 1 or self.api.results.is_object or not isinstance(results[0].content, str):
+        if len(results) > 1 or self.api.results.is_object:
             return
-        (name,) = self.api.results.path({})
-        span = plain_string_span(text, start, end, results[0].content, name)
+        (name,) = self._result_path
+        is_nested = self.api.parts is not None
+        span = plain_content_span(text, start, end, results[0].content, name, is_nested=is_nested)
         if span:
-            self._stub_splices[place] = Splice(*span, json.dumps(stubs[0].stub))
+            self._stub_splices[place] = Splice(*span, encoded_stub(stubs[0].stub))
 
     def _applied(self, plan: Plan) -> tuple[bytes, array[int]]:
         """The body without what goes, and what each of its messages weighs then."""

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from contextfold.common.token_counter import tokens_of
@@ -21,6 +22,8 @@ from contextfold.fold.messages.remembered import LeftOutResult, Remembered
 MIN_TOKENS = 400
 SPARED_TURNS = 2
 STUB_MAX_BYTES = 240
+# Encoded stubs that are cached, of 240 bytes each.
+STUBS_ENCODED_MAX = 10_000
 ANTHROPIC_CACHE_S = 300.0
 LONG_CACHE_S = 3600.0
 DAY_CACHE_S = 86_400.0
@@ -100,6 +103,12 @@ def remembered_stubs(results: Sequence[Result], remembered: Remembered) -> dict[
 def hash_of(text: str) -> str:
     """Of a result's text as a projection reads it."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@lru_cache(maxsize=STUBS_ENCODED_MAX)
+def encoded_stub(stub: str) -> str:
+    """The stub as a JSON string. The same stubs are sent in every request of a conversation."""
+    return json.dumps(stub)
 
 
 def cold_results(

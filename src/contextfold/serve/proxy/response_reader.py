@@ -324,7 +324,8 @@ class _CallReader:
                 for choice in items_of(value.get("choices")) or ():
                     self._chat(block_members(block_members(choice).get("delta" if is_event else "message")))
             case "openai-responses":
-                for item in (value.get("item"),) if is_event else items_of(value.get("output")) or ():
+                is_item = value.get("type") == "response.output_item.done"
+                for item in (value.get("item"),) if is_item else items_of(value.get("output")) or ():
                     self._responses(block_members(item))
             case "gemini":
                 for candidate in items_of(value.get("candidates")) or ():

@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 import httpx2
 
 from contextfold.serve.http.exchange import PROXY_PATH, Headers
+from contextfold.serve.proxy.httpx2_internals import unread_bytes
 from contextfold.settings import Upstream
 
 CONNECT_S = 10.0
@@ -82,20 +83,12 @@ class UpstreamResponse:
         """The connection is kept if the answer was read to its end and nothing came behind it, and cut if not."""
         assert isinstance(self._response.stream, httpx2.AsyncByteStream)
         try:
-            if _left_over(self._response.stream):  # it would be taken for the answer to the next request
+            if unread_bytes(self._response.stream):
+                # They would be read as the response to the next request.
                 await self._response.extensions["network_stream"].aclose()
             await self._response.stream.aclose()
         finally:
             self._on_closed()
-
-
-def _left_over(stream: httpx2.AsyncByteStream) -> bytes:
-    """What was read from a connection beyond its answer; the library tells it nowhere else."""
-    inner: object = stream
-    for name in ("_httpcore_stream", "_stream", "_connection", "_h11_state"):
-        inner = getattr(inner, name, None)
-    trailing: tuple[bytes, bool] = getattr(inner, "trailing_data", (b"", False))
-    return trailing[0]
 
 
 class Provider:
