@@ -30,9 +30,9 @@ from bench.figures import Figure, show, tell
 from bench.stdio import median, p99
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchCreated, OperationCompleted, SessionStarted
-from contextfold.fold.store import Commit, Operation, SessionKey
-from contextfold.stores.nats.connection import NatsOptions
+from contextfold.fold.ports.store import Commit, Operation, SessionKey
 from contextfold.stores.nats.store import NatsStore
+from contextfold.stores.nats.wire.connection import NatsOptions
 
 SERVER = Path(sys.executable).parent / "nats-server"
 NODES = (1, 3)

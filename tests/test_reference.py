@@ -7,7 +7,7 @@ from pathlib import Path
 
 from contextfold.error_codes import EXIT_CODES
 from contextfold.serve.ops.metrics import Metrics
-from contextfold.stores.nats.names import SubjectNames
+from contextfold.stores.nats.wire.names import SubjectNames
 from tests.support.machine import ROOT, SOURCE
 from tools import reference
 

@@ -24,7 +24,7 @@ from contextfold.stores.sqlite.store import SqliteStore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from contextfold.fold.store import Store
+    from contextfold.fold.ports.store import Store
     from contextfold.serve.http.bearer_tokens import TokenFile
     from contextfold.serve.http.guard import Guard
     from contextfold.serve.mcp.tools import Tool
@@ -103,8 +103,8 @@ def open_store(
     if settings.nats is None:
         return SqliteStore.open(settings.store, may_migrate=may_migrate)
     with _nats_extra():
-        from contextfold.stores.nats.connection import NatsOptions
         from contextfold.stores.nats.store import NatsStore
+        from contextfold.stores.nats.wire.connection import NatsOptions
     options = NatsOptions(**settings.nats._asdict())
     return NatsStore(options, idle_s=settings.session_idle_secs, may_make=may_migrate, on_change=on_change)
 

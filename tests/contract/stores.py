@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.fold.store import Store
+from contextfold.fold.ports.store import Store
 from contextfold.stores.memory import MemoryStore
-from contextfold.stores.nats.connection import NatsOptions
 from contextfold.stores.nats.store import NatsStore
+from contextfold.stores.nats.wire.connection import NatsOptions
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.nats_servers import NatsServer, drop, random_prefix
 

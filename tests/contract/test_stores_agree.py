@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.store import KnownRevision, StaleRevision, Store
+from contextfold.fold.ports.store import KnownRevision, StaleRevision, Store
 from contextfold.stores.memory import MemoryStore
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.store import Store
+from contextfold.fold.ports.store import Store
 from tests.contract.sessions import NOON, begin, commit_of, key_of, summary_of
 from tests.contract.stores import Run, run
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from contextfold.errors import ExportAltered, ExportInvalid, ExportNewer, ExportTruncated, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.store import (
+from contextfold.fold.ports.store import (
     ArchivedResult,
     Commit,
     LeftOutDecision,
@@ -25,7 +25,14 @@ from contextfold.fold.store import (
     SessionKey,
     Store,
 )
-from contextfold.fold.store_export import KINDS, ExportRecord, PortableStore, encode_header, encode_record, read_export
+from contextfold.fold.ports.store_export import (
+    KINDS,
+    ExportRecord,
+    PortableStore,
+    encode_header,
+    encode_record,
+    read_export,
+)
 from contextfold.stores.export_file import read_counts, read_records, verify, write_export
 from contextfold.stores.memory import MemoryStore
 from contextfold.stores.nats.store import NatsStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.store import Store
+from contextfold.fold.ports.store import Store
 from tests.contract.sessions import begin, commit_of, key_of
 from tests.contract.stores import Run, run
 

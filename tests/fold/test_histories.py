@@ -22,13 +22,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from contextfold.errors import FoldError, StoreUnavailable
 from contextfold.fold.events import Event
 from contextfold.fold.ledger.sent_request import Sent, Share
+from contextfold.fold.ports.store import Commit, CommitReceipt, SessionKey, Store
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, Target
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.fold.session import SessionLimits, replay
-from contextfold.fold.store import Commit, CommitReceipt, SessionKey, Store
 from contextfold.fold.tool_arguments import (
     branch_request,
     look_request,

@@ -19,7 +19,7 @@ from contextfold.errors import CacheExists, NoDocuments, SourceInvalid
 from contextfold.resolve import pack as packs
 from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.rebuild import previous
-from contextfold.resolve.relevance.index_head import HEAD_FILE, decode_head
+from contextfold.resolve.relevance.index.index_head import HEAD_FILE, decode_head
 from tests.support.machine import ROOT, Call, ids, times, write_files
 
 KILLER = ROOT / "tests" / "resolve" / "killed_build.py"

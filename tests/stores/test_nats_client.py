@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextfold.stores.nats.client import moved_names
+from contextfold.stores.nats.wire.client import moved_names
 
 
 def test_nats_py_still_has_every_private_name_that_the_adapter_uses() -> None:

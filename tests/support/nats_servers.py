@@ -25,7 +25,7 @@ import nats
 import nats.errors
 from nats.aio.client import Client
 
-from contextfold.stores.nats.connection import NatsOptions
+from contextfold.stores.nats.wire.connection import NatsOptions
 from tests.support.left_out import NATS, NATS_SERVER, need
 
 WORKERS_MOST = 8  # that run tests at once and choose ports of their own

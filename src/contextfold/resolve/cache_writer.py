@@ -34,8 +34,8 @@ from contextfold.resolve.manifest import (
     make_manifest,
 )
 from contextfold.resolve.rebuild.previous import SOURCES_FILE, PreviousCache, SourceRecords
-from contextfold.resolve.relevance.index_head import HEAD_FILE, RELEVANCE_FILES
-from contextfold.resolve.relevance.index_writer import IndexWriter
+from contextfold.resolve.relevance.index.index_head import HEAD_FILE, RELEVANCE_FILES
+from contextfold.resolve.relevance.index.index_writer import IndexWriter
 from contextfold.resolve.replace import Staging
 
 CLOCK_TICK_S = 0.002

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from contextfold.resolve.relevance.answer import AskResult, GetResult
-    from contextfold.resolve.relevance.index_file import MappedIndex, RelevanceFiles
+    from contextfold.resolve.relevance.index.index_file import MappedIndex, RelevanceFiles
 
     Answer = TypeVar("Answer")
 
@@ -158,7 +158,7 @@ class Cache:
 
     def _relevance_files(self) -> RelevanceFiles:
         if self._relevance is None:
-            from contextfold.resolve.relevance.index_file import RelevanceFiles
+            from contextfold.resolve.relevance.index.index_file import RelevanceFiles
 
             self._relevance = RelevanceFiles(self.path, self._folder.checked_version)
         return self._relevance

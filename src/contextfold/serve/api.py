@@ -17,10 +17,10 @@ from starlette.routing import Route
 from contextfold.common.canonical import encode
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError
+from contextfold.fold.ports.store import SEARCH_MOST
 from contextfold.fold.service.demo_session import demo_session
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.overview import SAVINGS_GROUPS, Overview
-from contextfold.fold.store import SEARCH_MOST
 from contextfold.fold.tool_arguments import (
     BRANCH_ID_LENGTH_MAX,
     EXPAND_BUDGET,

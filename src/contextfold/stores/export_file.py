@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Final, cast
 
 from contextfold.errors import ExportAltered, ExportInvalid, ExportTruncated, StorageFailed
-from contextfold.fold.store_export import (
+from contextfold.fold.ports.store_export import (
     ExportRecord,
     encode_header,
     encode_record,

@@ -15,7 +15,7 @@ from operator import attrgetter
 from contextfold.errors import ArgumentInvalid, ImportDiffers, StoreUnavailable, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.events import Event, SessionExpired
-from contextfold.fold.store import (
+from contextfold.fold.ports.store import (
     SEARCH_MOST,
     ArchivedResult,
     Commit,
@@ -32,7 +32,7 @@ from contextfold.fold.store import (
     Trajectory,
     WatchedEvent,
 )
-from contextfold.fold.store_export import (
+from contextfold.fold.ports.store_export import (
     ExportDigest,
     ExportedConversation,
     ExportedLeftOut,

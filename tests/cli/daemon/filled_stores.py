@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from contextfold.app import open_store
+from contextfold.fold.ports.store import SessionKey, Store
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.session import replay
-from contextfold.fold.store import SessionKey, Store
 from contextfold.fold.tool_arguments import branch_request, record_request, return_request, rollback_request
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.settings import FoldSettings, fold_settings_from

@@ -28,7 +28,7 @@ def on_nats(nats_server: NatsServer) -> Iterator[Callable[[], NamedStore]]:
     yield make
     for store in made:
         assert store.settings.nats
-        from contextfold.stores.nats.connection import NatsOptions
+        from contextfold.stores.nats.wire.connection import NatsOptions
 
         asyncio.run(drop(NatsOptions(**store.settings.nats._asdict())))
 

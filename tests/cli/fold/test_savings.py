@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, Usage
-from contextfold.fold.store import ArchivedResult, LeftOutDecision
+from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.cli.fold.folds import PROJECT, Agent, on_terminal, without_colours
 from tests.support.clauses import covers

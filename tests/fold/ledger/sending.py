@@ -10,11 +10,11 @@ import pytest
 
 from contextfold.fold.events import Event, RequestSent
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, Usage
+from contextfold.fold.ports.store import Store
 from contextfold.fold.project import project_at
 from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.store import Store
 from contextfold.fold.tool_arguments import branch_request, expand_request, look_request, record_request, return_request
 from contextfold.scrub.standard import standard_scrubber
 from tests.contract.stores import Run

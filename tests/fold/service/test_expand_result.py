@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from contextfold.errors import ArgumentInvalid
+from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.store import ArchivedResult, LeftOutDecision
 from contextfold.fold.tool_arguments import expand_request
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.memory import MemoryStore

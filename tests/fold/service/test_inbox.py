@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 import pytest
 
 from contextfold.errors import ScrubFailed, StoreInvalid, StoreUnavailable
+from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.service import inbox
 from contextfold.fold.service.inbox import (
     BATCH_BYTES,
@@ -20,7 +21,6 @@ from contextfold.fold.service.inbox import (
     Inbox,
     InboxFull,
 )
-from contextfold.fold.store import SessionKey
 from tests.contract.sessions import key_of
 
 ONE, TWO = key_of("p1"), key_of("p2")

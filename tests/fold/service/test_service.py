@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from contextfold.errors import BranchNotFound, ScrubFailed, StoreInvalid
+from contextfold.fold.ports.store import Store
 from contextfold.fold.project import project_at
 from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import SessionLimits
-from contextfold.fold.store import Store
 from contextfold.fold.tool_arguments import (
     branch_request,
     expand_request,

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from contextfold.errors import StoreUnavailable
-from contextfold.fold.left_out_results import NEW_CONVERSATION, ConversationRecord, StoredResult
 from contextfold.fold.messages import CallOutcome, LeftOutResult
+from contextfold.fold.ports.left_out_results import NEW_CONVERSATION, ConversationRecord, StoredResult
+from contextfold.fold.ports.store import ProxiedConversation
 from contextfold.fold.service.stored_results import CACHED_MAX, FRESH_S, LeftOutResultsInStore
-from contextfold.fold.store import ProxiedConversation
 from contextfold.stores.memory import MemoryStore
 
 BEGIN = 1_700_000_000.25

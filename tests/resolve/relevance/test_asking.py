@@ -13,7 +13,7 @@ from contextfold import Cache, open_cache
 from contextfold.errors import BudgetInvalid, CounterMissing, DocumentMissing, QueryInvalid
 from contextfold.resolve.relevance.answer import AskResult
 from contextfold.resolve.relevance.asking import NamedIndex, ask
-from contextfold.resolve.relevance.index_file import MappedIndex
+from contextfold.resolve.relevance.index.index_file import MappedIndex
 from contextfold.resolve.relevance.token_estimate import estimate
 from contextfold.resolve.service import ask_many
 from tests.resolve.relevance.indexing import WORDS, built, some_documents, written

@@ -14,7 +14,7 @@ import pytest
 from contextfold import open_cache
 from contextfold.common.canonical import Malformed
 from contextfold.errors import CacheInvalid, ContextError
-from contextfold.resolve.relevance.index_format import (
+from contextfold.resolve.relevance.index.index_format import (
     COLUMNS,
     IndexHead,
     IndexView,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.resolve.relevance.index_format import IndexView
+from contextfold.resolve.relevance.index.index_format import IndexView
 from contextfold.resolve.relevance.question import read_question
 from contextfold.resolve.relevance.ranking import explain, rank
 from contextfold.resolve.relevance.term_scores import log2_fixed

@@ -11,8 +11,13 @@ from typing import Any
 import pytest
 
 from contextfold.errors import StoreUnavailable
-from contextfold.fold.left_out_results import ConversationRecord, LeftOutResults, LeftOutResultsInMemory, StoredResult
 from contextfold.fold.messages import CallOutcome, LeftOutResult
+from contextfold.fold.ports.left_out_results import (
+    ConversationRecord,
+    LeftOutResults,
+    LeftOutResultsInMemory,
+    StoredResult,
+)
 from contextfold.fold.service.stored_results import LeftOutResultsInStore
 from contextfold.serve.proxy.conversations import conversation_of
 from contextfold.stores.memory import MemoryStore

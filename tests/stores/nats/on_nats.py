@@ -18,12 +18,12 @@ from contextfold.fold.events import (
     SessionStarted,
     members,
 )
-from contextfold.fold.store import Commit, SessionKey
-from contextfold.stores.nats.connection import NatsOptions
-from contextfold.stores.nats.jetstream import JetStream, StoredMessage
-from contextfold.stores.nats.names import SubjectNames
-from contextfold.stores.nats.stream_reader import StreamQuery, read_to
-from contextfold.stores.nats.streams import prepare
+from contextfold.fold.ports.store import Commit, SessionKey
+from contextfold.stores.nats.wire.connection import NatsOptions
+from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
+from contextfold.stores.nats.wire.names import SubjectNames
+from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
+from contextfold.stores.nats.wire.streams import prepare
 from tests.contract.sessions import NOON, key_of, summary_of
 from tests.support.nats_servers import NatsServer, drop, random_prefix
 

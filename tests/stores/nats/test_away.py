@@ -11,9 +11,10 @@ import pytest
 
 from contextfold.errors import StoreUnavailable
 from contextfold.serve.mcp.fold_tools import META_OPERATION
-from contextfold.stores.nats import connection, log
-from contextfold.stores.nats.connection import NatsOptions
+from contextfold.stores.nats import log
 from contextfold.stores.nats.store import NatsStore
+from contextfold.stores.nats.wire import connection
+from contextfold.stores.nats.wire.connection import NatsOptions
 from tests.contract.sessions import commit_of, key_of
 from tests.serve.reporting import HookedAgent
 from tests.stores.nats.history import Account, Try, effect_of, excerpt, violations

@@ -7,8 +7,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.fold.store import SessionKey
-from contextfold.stores.nats.names import SubjectNames, escaped, unescaped
+from contextfold.fold.ports.store import SessionKey
+from contextfold.stores.nats.wire.names import SubjectNames, escaped, unescaped
 
 NAMES = SubjectNames("contextfold")
 texts = st.text(st.characters())  # half of a surrogate pair, too: paths may have them

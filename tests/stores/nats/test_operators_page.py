@@ -19,7 +19,7 @@ import pytest
 from nats.aio.client import Client
 
 from contextfold.cli.parse import parse
-from contextfold.stores.nats.names import SubjectNames
+from contextfold.stores.nats.wire.names import SubjectNames
 from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent, Refused
 from tests.support.left_out import NATS_SERVER

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from contextfold.fold.project import project_at
-from contextfold.stores.nats.connection import NatsOptions
 from contextfold.stores.nats.store import NatsStore
+from contextfold.stores.nats.wire.connection import NatsOptions
 from tests.contract.sessions import branch_commit, commit_of, key_of
 from tests.stores.nats.subjects import subjects_of
 from tests.support.clauses import covers

@@ -10,8 +10,8 @@ import nats
 import pytest
 from nats.aio.msg import Msg
 
-from contextfold.stores.nats.connection import NatsOptions
 from contextfold.stores.nats.store import NatsStore
+from contextfold.stores.nats.wire.connection import NatsOptions
 from tests.stores.nats.on_nats import KEY, branching
 from tests.support.nats_servers import NatsServer
 from tests.support.waiting import PATIENCE_S

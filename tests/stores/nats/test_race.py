@@ -14,10 +14,10 @@ from pathlib import Path
 
 from contextfold.error_codes import JSON_RPC_CODES
 from contextfold.fold.events import OperationCompleted
-from contextfold.fold.store import StaleRevision
+from contextfold.fold.ports.store import StaleRevision
 from contextfold.serve.mcp.fold_tools import META_OPERATION
-from contextfold.stores.nats.connection import NatsOptions
 from contextfold.stores.nats.store import NatsStore
+from contextfold.stores.nats.wire.connection import NatsOptions
 from tests.contract.sessions import NOON, branch_commit, commit_of, key_of
 from tests.stores.nats.agents import Book, Session, random_call
 from tests.stores.nats.history import Account, Outcome, Try, excerpt, violations

@@ -18,13 +18,13 @@ from contextfold.fold.events import (
     SessionExpired,
     SessionStarted,
 )
-from contextfold.fold.store import Commit, Operation, StaleRevision
+from contextfold.fold.ports.store import Commit, Operation, StaleRevision
 from contextfold.stores.nats import log as nats_log
-from contextfold.stores.nats.connection import NatsConnection, NatsOptions, OutcomeUnknown, check_server
-from contextfold.stores.nats.jetstream import JetStream, SequenceConflict, StoredMessage
-from contextfold.stores.nats.names import SubjectNames
-from contextfold.stores.nats.records import CommitRecord
 from contextfold.stores.nats.store import NatsStore
+from contextfold.stores.nats.wire.connection import NatsConnection, NatsOptions, OutcomeUnknown, check_server
+from contextfold.stores.nats.wire.jetstream import JetStream, SequenceConflict, StoredMessage
+from contextfold.stores.nats.wire.names import SubjectNames
+from contextfold.stores.nats.wire.records import CommitRecord
 from tests.contract.sessions import NOON, commit_of, key_of, take, watching
 from tests.stores.nats.on_nats import KEY, OnNats, branching, check_published, everything, on_nats
 from tests.support.clauses import covers

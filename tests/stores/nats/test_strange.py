@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from contextfold.errors import StoreInvalid
-from contextfold.fold.store import StaleRevision
-from contextfold.stores.nats.connection import NatsOptions
+from contextfold.fold.ports.store import StaleRevision
 from contextfold.stores.nats.store import NatsStore
+from contextfold.stores.nats.wire.connection import NatsOptions
 from tests.contract.sessions import NOON, begin, commit_of, key_of, numbers, summary_of, take, watching
 from tests.support.nats_servers import NatsServer, connected, drop, random_prefix
 

@@ -10,13 +10,13 @@ import pytest
 
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.store import StaleRevision
-from contextfold.stores.nats.connection import NatsOptions
-from contextfold.stores.nats.jetstream import JetStream, StoredMessage
-from contextfold.stores.nats.names import SubjectNames
+from contextfold.fold.ports.store import StaleRevision
 from contextfold.stores.nats.store import NatsStore
-from contextfold.stores.nats.stream_reader import StreamQuery, read_to
-from contextfold.stores.nats.streams import prepare
+from contextfold.stores.nats.wire.connection import NatsOptions
+from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
+from contextfold.stores.nats.wire.names import SubjectNames
+from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
+from contextfold.stores.nats.wire.streams import prepare
 from tests.contract.sessions import NOON, commit_of, key_of, summary_of
 from tests.stores.nats.on_nats import KEY, OnNats, branching, check_published, everything, on_nats, told
 from tests.support.machine import times

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.fold.store import ArchivedResult, LeftOutDecision
+from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision
 from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import NOON, begin, commit_of, key_of

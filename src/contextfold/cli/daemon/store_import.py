@@ -13,7 +13,7 @@ from contextfold.cli.daemon.store_export import report_counts, summary_of
 from contextfold.cli.fold.session_access import Values
 from contextfold.cli.output import ProgressLine
 from contextfold.error_codes import EXIT_OK
-from contextfold.fold.store_export import ExportRecord, kind_of
+from contextfold.fold.ports.store_export import ExportRecord, kind_of
 from contextfold.settings import FoldSettings, fold_settings_from
 from contextfold.stores.export_file import read_records, verify
 

@@ -10,7 +10,7 @@ from contextfold.cli.fold.session_access import Values, open_store, owner_of, pr
 from contextfold.cli.output import print_note
 from contextfold.cli.terminal import Line, Part, Screen, screen, text_lines
 from contextfold.error_codes import EXIT_OK
-from contextfold.fold.store import SEARCH_MOST, Summary
+from contextfold.fold.ports.store import SEARCH_MOST, Summary
 from contextfold.settings import between
 
 LIMIT = "20"

@@ -14,11 +14,11 @@ from contextfold.cli.output import TURNING, print_answer, print_error
 from contextfold.common.canonical import Encodable, encode
 from contextfold.error_codes import EXIT_CODES
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
+from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.project import Project, project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.overview import Overview
 from contextfold.fold.session import State
-from contextfold.fold.store import SessionKey
 from contextfold.serve.http.bearer_tokens import LOCAL_OWNER
 from contextfold.serve.serial_fold import SerialFold
 from contextfold.settings import fold_settings_from

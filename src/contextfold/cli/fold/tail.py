@@ -36,7 +36,7 @@ from contextfold.fold.events import (
     WorkFolded,
     members,
 )
-from contextfold.fold.store import WatchedEvent
+from contextfold.fold.ports.store import WatchedEvent
 
 START = "0"  # the cursor before every event
 ID_SHOWN = len("br_") + 4

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from contextfold.fold.call_outcomes import merged_by_call
 from contextfold.fold.messages.own_tools import CallOutcome
+from contextfold.fold.ports.call_outcomes import merged_by_call
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from contextfold.fold.archive import ArchiveEntry, moved_work, readable
-from contextfold.fold.store import Store, Trajectory
+from contextfold.fold.ports.store import Store, Trajectory
 
 PAGE_ENTRIES = 64
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.project import Project, check_session_name, hashed
-from contextfold.fold.store import SessionKey
 
 
 @dataclass(frozen=True, slots=True)

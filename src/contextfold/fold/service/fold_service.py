@@ -32,6 +32,7 @@ from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
 from contextfold.fold.ledger.sent_request import Sent
 from contextfold.fold.paging import TrajectoryPage
+from contextfold.fold.ports.store import Operation, SessionKey, Store, Summary
 from contextfold.fold.project import Project, displayed, hashed
 from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.archive_reader import ArchivedThread, is_archived, thread_entries
@@ -40,7 +41,6 @@ from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.service.reports import Reports, ScrubbedText
 from contextfold.fold.service.sessions import SessionChange, Sessions, VerbOutcome, timestamp
 from contextfold.fold.session import EMPTY, State
-from contextfold.fold.store import Operation, SessionKey, Store, Summary
 from contextfold.fold.tool_arguments import (
     RESULT_PREFIX,
     RESULT_UNKNOWN,

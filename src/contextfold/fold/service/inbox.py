@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from contextfold.errors import StoreUnavailable
-from contextfold.fold.store import SessionKey
+from contextfold.fold.ports.store import SessionKey
 
 # Items and bytes that may wait, of all owners together and of one owner, so that a flood leaves room for others.
 ITEMS_MAX = 40_000

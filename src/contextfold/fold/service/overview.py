@@ -22,6 +22,7 @@ from contextfold.fold.ledger.savings import (
     sums_result,
     verdict,
 )
+from contextfold.fold.ports.store import EndedSession, KnownRevision, ListedSession, SessionKey
 from contextfold.fold.service.callers import Target
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.session_views import (
@@ -39,7 +40,6 @@ from contextfold.fold.service.session_views import (
 )
 from contextfold.fold.service.sessions import REPLAY_STEP_EVENTS
 from contextfold.fold.session import EMPTY, State, replay, states
-from contextfold.fold.store import EndedSession, KnownRevision, ListedSession, SessionKey
 from contextfold.fold.verbs import RollBack
 
 # How savings can be grouped, and how many sessions are read at a time for that.

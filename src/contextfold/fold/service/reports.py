@@ -17,13 +17,13 @@ from contextfold.fold import session
 from contextfold.fold.events import Event
 from contextfold.fold.ledger.provider_counts import SOURCE, RecordedRequest, requested
 from contextfold.fold.ledger.sent_request import Sent, Share
+from contextfold.fold.ports.store import Operation, SessionKey
 from contextfold.fold.project import hashed
 from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Target
 from contextfold.fold.service.inbox import Batch, Inbox
 from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.fold.session import State
-from contextfold.fold.store import Operation, SessionKey
 from contextfold.fold.tool_results import Shape
 from contextfold.fold.verbs import RecordedOperation, RecordOperations
 

@@ -19,8 +19,7 @@ from contextfold.common.canonical import encode
 from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import entries_of
 from contextfold.fold.events import BranchFolded, Event, EventUnknown, SessionRolledBack, WorkFolded
-from contextfold.fold.session import EMPTY, LogBroken, State, apply, replay
-from contextfold.fold.store import (
+from contextfold.fold.ports.store import (
     Commit,
     CommitReceipt,
     KnownRevision,
@@ -30,6 +29,7 @@ from contextfold.fold.store import (
     Store,
     Summary,
 )
+from contextfold.fold.session import EMPTY, LogBroken, State, apply, replay
 from contextfold.fold.tool_results import Shape, state_summary
 from contextfold.fold.verbs import NewSession
 

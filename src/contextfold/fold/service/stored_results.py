@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 
 from contextfold.common.canonical import encode
 from contextfold.errors import ContextError
-from contextfold.fold.left_out_results import NEW_CONVERSATION, ConversationRecord, StoredResult
 from contextfold.fold.messages import CallOutcome, LeftOutResult, merged_outcomes
-from contextfold.fold.store import AMBIGUOUS_OUTCOME, ArchivedResult, LeftOutDecision, ProxiedConversation, Store
+from contextfold.fold.ports.left_out_results import NEW_CONVERSATION, ConversationRecord, StoredResult
+from contextfold.fold.ports.store import AMBIGUOUS_OUTCOME, ArchivedResult, LeftOutDecision, ProxiedConversation, Store
 
 FRESH_S = 30.0
 CACHED_MAX = 2_000

@@ -29,8 +29,8 @@ from contextfold.resolve.files import (
 )
 from contextfold.resolve.manifest import MANIFEST_FILE, Manifest, ManifestEntry, decode_manifest
 from contextfold.resolve.pack import DIGEST_BYTES, PACK_FOLDER, POSTINGS_FILE, SEGMENTATION, Pack
-from contextfold.resolve.relevance.index_file import RelevanceFiles
-from contextfold.resolve.relevance.index_format import IndexView
+from contextfold.resolve.relevance.index.index_file import RelevanceFiles
+from contextfold.resolve.relevance.index.index_format import IndexView
 
 # Of documents that differ from their files in more than the case of a path; with a checksum of the rest before it.
 SOURCES_FILE = "pack/sources"

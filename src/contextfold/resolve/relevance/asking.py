@@ -22,7 +22,7 @@ from contextfold.resolve.relevance.answer import (
     breadcrumb,
     left_out_line,
 )
-from contextfold.resolve.relevance.index_file import REBUILD, MappedIndex
+from contextfold.resolve.relevance.index.index_file import REBUILD, MappedIndex
 from contextfold.resolve.relevance.question import Question, checked_budget, read_question
 from contextfold.resolve.relevance.ranking import RankedDocument, RankedSection, Ranking, explain, rank
 from contextfold.resolve.relevance.term_keys import section_digest
@@ -32,7 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from contextfold.resolve.relevance.index_format import IndexView
+    from contextfold.resolve.relevance.index.index_format import IndexView
     from contextfold.resolve.relevance.token_estimate import CountTokens
 
 SECTION_UNIT, DOCUMENT_UNIT = "section", "document"

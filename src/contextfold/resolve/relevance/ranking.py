@@ -12,7 +12,7 @@ from itertools import chain
 from operator import itemgetter
 
 from contextfold.common.record import Record
-from contextfold.resolve.relevance.index_format import IndexView, Postings
+from contextfold.resolve.relevance.index.index_format import IndexView, Postings
 from contextfold.resolve.relevance.question import Question
 from contextfold.resolve.relevance.term_keys import pair_key
 from contextfold.resolve.relevance.term_scores import (

@@ -25,7 +25,7 @@ from typing import Self, cast
 
 from contextfold import __version__
 from contextfold.errors import InternalError
-from contextfold.fold.store import StaleRevision
+from contextfold.fold.ports.store import StaleRevision
 from contextfold.serve.ops.logs import log
 from contextfold.settings import SettingsError
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span as OtelSpan
     from opentelemetry.trace import SpanKind
 
-    from contextfold.fold.store import Commit, CommitReceipt, Store
+    from contextfold.fold.ports.store import Commit, CommitReceipt, Store
 
 TRACES_PATH = "/v1/traces"
 # Spans that wait to be exported. A further one takes the place of the oldest.

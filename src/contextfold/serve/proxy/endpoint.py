@@ -23,7 +23,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.routing import Route
 
 from contextfold.fold import messages
-from contextfold.fold.left_out_results import LeftOutResults, LeftOutResultsInMemory
+from contextfold.fold.ports.left_out_results import LeftOutResults, LeftOutResultsInMemory
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.serve.http.exchange import AS_IT_CAME, ClientGone, Headers, Receive, Scope, Send
 from contextfold.serve.ops.logs import log

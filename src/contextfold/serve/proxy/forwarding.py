@@ -19,7 +19,6 @@ import httpx2
 
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ContextError
-from contextfold.fold.left_out_results import NEW_CONVERSATION, ConversationRecord, LeftOutResults, StoredResult
 from contextfold.fold.messages import (
     OPEN_BRANCH,
     BodyProjection,
@@ -33,6 +32,7 @@ from contextfold.fold.messages import (
     project_body,
 )
 from contextfold.fold.messages.cold_results import stub_of
+from contextfold.fold.ports.left_out_results import NEW_CONVERSATION, ConversationRecord, LeftOutResults, StoredResult
 from contextfold.fold.service.reports import ScrubbedText
 from contextfold.serve.http.exchange import OWNER, ClientGone, Headers, Receive, Scope
 from contextfold.serve.ops.logs import log

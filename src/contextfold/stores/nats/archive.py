@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from contextfold.fold.archive import ArchiveEntry, up_to
-from contextfold.fold.store import SEARCH_MOST, Summary, Trajectory
-from contextfold.stores.nats import records
-from contextfold.stores.nats.chunks import read_chunks
-from contextfold.stores.nats.jetstream import JetStream, StoredMessage
-from contextfold.stores.nats.names import NOTHING, SubjectNames, escaped
-from contextfold.stores.nats.stream_reader import StreamQuery, read_to
+from contextfold.fold.ports.store import SEARCH_MOST, Summary, Trajectory
+from contextfold.stores.nats.wire import records
+from contextfold.stores.nats.wire.chunks import read_chunks
+from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
+from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped
+from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
 from contextfold.stores.sqlite.statements import TrajectoryQuery, phrases
 
 # Messages that are read at once.

@@ -15,14 +15,14 @@ from hashlib import sha256
 from typing import Final
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.fold.store import ArchivedResult, LeftOutDecision, ProxiedConversation
-from contextfold.fold.store_export import ExportedConversation, ExportedLeftOut
-from contextfold.stores.nats import records
-from contextfold.stores.nats.chunks import most_in_one, read_chunks, write_chunks
-from contextfold.stores.nats.connection import OutcomeUnknown
-from contextfold.stores.nats.jetstream import JetStream, SequenceConflict, StoredMessage
-from contextfold.stores.nats.names import NOTHING, SubjectNames, escaped, unescaped
-from contextfold.stores.nats.stream_reader import StreamQuery, read_to
+from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, ProxiedConversation
+from contextfold.fold.ports.store_export import ExportedConversation, ExportedLeftOut
+from contextfold.stores.nats.wire import records
+from contextfold.stores.nats.wire.chunks import most_in_one, read_chunks, write_chunks
+from contextfold.stores.nats.wire.connection import OutcomeUnknown
+from contextfold.stores.nats.wire.jetstream import JetStream, SequenceConflict, StoredMessage
+from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, unescaped
+from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
 
 AT_ONCE: Final = 16
 TRIES: Final = 3

@@ -16,14 +16,14 @@ from typing import Final
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchCreated, BranchFolded, Event, SessionExpired, WorkFolded
+from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.session import EMPTY, State, replay
-from contextfold.fold.store import SessionKey
-from contextfold.stores.nats import records
-from contextfold.stores.nats.chunks import most_in_one, read_chunks, write_chunks
-from contextfold.stores.nats.connection import OutcomeUnknown
-from contextfold.stores.nats.jetstream import TTL, JetStream, SequenceConflict, StoredMessage
-from contextfold.stores.nats.names import NOTHING, SubjectNames, escaped, unescaped
-from contextfold.stores.nats.records import CommitRecord
+from contextfold.stores.nats.wire import records
+from contextfold.stores.nats.wire.chunks import most_in_one, read_chunks, write_chunks
+from contextfold.stores.nats.wire.connection import OutcomeUnknown
+from contextfold.stores.nats.wire.jetstream import TTL, JetStream, SequenceConflict, StoredMessage
+from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, unescaped
+from contextfold.stores.nats.wire.records import CommitRecord
 
 N: Final = "Cf-N"
 NO_STATE: Final = (0, -1)

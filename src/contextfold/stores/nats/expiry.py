@@ -19,17 +19,17 @@ from typing import Final, TypeVar
 
 from contextfold.errors import StoreInvalid
 from contextfold.fold.events import SessionExpired
-from contextfold.fold.store import SessionKey, StaleRevision
-from contextfold.fold.store_export import ExportedSession
-from contextfold.stores.nats import records
+from contextfold.fold.ports.store import SessionKey, StaleRevision
+from contextfold.fold.ports.store_export import ExportedSession
 from contextfold.stores.nats.derived_state import DerivedState, PublishedSession
-from contextfold.stores.nats.jetstream import TTL, JetStream, StoredMessage
 from contextfold.stores.nats.log import SessionLogs, session_of
-from contextfold.stores.nats.names import SubjectNames
 from contextfold.stores.nats.publisher import Publisher
-from contextfold.stores.nats.records import CommitRecord
 from contextfold.stores.nats.session_table import SessionRow, SessionTable
-from contextfold.stores.nats.stream_reader import StreamQuery, read_to
+from contextfold.stores.nats.wire import records
+from contextfold.stores.nats.wire.jetstream import TTL, JetStream, StoredMessage
+from contextfold.stores.nats.wire.names import SubjectNames
+from contextfold.stores.nats.wire.records import CommitRecord
+from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
 from contextfold.stores.session_document import figures_of
 
 # Sessions that are worked on at once.

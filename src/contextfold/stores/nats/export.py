@@ -17,8 +17,8 @@ from typing import Final
 from contextfold.errors import ImportDiffers, StoreUnavailable, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
-from contextfold.fold.store import CommitReceipt, SessionKey, Summary
-from contextfold.fold.store_export import (
+from contextfold.fold.ports.store import CommitReceipt, SessionKey, Summary
+from contextfold.fold.ports.store_export import (
     ExportDigest,
     ExportedConversation,
     ExportedLeftOut,
@@ -27,18 +27,18 @@ from contextfold.fold.store_export import (
     ExportRecord,
     entry_order,
 )
-from contextfold.stores.nats import records
 from contextfold.stores.nats.archive import ArchiveReader
-from contextfold.stores.nats.chunks import read_chunks
 from contextfold.stores.nats.conversations import NatsConversations
 from contextfold.stores.nats.derived_state import DerivedState
 from contextfold.stores.nats.expiry import SessionExpiry
-from contextfold.stores.nats.jetstream import JetStream
 from contextfold.stores.nats.log import SessionLogs, session_of
-from contextfold.stores.nats.names import SubjectNames
 from contextfold.stores.nats.publisher import Publisher
-from contextfold.stores.nats.records import CommitRecord
-from contextfold.stores.nats.stream_reader import StreamQuery, read_to
+from contextfold.stores.nats.wire import records
+from contextfold.stores.nats.wire.chunks import read_chunks
+from contextfold.stores.nats.wire.jetstream import JetStream
+from contextfold.stores.nats.wire.names import SubjectNames
+from contextfold.stores.nats.wire.records import CommitRecord
+from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
 
 AT_ONCE: Final = 16
 # How often a session is read again that ends while it is read.

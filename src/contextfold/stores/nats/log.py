@@ -16,14 +16,14 @@ from typing import Final
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
-from contextfold.fold.store import Commit, CommitReceipt, KnownRevision, SessionKey, SessionLog, StaleRevision
-from contextfold.stores.nats import records
-from contextfold.stores.nats.chunks import most_in_one, read_chunks, write_chunks
-from contextfold.stores.nats.connection import OutcomeUnknown
-from contextfold.stores.nats.jetstream import JetStream, JetStreamError, SequenceConflict, StoredMessage, new_mark
-from contextfold.stores.nats.names import SubjectNames, escaped
-from contextfold.stores.nats.records import CommitRecord
-from contextfold.stores.nats.stream_reader import StreamQuery, read_to
+from contextfold.fold.ports.store import Commit, CommitReceipt, KnownRevision, SessionKey, SessionLog, StaleRevision
+from contextfold.stores.nats.wire import records
+from contextfold.stores.nats.wire.chunks import most_in_one, read_chunks, write_chunks
+from contextfold.stores.nats.wire.connection import OutcomeUnknown
+from contextfold.stores.nats.wire.jetstream import JetStream, JetStreamError, SequenceConflict, StoredMessage, new_mark
+from contextfold.stores.nats.wire.names import SubjectNames, escaped
+from contextfold.stores.nats.wire.records import CommitRecord
+from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
 
 # The most bytes of a commit's texts in its message. Longer ones are stored as chunks, which loading a session skips.
 TEXTS_INLINE_BYTES: Final = 8 << 10

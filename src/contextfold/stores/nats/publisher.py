@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
+from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.session import LogBroken
-from contextfold.fold.store import SessionKey
-from contextfold.stores.nats import records
-from contextfold.stores.nats.connection import end_tasks
 from contextfold.stores.nats.derived_state import Committed, DerivedState, PublishedSession
-from contextfold.stores.nats.jetstream import SequenceConflict
 from contextfold.stores.nats.log import SessionLogs, is_end, session_of
-from contextfold.stores.nats.records import CommitRecord
+from contextfold.stores.nats.wire import records
+from contextfold.stores.nats.wire.connection import end_tasks
+from contextfold.stores.nats.wire.jetstream import SequenceConflict
+from contextfold.stores.nats.wire.records import CommitRecord
 
 # Attempts of one publication that conflicts with those of other daemons.
 TRIES: Final = 8

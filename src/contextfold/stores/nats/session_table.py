@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.fold.store import SessionKey
-from contextfold.stores.nats import records
-from contextfold.stores.nats.connection import end_tasks
-from contextfold.stores.nats.jetstream import JetStream, StoredMessage
-from contextfold.stores.nats.names import SubjectNames
-from contextfold.stores.nats.stream_reader import StreamQuery, follow
+from contextfold.fold.ports.store import SessionKey
+from contextfold.stores.nats.wire import records
+from contextfold.stores.nats.wire.connection import end_tasks
+from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
+from contextfold.stores.nats.wire.names import SubjectNames
+from contextfold.stores.nats.wire.stream_reader import StreamQuery, follow
 
 REACH_TIMEOUT_S: Final = 5.0
 # The last message may have been deleted before it was seen.

@@ -17,7 +17,7 @@ from typing import Final
 
 from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
-from contextfold.fold.store import (
+from contextfold.fold.ports.store import (
     ArchivedResult,
     Commit,
     CommitReceipt,
@@ -32,22 +32,22 @@ from contextfold.fold.store import (
     Trajectory,
     WatchedEvent,
 )
-from contextfold.fold.store_export import ExportRecord
-from contextfold.stores.nats import records
+from contextfold.fold.ports.store_export import ExportRecord
 from contextfold.stores.nats.archive import ArchiveReader
-from contextfold.stores.nats.chunks import most_in_one
-from contextfold.stores.nats.connection import NatsOptions, OnConnectionChange, end_tasks
 from contextfold.stores.nats.conversations import NatsConversations
 from contextfold.stores.nats.derived_state import DerivedState
 from contextfold.stores.nats.expiry import SessionExpiry
 from contextfold.stores.nats.export import NatsExport
-from contextfold.stores.nats.jetstream import TTL, JetStream, StoredMessage, new_mark
 from contextfold.stores.nats.log import SessionLogs
-from contextfold.stores.nats.names import SubjectNames
 from contextfold.stores.nats.publisher import Publisher
 from contextfold.stores.nats.session_table import SessionTable, settled
-from contextfold.stores.nats.stream_reader import StreamQuery, follow
-from contextfold.stores.nats.streams import expect, prepare
+from contextfold.stores.nats.wire import records
+from contextfold.stores.nats.wire.chunks import most_in_one
+from contextfold.stores.nats.wire.connection import NatsOptions, OnConnectionChange, end_tasks
+from contextfold.stores.nats.wire.jetstream import TTL, JetStream, StoredMessage, new_mark
+from contextfold.stores.nats.wire.names import SubjectNames
+from contextfold.stores.nats.wire.stream_reader import StreamQuery, follow
+from contextfold.stores.nats.wire.streams import expect, prepare
 from contextfold.stores.sqlite.statements import TrajectoryQuery
 
 CLOSE_TIMEOUT_S: Final = 4.0

@@ -17,7 +17,7 @@ from contextfold.common.canonical import Malformed, encode
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_json, to_json
-from contextfold.fold.store import (
+from contextfold.fold.ports.store import (
     SEARCH_MOST,
     ArchivedResult,
     Commit,

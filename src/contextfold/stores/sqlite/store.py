@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
-from contextfold.fold.store import (
+from contextfold.fold.ports.store import (
     ArchivedResult,
     Commit,
     CommitReceipt,
@@ -33,7 +33,7 @@ from contextfold.fold.store import (
     Trajectory,
     WatchedEvent,
 )
-from contextfold.fold.store_export import ExportRecord
+from contextfold.fold.ports.store_export import ExportRecord
 from contextfold.stores.sqlite import export as sqlite_export
 from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite import statements as sqlite_rows

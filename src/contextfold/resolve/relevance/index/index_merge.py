@@ -13,7 +13,7 @@ from collections import Counter
 from itertools import accumulate, groupby
 from operator import itemgetter, sub
 
-from contextfold.resolve.relevance.index_format import IndexView, Postings
+from contextfold.resolve.relevance.index.index_format import IndexView, Postings
 from contextfold.resolve.relevance.term_keys import (
     COUNTS_MASK,
     DOCUMENT_SHIFT,

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from contextfold.fold.store import SessionKey
+from contextfold.fold.ports.store import SessionKey
 
 # An empty part; the main thread, where a branch could be named; the project of what belongs to no project.
 NOTHING: Final = "="

@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from contextfold.errors import StoreUnavailable
-from contextfold.stores.nats.connection import (
+from contextfold.stores.nats.wire.connection import (
     NatsConnection,
     NatsOptions,
     OnConnectionChange,

@@ -15,10 +15,17 @@ from contextfold.common.canonical import Encodable, Malformed, decode, encode
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_members, members
+from contextfold.fold.ports.store import (
+    Commit,
+    CommitReceipt,
+    LeftOutDecision,
+    ProxiedConversation,
+    SessionKey,
+    Summary,
+)
+from contextfold.fold.ports.store_export import ExportedSession
 from contextfold.fold.session import Branch, State
-from contextfold.fold.store import Commit, CommitReceipt, LeftOutDecision, ProxiedConversation, SessionKey, Summary
-from contextfold.fold.store_export import ExportedSession
-from contextfold.stores.nats.names import NOTHING, unescaped
+from contextfold.stores.nats.wire.names import NOTHING, unescaped
 from contextfold.stores.session_document import session_document
 
 FORMAT: Final = 1

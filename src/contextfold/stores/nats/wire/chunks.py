@@ -10,10 +10,10 @@ import asyncio
 from typing import Final
 
 from contextfold.errors import StoreInvalid
-from contextfold.stores.nats.connection import OutcomeUnknown
-from contextfold.stores.nats.jetstream import JetStream, new_mark
-from contextfold.stores.nats.records import ChunkReference, cut
-from contextfold.stores.nats.stream_reader import StreamQuery, read_to
+from contextfold.stores.nats.wire.connection import OutcomeUnknown
+from contextfold.stores.nats.wire.jetstream import JetStream, new_mark
+from contextfold.stores.nats.wire.records import ChunkReference, cut
+from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
 
 CHUNK_BYTES: Final = 512 << 10
 # Chunks that are written at once.

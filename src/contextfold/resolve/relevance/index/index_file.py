@@ -27,8 +27,8 @@ from contextfold.resolve.files import (
 )
 from contextfold.resolve.manifest import MANIFEST_FILE
 from contextfold.resolve.pack import FINGERPRINT_FIELDS, FRAME, PACK_FOLDER
-from contextfold.resolve.relevance.index_format import IndexView
-from contextfold.resolve.relevance.index_head import (
+from contextfold.resolve.relevance.index.index_format import IndexView
+from contextfold.resolve.relevance.index.index_head import (
     CONTENTS_FILE,
     HEAD_FILE,
     HEAD_MAX_BYTES,

@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.stores.nats.client import NatsClient
+from contextfold.stores.nats.wire.client import NatsClient
 
 # Older servers ignore features that the store relies on, without an error.
 SERVER_LEAST: Final = (2, 12)

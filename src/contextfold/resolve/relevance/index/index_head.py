@@ -11,7 +11,7 @@ from array import array
 from contextfold.common.canonical import Malformed, decode, encode, fields
 from contextfold.common.record import Record
 from contextfold.resolve.pack import FINGERPRINT_FIELDS, FRAME
-from contextfold.resolve.relevance.index_format import COLUMNS, FORMAT, IndexHead
+from contextfold.resolve.relevance.index.index_format import COLUMNS, FORMAT, IndexHead
 
 HEAD_FILE = "pack/relevance-head"
 RELEVANCE_INDEX_FILE = "pack/relevance-index"

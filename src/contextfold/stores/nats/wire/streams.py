@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.stores.nats.jetstream import NO_STREAM, STREAM_THERE, JetStream, JetStreamError
-from contextfold.stores.nats.names import SubjectNames
+from contextfold.stores.nats.wire.jetstream import NO_STREAM, STREAM_THERE, JetStream, JetStreamError
+from contextfold.stores.nats.wire.names import SubjectNames
 
 FORMAT: Final = "1"
 # The key in a stream's metadata.

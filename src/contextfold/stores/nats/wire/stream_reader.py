@@ -19,7 +19,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.stores.nats.jetstream import JetStream, JetStreamError, StoredMessage
+from contextfold.stores.nats.wire.jetstream import JetStream, JetStreamError, StoredMessage
 
 BATCH: Final = 256
 BATCH_BYTES: Final = 4 << 20

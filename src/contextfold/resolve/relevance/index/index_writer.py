@@ -15,14 +15,14 @@ from contextfold.common.canonical import HASH_PREFIX
 from contextfold.resolve.files import fingerprints, storage_failed, write_new
 from contextfold.resolve.pack import FRAME, older_than
 from contextfold.resolve.relevance.document_terms import TermCollector
-from contextfold.resolve.relevance.index_format import (
+from contextfold.resolve.relevance.index.index_format import (
     COLUMNS,
     POSTINGS_UNIT,
     IndexHead,
     RowColumns,
     encode_postings,
 )
-from contextfold.resolve.relevance.index_head import (
+from contextfold.resolve.relevance.index.index_head import (
     CONTENTS_FILE,
     HEAD_FILE,
     RELEVANCE_FILES,
@@ -30,7 +30,7 @@ from contextfold.resolve.relevance.index_head import (
     FileRecord,
     RelevanceHead,
 )
-from contextfold.resolve.relevance.index_merge import GONE, merge, taken_over
+from contextfold.resolve.relevance.index.index_merge import GONE, merge, taken_over
 from contextfold.resolve.relevance.term_scores import length_class
 
 TYPE_CHECKING = False
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from contextfold.resolve.document import Document
-    from contextfold.resolve.relevance.index_format import IndexView
-    from contextfold.resolve.relevance.index_merge import Term
+    from contextfold.resolve.relevance.index.index_format import IndexView
+    from contextfold.resolve.relevance.index.index_merge import Term
 
 RUN_MAX_ENTRIES = 3_000_000  # bounds the memory of a build
 RUN_FILE = "pack/relevance-run-%d"  # only while a build runs

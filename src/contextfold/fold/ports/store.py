@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.call_outcomes import merged_by_call
 from contextfold.fold.events import Event
+from contextfold.fold.ports.call_outcomes import merged_by_call
 
 # The most summaries that one search returns.
 SEARCH_MOST = 1_000

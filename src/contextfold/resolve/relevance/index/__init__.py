@@ -1,0 +1,1 @@
+"""The relevance index: its bytes, its files, and how it is written."""

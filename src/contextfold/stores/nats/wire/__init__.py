@@ -1,0 +1,1 @@
+"""The connection to NATS: streams, subjects, records and chunks on the wire."""
