@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from contextfold.common.token_counter import tokens_of
+from contextfold.fold.messages.apis.facts import Members, block_members, items_of
 from contextfold.fold.messages.cold_results import results_reader
-from contextfold.fold.messages.facts import Members, block_members, items_of
 from contextfold.fold.messages.own_tools import is_tool_of_ours, names_in
 
 # The bytes around the arguments of a call and around a result: type, id and name, without those themselves.

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from contextfold.fold.messages.apis.facts import UNKNOWN, members_of
 from contextfold.fold.messages.body import BODY_REASONS, NO_MESSAGES, BodyProjection, project_body
 from contextfold.fold.messages.cold_results import ColdResult, ColdSettings, cache_life_s, remembered_stubs
-from contextfold.fold.messages.facts import UNKNOWN, members_of
 from contextfold.fold.messages.formats import FORMATS, Api, Format, api_of
 from contextfold.fold.messages.formats import binds_thinking as model_binds_thinking
 from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names, names_in

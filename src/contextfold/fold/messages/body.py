@@ -17,6 +17,7 @@ from typing import Any
 
 from contextfold.common.json_depth import DEPTH_MAX
 from contextfold.common.token_counter import tokens_of
+from contextfold.fold.messages.apis.facts import UNKNOWN, Result
 from contextfold.fold.messages.cold_results import (
     ColdResult,
     ColdSettings,
@@ -27,7 +28,6 @@ from contextfold.fold.messages.cold_results import (
     remembered_stubs,
     seen_results,
 )
-from contextfold.fold.messages.facts import UNKNOWN, Result
 from contextfold.fold.messages.formats import Format, api_of, binds_thinking
 from contextfold.fold.messages.own_tool_weights import OwnCallWeights, definitions_weight, our_tool_names
 from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names, names_in

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from contextfold.common.token_counter import tokens_of
-from contextfold.fold.messages.facts import Members, Result, block_members, items_of
+from contextfold.fold.messages.apis.facts import Members, Result, block_members, items_of
 from contextfold.fold.messages.own_tools import verb_of
 from contextfold.fold.messages.remembered import LeftOutResult, Remembered
 

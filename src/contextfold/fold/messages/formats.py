@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from contextfold.fold.messages import anthropic, gemini, openai_chat, openai_responses
-from contextfold.fold.messages.facts import Fact, Members
+from contextfold.fold.messages.apis import anthropic, gemini, openai_chat, openai_responses
+from contextfold.fold.messages.apis.facts import Fact, Members
 
 Format = Literal["anthropic", "openai-chat", "openai-responses", "gemini"]
 FORMATS: tuple[Format, ...] = ("anthropic", "openai-chat", "openai-responses", "gemini")

@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
-from contextfold.fold.messages.facts import BY_NAME, Fact, Members, block_members, items_of
+from contextfold.fold.messages.apis.facts import BY_NAME, Fact, Members, block_members, items_of
 from contextfold.fold.messages.own_tools import TOOLS_MAX, confirmed_names, names_in, verb_of
 
 # A message's parts, and where a part names its tool or the call that it answers.

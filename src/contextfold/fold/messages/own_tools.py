@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from contextfold.fold.messages.facts import Call, Result, block_members, items_of
+from contextfold.fold.messages.apis.facts import Call, Result, block_members, items_of
 
 # The time that the patterns take grows faster than the name.
 NAME_LENGTH_MAX = 256

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from contextfold.fold.messages.facts import Members, block_members, items_of
+from contextfold.fold.messages.apis.facts import Members, block_members, items_of
 from contextfold.fold.messages.formats import Api, MessageParts, ResultMembers
 from contextfold.fold.messages.weight import excess_in
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from contextfold.fold.messages.facts import BY_NAME, Call, Fact, Result
+from contextfold.fold.messages.apis.facts import BY_NAME, Call, Fact, Result
 from contextfold.fold.messages.own_tools import CallOutcome, read_result
 
 # Branches that are open at once; what is opened beyond that is not folded.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from contextfold.common.token_counter import BYTES_PER_TOKEN
-from contextfold.fold.messages.facts import Members, block_members, items_of
+from contextfold.fold.messages.apis.facts import Members, block_members, items_of
 
 # About what providers count for a picture of 1.2 megapixels.
 IMAGE_TOKENS = 1_600

@@ -18,7 +18,7 @@ from typing import Any
 from contextfold.common.canonical import Malformed, decode
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.ledger.sent_request import Usage
-from contextfold.fold.messages.facts import block_members, items_of
+from contextfold.fold.messages.apis.facts import block_members, items_of
 from contextfold.fold.messages.own_tool_weights import is_marked
 
 # Bytes that are stored of the beginning and of the end of a body or an event.

@@ -5,7 +5,7 @@ What the model gives in one turn is several items here: reasoning, messages and 
 
 from __future__ import annotations
 
-from contextfold.fold.messages.facts import (
+from contextfold.fold.messages.apis.facts import (
     HOSTED,
     PROMPT,
     SAID,

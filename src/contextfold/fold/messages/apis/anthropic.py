@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contextfold.fold.messages.facts import (
+from contextfold.fold.messages.apis.facts import (
     HOSTED,
     INSTRUCTION,
     PROMPT,

@@ -1,0 +1,1 @@
+"""What a message means for folding, in each API."""
