@@ -398,13 +398,14 @@ def test_a_question_gets_the_bytes_that_the_tool_gives(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path / "daemon", "--cache-root", str(root))
     http, agent = Http(daemon.port), HttpAgent(daemon.port)
     assert [cache["path"] for cache in http.ask("GET", "/v1/caches").json["caches"]] == ["docs"]
-    question = {"query": "roll back", "budget": 200}
+    question: dict[str, Any] = {"query": "roll back", "budget": 200}
     json_type = {"content-type": "application/json"}
     answer = http.ask("POST", "/v1/ask", json.dumps(question).encode(), json_type)
     agent.call("context.ask", **question)
     assert answer.body.decode() == agent.result["content"][0]["text"]
     assert answer.status == 200
-    for wrong in ({"query": "roll back", "cache": "none"}, {"query": "", "budget": -1}, {"budget": 5}, []):
+    wrong_ones: list[Any] = [{"query": "roll back", "cache": "none"}, {"query": "", "budget": -1}, {"budget": 5}, []]
+    for wrong in wrong_ones:
         assert http.ask("POST", "/v1/ask", json.dumps(wrong).encode(), json_type).status in (400, 422), wrong
     http.close()
     agent.close()
