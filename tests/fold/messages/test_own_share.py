@@ -7,7 +7,7 @@ import json
 import pytest
 
 from contextfold.common.token_counter import tokens_of
-from contextfold.fold.messages import FORMATS
+from contextfold.fold.messages import FORMATS, Format
 from contextfold.fold.messages.own_share import NO_OWN_OUTPUT, OwnShare, common_prefix, definitions_tokens, own_output
 from tests.fold.messages.projecting import answered, asked, back, branch, say, work
 
@@ -23,7 +23,7 @@ def share_of(format: str, messages: list[dict[str, object]]) -> OwnShare:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_our_calls_and_results_count_and_nothing_else_does(format: str) -> None:
+def test_our_calls_and_results_count_and_nothing_else_does(format: Format) -> None:
     others = [*say("go"), *work(format, "w")]
     assert share_of(format, others).tokens == 0
     ours = [*branch(format, "br_1"), *back(format, "br_1")]

@@ -16,9 +16,8 @@ HALF = len(ARGUMENTS) // 2
 
 
 def stream(*events: dict[str, Any]) -> bytes:
-    return (
-        b"".join(b"event: x\ndata: " + json.dumps(event).encode() + b"\n\n" for event in events) + b"data: [DONE]\n\n"
-    )
+    parts = [b"event: x\ndata: " + json.dumps(event).encode() + b"\n\n" for event in events]
+    return b"".join(parts) + b"data: [DONE]\n\n"
 
 
 def anthropic_block(index: int, start: dict[str, Any], *deltas: dict[str, Any]) -> list[dict[str, Any]]:
@@ -59,7 +58,8 @@ def read(api: str, body: bytes, content_type: str) -> tuple[int, bool]:
     for start in range(0, len(body), 50):
         reader.feed(body[start : start + 50])
     reader.usage()
-    return tuple(reader.own_output())
+    own = reader.own_output()
+    return own.tokens, own.is_all
 
 
 @pytest.mark.parametrize("api", STREAMED)
