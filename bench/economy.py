@@ -54,8 +54,6 @@ CALL_TOKENS = 20
 SUMMARY_BYTES = 4 * 250
 LONG_TOKENS, SHORT_TOKENS = 100_000, 20_000
 COLD_MAX, BOTH_MAX, WORST_MAX, LEDGER_OFF_MAX = 0.78, 0.66, 1.05, 0.03
-# In a short conversation the definitions of our tools are much of the cost, where the host loads them at once.
-SHORT_WORST_MAX = 1.20
 # A difference of less than this part of the cost has no sign worth speaking of.
 SIGN_FROM = 0.0005
 WORDS = ("session", "branch", "token", "request", "reader", "cache", "limit", "writer", "ledger", "store", "cursor")
@@ -419,12 +417,12 @@ def figures_of(rows: Sequence[Comparison], *, is_1h: bool) -> list[Figure]:
     figures = []
     dearer = sum(row.cost > row.without for row in cold)
     figures.append(Figure(f"cold results, {life}: dearer conversations", f"{dearer} of {len(cold)}", "0", dearer, 0))
-    for name, is_short, most in (("20k tokens and more", False, WORST_MAX), ("fewer tokens", True, SHORT_WORST_MAX)):
+    for name, is_short, most in (("20k tokens and more", False, WORST_MAX), ("fewer tokens", True, WORST_MAX)):
         some = [row for row in both if (row.shape.tokens < SHORT_TOKENS) == is_short]
         worst = max(some, key=lambda row: row.ratio)
         where = f"{worst.ratio:.3f} ({worst.shape.id})"
-        row_name = f"with context_fold, {life}: dearest of {name}"
-        figures.append(Figure(row_name, where, "without us", worst.ratio, most))
+        title = f"with context_fold, {life}: dearest of {name}"
+        figures.append(Figure(title, where, "without us", worst.ratio, most))
     if not is_1h:
         for name, some, most in ((COLD.name, cold, COLD_MAX), (BOTH.name, both, BOTH_MAX)):
             ratio = total_ratio([row for row in some if is_long_session(row)])

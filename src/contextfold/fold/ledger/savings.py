@@ -179,6 +179,8 @@ class _Chain:
 
     last_sent: int = 0
     last_without: int = 0
+    # The estimate that `last_without` was made from.
+    last_estimate: int = 0
     last_s: int | None = None
     has_cache: bool = False
     # The least that was ever read: what does not depend on the last prompt, such as the system prompt.
@@ -253,6 +255,7 @@ class LedgerBook:
             chain.skipped_read = None
             chain.new_blocks = 0
             chain.last_without = without.tokens
+            chain.last_estimate = max(0, event.tokens_before - event.our_tokens)
         cost_sent = prompt.cost(prices) + output * prices.output
         cost_without = counterfactual.cost(prices) + output_without * prices.output
         self._put_down(chain, new, event, WORTH * (cost_without - cost_sent) // prices.input)
@@ -353,6 +356,9 @@ def _without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_warm: boo
         tokens = max(0, prompt.tokens + estimate - event.tokens_after)
     else:
         tokens = estimate * prompt.tokens // event.tokens_after
+        # What was folded may have another density than what is sent, so only the growth is scaled by the latter.
+        if chain.last_without and event.tokens_after < event.tokens_before and estimate >= chain.last_estimate:
+            tokens = chain.last_without + (estimate - chain.last_estimate) * prompt.tokens // event.tokens_after
     is_rewritten = 100 * tokens < REWRITTEN_PERCENT * chain.last_without
     if chain.skipped_read is not None:
         read = chain.skipped_read
