@@ -259,6 +259,8 @@ def commands(documents: Sequence[tuple[str, str]], question: str) -> list[Figure
     again = processor_time(build)
     peak = peak_mb([context[0], *build[3:]])
     ask = [*context, "ask", question, "--cache", str(cache), "--json"]
+    # The first question compiles what it imports.
+    processor_time(ask)
     shots = [processor_time(ask) - processor_time([sys.executable, "-c", "pass"]) for _ in range(ONE_SHOT_TIMES)]
     shot = statistics.median(shots)
     return [
@@ -269,7 +271,10 @@ def commands(documents: Sequence[tuple[str, str]], question: str) -> list[Figure
 
 
 def processor_time(command: Sequence[str]) -> float:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """The processor time of a command that finds its modules compiled, as an installed program does."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    env["PYTHONPYCACHEPREFIX"] = str(HERE / "compiled")
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:

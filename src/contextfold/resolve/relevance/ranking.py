@@ -168,13 +168,11 @@ def _add_term(saturations: Mapping[int, int], term: TermPostings, words: list[Po
         if weight := _word_weight(term, postings):
             _add_impacts(saturations, weight, postings, scores)
     together: dict[int, int] = {}
-    for postings in sorted(words, key=lambda postings: -len(postings.documents)):
-        if not together:
-            together = dict(zip(postings.documents, postings.impacts, strict=True))
-            continue
-        for document, impact in zip(postings.documents, postings.impacts, strict=True):
-            known = together.get(document)
-            together[document] = impact if known is None else known + (impact & ~CLASS_MASK)
+    for postings in words:
+        impacts = dict(zip(postings.documents, postings.impacts, strict=True))
+        for document in together.keys() & impacts.keys():
+            impacts[document] = together[document] + (impacts[document] & ~CLASS_MASK)
+        together.update(impacts)
     for document, saturated in zip(together, map(saturations.__getitem__, together.values()), strict=True):
         scores[document] += stem_weight * saturated
 

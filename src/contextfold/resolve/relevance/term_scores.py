@@ -50,10 +50,14 @@ def unpack_counts(packed: int) -> tuple[int, int, int]:
 
 
 def _weighted(count_weight: int, marked_weight: int, parts_weight: int) -> tuple[int, ...]:
-    weights = (count_weight, marked_weight, parts_weight)
+    # Written out, because every question that is asked by a command computes these tables.
     return tuple(
-        sum(weight * count for weight, count in zip(weights, unpack_counts(packed), strict=True))
-        for packed in range(256)
+        [
+            count_weight * (packed & COUNT_MAX)
+            + marked_weight * (packed >> MARKED_SHIFT & MARKED_MAX)
+            + parts_weight * (packed >> PARTS_SHIFT)
+            for packed in range(256)
+        ]
     )
 
 

@@ -23,18 +23,17 @@ COUNTERS = (ESTIMATE, EXACT)
 UNIT = 256
 
 WORD = 241
-# Names of products, mostly, which are rarely one token.
-WORD_AMONG_CJK = 300
 LETTER_BEYOND_6 = 30
 LETTER_BEYOND_12 = 48
 DIGIT_GROUP = 406
-PUNCTUATION_RUN = 204
+PUNCTUATION_RUN = 200
 LINE_BREAK = 302
-CJK_CHARACTER = 176
+CJK_CHARACTER = 196
 OTHER_CHARACTER = 143
 WIDE_MARK = 256  # of the CJK punctuation
 
-# Only in a text that has RULE in it, the beginning of a table drawn with characters.
+# Every weight depends on a line at most, so that texts that are joined cost no more than their sum: budgets are hard.
+# RULE begins the rule of a table drawn with characters; padding is what stands before a cell's end.
 RULE = "+--"
 RULE_CHARACTER = 12
 LONG_RUN = 8
@@ -48,7 +47,7 @@ _LETTERS = {ord(c): " " for c in _ASCII if not c.isalpha()}
 _DIGITS = {ord(c): " " for c in _ASCII if not c.isdigit()}
 _PUNCTUATION = {ord(c): " " for c in _ASCII if c.isalnum() or c.isspace() or not c.isprintable()}
 _BREAKS = re.compile("\\n\\s*")
-_PADDING = re.compile("(?<=[^ \\n]) {2,}(?=[^ \\n])")
+_PADDING = re.compile(" {2,}\\|")
 _ASCII_RUN = re.compile("[\\x00-\\x7f]+")
 _WIDE_RUN = re.compile("[^\\x00-\\x7f]+")
 _WIDE_MARKS = re.compile("[\u3000-\u303f\uff00-\uff20]")
@@ -58,17 +57,14 @@ _CJK_RUN = re.compile("[\u2e80-\u2fff\u3040-\ud7ff\U00020000-\U0003ffff]+")  # r
 def estimate(text: str) -> int:
     """The estimated tokens of a text, begun ones included."""
     units = 0
-    word = WORD
     if not text.isascii():
         wide = _ASCII_RUN.sub("", text)
         cjk = sum(map(len, _CJK_RUN.findall(wide)))
         marks = len(_WIDE_MARKS.findall(wide))
         units = cjk * CJK_CHARACTER + marks * WIDE_MARK + (len(wide) - cjk - marks) * OTHER_CHARACTER
-        if cjk:
-            word = WORD_AMONG_CJK
         text = _WIDE_RUN.sub(" ", text)
     for length, count in Counter(map(len, text.translate(_LETTERS).split())).items():
-        weight = word + max(length - MIDDLE_WORD, 0) * LETTER_BEYOND_6 + max(length - LONG_WORD, 0) * LETTER_BEYOND_12
+        weight = WORD + max(length - MIDDLE_WORD, 0) * LETTER_BEYOND_6 + max(length - LONG_WORD, 0) * LETTER_BEYOND_12
         units += weight * count
     for run in text.translate(_DIGITS).split():
         units += -(-len(run) // GROUP_DIGITS) * DIGIT_GROUP
@@ -77,9 +73,9 @@ def estimate(text: str) -> int:
     if RULE in text:
         # The rules of tables drawn with characters: a token for each cell, and more for wide ones.
         for run in runs:
-            if len(run) > LONG_RUN:
+            if len(run) > LONG_RUN and RULE in run:
                 units += run.count("+") * PUNCTUATION_RUN + (len(run) - LONG_RUN) * RULE_CHARACTER
-        units += len(_PADDING.findall(text)) * PADDING
+    units += len(_PADDING.findall(text)) * PADDING
     units += len(_BREAKS.findall(text)) * LINE_BREAK
     return -(-units // UNIT)
 
