@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from contextfold import ContextError, open_cache
 from tests.support.clauses import covers
 from tests.support.machine import Call
 
@@ -337,3 +338,11 @@ def test_nothing_is_mended_or_rebuilt(cache: Path, call: Call) -> None:
     for command in (("resolve", "--query", "q", "--budget", 1), ("inspect",), ("verify",)):
         call(command[0], "--cache", cache, *command[1:])
     assert not (cache / "index.json").exists()
+
+
+def test_a_file_of_many_gigabytes_is_refused_before_it_is_read(cache: Path) -> None:
+    """A sparse file costs nothing on a disk, and would cost all of the memory."""
+    document = next((cache / "documents").iterdir())
+    os.truncate(document, 8 << 30)
+    with pytest.raises(ContextError):
+        open_cache(cache).resolve("guide", 100)

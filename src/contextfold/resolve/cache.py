@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-from contextfold.common.canonical import Malformed
+from contextfold.common.canonical import Malformed, decode
 from contextfold.common.record import Record
 from contextfold.common.text import count_terms
 from contextfold.common.token_counter import tokens_of
-from contextfold.errors import CacheInvalid, StorageFailed
+from contextfold.errors import CacheInvalid, ContextError, StorageFailed
 from contextfold.resolve.document import Document, decode_document
 from contextfold.resolve.files import (
     FileAbsent,
@@ -174,6 +174,15 @@ class CacheFolder:
                     folders.append(file)
                 elif file not in files:
                     yield file
+
+    def claimed_version(self) -> str:
+        """The `cache_version` of a manifest that may be wrong in every other way; empty without one."""
+        try:
+            members = decode(read_regular(self._prefix + MANIFEST_FILE.encode()))
+        except (FileAbsent, NotRegular, Malformed, ContextError):
+            return ""
+        version = members.get("cache_version") if isinstance(members, dict) else None
+        return version if isinstance(version, str) else ""
 
     def bytes_in_root(self) -> int:
         """The files right in the cache's folder; not those below, not what links lead to."""

@@ -23,6 +23,8 @@ READ_FLAGS = (
 )
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 READ_BYTES = 1 << 20
+# A larger file is refused before it is read: a sparse one costs nothing on a disk and everything in memory.
+FILE_BYTES_MAX = 1 << 30
 SYNC_TOGETHER_FROM = 500
 # Of folders that a build is working on, or that one is about to remove: no caches yet, or no more.
 STAGING_SUFFIX = b".contextfold-building"
@@ -78,6 +80,9 @@ def read_regular(path: bytes) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise NotRegular
+        if status.st_size > FILE_BYTES_MAX:
+            most = f"files of up to {FILE_BYTES_MAX:,} are read"
+            raise StorageFailed(f"{shown(path)} has {status.st_size:,} bytes; {most}")
         return read_all(descriptor, status.st_size)
     except OSError as problem:
         raise storage_failed("cannot read", path, problem) from problem

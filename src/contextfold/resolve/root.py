@@ -39,9 +39,6 @@ class CacheSummary(Record):
         return encode(self._asdict())
 
 
-UNREADABLE = CacheSummary("", 0, 0, False)
-
-
 def check_name(name: object) -> str:
     """A name that may be looked up; CacheMissing for anything that could lead elsewhere, before any disk is touched."""
     if not isinstance(name, str) or not name or ".." in name or name[0] in "/\\" or "\0" in name:
@@ -108,8 +105,9 @@ class CacheRoot:
 
     def summary(self, name: str) -> CacheSummary:
         """What a cache is, also when its manifest cannot be read."""
-        found = self.cache(name).root_summary()
-        return CacheSummary(*found) if found else UNREADABLE
+        cache = self.cache(name)
+        found = cache.root_summary()
+        return CacheSummary(*found) if found else CacheSummary(cache.claimed_version(), 0, cache.bytes_in_root(), False)
 
 
 def _can_be_asked_for(name: bytes) -> bool:

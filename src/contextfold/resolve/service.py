@@ -186,6 +186,14 @@ class Cache:
 
         return self.of_one_cache(answer)
 
+    def bytes_in_root(self) -> int:
+        """The bytes of the files in the cache's own folder."""
+        return self._folder.bytes_in_root()
+
+    def claimed_version(self) -> str:
+        """The version that a manifest names which is otherwise unreadable; empty if it names none."""
+        return self._folder.claimed_version()
+
     def verify(self, progress: Progress = silent) -> Verification:
         """Read every byte and list every fault."""
 
