@@ -31,7 +31,8 @@ def test_an_ended_session_is_listed_with_its_last_figures(run: Run) -> None:
         assert figures["revision"] == 5
         assert figures["main_thread_tokens"] == figures["total_tokens"] > 0
         assert figures["project_path"] == "/work/project"
-        assert (figures["total_branches"], figures["ledger_days"], figures["host"]) == (0, {}, None)
+        assert (figures["total_branches"], figures["host"]) == (0, None)
+        assert [day["requests"] for day in figures["ledger_days"].values()] == [1]
 
     run(act)
 

@@ -43,6 +43,8 @@ def moved(what: str) -> str:
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__qualname__)
 def test_a_method_has_the_parameters_that_the_adapter_expects(method: Callable[..., Any]) -> None:
+    if not method.__module__.startswith("uvicorn."):
+        pytest.skip("another package that the tests load has replaced this method")
     assert list(inspect.signature(method).parameters) == METHODS[method], moved(method.__qualname__)
 
 

@@ -23,7 +23,8 @@ scenario("an answer that comes late does not take the events from the view that 
     await live(page);
     await page.locator(".session a").getByText("shop").click();
     const late = await held.promise;
-    await page.getByRole("link", { name: "Sessions" }).click();
+    const path = page.getByRole("navigation", { name: "Path to this view" });
+    await path.getByRole("link", { name: "Sessions" }).click();
     await live(page);
     const answered = page.waitForResponse(`**/v1/sessions/${session}?*`);
     await give(late);

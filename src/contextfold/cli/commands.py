@@ -243,10 +243,10 @@ COMMANDS = (
         "ask",
         "find the passages that answer a question",
         (
-            "Print the sections that answer a question best and fit a token budget. On a terminal they are there",
-            "to be read; in a pipe they are JSON, each with the terms that it was chosen for. The nearest cache is",
-            "asked: .context-cache in this folder or one above. The same caches, question and budget give the same",
-            "bytes on every machine.",
+            "Print the sections that answer a question best and fit a token budget. On a terminal they are",
+            "there to be read; in a pipe they are JSON, each with the terms that it was chosen for. The nearest",
+            "cache is asked: .context-cache in this folder or one above. The same caches, question and budget",
+            "give the same bytes on every machine.",
         ),
         (
             'context ask "roll back a deployment"',
@@ -274,8 +274,8 @@ COMMANDS = (
         "get",
         "print a document of a cache, or a part of it",
         (
-            "Print a document by the id that `context ask` shows: all of it, the section below a heading, or some",
-            "lines, with neighbouring sections if wanted, within a token budget.",
+            "Print a document by the id that `context ask` shows: all of it, the section below a heading, or",
+            "some lines, with neighbouring sections if wanted, within a token budget.",
         ),
         (
             "context get guides/deployment.md",

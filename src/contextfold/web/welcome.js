@@ -6,12 +6,12 @@ import { el } from "./dom.js";
 import { command, messageOf } from "./pieces.js";
 import { sessionLink } from "./routes.js";
 
-const DEFAULT_ADDRESSES = ["http://127.0.0.1:9090", "http://localhost:9090"];
+const DEFAULT_HOSTS = ["127.0.0.1:9090", "localhost:9090"];
 
 /** @param {import("./app.js").Page} page */
 export function welcome(page) {
   // The commands find a daemon at the default address by themselves; any other must be named.
-  const url = DEFAULT_ADDRESSES.includes(location.origin) ? "" : ` --url ${location.origin}`;
+  const url = location.protocol === "http:" && DEFAULT_HOSTS.includes(location.host) ? "" : ` --url ${location.origin}`;
   const options = `${url}${api.token() === null ? "" : " --token-variable CONTEXT_TOKEN"}`;
   /** @type {[string, string][]} */
   const ways = [

@@ -138,7 +138,8 @@ def test_a_client_that_leaves_at_the_last_word_has_been_answered(
     """The OpenAI client reads as far as `[DONE]` and closes the connection, wherever the stream's own end is."""
     upstream.ends = threading.Event()
     model = Model("openai-chat", daemon.url, headers={"x-context-project": str(tmp_path)})
-    assert model.ask(Conversation("openai-chat").user("Hello"), streams=True).text == "Fine."
+    # A conversation is known by its first words, so these are its own.
+    assert model.ask(Conversation("openai-chat").user(f"Hello, {tmp_path}"), streams=True).text == "Fine."
     model.close()
     with closing(HttpAgent(daemon.port)) as agent, closing(Http(daemon.port)) as http:
 

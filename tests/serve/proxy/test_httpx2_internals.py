@@ -20,9 +20,11 @@ def test_every_attribute_up_to_the_connections_state_is_there() -> None:
         for name in (*PATH_TO_STATE, "trailing_data"):
             assert hasattr(inner, name), f"httpx2 {httpx2.__version__}: {type(inner).__name__} has no {name} any more"
             inner = getattr(inner, name)
-        assert unread_bytes(response.stream) == b""
+        unread = unread_bytes(response.stream)
         await response.stream.aclose()
         await transport.aclose()
+        # How much of the body has arrived behind the head is not known.
+        assert isinstance(unread, bytes)
 
     with closing(RawUpstream()) as upstream:
         asyncio.run(scenario(upstream.url))
