@@ -21,7 +21,7 @@ from contextfold.fold.session import Branch, State, open_tokens
 # Less than this many tokens is never worth a fold.
 TOKENS_WORTH_FOLDING = 5_000
 # In a shorter context, where its size is known, few folds pay before the end.
-CONTEXT_WORTH_FOLDING = 20_000
+CONTEXT_WORTH_FOLDING = 25_000
 # Advice is given where a fold has paid after so many further requests.
 PAID_WITHIN_REQUESTS = 15
 # What a fold leaves in the context, and what the model writes for it: medians over recorded conversations.
