@@ -15,10 +15,11 @@ from contextfold.fold.session import SessionLimits
 from contextfold.scrub.rules import RulesInvalid
 from contextfold.scrub.scrubber import Scrubber
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
+from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
 from contextfold.serve.serial_fold import SerialFold
 from contextfold.settings import DaemonSettings, FoldSettings, SettingsError
+from contextfold.settings_table import FOLD_AFTERWARDS, offers_folding
 from contextfold.stores.memory import MemoryStore
 from contextfold.stores.sqlite.store import SqliteStore
 
@@ -179,12 +180,16 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.serve.ops.tracing import traced
     from contextfold.serve.resolvers import Resolvers
 
-    toolsets: dict[str, tuple[Tool, ...]] = {"resolve": RESOLVE_TOOLS, "fold": FOLD_TOOLS}
+    toolsets: dict[str, tuple[Tool, ...]] = {
+        "resolve": RESOLVE_TOOLS,
+        "fold": FOLD_TOOLS,
+        FOLD_AFTERWARDS: AFTERWARDS_TOOLS,
+    }
     tools = [tool for name in settings.server.tools for tool in toolsets[name]]
     metrics = Metrics(tool.name for tool in tools)
     scrubber = scrubber_of(settings.fold)
     # Without the fold tools nothing is stored, and no file is needed.
-    has_fold_tools = "fold" in settings.server.tools
+    has_fold_tools = offers_folding(settings.server.tools)
     store: Store = open_store(settings.fold, on_change=StoreConnectionLog()) if has_fold_tools else MemoryStore()
     store = store if tracer is None else traced(store, tracer)
     fold = FoldService(store, scrubber, policy_of(settings.fold), note=ActivityRecorder(metrics, tracer))

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from contextfold.fold.messages.apis.facts import Call, Result, block_members, items_of
+from contextfold.fold.messages.apis.facts import HOSTED, Call, Result, block_members, items_of
 
 # The time that the patterns take grows faster than the name.
 NAME_LENGTH_MAX = 256
@@ -123,6 +123,12 @@ def call_of(call_id: object, name: object) -> Call | None:
         verb, needs_proof = verb_of(name)
         return Call(call_id, verb, needs_proof, name)
     return None
+
+
+def hosted_call(name: object) -> Call:
+    """A call that the provider itself answers, in the same turn."""
+    verb, needs_proof = verb_of(name) if isinstance(name, str) else ("", False)
+    return Call("", verb, needs_proof, str(name)) if verb else HOSTED
 
 
 def confirmed_names(tools: Iterable[str]) -> frozenset[str]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from contextfold.fold.messages.apis.facts import BY_NAME, Call, Fact, Result
+from contextfold.fold.messages.apis.facts import Call, Fact, Result
 from contextfold.fold.messages.own_tools import CallOutcome, read_result
 
 # Branches that are open at once; what is opened beyond that is not folded.
@@ -37,9 +37,10 @@ UNREADABLE_RESULT = "unreadable_result"  # the result of a call of ours names no
 CALL_FAILED = "call_failed"  # a return or fold that failed
 UNCONFIRMED_TOOL = "unconfirmed_tool"  # a name that could be ours; neither the tools nor the result show that it is
 TOO_MANY_OPEN = "too_many_open"
+HOSTED_CALL = "hosted_call"  # the provider ran the call: it is in the middle of what the model said in one turn
 FOLD_REASONS = (
     *(APART, UNBALANCED, UNKNOWN_CONTENT, BOUND_THINKING),
-    *(NO_BRANCH_POINT, UNREADABLE_RESULT, CALL_FAILED, UNCONFIRMED_TOOL, TOO_MANY_OPEN),
+    *(NO_BRANCH_POINT, UNREADABLE_RESULT, CALL_FAILED, UNCONFIRMED_TOOL, TOO_MANY_OPEN, HOSTED_CALL),
 )
 
 # What becomes of a message inside a range: it goes, it stays where it is, its words stay, or its words beside results.
@@ -105,9 +106,8 @@ class Walk:
     _turn_thinks: bool = False
     _turn_leads: bool = False
     _is_apart: bool = False
-    # The calls of the turn that have no result yet, by id, and further ones of the same id where calls have none.
+    # The calls of the turn that have no result yet, by id.
     _pending: dict[str, Call] = field(default_factory=dict)
-    _further: list[Call] = field(default_factory=list)
     _ours: list[tuple[Call, Result]] = field(default_factory=list)
     # Where the work that a fold takes begins: from here on; the first message of the model there; that of this turn.
     _since: int = 0
@@ -157,7 +157,6 @@ class Walk:
                 self._flawed(self.turns[-1], UNBALANCED)
                 self._complete(UNBALANCED)
                 self._pending.clear()
-                self._further.clear()
             self.turns.append(place)
             self._turn_thinks = self._is_apart = False
             if self._work_start < self._since:
@@ -167,12 +166,12 @@ class Walk:
         for call in calls:
             call_id = call.id
             if call_id in self._pending:
-                if call_id.startswith(BY_NAME):
-                    self._further.append(call)
-                else:
-                    self._flawed(place, UNBALANCED)
+                self._flawed(place, UNBALANCED)
             elif call_id:
                 self._pending[call_id] = call
+            elif call.verb in ("branch", "return", "fold"):
+                is_ours = not call.needs_proof or call.name in self.confirmed
+                self.unfolded.append(Unfolded("", self.turns[-1], HOSTED_CALL if is_ours else UNCONFIRMED_TOOL))
 
     def _answered(self, place: int, results: tuple[Result, ...]) -> None:
         for result in results:
@@ -180,8 +179,6 @@ class Walk:
             if call is None:
                 self._flawed(place, UNBALANCED)
                 continue
-            if self._further:
-                self._next_of_name(result.id)
             if call.verb:
                 self._ours.append((call, result))
         if place != self._results_end:
@@ -189,13 +186,6 @@ class Walk:
         self._results_end = place + 1
         if self._ours and not self._pending:
             self._complete("")
-
-    def _next_of_name(self, call_id: str) -> None:
-        """Calls without ids are answered in their order."""
-        further = next((call for call in self._further if call.id == call_id), None)
-        if further is not None:
-            self._further.remove(further)
-            self._pending[call_id] = further
 
     def _complete(self, flaw: str) -> None:
         """All calls of the turn are answered, or never will be: what our calls did takes effect."""

@@ -128,7 +128,7 @@ FOLD_TOOLS = (
         "context_fold",
         "after finished work, without a branch; worth it from 5,000 tokens on with more work to come, not near the end",
         "Replace your finished tool calls since the user's last message by a summary, to keep the context small. Worth "
-        "it from 5,000 tokens on with more work to come, not near the end. Call it beside another call where possible",
+        "it from 5,000 tokens on with more work to come, not near the end. Best beside a call with a short result",
         _schema(
             ["message", "project_path"],
             message=_text("All that is still needed: results, files and lines, changes, failures"),
@@ -210,6 +210,9 @@ FOLD_TOOLS = (
         _recall,
     ),
 )
+
+# All that an agent behind the proxy needs to fold finished work and to read it again.
+AFTERWARDS_TOOLS = tuple(tool for tool in FOLD_TOOLS if tool.name in ("context_fold", "context_expand"))
 
 
 def caller_from(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from contextfold.fold.messages.apis.facts import (
-    HOSTED,
     INSTRUCTION,
     PROMPT,
     SAID,
@@ -18,7 +17,7 @@ from contextfold.fold.messages.apis.facts import (
     is_host_text,
     items_of,
 )
-from contextfold.fold.messages.own_tools import call_of
+from contextfold.fold.messages.own_tools import call_of, hosted_call
 
 _THINKING = ("thinking", "redacted_thinking")
 # Answered by the provider, in the same turn.
@@ -108,7 +107,7 @@ def _assistant(blocks: Sequence[object]) -> Fact:
         elif kind == "tool_use" and (made := call_of(members.get("id"), members.get("name"))):
             calls.append(made)
         elif kind in _HOSTED:
-            calls.append(HOSTED)
+            calls.append(hosted_call(members.get("name")))
             asked.append(members.get("id"))
         elif isinstance(kind, str) and kind.endswith("_tool_result"):
             answered.append(members.get("tool_use_id"))

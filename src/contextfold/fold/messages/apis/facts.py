@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 Kind = Literal["model", "input", "standing"]
 Members = Mapping[str, Any]
 
-# An id that begins with this stands for a call without an id: the rest is the tool's name. Such ids may repeat.
+# An id that begins with this stands for a call without an id: the rest is the tool's name.
 BY_NAME = "\0"
 
 # Markup in which hosts write to the model around a result, and in which no user writes.
@@ -58,6 +58,39 @@ class Fact(NamedTuple):
     leads: bool = False
     # A user wrote some of it, and that stays.
     has_words: bool = False
+
+
+class CallNumbers:
+    """Gives calls without ids, and their results, ids of their own: the tool's name and a number that counts its calls.
+
+    A history only grows, so the numbers stay. Calls of one tool in one turn are answered in their order.
+    """
+
+    __slots__ = ("_counts", "_is_over", "_unanswered")
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._unanswered: dict[str, list[str]] = {}
+        self._is_over = False
+
+    def end_turn(self) -> None:
+        """The model is given something. A call that has no result before its next turn never gets one."""
+        self._is_over = True
+
+    def of_call(self, call_id: str) -> str:
+        if self._is_over:
+            self._unanswered.clear()
+            self._is_over = False
+        if not call_id.startswith(BY_NAME):
+            return call_id
+        self._counts[call_id] = number = self._counts.get(call_id, 0) + 1
+        numbered = f"{call_id[len(BY_NAME) :]}#{number}"
+        self._unanswered.setdefault(call_id, []).append(numbered)
+        return numbered
+
+    def of_result(self, call_id: str) -> str:
+        waiting = self._unanswered.get(call_id)
+        return waiting.pop(0) if waiting else call_id
 
 
 PROMPT = Fact("input", has_words=True)
