@@ -10,8 +10,7 @@ every later request then saves reading what was folded. `requests_until_paid` sa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from contextfold.common.dataclass import dataclass
 from contextfold.fold.accounting import Thresholds, percent, warning
 from contextfold.fold.model_catalog import RELATIVE_PRICES, TokenPrices
 from contextfold.fold.session import Branch, State, open_tokens

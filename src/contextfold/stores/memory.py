@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import unicodedata
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from operator import attrgetter
 
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.errors import ArgumentInvalid, ImportDiffers, StoreUnavailable, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.events import Event, SessionExpired

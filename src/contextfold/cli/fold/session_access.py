@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 
 from contextfold.app import serial_fold
 from contextfold.cli.output import TURNING, print_answer, print_error
 from contextfold.common.canonical import Encodable, encode
+from contextfold.common.dataclass import dataclass, replace
 from contextfold.error_codes import EXIT_CODES
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.ports.store import SessionKey
@@ -123,7 +123,7 @@ def open_store(values: Values) -> Iterator[OpenStore]:
         raise StoreInvalid(
             f"there is no store yet: {settings.store} is not there; `context serve` makes it, --store names another"
         )
-    fold = serial_fold(settings, may_migrate=False)
+    fold = serial_fold(settings, is_command=True)
     try:
         yield OpenStore(fold, Overview(fold.service))
     finally:

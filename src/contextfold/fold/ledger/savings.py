@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from contextfold.common.canonical import Encodable, Hundredths
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.events import BranchCreated, Event, RequestSent, WorkFolded
 from contextfold.fold.ledger.prices import LedgerPrices
 from contextfold.fold.ledger.provider_counts import ESTIMATE_OFF_MAX

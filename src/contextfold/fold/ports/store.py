@@ -7,9 +7,9 @@ query is limited to one owner's data.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
+from contextfold.common.dataclass import dataclass, field
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
 from contextfold.fold.ports.call_outcomes import merged_by_call

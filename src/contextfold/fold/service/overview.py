@@ -7,9 +7,9 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
+from contextfold.common.dataclass import dataclass
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StoreInvalid
 from contextfold.fold.accounting import total_tokens
 from contextfold.fold.events import BranchDiscarded, members

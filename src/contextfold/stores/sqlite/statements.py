@@ -10,10 +10,10 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, fields
 from typing import Any, Final
 
 from contextfold.common.canonical import Malformed, encode
+from contextfold.common.dataclass import dataclass, fields
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_json, to_json
@@ -321,7 +321,8 @@ def trajectory(connection: sqlite3.Connection, query: TrajectoryQuery) -> Trajec
 # ---- results that requests leave out
 
 
-DECISION_COLUMNS = ", ".join(each.name for each in fields(LeftOutDecision))
+DECISION_NAMES = tuple(each.name for each in fields(LeftOutDecision))
+DECISION_COLUMNS = ", ".join(DECISION_NAMES)
 
 
 def left_out(connection: sqlite3.Connection, owner: str, conversation: str) -> list[LeftOutDecision]:
@@ -339,7 +340,10 @@ def keep_left_out(
     connection.executemany(
         f"INSERT INTO left_out (owner, conversation, {DECISION_COLUMNS}, text)"  # noqa: S608 - only our own names
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, conversation, call_id, text_hash) DO NOTHING",
-        [(owner, conversation, *astuple(item.decision), item.text) for item in items],
+        [
+            (owner, conversation, *(getattr(item.decision, name) for name in DECISION_NAMES), item.text)
+            for item in items
+        ],
     )
 
 

@@ -12,11 +12,11 @@ import os
 import sqlite3
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
+from contextfold.common.dataclass import dataclass
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.ports.store import (
     ArchivedResult,
