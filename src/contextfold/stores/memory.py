@@ -120,10 +120,14 @@ class MemoryStore:
         ]
 
     async def ended_sessions(
-        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
     ) -> Sequence[EndedSession]:
         self._check_open()
-        ended = (session for session in self._sessions if session.ended_at is not None)
+        ended = (
+            session
+            for session in self._sessions
+            if session.ended_at is not None and session_id in (None, session.session_id)
+        )
         return [
             EndedSession(session.key, session.session_id, session.last_at, session.ended_at or "", session.figures)
             for session in _page(ended, owner, after, limit)

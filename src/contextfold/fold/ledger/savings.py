@@ -123,6 +123,7 @@ def sums_from(members: object) -> LedgerSums:
 class SavingsLedger:
     sums: LedgerSums
     days: Mapping[str, LedgerSums]
+    model_sums: Mapping[str, LedgerSums]
     models: Mapping[str, tuple[TokenPrices, bool]]
     not_folded: Mapping[str, int]
     results_dropped: int
@@ -206,6 +207,7 @@ class LedgerBook:
     _chains: dict[tuple[str, str, str], _Chain] = field(default_factory=dict)
     _folds: dict[str, FoldSavings] = field(default_factory=dict)
     _days: dict[str, LedgerSums] = field(default_factory=dict)
+    _model_sums: dict[str, LedgerSums] = field(default_factory=dict)
     _models: dict[str, tuple[TokenPrices, bool]] = field(default_factory=dict)
     _reasons: Counter[str] = field(default_factory=Counter)
     _results_dropped: int = 0
@@ -224,6 +226,7 @@ class LedgerBook:
         return SavingsLedger(
             sums,
             dict(self._days),
+            dict(self._model_sums),
             dict(self._models),
             dict(self._reasons),
             self._results_dropped,
@@ -286,6 +289,7 @@ class LedgerBook:
         )
         day = event.at[:10]
         self._days[day] = self._days.get(day, LedgerSums()).plus(sums)
+        self._model_sums[event.model] = self._model_sums.get(event.model, LedgerSums()).plus(sums)
         self._results_dropped = max(self._results_dropped, event.results_dropped)
         if event.reason:
             self._reasons[event.reason] += 1

@@ -447,12 +447,17 @@ def end_idle(connection: sqlite3.Connection, idle: Sequence[IdleSession], idle_s
 
 
 def ended_sessions(
-    connection: sqlite3.Connection, owner: str, after: tuple[str, str] | None, limit: int
+    connection: sqlite3.Connection,
+    owner: str,
+    after: tuple[str, str] | None,
+    limit: int,
+    session_id: str | None = None,
 ) -> list[EndedSession]:
+    only = " AND session_id = ?" if session_id is not None else ""
     rows = connection.execute(
-        "SELECT project_hash, name_hash, session_id, last_at, ended_at, figures FROM sessions WHERE owner = ?"
-        " AND stage > 0 AND (last_at, session_id) < (?, ?) ORDER BY last_at DESC, session_id DESC LIMIT ?",
-        (owner, *(after or (LATER_THAN_ALL, "")), max(limit, 0)),
+        "SELECT project_hash, name_hash, session_id, last_at, ended_at, figures FROM sessions WHERE owner = ?"  # noqa: S608 - only our own text
+        f" AND stage > 0 AND (last_at, session_id) < (?, ?){only} ORDER BY last_at DESC, session_id DESC LIMIT ?",
+        (owner, *(after or (LATER_THAN_ALL, "")), *([session_id] if only else []), max(limit, 0)),
     )
     return [EndedSession(SessionKey(owner, *row[:2]), *row[2:]) for row in rows]
 

@@ -112,9 +112,11 @@ class SqliteStore:
         return await self._readers.read(lambda connection: sqlite_rows.sessions(connection, owner, after, limit))
 
     async def ended_sessions(
-        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
     ) -> Sequence[EndedSession]:
-        return await self._readers.read(lambda connection: sqlite_rows.ended_sessions(connection, owner, after, limit))
+        return await self._readers.read(
+            lambda connection: sqlite_rows.ended_sessions(connection, owner, after, limit, session_id)
+        )
 
     async def find(self, owner: str, session_id: str) -> SessionKey | None:
         return await self._readers.read(lambda connection: sqlite_rows.find(connection, owner, session_id))
