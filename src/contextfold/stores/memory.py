@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import unicodedata
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from operator import attrgetter
 
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.errors import ArgumentInvalid, ImportDiffers, StoreUnavailable, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.events import Event, SessionExpired
@@ -120,10 +120,14 @@ class MemoryStore:
         ]
 
     async def ended_sessions(
-        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
     ) -> Sequence[EndedSession]:
         self._check_open()
-        ended = (session for session in self._sessions if session.ended_at is not None)
+        ended = (
+            session
+            for session in self._sessions
+            if session.ended_at is not None and session_id in (None, session.session_id)
+        )
         return [
             EndedSession(session.key, session.session_id, session.last_at, session.ended_at or "", session.figures)
             for session in _page(ended, owner, after, limit)

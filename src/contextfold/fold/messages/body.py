@@ -12,9 +12,9 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from contextfold.common.dataclass import dataclass, field
 from contextfold.common.json_depth import DEPTH_MAX
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.messages.apis.facts import UNKNOWN, Result

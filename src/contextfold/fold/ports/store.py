@@ -7,9 +7,9 @@ query is limited to one owner's data.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
+from contextfold.common.dataclass import dataclass, field
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
 from contextfold.fold.ports.call_outcomes import merged_by_call
@@ -224,9 +224,12 @@ class Store(Protocol):
         """List the owner's live sessions, the most recently active first, after a `(last_at, session_id)`."""
 
     async def ended_sessions(
-        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
     ) -> Sequence[EndedSession]:
-        """List the owner's ended sessions in the same order, until their archive and summaries are forgotten."""
+        """List the owner's ended sessions in the same order, until their archive and summaries are forgotten.
+
+        With a session id only that one.
+        """
 
     async def find(self, owner: str, session_id: str) -> SessionKey | None:
         """Return the key of the owner's live session with this id."""

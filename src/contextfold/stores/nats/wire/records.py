@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
+from contextfold.common.dataclass import dataclass, fields
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_members, members
