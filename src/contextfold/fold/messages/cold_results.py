@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from contextfold.common.dataclass import dataclass
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.messages.apis import gemini
-from contextfold.fold.messages.apis.facts import CallNumbers, Members, Result, block_members, items_of
+from contextfold.fold.messages.apis.facts import CallNumbers, Members, Result, block_members, has_quoted_user, items_of
 from contextfold.fold.messages.own_tools import verb_of
 from contextfold.fold.messages.remembered import LeftOutResult, Remembered
 
@@ -50,7 +50,7 @@ class SeenResult(NamedTuple):
 
     place: int
     call_id: str
-    # None where it holds anything but text.
+    # None where it holds anything but text of the tool.
     text: str | None
     failed: bool
     # The call's tool and arguments.
@@ -213,7 +213,8 @@ def seen_results(messages: Sequence[Members], format: str) -> list[SeenResult]:
         for call_id, content, failed in read.results(message):
             numbered = numbers.of_result(call_id)
             tool, arguments = calls.get(numbered, ("", {}))
-            seen.append(SeenResult(place, numbered, plain_text(content), failed, tool, arguments))
+            text = None if has_quoted_user(content) else plain_text(content)
+            seen.append(SeenResult(place, numbered, text, failed, tool, arguments))
     return seen
 
 
