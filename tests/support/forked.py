@@ -206,7 +206,10 @@ def main() -> None:
         if not name.endswith("__main__"):
             importlib.import_module(name)
     from contextfold.cli.main import run
+    from contextfold.scrub.standard import standard_scrubber
 
+    # Compiled once, before the forks.
+    standard_scrubber()
     gc.collect()
     gc.freeze()
     request = _serve(socket.socket(fileno=int(sys.argv[1])))

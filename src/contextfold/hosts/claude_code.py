@@ -14,7 +14,7 @@ from contextfold.errors import ArgumentInvalid
 from contextfold.hosts.hook_event import HookEvent, HookOperation
 from contextfold.hosts.hook_operations import compacted, compaction, message, prompt, tool_call
 from contextfold.hosts.hook_payload import Payload, word
-from contextfold.hosts.own_tools import session_named
+from contextfold.hosts.own_tool_names import session_named
 from contextfold.hosts.tool_text import text_of
 
 EVENTS = frozenset(

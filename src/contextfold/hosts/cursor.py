@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextfold.hosts.hook_event import HookEvent, HookOperation
 from contextfold.hosts.hook_operations import compaction, message, tool_call
 from contextfold.hosts.hook_payload import Payload, encodable, word
-from contextfold.hosts.own_tools import session_named
+from contextfold.hosts.own_tool_names import session_named
 from contextfold.hosts.tool_text import text_of
 
 EVENTS = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextfold.errors import ArgumentInvalid
 from contextfold.hosts.hook_event import HookOperation
 from contextfold.hosts.hook_payload import call_id, encodable, word
-from contextfold.hosts.own_tools import accounts_for_itself
+from contextfold.hosts.own_tool_names import accounts_for_itself
 from contextfold.hosts.tool_text import compact
 
 

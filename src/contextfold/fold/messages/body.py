@@ -12,9 +12,9 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from contextfold.common.dataclass import dataclass, field
 from contextfold.common.json_depth import DEPTH_MAX
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.messages.apis.facts import UNKNOWN, Result
@@ -82,7 +82,7 @@ class BodyProjection:
     our_tools: frozenset[str]
     # Of our tools' definitions, calls and results in the request as it came.
     our_tokens: int
-    # Content blocks of all messages as they came.
+    # Content blocks of all messages as they came, without our calls and results.
     blocks: int
     _original: bytes = field(repr=False)
     _starts: array[int] = field(repr=False)
@@ -130,6 +130,7 @@ def project_body(
     sent, outcome = reading.projected()
     tools = reading.members.get("tools")
     ours = our_tool_names(tools)
+    own_weight, own_blocks = reading.own_calls.total(ours)
     return BodyProjection(
         body=sent,
         receipt=outcome.receipt,
@@ -139,8 +140,8 @@ def project_body(
         streams=reading.members.get("stream") is True,
         outcomes=reading.walk.outcomes,
         our_tools=ours,
-        our_tokens=tokens_of(definitions_weight(tools, ours) + reading.own_calls.total(ours)),
-        blocks=reading.blocks,
+        our_tokens=tokens_of(definitions_weight(tools, ours) + own_weight),
+        blocks=reading.blocks - own_blocks,
         _original=body,
         _starts=reading.starts,
         _ends=reading.ends,

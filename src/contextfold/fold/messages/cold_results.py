@@ -10,10 +10,10 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from contextfold.common.dataclass import dataclass
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.messages.apis import gemini
 from contextfold.fold.messages.apis.facts import CallNumbers, Members, Result, block_members, has_quoted_user, items_of

@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from contextfold.common.dataclass import dataclass
 from contextfold.fold.messages.apis.facts import HOSTED, Call, Result, block_members, items_of, own_length
 
 # The time that the patterns take grows faster than the name.

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from contextfold.common.dataclass import dataclass, field
 from contextfold.fold.messages.apis.facts import Members, block_members, items_of
 from contextfold.fold.messages.formats import Api, MessageParts, ResultMembers
 from contextfold.fold.messages.weight import excess_in

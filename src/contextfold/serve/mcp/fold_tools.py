@@ -79,6 +79,12 @@ async def _expand(service: FoldService, caller: Caller, arguments: Arguments) ->
     return await service.expand(caller, expand_request(arguments))
 
 
+async def _recall(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
+    from contextfold.fold.tool_arguments import recall_request
+
+    return await service.recall(caller, recall_request(arguments))
+
+
 def _schema(required: list[str], **properties: Encodable) -> dict[str, Encodable]:
     return {"type": "object", "properties": properties, "required": required}
 
@@ -122,7 +128,7 @@ FOLD_TOOLS = (
         "context_fold",
         "after finished work, without a branch; worth it from 5,000 tokens on with more work to come, not near the end",
         "Replace your finished tool calls since the user's last message by a summary, to keep the context small. Worth "
-        "it from 5,000 tokens on with more work to come, not near the end. Call it beside another call where possible",
+        "it from 5,000 tokens on with more work to come, not near the end. Best beside a call with a short result",
         _schema(
             ["message", "project_path"],
             message=_text("All that is still needed: results, files and lines, changes, failures"),
@@ -189,7 +195,24 @@ FOLD_TOOLS = (
         hints(reads=True, repeatable=True),
         _expand,
     ),
+    FoldTool(
+        "context_recall",
+        "find earlier work, of any session, that was folded",
+        "Find folded work of earlier sessions",
+        _schema(
+            ["query"],
+            query={"type": "string"},
+            project_path=_SAME_PROJECT,
+            budget={"type": "integer"},
+            since=_text("Date, or 7d"),
+        ),
+        hints(reads=True, repeatable=True),
+        _recall,
+    ),
 )
+
+# All that an agent behind the proxy needs to fold finished work and to read it again.
+AFTERWARDS_TOOLS = tuple(tool for tool in FOLD_TOOLS if tool.name in ("context_fold", "context_expand"))
 
 
 def caller_from(
