@@ -21,7 +21,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --require-hashes
 # A test of a long count may take an hour.
 SOAK_TIMEOUT_S := 3600
 # The tests that .ci/run runs on every Python of the machine.
-QUICK_TESTS := tests/common tests/hosts tests/fold/messages/test_laws.py tests/fold/messages/test_cold_results.py tests/fold/ledger tests/resolve/relevance tests/resolve/test_selection.py \
+QUICK_TESTS := tests/common tests/hosts tests/fold/messages/test_laws.py tests/fold/messages/test_laws_kept.py tests/fold/messages/test_cold_results.py tests/fold/ledger tests/resolve/relevance tests/resolve/test_selection.py \
 	tests/resolve/test_library.py tests/contract/test_stores.py tests/test_golden.py
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

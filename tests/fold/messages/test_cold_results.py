@@ -10,7 +10,6 @@ import pytest
 from contextfold.fold.messages import (
     ColdSettings,
     Format,
-    LeftOutResult,
     Remembered,
     by_call,
     cache_life_s,
@@ -18,8 +17,7 @@ from contextfold.fold.messages import (
     project_body,
 )
 from contextfold.fold.messages.cold_results import STUB_MAX_BYTES, stub_of
-from tests.fold.messages.histories import LIST as LISTS
-from tests.fold.messages.histories import PNG, history
+from tests.fold.messages.histories import PNG
 from tests.fold.messages.projecting import (
     LIST,
     Message,
@@ -32,10 +30,7 @@ from tests.fold.messages.projecting import (
     named,
     say,
 )
-from tests.fold.messages.test_laws import RULES, user_texts
-from tests.support.machine import times
 
-COUNT = times(20, 10_000)
 LONG = "line of a file, é\n" * 200
 SETTINGS = ColdSettings()
 BINDING = "claude-opus-5-5"
@@ -257,28 +252,3 @@ def test_a_stub_is_one_line_of_at_most_60_tokens(tool: str, path: str) -> None:
     assert stub.count("]") == stub.count("[") == 1
     assert "\n" not in stub
     assert stub.count("res_0123456789abcdef0123") == 2
-
-
-@every_format
-def test_generated_requests_with_stubs_are_valid_and_stay_as_they_are(format: Format) -> None:
-    settings = ColdSettings(min_tokens=1, spared_turns=1)
-    stubs = 0
-    for number in range(COUNT):
-        told = history(format, f"cold {number}")
-        body = told.body()
-        plain = project_body(body, format)
-        new = plain.cold_results(salt="s", settings=settings)
-        stored = [LeftOutResult(**{n: getattr(each.result, n) for n in LeftOutResult.__slots__}) for each in new]
-        remembered = Remembered(results=by_call(tuple(stored)))
-        projected = project_body(body, format, remembered=remembered)
-        stubs += projected.receipt.results_left_out
-        members = json.loads(projected.body)
-        if RULES[format](json.loads(plain.body)) == []:
-            assert RULES[format](members) == [], str(told)
-        said, heard = (list(user_texts(format, json.loads(each.body)[LISTS[format]])) for each in (plain, projected))
-        assert said == heard, str(told)
-        assert project_body(projected.body, format, remembered=remembered).body is projected.body, str(told)
-        assert project_body(body, format, remembered=remembered).cold_results(salt="s", settings=settings) == []
-        library = project(told.messages, format, binds_thinking=told.binds_thinking, remembered=remembered)
-        assert library.messages == members[LISTS[format]], str(told)
-    assert stubs > COUNT

@@ -127,9 +127,9 @@ def cold_results(
     """The results to leave out. `turns`: where each turn of the model begins. `first_movable`: a change in front of
     this place would change what bound thinking was made behind. `salt` makes ids those of one owner's conversation."""
     tool_turns = sorted({_turn_of(each.place, turns) for each in seen})
-    spared = tool_turns[-settings.spared_turns] if len(tool_turns) >= settings.spared_turns else 0
-    if settings.spared_turns == 0:
-        spared = messages
+    spared = messages
+    if settings.spared_turns:
+        spared = tool_turns[-settings.spared_turns] if len(tool_turns) >= settings.spared_turns else 0
     protected = _reads_before_edits(seen)
     chosen: list[ColdResult] = []
     for number, each in enumerate(seen):
