@@ -222,6 +222,17 @@ class MemoryStore:
         ranked = sorted((item for item in candidates if item[0] > 0), key=lambda item: item[:3], reverse=True)
         return [summary for *_, summary in ranked[: max(0, min(limit, SEARCH_MOST))]]
 
+    async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
+        self._check_open()
+        found = [
+            summary
+            for session in self._sessions
+            if session.key.owner == owner and project_hash in (None, session.key.project_hash)
+            for _, summary in session.summaries.values()
+            if not summary.undone
+        ]
+        return sorted(found, key=lambda summary: (summary.session_id, summary.branch_id))
+
     # ---- recall: everything is compared and read again with each call
 
     async def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:

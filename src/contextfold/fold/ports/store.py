@@ -293,6 +293,9 @@ class Store(Protocol):
     async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
         """Return summaries with every word of the query, the last as a prefix, best first; at most SEARCH_MOST."""
 
+    async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
+        """Return every summary that was not undone, of a project or of all, ordered by session and branch."""
+
     async def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:
         """Return what recall's index lacks, of an owner or of all. An index that is rebuilt when asked has none of all.
 

@@ -13,13 +13,14 @@ question finds the documents worth reading without reading them.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import pairwise
 
 from contextfold.common.dataclass import dataclass
-from contextfold.common.relevance.term_scores import SATURATION_BITS, saturation
+from contextfold.common.relevance.term_scores import saturation
 from contextfold.common.relevance.words import read_token, stem_of, tokens
 from contextfold.fold.archive import ArchiveEntry
 
@@ -31,8 +32,10 @@ OPERATIONS = len(FIELD_WEIGHTS)
 COUNT_MAX = 15
 # The length in words that documents are compared with, and the greatest that counts: a word in the prompt of the
 # longest document still counts more than one in its operations.
-AVERAGE_WORDS, WORDS_MAX = 120, 600
-LEVELS = 5
+AVERAGE_WORDS, WORDS_MAX = 120, 240
+# Where the levels above 1 begin, in 65536ths of tf / (tf + K).
+LEVEL_BOUNDS = (32_768, 42_598, 52_428)
+LEVELS = len(LEVEL_BOUNDS) + 2
 
 # What is read of a long text: its beginning, where commands and paths are, then lines that look like errors.
 HEAD_CHARACTERS = 2_000
@@ -161,7 +164,7 @@ def pair_count(packed: str, first: str, second: str) -> int:
 def level_of(strong: int, words: int) -> int:
     if not strong:
         return 0
-    return 1 + ((LEVELS - 1) * saturation(strong, words, AVERAGE_WORDS) >> SATURATION_BITS)
+    return 1 + bisect_right(LEVEL_BOUNDS, saturation(strong, words, AVERAGE_WORDS))
 
 
 def leveled_stems(terms: DocumentTerms) -> Iterator[tuple[str, int]]:

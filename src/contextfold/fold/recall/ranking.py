@@ -6,7 +6,7 @@ first, until enough was read. The nominees are then scored by all their words. W
 
     stem      4 · idf · tf / (tf + K), where tf weighs occurrences by field, as v1 does for titles and headings
     word      1 · idf · tf / (tf + K) for the words as they were typed
-    weak      1/2 · idf · n / (n + 3) for n occurrences in operations: always less than one in another field
+    weak      6/5 · idf · n / (n + 1) for n occurrences in operations: always less than one in another field
     pair      2 · the smaller idf · n / (n + 3) for two neighbours in the description
 """
 
@@ -20,7 +20,6 @@ from typing import NamedTuple, Protocol
 from contextfold.common.dataclass import dataclass
 from contextfold.common.relevance.question import Question, QuestionTerm
 from contextfold.common.relevance.term_scores import (
-    PAIR_K,
     PAIR_WEIGHT,
     SATURATION_BITS,
     STEM_WEIGHT,
@@ -29,6 +28,7 @@ from contextfold.common.relevance.term_scores import (
     saturation,
     term_weight,
 )
+from contextfold.common.relevance.words import stem_of
 from contextfold.fold.recall.documents import (
     AVERAGE_WORDS,
     FIELDS,
@@ -43,9 +43,13 @@ TERMS_MAX = 32
 POSTINGS_MAX = 20_000
 NOMINEES_MAX = 200
 HITS_MAX = 50
-# What a level counts for before the words of a document are read: twice the middle of 4 · tf / (tf + K).
-LEVEL_SCORES = (1, 2, 3, 5, 7)
-WEAK_DIVISOR = 2
+# What a level counts for before the words of a document are read: twice the middle of what they will score.
+LEVEL_SCORES = (2, 4, 6, 7, 9)
+WEAK_FACTOR, WEAK_DIVISOR = 6, 5
+# They say that somebody remembers, not what. They are looked for only where a question has no other word.
+REMEMBERING = frozenset(
+    map(stem_of, ("see", "saw", "seen", "find", "found", "before", "earlier", "last", "time", "again"))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,8 @@ def rank(question: Question, lists: PostingLists) -> RecallRanking:
     count = lists.document_count()
     terms: list[_WeightedTerm] = []
     unmatched: list[str] = []
-    for term in question.terms[:TERMS_MAX]:
+    asked = [term for term in question.terms if term.stem not in REMEMBERING] or question.terms
+    for term in asked[:TERMS_MAX]:
         sizes = lists.sizes(term.stem)
         if any(sizes):
             terms.append(_WeightedTerm(term, max(term_weight(count, sum(sizes)), 1), sizes))
@@ -176,4 +181,4 @@ def _score(found: Sequence[WordCounts], typed: Sequence[str], weight: int, words
     strong = weight * (
         STEM_WEIGHT * saturation(stem, words, AVERAGE_WORDS) + WORD_WEIGHT * saturation(word, words, AVERAGE_WORDS)
     )
-    return (strong >> SATURATION_BITS) + weight * weak // (weak + PAIR_K) // WEAK_DIVISOR
+    return (strong >> SATURATION_BITS) + WEAK_FACTOR * weight * weak // (WEAK_DIVISOR * (weak + 1))

@@ -46,6 +46,14 @@ class NatsRecall:
             await self._bring_up_to_date(owner, index)
             return [await self._source(owner, index, row) for row in list(index.stale)[:limit]]
 
+    async def summaries(self, owner: str, project_hash: str | None) -> list[Summary]:
+        index = self._index_of(owner)
+        async with index.lock:
+            await self._bring_up_to_date(owner, index)
+            folds = (each.current for each in index.documents.values() if isinstance(each, _IndexedBranch))
+            found = [fold for fold in folds if fold and not fold.undone and project_hash in (None, fold.project_hash)]
+            return sorted(found, key=lambda summary: (summary.session_id, summary.branch_id))
+
     async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
         for owner in {source.owner for source, _ in documents}:
             index = self._index_of(owner)

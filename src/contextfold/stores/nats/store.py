@@ -238,6 +238,11 @@ class NatsStore:
         await self._settle(owner, project_hash)
         return await self._archive.search(owner, query, project_hash, limit)
 
+    async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
+        self._check_open()
+        await self._settle(owner, project_hash)
+        return await self._recall.summaries(owner, project_hash)
+
     async def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:
         self._check_open()
         if owner is None:

@@ -270,6 +270,16 @@ def search(
     return list(map(summary_of, rows))
 
 
+def summaries(connection: sqlite3.Connection, owner: str, project_hash: str | None) -> list[Summary]:
+    rows = connection.execute(
+        f"SELECT {_SUMMARY_COLUMNS} FROM summaries m JOIN sessions s ON s.id = m.session"  # noqa: S608 - only our own names
+        " WHERE m.undone = 0 AND s.owner = ? AND s.project_hash = coalesce(?, s.project_hash)"
+        " ORDER BY s.session_id, m.branch_id",
+        (owner, project_hash),
+    )
+    return list(map(summary_of, rows))
+
+
 def phrases(query: str) -> str:
     """The query in FTS5's syntax. Every word is a quoted phrase, so that nothing in it is an operator.
 

@@ -212,6 +212,9 @@ class SqliteStore:
             lambda connection: sqlite_rows.search(connection, owner, query, project_hash, limit)
         )
 
+    async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
+        return await self._readers.read(lambda connection: sqlite_rows.summaries(connection, owner, project_hash))
+
     async def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:
         return await self._readers.read(lambda connection: sqlite_rows.unindexed(connection, owner, limit))
 
