@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from contextfold.common.token_counter import tokens_of
@@ -89,6 +90,22 @@ def _has_long_cache(members: Mapping[str, Any]) -> bool:
     return False
 
 
+class LocatedResults(NamedTuple):
+    """The results of a message."""
+
+    # Of their texts; empty for what is not only text.
+    hashes: tuple[str, ...]
+    # By number: where the contents of those are in the message that are only text.
+    spans: Mapping[int, tuple[int, int]] = MappingProxyType({})
+    # How much more the bytes of the message's files are than what they count for.
+    excess: int = 0
+
+
+def result_hashes(results: Sequence[Result]) -> tuple[str, ...]:
+    texts = [plain_text(result.content) for result in results]
+    return tuple("" if text is None else hash_of(text) for text in texts)
+
+
 def remembered_stubs(results: Sequence[Result], remembered: Remembered) -> dict[int, LeftOutResult]:
     """Which results of a message were left out of earlier requests, by their number."""
     stubs: dict[int, LeftOutResult] = {}
@@ -106,9 +123,15 @@ def hash_of(text: str) -> str:
 
 
 @lru_cache(maxsize=STUBS_ENCODED_MAX)
-def encoded_stub(stub: str) -> str:
+def encoded_stub(stub: str) -> bytes:
     """The stub as a JSON string. The same stubs are sent in every request of a conversation."""
-    return json.dumps(stub)
+    return json.dumps(stub).encode("ascii")
+
+
+@lru_cache(maxsize=STUBS_ENCODED_MAX)
+def encoded_object_stub(stub: str) -> bytes:
+    """The stub as a JSON object, where a result must be one."""
+    return json.dumps({"output": stub}).encode("ascii")
 
 
 def cold_results(
