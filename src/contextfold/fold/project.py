@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 
+from contextfold.common.dataclass import dataclass
 from contextfold.errors import ArgumentInvalid
 
 PATH_LENGTH_MAX = 4_096

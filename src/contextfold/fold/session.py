@@ -19,9 +19,9 @@ to work that was folded afterwards goes back to just before its event: the fold 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,

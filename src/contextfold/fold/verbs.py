@@ -10,9 +10,9 @@ A service commits the events and calls `decide` again if somebody else was first
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from contextfold.common.dataclass import dataclass
 from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
 from contextfold.fold import tool_results
 from contextfold.fold.accounting import Health, context_limit

@@ -8,11 +8,15 @@ does. Which entries were tried with the real program is recorded in docs/hosts.m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 
 from contextfold.common.network_address import BadAddress, address_from, is_variable
 from contextfold.common.record import Record
-from contextfold.hosts.jsonc import Writable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from contextfold.hosts.jsonc import Writable
 
 SERVER = "contextfold"
 COMMAND = "context"

@@ -10,7 +10,8 @@
  *   total_tokens: number, main_thread_tokens: number, folded_tokens: number, tokens_saved: number,
  *   context_limit: number, usage_percent: number, context_health: Health, operations: number,
  *   failed_operations: number, secrets_scrubbed: number,
- *   total_branches: number, active_branches: number, folded_branches: number, discarded_branches: number }} Session
+ *   total_branches: number, active_branches: number, folded_branches: number, discarded_branches: number,
+ *   ended_at?: string }} Session
  * @typedef {{ session_id: string, project_path: string | null, name: string | null, last_at: string, ended_at: string,
  *   total_tokens: number | null, total_branches: number | null, folded_branches: number | null, host: string | null,
  *   model: string | null, savings: Sums | null }} EndedSession  null where an older version did not record it
@@ -34,7 +35,7 @@
  *   folds: { branch_id: string, description: string, tokens_dropped: number, requests: number, cost_saved: number }[],
  *   costly_folds: string[], points: { n: number, at: string, sent: number, without: number }[],
  *   verdict: string }} Savings
- * @typedef {{ by: string, groups: (Sums & { day?: string, project?: string })[],
+ * @typedef {{ by: string, groups: (Sums & { day?: string, project?: string, model?: string })[],
  *   total: Sums & { verdict: string } }} Totals
  * @typedef {{ session_id: string, project_path: string, name: string | null }} SessionName
  * @typedef {{ sessions: (SessionName & { last_at: string, host: string | null })[],

@@ -216,3 +216,15 @@ class TestExpandOfALeftOutResult:
     def test_an_id_of_another_owner_or_of_nobody_gives_no_text(self, call: Call, path: Path, result_id: str) -> None:
         ran = call("fold", "expand", result_id, "--store", path)
         assert (ran.code, ran.out) == (1, b"")
+
+
+@pytest.mark.parametrize("group", ["day", "project", "model", "session"])
+def test_totals_by_any_group_add_up_to_the_same(call: Call, filled: Filled, group: str) -> None:
+    told = json.loads(call("fold", "savings", "--by", group, "--store", filled.path, "--json").out)
+    for figure in ("requests", "tokens_sent", "cost_saved"):
+        assert sum(row[figure] for row in told["groups"]) == pytest.approx(told["total"][figure])
+    named = {row[group] for row in told["groups"] if row["requests"]}
+    assert len(named) == {"day": 1, "model": 1, "project": 2, "session": 2}[group]
+    lines = call("fold", "savings", "--by", group, "--store", filled.path).out.decode().splitlines()
+    assert lines[0].split()[0] == group
+    assert {line.split()[0] for line in lines[1 : 1 + len(named)]} == named

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,9 @@ RULES: dict[Format, Callable[[Any], list[str]]] = {
     "gemini": rules_gemini.violations,
 }
 every_format = pytest.mark.parametrize("format", FORMATS)
+QUOTES = re.compile(
+    r"<system-reminder>\nThe user sent the following message:[\s\S]*?</system-reminder>|The user sent a new message"
+)
 
 # The messages that are sent of the first so many of a history.
 Sending = Callable[[History, int], list[Any]]
@@ -96,12 +100,29 @@ def law_user_is_heard(told: History, sending: Sending) -> int:
 
 def user_texts(format: Format, messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for message in messages:
+        # What a host has put behind a result's own text.
+        yield from (quote for text in result_texts(message) for quote in QUOTES.findall(text))
+        if message.get("role") == "system" and QUOTES.search(str(message["content"])):
+            content = message["content"]
+            yield content if isinstance(content, str) else content[0]["text"]
         if message.get("role") == "user":
             content = message[PARTS.get(format, "content")]
             if isinstance(content, str):
                 yield content
             else:
                 yield from (part["text"] for part in content if "text" in part)
+
+
+def result_texts(message: Mapping[str, Any]) -> Iterator[str]:
+    """Whatever API it is of."""
+    content = message.get("content", message.get("parts"))
+    holders: list[Any] = [message.get("output"), content if message.get("role") == "tool" else None]
+    for part in content if isinstance(content, list) else ():
+        holders.append(part.get("content") if part.get("type") == "tool_result" else None)
+        holders += part.get("functionResponse", {}).get("response", {}).values()
+    for holder in holders:
+        blocks = holder if isinstance(holder, list) else ()
+        yield from [holder] if isinstance(holder, str) else [each["text"] for each in blocks if "text" in each]
 
 
 def law_exact(told: History, sending: Sending) -> int:
@@ -400,7 +421,7 @@ def test_results_that_a_host_masks_undo_no_fold(format: Format) -> None:
 
 
 def masked(message: dict[str, Any], format: Format, answers: Sequence[tuple[int, Any]]) -> dict[str, Any]:
-    if not answers or any(call.failed for _, call in answers):
+    if not answers or any(call.failed for _, call in answers) or any(map(QUOTES.search, result_texts(message))):
         return message
     if format == "anthropic":
         blocks = [
@@ -458,9 +479,18 @@ def test_hostile_bytes_never_raise_and_what_comes_out_is_whole(format: Format) -
         assert parsed(projected.body) == members | {LIST[format]: left}, replay
         if not RULES[format](members):
             assert RULES[format](json.loads(projected.body)) == [], replay
+        if any(map(is_only_thinking, listed)):
+            # Such a message makes an earlier change wait. Where it goes with a later one, nothing waits any more.
+            continue
         again = project_body(projected.body, format)
         assert again.body is projected.body, f"{replay}: twice is not once"
     assert changed > HOSTILE_COUNT // 20
+
+
+def is_only_thinking(message: object) -> bool:
+    blocks = message.get("content") if isinstance(message, dict) else None
+    kinds = [isinstance(each, dict) and each.get("type") for each in blocks] if isinstance(blocks, list) else []
+    return bool(kinds) and all(kind in ("thinking", "redacted_thinking") for kind in kinds)
 
 
 def parsed(body: bytes) -> Any:

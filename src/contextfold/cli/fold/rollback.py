@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from contextfold.cli.fold.session_access import (
@@ -25,6 +24,7 @@ from contextfold.cli.output import ask_yes_no, can_ask, print_error, print_on_st
 from contextfold.cli.parse import UsageError
 from contextfold.cli.terminal import Column, Line, Screen, screen, screen_on, several
 from contextfold.common.canonical import Encodable
+from contextfold.common.dataclass import dataclass
 from contextfold.error_codes import EXIT_CODES, EXIT_OK, EXIT_USAGE
 from contextfold.errors import ArgumentInvalid, BranchStateInvalid
 from contextfold.fold.accounting import total_tokens

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Protocol
 
+from contextfold.common.dataclass import dataclass, replace
 from contextfold.fold.events import Event, OperationCompleted, RequestSent
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, ThreadSeen
 from contextfold.fold.session import Branch, State, Thread

@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from contextfold.common.canonical import Encodable, Hundredths
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.events import BranchCreated, Event, RequestSent, WorkFolded
 from contextfold.fold.ledger.prices import LedgerPrices
 from contextfold.fold.ledger.provider_counts import ESTIMATE_OFF_MAX
@@ -130,6 +130,7 @@ def sums_from(members: object) -> LedgerSums:
 class SavingsLedger:
     sums: LedgerSums
     days: Mapping[str, LedgerSums]
+    model_sums: Mapping[str, LedgerSums]
     models: Mapping[str, tuple[TokenPrices, bool]]
     not_folded: Mapping[str, int]
     results_dropped: int
@@ -217,6 +218,7 @@ class LedgerBook:
     _chains: dict[tuple[str, str, str], _Chain] = field(default_factory=dict)
     _folds: dict[str, FoldSavings] = field(default_factory=dict)
     _days: dict[str, LedgerSums] = field(default_factory=dict)
+    _model_sums: dict[str, LedgerSums] = field(default_factory=dict)
     _models: dict[str, tuple[TokenPrices, bool]] = field(default_factory=dict)
     _reasons: Counter[str] = field(default_factory=Counter)
     _results_dropped: int = 0
@@ -235,6 +237,7 @@ class LedgerBook:
         return SavingsLedger(
             sums,
             dict(self._days),
+            dict(self._model_sums),
             dict(self._models),
             dict(self._reasons),
             self._results_dropped,
@@ -296,6 +299,7 @@ class LedgerBook:
         )
         day = event.at[:10]
         self._days[day] = self._days.get(day, LedgerSums()).plus(sums)
+        self._model_sums[event.model] = self._model_sums.get(event.model, LedgerSums()).plus(sums)
         self._results_dropped = max(self._results_dropped, event.results_dropped)
         if event.reason:
             self._reasons[event.reason] += 1

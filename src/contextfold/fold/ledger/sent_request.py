@@ -6,7 +6,7 @@ answered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextfold.common.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

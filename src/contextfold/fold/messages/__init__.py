@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from contextfold.common.dataclass import dataclass
 from contextfold.fold.messages.apis.facts import UNKNOWN, members_of
 from contextfold.fold.messages.body import BODY_REASONS, NO_MESSAGES, BodyProjection, project_body
 from contextfold.fold.messages.cold_results import ColdResult, ColdSettings, cache_life_s, remembered_stubs
@@ -101,9 +101,10 @@ def project(
         return Projection(messages, outcome.receipt, outcome.threads, None, {})
     walk = Walk(remembered.outcomes, confirmed_names(names_in(tools)) if tools else frozenset())
     stubs: dict[int, dict[int, LeftOutResult]] = {}
+    read = api.reader()
     for place, message in enumerate(messages):
         members = members_of(message)
-        fact = UNKNOWN if members is None else api.read(members)
+        fact = UNKNOWN if members is None else read(members)
         walk.take(fact)
         if remembered.results:
             those = remembered_stubs(fact.results, remembered)

@@ -12,9 +12,9 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from contextfold.common.dataclass import dataclass, field
 from contextfold.common.json_depth import DEPTH_MAX
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.messages.apis.facts import UNKNOWN, Result
@@ -182,13 +182,7 @@ class _BodyReader:
     @property
     def model(self) -> str:
         name = self.members.get("model")
-        if not isinstance(name, str):
-            return self._model
-        try:
-            return name.encode("latin-1").decode("utf-8")
-        except UnicodeError:
-            # It was written with escapes.
-            return name
+        return _as_sent(name) if isinstance(name, str) else self._model
 
     def projected(self) -> tuple[bytes, Outcome]:
         reason = self._reason_to_pass()
@@ -224,14 +218,7 @@ class _BodyReader:
 
     def cold_results(self, salt: str, settings: ColdSettings) -> list[ColdResult]:
         messages = [json.loads(self.body[start:end]) for start, end in zip(self.starts, self.ends, strict=True)]
-        as_read = [_decode(self._text(place), 0)[0] for place in range(len(messages))]
-        # Ids and hashes are those of the text as it is read for every request, the rest is for people.
-        read = seen_results(as_read, self.format)
-        seen = [
-            each._replace(call_id=other.call_id)
-            for each, other in zip(seen_results(messages, self.format), read, strict=True)
-        ]
-        hashes = {id(each): hash_of(other.text or "") for each, other in zip(seen, read, strict=True)}
+        seen = seen_results(messages, self.format)
         known = {(each.call_id, each.text_hash) for those in self.stubs.values() for each in those.values()}
         cold = cold_results(
             seen,
@@ -240,9 +227,8 @@ class _BodyReader:
             first_movable=first_movable(self.walk) if self._is_bound else 0,
             salt=salt,
             settings=settings,
-            hash_text=lambda each: hashes[id(each)],
         )
-        gone = {(each.call_id, hashes[id(each)]) for each in seen if is_inside(each.place, self._folded)}
+        gone = {(each.call_id, hash_of(each.text or "")) for each in seen if is_inside(each.place, self._folded)}
         return [each for each in cold if (each.result.call_id, each.result.text_hash) not in known | gone]
 
     def cache_life_s(self, default_s: float | None) -> float:
@@ -251,12 +237,17 @@ class _BodyReader:
         retention = {"prompt_cache_retention": self.members.get("prompt_cache_retention")}
         return cache_life_s(self.format, retention, default_s)
 
-    def _note_stubs(self, text: str, start: int, message: object, results: Sequence[Result]) -> int:
+    def _note_stubs(self, text: str, start: int, end: int, *, message: object, results: Sequence[Result]) -> int:
         """Remember which results of the message become stubs, and where they are.
 
         Gives how much more the bytes of its files are than what they count for.
         """
-        key = self.format, len(text), hash(text)
+        ids = [each.id if each.id.isascii() else _as_sent(each.id) for each in results]
+        remembered = [self._remembered.results.get(call_id) for call_id in ids]
+        if not any(remembered):
+            return _checked_excess(text, start, end, message) if end - start > SHORT_BYTES else 0
+        text = text[start:end]
+        key = self.format, end - start, hash(text)
         located = _located.get(key)
         if located is None:
             if len(_located) >= LOCATED_MAX:
@@ -264,8 +255,7 @@ class _BodyReader:
             located = _located[key] = self._locate(text, message, results)
         stubs: dict[int, LeftOutResult] = {}
         splices: list[tuple[int, int, bytes]] = []
-        for number, result in enumerate(results):
-            known = self._remembered.results.get(result.id)
+        for number, known in enumerate(remembered):
             found = known.get(located.hashes[number]) if known else None
             if found:
                 stubs[number] = found
@@ -277,7 +267,12 @@ class _BodyReader:
         return located.excess
 
     def _locate(self, text: str, message: object, results: Sequence[Result]) -> LocatedResults:
-        hashes = result_hashes(results)
+        if "\\u" in text:
+            # Some characters were written with escapes, so not every character is a byte of the client's UTF-8.
+            sent = self.api.reader()(json.loads(text.encode("latin-1"))).results
+            hashes = result_hashes(sent)
+        else:
+            hashes = result_hashes(results, encoding="latin-1")
         numbers = [number for number, text_hash in enumerate(hashes) if text_hash]
         splices = splices_of(text, Rewrite(stubs=dict.fromkeys(numbers, "")), (), self.api)
         spans = {number: (splice.start, splice.end) for number, splice in zip(numbers, splices, strict=True)}
@@ -361,7 +356,7 @@ class _BodyReader:
         return end
 
     def _list(self, text: str, at: int) -> int:
-        decode, read, take = _decode, self.api.read, self.walk.take
+        decode, read, take = _decode, self.api.reader(), self.walk.take
         starts, ends, weights = self.starts.append, self.ends.append, self.weights.append
         stubs, own, blocks = self._remembered.results, self.own_calls.take, 0
         list_of_parts = "parts" if self.format == "gemini" else "content"
@@ -377,8 +372,8 @@ class _BodyReader:
                 own(message, fact)
             parts = message.get(list_of_parts) if type(message) is dict else None
             blocks += len(parts) if type(parts) is list else 1
-            if stubs and fact.results and (fact.results[0].id in stubs or len(fact.results) > 1):
-                excess = self._note_stubs(text[start:end], start, message, fact.results)
+            if stubs and fact.results:
+                excess = self._note_stubs(text, start, end, message=message, results=fact.results)
             else:
                 excess = _checked_excess(text, start, end, message) if end - start > SHORT_BYTES else 0
             # The most usual ways to go on come first, because they cost less.
@@ -394,6 +389,15 @@ class _BodyReader:
             weights((at if sign == "," else end) - start - excess)
         self.blocks = blocks
         return at
+
+
+def _as_sent(text: str) -> str:
+    """A short text that was read as latin-1, as the client sent it."""
+    try:
+        return text.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        # It was written with escapes.
+        return text
 
 
 def _opened(text: str, at: int, bracket: str) -> tuple[int, str]:

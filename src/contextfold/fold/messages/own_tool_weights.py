@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
-from contextfold.fold.messages.apis.facts import BY_NAME, Fact, Members, block_members, items_of
+from contextfold.fold.messages.apis.facts import Fact, Members, block_members, items_of
 from contextfold.fold.messages.own_tools import TOOLS_MAX, confirmed_names, names_in, verb_of
 
 # A message's parts, and where a part names its tool or the call that it answers.
@@ -79,7 +79,7 @@ class OwnCallWeights:
         if isinstance(name, str) and "context_" in name:
             return name
         call_id = next((part[key] for key in _CALL_IDS if isinstance(part.get(key), str)), None)
-        return self._names.get(call_id or BY_NAME, "")
+        return self._names.get(call_id, "") if call_id else ""
 
 
 def _parts_of(message: Members) -> Iterator[Members]:

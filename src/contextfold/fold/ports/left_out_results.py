@@ -7,9 +7,9 @@ raises `StoreUnavailable`, and then nothing is left out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.messages.own_tools import CallOutcome
 from contextfold.fold.messages.remembered import LeftOutResult, merged_outcomes
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Protocol
 
+from contextfold.common.dataclass import dataclass, replace
 from contextfold.fold import session
 from contextfold.fold.events import Event
 from contextfold.fold.ledger.provider_counts import SOURCE, RecordedRequest, requested

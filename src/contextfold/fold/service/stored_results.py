@@ -12,10 +12,10 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from contextfold.common.canonical import encode
+from contextfold.common.dataclass import dataclass, replace
 from contextfold.errors import ContextError
 from contextfold.fold.messages import CallOutcome, LeftOutResult, merged_outcomes
 from contextfold.fold.ports.left_out_results import NEW_CONVERSATION, ConversationRecord, StoredResult

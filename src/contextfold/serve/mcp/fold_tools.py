@@ -79,6 +79,12 @@ async def _expand(service: FoldService, caller: Caller, arguments: Arguments) ->
     return await service.expand(caller, expand_request(arguments))
 
 
+async def _recall(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
+    from contextfold.fold.tool_arguments import recall_request
+
+    return await service.recall(caller, recall_request(arguments))
+
+
 def _schema(required: list[str], **properties: Encodable) -> dict[str, Encodable]:
     return {"type": "object", "properties": properties, "required": required}
 
@@ -188,6 +194,20 @@ FOLD_TOOLS = (
         ),
         hints(reads=True, repeatable=True),
         _expand,
+    ),
+    FoldTool(
+        "context_recall",
+        "find earlier work, of any session, that was folded",
+        "Find folded work of earlier sessions",
+        _schema(
+            ["query"],
+            query={"type": "string"},
+            project_path=_SAME_PROJECT,
+            budget={"type": "integer"},
+            since=_text("Date, or 7d"),
+        ),
+        hints(reads=True, repeatable=True),
+        _recall,
     ),
 )
 

@@ -12,11 +12,12 @@ import os
 import sqlite3
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
+from contextfold.common.dataclass import dataclass
+from contextfold.common.relevance.question import Question
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.ports.store import (
     ArchivedResult,
@@ -27,6 +28,8 @@ from contextfold.fold.ports.store import (
     LeftOutDecision,
     ListedSession,
     ProxiedConversation,
+    Recalled,
+    RecallSource,
     SessionKey,
     SessionLog,
     Summary,
@@ -34,6 +37,8 @@ from contextfold.fold.ports.store import (
     WatchedEvent,
 )
 from contextfold.fold.ports.store_export import ExportRecord
+from contextfold.fold.recall.documents import DocumentTerms
+from contextfold.fold.recall.ranking import RecallScope
 from contextfold.stores.sqlite import export as sqlite_export
 from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite import statements as sqlite_rows
@@ -112,9 +117,11 @@ class SqliteStore:
         return await self._readers.read(lambda connection: sqlite_rows.sessions(connection, owner, after, limit))
 
     async def ended_sessions(
-        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
     ) -> Sequence[EndedSession]:
-        return await self._readers.read(lambda connection: sqlite_rows.ended_sessions(connection, owner, after, limit))
+        return await self._readers.read(
+            lambda connection: sqlite_rows.ended_sessions(connection, owner, after, limit, session_id)
+        )
 
     async def find(self, owner: str, session_id: str) -> SessionKey | None:
         return await self._readers.read(lambda connection: sqlite_rows.find(connection, owner, session_id))
@@ -204,6 +211,15 @@ class SqliteStore:
         return await self._readers.read(
             lambda connection: sqlite_rows.search(connection, owner, query, project_hash, limit)
         )
+
+    async def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:
+        return await self._readers.read(lambda connection: sqlite_rows.unindexed(connection, owner, limit))
+
+    async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
+        await self._write(lambda connection: sqlite_rows.index(connection, documents))
+
+    async def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
+        return await self._readers.read(lambda connection: sqlite_rows.recall(connection, owner, question, scope))
 
     async def trajectory(
         self,
