@@ -112,6 +112,11 @@ class BodyProjection:
         """Whether a user wrote some of a message."""
         return self._reading.walk.fates[place] in (WORDS, MIXED)
 
+    @property
+    def opening_tokens(self) -> int:
+        """The tokens that are sent in front of the model's first words: all of them, if it has said nothing."""
+        return self._reading.opening_tokens
+
     def tokens_before_stubs(self, results: Collection[str]) -> int | None:
         """The tokens that are sent in front of the first stub of these results; None if none of them is sent."""
         return self._reading.tokens_before_stubs(results)
@@ -207,6 +212,11 @@ class _BodyReader:
     @property
     def _is_bound(self) -> bool:
         return binds_thinking(self.api, self.model, self.members.get("thinking"))
+
+    @property
+    def opening_tokens(self) -> int:
+        first = self.walk.turns[0] if self.walk.turns else len(self._sent_weights)
+        return tokens_of(self._rest + sum(self._sent_weights[:first]))
 
     def tokens_before_stubs(self, results: Collection[str]) -> int | None:
         places = [
