@@ -202,12 +202,15 @@ def _path_of(arguments: Members) -> str:
 
 
 def _reads_before_edits(seen: Sequence[SeenResult]) -> set[int]:
-    """The newest read of each file, where the file was edited after it: the model may still work from it."""
+    """The newest read of each file, where the file was edited after it: the model may still work from it.
+
+    A call that failed neither read nor edited anything.
+    """
     newest: dict[str, int] = {}
     protected: dict[str, int] = {}
     for number, each in enumerate(seen):
         path = _path_of(each.arguments)
-        if not path:
+        if not path or each.failed:
             continue
         if _EDITS.search(each.tool):
             if path in newest:
