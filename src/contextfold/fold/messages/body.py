@@ -61,7 +61,7 @@ _LOOKED_AT = frozenset({"model", "stream", "thinking", "tools", "prompt_cache_re
 _CLOSING = {"{": "}", "[": "]"}
 # Of messages with results that are left out: what is known of each after it was read once. A conversation's requests
 # repeat its messages byte for byte. The key is a hash of those bytes that nobody outside of the process can predict.
-LOCATED_MAX = 50_000
+LOCATED_MAX = 20_000
 _located: dict[tuple[str, int, int], LocatedResults] = {}
 _SIGN = re.compile(r"[ \t\n\r]*+(.)[ \t\n\r]*+")
 _VALUE = re.compile(rb'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"?|[\[{]|[^\s"\[\]{},:]++')
