@@ -26,9 +26,10 @@
  * @typedef {{ currency: string, sent_micros: number, without_micros: number, saved_micros: number }} Money
  * @typedef {{ model: string, currency: string | null, input: string, output: string, cache_read: string,
  *   cache_write_5m: string, cache_write_1h: string }} ModelPrices
- * @typedef {{ requests: number, estimated_requests: number, extra_requests: number, tokens_sent: number,
- *   tokens_without: number, tokens_saved: number, output_tokens: number, output_tokens_without: number,
- *   cost_sent: number, cost_without: number, cost_saved: number, money: Money | null }} Sums  of requests through the
+ * @typedef {{ requests: number, estimated_requests: number, extra_requests: number, warm_requests: number,
+ *   tokens_sent: number, tokens_without: number, tokens_saved: number, output_tokens: number,
+ *   output_tokens_without: number, cost_sent: number, cost_without: number, cost_saved: number,
+ *   money: Money | null }} Sums  of requests through the
  *   proxy; costs are in input tokens' worth
  * @typedef {Sums & { session_id: string, prices: ModelPrices[], results_dropped: number,
  *   failed_open: Record<string, number>,
