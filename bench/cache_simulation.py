@@ -266,6 +266,7 @@ class FoldingModel:
 
     def _ask(self, at_s: float, output: int, our_output: int, *, only_ours: bool = False) -> None:
         sent = self._sent(self._history)
+        blocks = sum(not block.own for block in self._history)
         usage = self._cache.ask(sent, at_s, output)
         ours = sum(block.tokens for block in self._history if block.own)
         ours += DEFINITIONS_TOKENS if self._has_tools else 0
@@ -292,10 +293,10 @@ class FoldingModel:
                 our_output_tokens=our_output,
                 only_ours=only_ours,
                 kept_tokens=self._kept,
-                new_blocks=len(self._history) - self._asked,
+                new_blocks=blocks - self._asked,
             )
         )
-        self._new, self._kept, self._last_s, self._asked = [], None, at_s, len(self._history)
+        self._new, self._kept, self._last_s, self._asked = [], None, at_s, blocks
 
 
 def _moment(at_s: float) -> str:

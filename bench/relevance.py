@@ -24,16 +24,16 @@ from typing import Any, NamedTuple
 from bench.corpora import HERE
 from bench.figures import Figure, ms, peak_mb, show, tell
 from contextfold.common.canonical import version_of
+from contextfold.common.relevance.question import read_question
+from contextfold.common.relevance.token_estimate import EXACT, counter_named, estimate
+from contextfold.common.relevance.words import tokens
 from contextfold.errors import CounterMissing
 from contextfold.resolve.document import Document
 from contextfold.resolve.relevance.answer import LINE_BREAKS_TOKENS, breadcrumb
 from contextfold.resolve.relevance.index.index_format import IndexView
 from contextfold.resolve.relevance.index.index_writer import IndexWriter
-from contextfold.resolve.relevance.question import read_question
 from contextfold.resolve.relevance.ranking import RankedSection, rank
 from contextfold.resolve.relevance.sections import clean_heading
-from contextfold.resolve.relevance.token_estimate import EXACT, counter_named, estimate
-from contextfold.resolve.relevance.words import tokens
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLIC = ROOT.parent / "shared" / "relevance"

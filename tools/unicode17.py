@@ -1,7 +1,7 @@
 """Write a module of Unicode 17 data from its table: the lowercase mapping, or the characters of words.
 
 python tools/unicode17.py tests/golden/lowercase-unicode17.tsv src/contextfold/common/unicode17.py
-python tools/unicode17.py tools/words-unicode17.tsv src/contextfold/resolve/relevance/word_characters.py
+python tools/unicode17.py tools/words-unicode17.tsv src/contextfold/common/relevance/word_characters.py
 """
 
 import sys

@@ -14,6 +14,7 @@ from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import SessionLimits
 from contextfold.serve.serial_fold import SerialFold
 from contextfold.settings import DaemonSettings, FoldSettings, SettingsError
+from contextfold.settings_table import FOLD_AFTERWARDS, offers_folding
 from contextfold.stores.sqlite.store import SqliteStore
 
 TYPE_CHECKING = False
@@ -180,7 +181,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
     from contextfold.serve.http.mcp_endpoint import DaemonServices
     from contextfold.serve.http.routes import DaemonApplication
-    from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
+    from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
     from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
     from contextfold.serve.ops.activity_recorder import ActivityRecorder, StoreConnectionLog
     from contextfold.serve.ops.logs import log
@@ -189,12 +190,16 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.serve.resolvers import Resolvers
     from contextfold.stores.memory import MemoryStore
 
-    toolsets: dict[str, tuple[Tool, ...]] = {"resolve": RESOLVE_TOOLS, "fold": FOLD_TOOLS}
+    toolsets: dict[str, tuple[Tool, ...]] = {
+        "resolve": RESOLVE_TOOLS,
+        "fold": FOLD_TOOLS,
+        FOLD_AFTERWARDS: AFTERWARDS_TOOLS,
+    }
     tools = [tool for name in settings.server.tools for tool in toolsets[name]]
     metrics = Metrics(tool.name for tool in tools)
     scrubber = scrubber_of(settings.fold)
     # Without the fold tools nothing is stored, and no file is needed.
-    has_fold_tools = "fold" in settings.server.tools
+    has_fold_tools = offers_folding(settings.server.tools)
     store: Store = open_store(settings.fold, on_change=StoreConnectionLog()) if has_fold_tools else MemoryStore()
     store = store if tracer is None else traced(store, tracer)
     fold = FoldService(store, scrubber, policy_of(settings.fold), note=ActivityRecorder(metrics, tracer))

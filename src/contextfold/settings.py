@@ -24,6 +24,7 @@ from contextfold.settings_table import (
     SettingsError,
     between,
     is_http_url,
+    offers_folding,
 )
 
 TYPE_CHECKING = False
@@ -149,7 +150,7 @@ def settings_from(environment: Mapping[str, str], options: Mapping[str, str]) ->
         raise SettingsError(
             f"no cache root: give --cache-root DIR, or set {CACHE_ROOT} to the folder that holds the caches"
         )
-    fold = _fold_settings(values) if "fold" in tools else None
+    fold = _fold_settings(values) if offers_folding(tools) else None
     return Settings(os.fsencode(root), values.get("tool-timeout-secs"), tools, fold)
 
 

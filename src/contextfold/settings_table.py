@@ -25,6 +25,8 @@ WHOLE_NUMBER_MAX = 1_000_000_000
 # Eleven days. A longer wait is no timeout, and systems count no further.
 TIMEOUT_MAX_S = 1_000_000
 TOOLSETS = ("resolve", "fold")
+# In place of `fold`: the two tools that folding afterwards needs, a third of the definitions.
+FOLD_AFTERWARDS = "fold-afterwards"
 PREFIX_MAX = 32
 DOMAIN_MAX = 64
 _SMALL = "abcdefghijklmnopqrstuvwxyz0123456789-"
@@ -146,11 +148,20 @@ def _has_dot_segments(text: str) -> bool:
     return not {".", ".."}.isdisjoint(text.split("/"))
 
 
+def offers_folding(tools: tuple[str, ...]) -> bool:
+    """Whether one of the chosen sets has tools for folding."""
+    return "fold" in tools or FOLD_AFTERWARDS in tools
+
+
 def _toolsets(called: str, text: str) -> tuple[str, ...]:
     names = text.split(",")
-    if not set(names) <= set(TOOLSETS) or len(set(names)) != len(names):
-        raise SettingsError(f"{called} must be resolve, fold or resolve,fold, not {text!r}")
-    return tuple(name for name in TOOLSETS if name in names)
+    known = (*TOOLSETS, FOLD_AFTERWARDS)
+    is_twice = len(set(names)) != len(names) or {"fold", FOLD_AFTERWARDS} <= set(names)
+    if is_twice or not set(names) <= set(known):
+        raise SettingsError(
+            f"{called} must be resolve, fold, fold-afterwards or resolve and one of these, not {text!r}"
+        )
+    return tuple(name for name in known if name in names)
 
 
 def _counter(called: str, text: str) -> str:
@@ -183,7 +194,13 @@ SETTINGS = {
     for setting in (
         Setting("cache-root", "", _any, "DIR", "the folder that contains the caches"),
         Setting("tool-timeout-secs", str(TOOL_TIMEOUT_S), _seconds, "N", "the timeout of a resolve call"),
-        Setting("tools", "", _toolsets, "LIST", "the tools to offer: resolve, fold or resolve,fold"),
+        Setting(
+            "tools",
+            "",
+            _toolsets,
+            "LIST",
+            "the tools: resolve, fold or resolve,fold; fold-afterwards has context_fold and context_expand only",
+        ),
         Setting("host", "127.0.0.1", _any, "ADDRESS", "the address to listen on"),
         Setting("port", "9090", between(0, 65_535), "N", "the port to listen on; 0 takes a free one"),
         Setting(

@@ -288,7 +288,7 @@ def test_each_damage_has_its_own_error(exported: bytes) -> None:
         ([lines[0], *lines[2:]], ExportAltered),
         ([lines[0], lines[2], lines[1], *lines[3:]], ExportAltered),
         ([b"not JSON\n"], ExportInvalid),
-        ([lines[0].replace(b'"version":2', b'"version":3'), *lines[1:]], ExportNewer),
+        ([lines[0].replace(b'"version":3', b'"version":4'), *lines[1:]], ExportNewer),
     ):
         with pytest.raises(error):
             list(read_export(damaged))

@@ -19,6 +19,7 @@ from contextfold.fold.advice import (
     TOKENS_WORTH_FOLDING,
     AdviceSettings,
     advice_for,
+    pays,
     requests_until_paid,
 )
 from contextfold.fold.messages import project
@@ -127,6 +128,22 @@ def test_it_pays_as_late_as_measured() -> None:
     assert {given_: -int(-requests_until_paid(*given_, RELATIVE_PRICES) // 1) for given_ in table} == pytest.approx(
         table, abs=1
     )
+
+
+def test_a_call_beside_another_has_paid_sooner() -> None:
+    table = {(20_000, 5_000): 5, (100_000, 5_000): 5, (50_000, 10_000): 3}
+    for given_, most in table.items():
+        assert requests_until_paid(*given_, RELATIVE_PRICES, is_shared=True) <= most
+        assert not requests_until_paid(*given_, RELATIVE_PRICES) <= most
+
+
+def test_a_short_conversation_is_not_advised_to_fold() -> None:
+    """Where the proxy sees the requests: the context is small, or there were too few requests to expect many more."""
+    assert pays(5_000, 10_000, RELATIVE_PRICES)
+    assert not pays(5_000, 10_000, RELATIVE_PRICES, requests=30)
+    assert pays(20_000, 10_000, RELATIVE_PRICES, requests=30)
+    assert not pays(20_000, 10_000, RELATIVE_PRICES, requests=3)
+    assert pays(20_000, 10_000, RELATIVE_PRICES, requests=3, is_shared=True)
 
 
 def test_a_model_whose_cache_is_cheaper_to_read_is_advised_later() -> None:

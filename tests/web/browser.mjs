@@ -6,6 +6,7 @@ import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
+import { createConnection } from "node:net";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
@@ -16,6 +17,8 @@ const HERE = dirname(fileURLToPath(import.meta.url));
 export const ROOT = dirname(dirname(HERE));
 export const COMMANDS = process.env.CONTEXTFOLD_BIN ?? join(ROOT, ".venv", "bin");
 const CHROMIUM = process.env.CONTEXTFOLD_CHROMIUM ?? "/usr/bin/chromium";
+// Where forked_daemons.py listens. Without it, as in the bench, each daemon is a process of its own.
+const FORKED_DAEMONS = process.env.CONTEXTFOLD_FORKED_DAEMONS;
 const FLAGS = [
   "--no-sandbox",
   "--disable-gpu",
@@ -61,8 +64,7 @@ export class Stage {
   async daemon({ name = "daemon", scene = [], argv = [], store } = {}) {
     const folder = join(this.folder, name);
     const daemon = new Daemon(folder, argv, store);
-    if (scene.length)
-      execFileSync(join(COMMANDS, "python"), [join(HERE, "seed.py"), daemon.store, ...scene.map(String)]);
+    if (scene.length) await seed(daemon.store, scene);
     await daemon.start();
     this.ends(() => daemon.stop());
     return daemon;
@@ -118,6 +120,37 @@ export class Stage {
   }
 }
 
+async function seed(store, scene) {
+  if (FORKED_DAEMONS) await (await ask({ store, scene })).answer();
+  else execFileSync(join(COMMANDS, "python"), ["-m", "tests.web.seed", store, ...scene.map(String)], { cwd: ROOT });
+}
+
+/** A request to forked_daemons.py: its first answer, and when the connection ends. */
+async function ask(request) {
+  const socket = createConnection(FORKED_DAEMONS);
+  const ended = new Promise((resolve) => socket.once("close", resolve));
+  const lines = createInterface({ input: socket });
+  const line = Promise.race([new Promise((resolve) => lines.once("line", resolve)), ended]);
+  socket.write(`${JSON.stringify(request)}\n`);
+  return { ended, answer: async () => JSON.parse(await line) };
+}
+
+/** Start `context`: its first line, its end, and how to signal it. */
+async function start(argv, env, log) {
+  if (FORKED_DAEMONS) {
+    const { ended, answer } = await ask({ argv, env, log });
+    const { pid, line } = await answer();
+    let isRunning = true;
+    ended.then(() => (isRunning = false));
+    return { line, ended, kill: (signal) => isRunning && process.kill(pid, signal) };
+  }
+  const child = spawn(join(COMMANDS, "context"), argv, { stdio: ["ignore", "pipe", openSync(log, "a")], env });
+  const ended = new Promise((resolve) => child.once("exit", resolve));
+  const lines = createInterface({ input: child.stdout });
+  const line = await Promise.race([new Promise((resolve) => lines.once("line", resolve)), ended]);
+  return { line: String(line), ended, kill: (signal) => child.kill(signal) };
+}
+
 /** `context serve` on a free port; started again, on the same one. */
 class Daemon {
   constructor(folder, argv, store = join(folder, "state", "state.db")) {
@@ -129,7 +162,7 @@ class Daemon {
 
   async start() {
     mkdirSync(this.folder, { recursive: true });
-    const log = openSync(join(this.folder, "daemon.log"), "a");
+    const log = join(this.folder, "daemon.log");
     const argv = ["serve", "--store", this.store, "--port", String(this.port), ...this.argv];
     const env = {
       ...process.env,
@@ -137,15 +170,10 @@ class Daemon {
       CONTEXT_RATE_PER_SECOND: "1000000",
       CONTEXT_RATE_BURST: "1000000",
     };
-    this.process = spawn(join(COMMANDS, "context"), argv, { stdio: ["ignore", "pipe", log], env });
-    this.ended = new Promise((resolve) => this.process.once("exit", resolve));
-    const lines = createInterface({ input: this.process.stdout });
-    const line = await Promise.race([new Promise((resolve) => lines.once("line", resolve)), this.ended]);
-    assert.match(
-      String(line),
-      /^contextfold listens on /,
-      readFileSync(join(this.folder, "daemon.log"), "utf8").slice(-2000),
-    );
+    this.process = await start(argv, env, log);
+    this.ended = this.process.ended;
+    const line = this.process.line.trim();
+    assert.match(line, /^contextfold listens on /, readFileSync(log, "utf8").slice(-2000));
     this.url = line
       .split(" ")
       .at(-1)

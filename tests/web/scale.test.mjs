@@ -3,9 +3,13 @@
 import { Agent, assert, live, row, scenario } from "./browser.mjs";
 import { Look, PROJECT } from "./measure.mjs";
 
+const isSoak = Boolean(process.env.CONTEXTFOLD_SOAK);
 const LIMIT = 2; // times what ten sessions cost
+const SESSIONS = isSoak ? 1000 : 200;
+const BRANCHES = isSoak ? 1000 : 600;
+const WINDOW = 60; // branches that are shown at first
 const FIRST = 400;
-const EVENTS = 2000;
+const EVENTS = isSoak ? 2000 : 400;
 const AT_ONCE = 16;
 const MOST_NODES = 4000;
 const READS_PER_SECOND = 4;
@@ -29,38 +33,38 @@ async function compare(stage, view, small, large) {
   }
 }
 
-scenario("a thousand sessions cost no more than twice what ten cost", async (stage) => {
-  const few = await stage.daemon({ name: "few", scene: ["many", 10, 10] });
-  const many = await stage.daemon({ name: "many", scene: ["many", 1000, 10] });
+scenario("many sessions cost no more than twice what ten cost", async (stage) => {
+  const few = await stage.daemon({ name: "few", scene: ["many", 10, 4] });
+  const many = await stage.daemon({ name: "many", scene: ["many", SESSIONS, 4] });
   await compare(stage, "sessions", few, many);
   await compare(stage, "session", few, many);
   const page = await stage.page(many);
-  await page.getByText("1\u202f000 live").waitFor();
+  await page.getByText(`${count(SESSIONS)} live`).waitFor();
   await page.getByRole("button", { name: /^Show more/ }).click();
   await page.locator(".session").nth(39).waitFor();
   assert.equal(await page.locator(".session").count(), 40);
 });
 
-scenario("a session of a thousand branches is shown by its newest, and earlier ones on demand", async (stage) => {
-  const small = await stage.daemon({ name: "small", scene: ["many", 1, 60] });
-  const large = await stage.daemon({ name: "large", scene: ["many", 1, 1000] });
+scenario("a session of many branches is shown by its newest, and earlier ones on demand", async (stage) => {
+  const small = await stage.daemon({ name: "small", scene: ["many", 1, WINDOW] });
+  const large = await stage.daemon({ name: "large", scene: ["many", 1, BRANCHES] });
   await compare(stage, "session", small, large);
   const page = await stage.page(large, { path: `/#/sessions/${await new Agent(large, PROJECT).session()}` });
-  await row(page, "Piece of work 1000").waitFor();
-  assert.ok(await row(page, "Piece of work 1000").isVisible(), "the newest is on screen");
+  await row(page, `Piece of work ${BRANCHES}`).waitFor();
+  assert.ok(await row(page, `Piece of work ${BRANCHES}`).isVisible(), "the newest is on screen");
   const first = () => page.getByRole("treeitem").nth(1).locator(".description").innerText();
-  assert.equal(await first(), "Piece of work 941");
-  for (let turn = 0; turn < 12; turn += 1) {
+  assert.equal(await first(), `Piece of work ${BRANCHES - WINDOW + 1}`);
+  for (let turn = 0; turn < 9; turn += 1) {
     const before = await first();
     await page.getByRole("button", { name: /^Show earlier/ }).click();
     await page.getByRole("treeitem").nth(1).locator(".description").filter({ hasNotText: before }).waitFor();
     assert.ok((await page.getByRole("treeitem").count()) <= 500, "rows are bounded");
   }
   await page.getByRole("button", { name: "Show the newest" }).click();
-  await row(page, "Piece of work 1000").waitFor();
+  await row(page, `Piece of work ${BRANCHES}`).waitFor();
 });
 
-scenario("thousands of events leave the page as small as it was, and are read together", async (stage) => {
+scenario("many events leave the page as small as it was, and are read together", async (stage) => {
   const daemon = await stage.daemon();
   const agent = new Agent(daemon, "/home/ana/work/busy");
   const id = await agent.branch("Busy work");
@@ -85,7 +89,7 @@ scenario("thousands of events leave the page as small as it was, and are read to
   };
   await works(FIRST, "400"); // the chart and the first page of the branch are full
   const before = { at: performance.now(), reads: reads(), nodes: await nodes(page), heap: await heap(page) };
-  await works(EVENTS, "2\u202f400");
+  await works(EVENTS, count(FIRST + EVENTS));
   const seconds = (performance.now() - before.at) / 1000;
   assert.ok(reads() - before.reads <= READS_PER_SECOND * seconds + READS_PER_SECOND, "readings are few");
   const after = await nodes(page);
@@ -94,6 +98,9 @@ scenario("thousands of events leave the page as small as it was, and are read to
   assert.ok(growth <= MOST_GROWTH_BYTES, `${before.heap} bytes held by scripts, then ${growth} more`);
   assert.deepEqual(page.watched.problems, []);
 });
+
+/** A number as the page writes it. */
+const count = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, "\u202f");
 
 /** Bytes that scripts hold once everything is gone that can go. */
 async function heap(page) {

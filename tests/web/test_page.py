@@ -16,6 +16,7 @@ from tests.clients.node import NODE
 from tests.support.clauses import covers
 from tests.support.left_out import BROWSER, CHROMIUM, CLIENTS, NATS, need
 from tests.support.machine import ROOT, SOURCE
+from tests.web.forked_daemons import forked_daemons
 
 HERE = Path(__file__).parent
 WEB = SOURCE / "contextfold" / "web"
@@ -34,10 +35,17 @@ def short_folder() -> Iterator[str]:
         yield folder
 
 
+@pytest.fixture(scope="module")
+def daemons() -> Iterator[Path]:
+    """The socket that starts daemons for every script."""
+    with tempfile.TemporaryDirectory(prefix="cf-") as folder, forked_daemons(Path(folder)) as socket:
+        yield socket
+
+
 @covers("folding.md#owner", "product.md#serve", "product.md#make")
 @pytest.mark.timeout(PATIENCE_S)
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_every_scenario_of_the_page_passes(script: str, short_folder: str) -> None:
+def test_every_scenario_of_the_page_passes(script: str, short_folder: str, daemons: Path) -> None:
     """In one browser for the script, because starting one takes longer than most scenarios."""
     scenarios = len(re.findall(r"^scenario\(", (HERE / script).read_text(encoding="utf-8"), re.MULTILINE))
     need(BROWSER, CLIENTS, *([NATS] if script == "nats.test.mjs" else []))
@@ -49,6 +57,7 @@ def test_every_scenario_of_the_page_passes(script: str, short_folder: str) -> No
             "TMPDIR": short_folder,
             "CONTEXTFOLD_BIN": str(Path(sys.executable).parent),
             "CONTEXTFOLD_CHROMIUM": CHROMIUM,
+            "CONTEXTFOLD_FORKED_DAEMONS": str(daemons),
         },
         capture_output=True,
         encoding="utf-8",

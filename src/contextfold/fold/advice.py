@@ -5,7 +5,9 @@ it. A line beside what it reads reminds it. Each line names something the agent 
 gives only advice whose `key` it has not given in the session.
 
 Folding with one call costs a request that reads the whole context, the call's output and the summary's cache write;
-every later request then saves reading what was folded. `requests_until_paid` says after how many it has paid.
+every later request then saves reading what was folded. `requests_until_paid` says after how many it has paid. A call
+beside another call of the same turn costs no request, but the results of that turn stay: it belongs beside a call with
+a short result, such as an edit.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from contextfold.fold.session import Branch, State, open_tokens
 
 # Less than this many tokens is never worth a fold.
 TOKENS_WORTH_FOLDING = 5_000
+# In a shorter context, where its size is known, few folds pay before the end.
+CONTEXT_WORTH_FOLDING = 25_000
 # Advice is given where a fold has paid after so many further requests.
-PAID_WITHIN_REQUESTS = 10
+PAID_WITHIN_REQUESTS = 15
 # What a fold leaves in the context, and what the model writes for it: medians over recorded conversations.
 SUMMARY_TOKENS = 460
 CALL_OUTPUT_TOKENS = 290
@@ -44,21 +48,41 @@ class Advice:
     line: str
 
 
-def requests_until_paid(before_tokens: int, folded_tokens: int, prices: TokenPrices) -> float:
-    """After how many further requests one call that folds so many tokens behind so many others has paid."""
+def requests_until_paid(
+    before_tokens: int, folded_tokens: int, prices: TokenPrices, *, is_shared: bool = False
+) -> float:
+    """After how many further requests one call that folds so many tokens behind so many others has paid.
+
+    A call that shares its turn with another (`is_shared`) costs no request of its own.
+    """
     saved = prices.cache_read * (folded_tokens - SUMMARY_TOKENS)
     if saved <= 0:
         return float("inf")
-    cost = prices.cache_read * (before_tokens + folded_tokens)
-    cost += prices.cache_write_5m * SUMMARY_TOKENS + prices.output * CALL_OUTPUT_TOKENS
+    cost = prices.cache_write_5m * SUMMARY_TOKENS + prices.output * CALL_OUTPUT_TOKENS
+    if not is_shared:
+        cost += prices.cache_read * (before_tokens + folded_tokens)
     return cost / saved
 
 
-def pays(before_tokens: int, folded_tokens: int, prices: TokenPrices | None) -> bool:
-    is_large = folded_tokens >= TOKENS_WORTH_FOLDING
-    return is_large and requests_until_paid(before_tokens, folded_tokens, prices or RELATIVE_PRICES) <= (
-        PAID_WITHIN_REQUESTS
-    )
+def pays(
+    before_tokens: int,
+    folded_tokens: int,
+    prices: TokenPrices | None,
+    *,
+    requests: int = 0,
+    is_shared: bool = False,
+) -> bool:
+    """Whether to advise a fold. `requests` is how many the conversation had so far, 0 where they are not seen.
+
+    A conversation goes on for about as long as it has lasted, so a fold has to pay within as many requests. In a short
+    context the end is near too often.
+    """
+    if folded_tokens < TOKENS_WORTH_FOLDING:
+        return False
+    if requests and before_tokens + folded_tokens < CONTEXT_WORTH_FOLDING:
+        return False
+    within = min(PAID_WITHIN_REQUESTS, requests or PAID_WITHIN_REQUESTS)
+    return requests_until_paid(before_tokens, folded_tokens, prices or RELATIVE_PRICES, is_shared=is_shared) <= within
 
 
 def branch_limit(context_tokens: int, settings: AdviceSettings) -> int:
@@ -98,7 +122,7 @@ def _for_branch(
         suggestion = "Call context_return now with what you have found."
         line = f"{named} is at its limit: {tokens} of {limit} tokens. {suggestion}"
         advice.append(Advice(f"{branch.id} limit", suggestion, line))
-    if pays(open_tokens(state) - branch.tokens, tokens, prices):
+    if pays(open_tokens(state) - branch.tokens, tokens, prices, requests=len(state.requests)):
         suggestion = "When it is done, call context_return with all that is needed later."
         line = f"{named} is open: {tokens} of {limit} tokens. {suggestion}"
         advice.append(Advice(f"{branch.id} pays", suggestion, line))
@@ -109,7 +133,7 @@ def _for_main_thread(
     state: State, context_tokens: int, thresholds: Thresholds, prices: TokenPrices | None, waiting_tokens: int
 ) -> list[Advice]:
     main, work = state.main.tokens + waiting_tokens, state.main.recent.tokens + waiting_tokens
-    if not pays(main - work, work, prices):
+    if not pays(main - work, work, prices, requests=len(state.requests)):
         return []
     level = warning(main, context_tokens, thresholds)
     suggestion = f"Call context_fold with what is still needed of the last {work} tokens of work, if that work is done."

@@ -26,6 +26,17 @@ EXPAND_BUDGET = 2_000
 EXPAND_BUDGET_MIN = 200
 EXPAND_BUDGET_MAX = 100_000
 OPERATION_ID_LENGTH_MAX = 200
+QUERY_LENGTH_MAX = 10_000
+SINCE_LENGTH_MAX = 40
+RECALL_BUDGET = 2_000
+# Less does not hold an answer that says that there is none.
+RECALL_BUDGET_MIN = 200
+RECALL_BUDGET_MAX = 100_000
+_UNIT_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_DURATION = re.compile(r"(\d{1,5})([mhdw])", re.ASCII)
+_MOMENT = re.compile(
+    r"(\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01]))(?:[T ](([01]\d|2[0-3]):[0-5]\d)(:[0-5]\d)?Z?)?", re.ASCII
+)
 
 Arguments = Mapping[str, object]
 
@@ -60,6 +71,18 @@ class RollbackRequest:
     project: Project
     branch_id: str
     restore_state: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecallRequest:
+    """A question about what was folded, of one project or of all, from a time or a duration on."""
+
+    query: str
+    project: Project | None = None
+    budget_tokens: int = RECALL_BUDGET
+    # A time, or how many seconds ago.
+    since: str | int = ""
+    undone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +183,27 @@ def expand_request(arguments: Arguments) -> ExpandRequest:
         after_n=after_n,
         offset=offset,
     )
+
+
+def recall_request(arguments: Arguments) -> RecallRequest:
+    fields = _ArgumentFields(arguments, "query", "project_path", "budget", "since", "undone")
+    has_budget = fields.has("budget")
+    return RecallRequest(
+        query=fields.text("query", length_max=QUERY_LENGTH_MAX, may_be_blank=False),
+        project=fields.project() if fields.has("project_path") else None,
+        budget_tokens=fields.number("budget", RECALL_BUDGET_MIN, RECALL_BUDGET_MAX) if has_budget else RECALL_BUDGET,
+        since=since_of(fields.text("since", length_max=SINCE_LENGTH_MAX)) if fields.has("since") else "",
+        undone=fields.flag("undone", default=False),
+    )
+
+
+def since_of(text: str) -> str | int:
+    """A date, a time in UTC, or a duration back from now, such as `7d`, in seconds."""
+    if duration := _DURATION.fullmatch(text.strip()):
+        return int(duration[1]) * _UNIT_SECONDS[duration[2]]
+    if moment := _MOMENT.fullmatch(text.strip()):
+        return f"{moment[1]}T{moment[2] or '00:00'}{moment[4] or ':00'}Z"
+    raise ArgumentInvalid("since", "must be a date like 2026-01-31, or a duration like 12h, 7d or 4w")
 
 
 def check_operation_id(operation_id: object) -> str:

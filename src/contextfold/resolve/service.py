@@ -73,8 +73,8 @@ def ask_many(
     counter: str = "estimate-1",
 ) -> AskResult:
     """Ask several caches as if they were one. Each has a name, which stands before the ids of its documents."""
+    from contextfold.common.relevance.question import read_question
     from contextfold.resolve.relevance.asking import NamedIndex, ask
-    from contextfold.resolve.relevance.question import read_question
 
     question = read_question(query, budget)
 

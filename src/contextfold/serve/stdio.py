@@ -36,6 +36,7 @@ from contextfold.serve.request_error import (
 )
 from contextfold.serve.worker import Worker
 from contextfold.settings import SettingsError
+from contextfold.settings_table import offers_folding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,10 +86,10 @@ def serve(settings: Settings) -> None:
 
 def _tools(settings: Settings) -> list[Tool]:
     tools: list[Tool] = list(RESOLVE_TOOLS) if "resolve" in settings.tools else []
-    if "fold" in settings.tools:
-        from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
+    if offers_folding(settings.tools):
+        from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
 
-        tools += FOLD_TOOLS
+        tools += FOLD_TOOLS if "fold" in settings.tools else AFTERWARDS_TOOLS
     return tools
 
 

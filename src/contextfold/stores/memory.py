@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import unicodedata
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from hashlib import sha256
 from operator import attrgetter
 
-from contextfold.common.dataclass import dataclass, field, replace
+from contextfold.common.dataclass import dataclass, field, fields, replace
+from contextfold.common.relevance.question import Question
 from contextfold.errors import ArgumentInvalid, ImportDiffers, StoreUnavailable, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.events import Event, SessionExpired
@@ -25,6 +26,9 @@ from contextfold.fold.ports.store import (
     LeftOutDecision,
     ListedSession,
     ProxiedConversation,
+    Recalled,
+    RecallHit,
+    RecallSource,
     SessionKey,
     SessionLog,
     StaleRevision,
@@ -41,6 +45,8 @@ from contextfold.fold.ports.store_export import (
     ExportRecord,
     entry_order,
 )
+from contextfold.fold.recall.documents import FOLD, LEVELS, RESULT, DocumentTerms, first_number, leveled_stems
+from contextfold.fold.recall.ranking import IndexedDocument, RecallScope, rank
 from contextfold.stores.session_document import figures_of
 
 
@@ -70,6 +76,8 @@ class MemoryStore:
         self._last = 0
         self._left_out: dict[tuple[str, str], _Decisions] = {}
         self._conversations: dict[tuple[str, str], ProxiedConversation] = {}
+        # By the reference of a source: see `_recall_sources`.
+        self._documents: dict[str, tuple[RecallSource, DocumentTerms]] = {}
         self._watchers: set[asyncio.Event] = set()
         self._closed = False
 
@@ -100,7 +108,9 @@ class MemoryStore:
         session.last_at = max(session.last_at, *(event.at for event in commit.events))
         session.entries += commit.entries
         for branch_id in commit.retracted:
-            session.summaries.pop(branch_id, None)
+            if branch_id in session.summaries:
+                number, summary = session.summaries[branch_id]
+                session.summaries[branch_id] = (number, replace(summary, undone=True))
         for summary in commit.summaries:
             self._add_summary(session, summary)
         self._append(session, commit.events)
@@ -207,9 +217,58 @@ class MemoryStore:
             for session in self._sessions
             if session.key.owner == owner and project_hash in (None, session.key.project_hash)
             for number, summary in session.summaries.values()
+            if not summary.undone
         ]
         ranked = sorted((item for item in candidates if item[0] > 0), key=lambda item: item[:3], reverse=True)
         return [summary for *_, summary in ranked[: max(0, min(limit, SEARCH_MOST))]]
+
+    async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
+        self._check_open()
+        found = [
+            summary
+            for session in self._sessions
+            if session.key.owner == owner and project_hash in (None, session.key.project_hash)
+            for _, summary in session.summaries.values()
+            if not summary.undone
+        ]
+        return sorted(found, key=lambda summary: (summary.session_id, summary.branch_id))
+
+    # ---- recall: everything is compared and read again with each call
+
+    async def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:
+        self._check_open()
+        current = {source.ref: source for source in self._recall_sources()}
+        gone = [RecallSource(ref, source.owner) for ref, (source, _) in self._documents.items() if ref not in current]
+        new = [source for ref, source in current.items() if ref not in self._documents]
+        return [source for source in (*gone, *new) if owner in (None, source.owner)][:limit]
+
+    async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
+        self._check_open()
+        current = {source.ref for source in self._recall_sources()}
+        for source, terms in documents:
+            if terms is None:
+                self._documents.pop(source.ref, None)
+            elif source.ref in current:
+                self._documents[source.ref] = (source, terms)
+
+    async def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
+        self._check_open()
+        lists = _Lists([each for each in self._documents.values() if each[0].owner == owner], scope)
+        ranking = rank(question, lists)
+        hits = [RecallHit(hit, lists.source(hit.number)) for hit in ranking.hits]
+        return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched)
+
+    def _recall_sources(self) -> Iterator[RecallSource]:
+        """Everything that recall finds. The reference changes with the summary, and when its entries are deleted."""
+        for session in self._sessions:
+            owner = session.key.owner
+            for _, summary in session.summaries.values():
+                parts = (owner, *_members(summary), str(bool(session.entries)))
+                yield RecallSource("\0".join(parts), owner, summary=summary)
+        for (owner, conversation), decisions in self._left_out.items():
+            for item in decisions.values():
+                parts = (owner, conversation, *_members(item.decision))
+                yield RecallSource("\0".join(parts), owner, result=item)
 
     async def trajectory(
         self,
@@ -390,6 +449,53 @@ class MemoryStore:
             raise StoreUnavailable("the store is closed")
 
 
+class _Lists:
+    """The lists of `fold.recall.ranking`, by reading every document each time."""
+
+    def __init__(self, documents: Sequence[tuple[RecallSource, DocumentTerms]], scope: RecallScope) -> None:
+        self._all = {
+            terms.number: (source, terms)
+            for source, terms in documents
+            if scope.undone or not (source.summary and source.summary.undone)
+        }
+        self._levels = {number: dict(leveled_stems(terms)) for number, (_, terms) in self._all.items()}
+        self._in_scope = {
+            number
+            for number, (source, _) in self._all.items()
+            if scope.project_hash in (None, _origin(source).project_hash)
+            and number >= (first_number(scope.since) if scope.since else 0)
+        }
+
+    def document_count(self) -> int:
+        return len(self._all)
+
+    def sizes(self, stem: str) -> list[int]:
+        levels = [of_document.get(stem) for of_document in self._levels.values()]
+        return [levels.count(level) for level in range(LEVELS)]
+
+    def numbers(self, stem: str, level: int) -> Iterable[int]:
+        return (number for number in self._in_scope if self._levels[number].get(stem) == level)
+
+    def documents(self, numbers: Sequence[int]) -> dict[int, IndexedDocument]:
+        found = {}
+        for number in numbers:
+            source, terms = self._all[number]
+            origin = _origin(source)
+            kind, name = (FOLD, origin.branch_id) if isinstance(origin, Summary) else (RESULT, origin.result_id)
+            found[number] = IndexedDocument(kind, name, terms.words, terms.packed)
+        return found
+
+    def source(self, number: int) -> Summary | LeftOutDecision:
+        return _origin(self._all[number][0])
+
+
+def _origin(source: RecallSource) -> Summary | LeftOutDecision:
+    if source.summary is not None:
+        return source.summary
+    assert source.result is not None, "what was deleted is not indexed"
+    return source.result.decision
+
+
 def _digest(operation_id: str) -> str:
     return sha256(operation_id.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -434,3 +540,7 @@ def _count(phrase: Sequence[str], text: Sequence[str], *, is_prefix: bool) -> in
         and (text[start + len(first)].startswith(last) if is_prefix else text[start + len(first)] == last)
         for start in range(len(text) - len(first))
     )
+
+
+def _members(value: Summary | LeftOutDecision) -> list[str]:
+    return [str(getattr(value, each.name)) for each in fields(value)]

@@ -49,6 +49,7 @@ const REASONS = {
   call_failed: "context_return or context_fold failed",
   unconfirmed_tool: "a tool with a name like ours that may be another's",
   too_many_open: "too many branches open at once",
+  hosted_call: "the provider ran context_branch, context_return or context_fold itself",
   not_json: "not readable as JSON",
   repeated_members: "a member was there twice",
   too_deep: "nested too deeply",

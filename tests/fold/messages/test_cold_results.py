@@ -10,7 +10,6 @@ import pytest
 from contextfold.fold.messages import (
     ColdSettings,
     Format,
-    LeftOutResult,
     Remembered,
     by_call,
     cache_life_s,
@@ -18,8 +17,7 @@ from contextfold.fold.messages import (
     project_body,
 )
 from contextfold.fold.messages.cold_results import STUB_MAX_BYTES, stub_of
-from tests.fold.messages.histories import LIST as LISTS
-from tests.fold.messages.histories import PNG, history
+from tests.fold.messages.histories import PNG
 from tests.fold.messages.projecting import (
     LIST,
     Message,
@@ -32,10 +30,7 @@ from tests.fold.messages.projecting import (
     named,
     say,
 )
-from tests.fold.messages.test_laws import RULES, user_texts
-from tests.support.machine import times
 
-COUNT = times(20, 10_000)
 LONG = "line of a file, é\n" * 200
 SETTINGS = ColdSettings()
 BINDING = "claude-opus-5-5"
@@ -172,6 +167,46 @@ def test_results_inside_what_is_folded_are_not_left_out_again(format: Format) ->
     assert sent_with(messages, format, remembered) == [*say("go", format), *head, *tail, *last]
 
 
+def without_ids(messages: list[Message]) -> list[Message]:
+    """As clients of Gemini send calls and responses that have only names."""
+    bare: list[Message] = json.loads(json.dumps(messages))
+    for part in [part for message in bare for part in message["parts"]]:
+        for kind in ("functionCall", "functionResponse"):
+            if kind in part:
+                del part[kind]["id"]
+                part[kind]["name"] = "Read"
+    return bare
+
+
+def test_geminis_results_without_ids_are_known_by_their_tool_and_number() -> None:
+    whole = [*say("go", "gemini"), *(part for name in "abcd" for part in read("gemini", name))]
+    messages = without_ids(whole)
+    remembered = cold(messages, "gemini")
+    assert ids(remembered) == ["Read#1", "Read#2"]
+    sent = sent_with(messages, "gemini", remembered)
+    responses = [part["functionResponse"]["response"]["output"] for one in sent[2::2] for part in one["parts"]]
+    # All four have the same text: only those that were decided on are left out.
+    assert [text == LONG for text in responses] == [False, False, True, True]
+    assert len(set(responses[:2])) == 2
+    more = [*messages, *without_ids(read("gemini", "e"))]
+    assert sent_with(more, "gemini", remembered)[: len(sent)] == sent
+    assert ids(cold(more, "gemini", remembered)) == ["Read#1", "Read#2", "Read#3"]
+
+
+@pytest.mark.parametrize("call_id", ["a", "é"])
+@pytest.mark.parametrize("is_escaped", [False, True])
+@every_format
+def test_a_stub_is_the_same_however_a_client_writes_its_json(format: Format, is_escaped: bool, call_id: str) -> None:
+    messages = [*say("go", format), *(part for name in (call_id, "c", "d") for part in read(format, name))]
+    remembered = cold(messages, format)
+    assert ids(remembered) == [call_id]
+    body = json.dumps({"model": "m", LIST[format]: messages}, ensure_ascii=is_escaped).encode()
+    projected = project_body(body, format, remembered=remembered)
+    assert projected.receipt.results_left_out == 1
+    assert json.loads(projected.body)[LIST[format]] == project(messages, format, remembered=remembered).messages
+    assert projected.cold_results(salt="owner conversation", settings=SETTINGS) == []
+
+
 def thought(text: str) -> Message:
     return {"type": "thinking", "thinking": text, "signature": "s="}
 
@@ -217,29 +252,3 @@ def test_a_stub_is_one_line_of_at_most_60_tokens(tool: str, path: str) -> None:
     assert stub.count("]") == stub.count("[") == 1
     assert "\n" not in stub
     assert stub.count("res_0123456789abcdef0123") == 2
-
-
-@every_format
-def test_generated_requests_with_stubs_are_valid_and_stay_as_they_are(format: Format) -> None:
-    settings = ColdSettings(min_tokens=1, spared_turns=1)
-    stubs = 0
-    for number in range(COUNT):
-        told = history(format, f"cold {number}")
-        body = told.body()
-        plain = project_body(body, format)
-        new = plain.cold_results(salt="s", settings=settings)
-        stored = [LeftOutResult(**{n: getattr(each.result, n) for n in LeftOutResult.__slots__}) for each in new]
-        remembered = Remembered(results=by_call(tuple(stored)))
-        projected = project_body(body, format, remembered=remembered)
-        stubs += projected.receipt.results_left_out
-        members = json.loads(projected.body)
-        if RULES[format](json.loads(plain.body)) == []:
-            assert RULES[format](members) == [], str(told)
-        said, heard = (list(user_texts(format, json.loads(each.body)[LISTS[format]])) for each in (plain, projected))
-        assert said == heard, str(told)
-        assert project_body(projected.body, format, remembered=remembered).body is projected.body, str(told)
-        assert project_body(body, format, remembered=remembered).cold_results(salt="s", settings=settings) == []
-        library = project(told.messages, format, binds_thinking=told.binds_thinking, remembered=remembered)
-        if all(text.isascii() for text in map(str, told.messages)):
-            assert library.messages == members[LISTS[format]], str(told)
-    assert stubs > COUNT

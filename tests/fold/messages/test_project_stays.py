@@ -75,6 +75,19 @@ def test_text_beside_the_results_of_our_calls_stays_with_them() -> None:
     assert sent([*head, *work("anthropic", "w"), *tail], "anthropic") == head + tail
 
 
+@pytest.mark.parametrize(
+    ("tool", "reason"),
+    [("context_branch", "hosted_call"), ("s_context_fold", "unconfirmed_tool"), ("context_expand", ""), ("Read", "")],
+)
+def test_a_call_of_ours_that_the_provider_ran_has_a_reason(tool: str, reason: str) -> None:
+    item = {"type": "mcp_call", "id": "m", "server_label": "s", "name": tool, "output": named("br_1")}
+    called = {"type": "mcp_tool_use", "id": "m", "name": tool, "server_name": "s", "input": {}}
+    result = {"type": "mcp_tool_result", "tool_use_id": "m", "is_error": False, "content": []}
+    said: list[Message] = [{"role": "assistant", "content": [called, result, {"type": "text", "text": "Done."}]}]
+    assert reasons([*say("go"), item, *say("on")], "openai-responses") == ([reason] if reason else [])
+    assert reasons([*say("go"), *said, *say("on")], "anthropic") == ([reason] if reason else [])
+
+
 @pytest.mark.parametrize("kind", ["server_tool_use", "mcp_tool_use"])
 def test_a_tool_of_the_provider_in_the_turn_of_the_return_makes_the_pair_stay(kind: str) -> None:
     tail = back("anthropic", "br_1")

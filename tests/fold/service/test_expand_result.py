@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from contextfold.errors import ArgumentInvalid
+from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
@@ -62,6 +62,19 @@ def test_an_expired_result_is_refused() -> None:
         await service.store.retain("2026-06-01T00:00:00Z", "2026-06-01T00:00:00Z")
         with pytest.raises(ArgumentInvalid):
             await expanded(service, "ann", "res_1")
+
+    asyncio.run(scenario())
+
+
+class Away(MemoryStore):
+    async def left_out_text(self, owner: str, result_id: str) -> str | None:
+        raise StoreUnavailable("away")
+
+
+def test_a_store_that_is_away_is_named_and_is_not_taken_for_an_unknown_id() -> None:
+    async def scenario() -> None:
+        with pytest.raises(StoreUnavailable):
+            await expanded(FoldService(Away(), standard_scrubber()), "ann", "res_1")
 
     asyncio.run(scenario())
 

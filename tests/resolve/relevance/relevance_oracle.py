@@ -10,8 +10,8 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
+from contextfold.common.relevance.words import QUESTION_WORDS, read_token, stem_of, tokens
 from contextfold.resolve.relevance.sections import outline
-from contextfold.resolve.relevance.words import QUESTION_WORDS, read_token, stem_of, tokens
 
 K1, B = Fraction(7, 5), Fraction(3, 5)
 PAIR_K = 3

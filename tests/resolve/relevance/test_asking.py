@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextfold import Cache, open_cache
+from contextfold.common.relevance.token_estimate import estimate
 from contextfold.errors import BudgetInvalid, CounterMissing, DocumentMissing, QueryInvalid
 from contextfold.resolve.relevance.answer import AskResult
 from contextfold.resolve.relevance.asking import NamedIndex, ask
 from contextfold.resolve.relevance.index.index_file import MappedIndex
-from contextfold.resolve.relevance.token_estimate import estimate
 from contextfold.resolve.service import ask_many
 from tests.resolve.relevance.indexing import WORDS, built, some_documents, written
 from tests.support.machine import context

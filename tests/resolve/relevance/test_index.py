@@ -13,6 +13,7 @@ import pytest
 
 from contextfold import open_cache
 from contextfold.common.canonical import Malformed
+from contextfold.common.relevance.question import read_question
 from contextfold.errors import CacheInvalid, ContextError
 from contextfold.resolve.relevance.index.index_format import (
     COLUMNS,
@@ -22,7 +23,6 @@ from contextfold.resolve.relevance.index.index_format import (
     integers,
     to_bytes,
 )
-from contextfold.resolve.relevance.question import read_question
 from contextfold.resolve.relevance.ranking import rank
 from tests.resolve.relevance.indexing import built, some_documents, written
 from tests.support.machine import ROOT, SOURCE, context, interpreters, times, write_files

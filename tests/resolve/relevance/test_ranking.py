@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contextfold.common.relevance.question import read_question
+from contextfold.common.relevance.term_scores import log2_fixed
 from contextfold.resolve.relevance.index.index_format import IndexView
-from contextfold.resolve.relevance.question import read_question
 from contextfold.resolve.relevance.ranking import explain, rank
-from contextfold.resolve.relevance.term_scores import log2_fixed
 from tests.resolve.relevance import relevance_oracle
 from tests.resolve.relevance.indexing import WORDS, some_documents, written
 from tests.support.machine import SHARED, times

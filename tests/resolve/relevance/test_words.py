@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from contextfold.common.relevance.stemmer import stem
+from contextfold.common.relevance.token_estimate import estimate
+from contextfold.common.relevance.words import read_token, stem_of, tokens
 from contextfold.resolve.relevance.sections import HARD_SECTION, outline
-from contextfold.resolve.relevance.stemmer import stem
-from contextfold.resolve.relevance.token_estimate import estimate
-from contextfold.resolve.relevance.words import read_token, stem_of, tokens
 
 # Words of each step and exception of the published algorithm, with the stems that its vocabulary gives.
 STEMS = """

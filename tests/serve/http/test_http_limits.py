@@ -145,7 +145,7 @@ class TestStarting:
         [
             (["--host", "0.0.0.0"], "--token-file"),
             (["--port", "x"], "--port must be a whole number"),
-            (["--tools", "all"], "--tools must be resolve, fold or resolve,fold"),
+            (["--tools", "all"], "--tools must be resolve, fold, fold-afterwards or resolve and one of these"),
             (["--store", "redis://x"], "there is no redis store"),
             (["--token-file", "/nowhere/tokens"], "/nowhere/tokens"),
             (["--config", "/nowhere/config"], "/nowhere/config"),

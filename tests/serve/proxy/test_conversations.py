@@ -13,9 +13,11 @@ import pytest
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.messages import CallOutcome, LeftOutResult
 from contextfold.fold.ports.left_out_results import (
+    ORIGIN_UNKNOWN,
     ConversationRecord,
     LeftOutResults,
     LeftOutResultsInMemory,
+    ResultOrigin,
     StoredResult,
 )
 from contextfold.fold.service.stored_results import LeftOutResultsInStore
@@ -176,7 +178,13 @@ def test_without_a_store_nothing_is_left_out() -> None:
 
 
 class UnavailableForTexts(LeftOutResultsInMemory):
-    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> Sequence[LeftOutResult]:
+    async def keep(
+        self,
+        owner: str,
+        conversation: str,
+        results: Sequence[StoredResult],
+        origin: ResultOrigin = ORIGIN_UNKNOWN,
+    ) -> Sequence[LeftOutResult]:
         raise StoreUnavailable("away")
 
 

@@ -20,6 +20,8 @@ def run(values: Values) -> int:
     for ending in (signal.SIGTERM, signal.SIGHUP):  # so that the unfinished cache is removed on the way out
         if signal.getsignal(ending) is not signal.SIG_IGN:  # as under nohup
             signal.signal(ending, _terminate)
+    if "from-folds" in values:
+        return _build_from_folds(values)
     request = _request(values)
     if "watch" in values:
         return _watch(request)
@@ -47,6 +49,28 @@ def _request(values: Values) -> BuildRequest:
         defaults="defaults" in values,
         force="force" in values,
     )
+
+
+def _build_from_folds(values: Values) -> int:
+    from contextfold.cli.caches.fold_documents import folder_of_folds
+
+    if "cache" not in values or any(name in values for name in ("folder", "sources", "watch")):
+        raise UsageError("--from-folds needs --cache, and takes no folder and no --watch; see `context build --help`")
+    with folder_of_folds(values) as (folder, newest_at):
+        request = make_request(
+            folder,
+            values["cache"],
+            kinds=MARKDOWN_ONLY,
+            include=None,
+            exclude=None,
+            gitignore=None,
+            defaults=False,
+            force="force" in values,
+            # So that the same store gives the same bytes.
+            created_at=newest_at,
+        )
+        _tell(request, _built(request))
+    return EXIT_OK
 
 
 def _built(request: BuildRequest) -> BuildReport:

@@ -6,8 +6,8 @@ from contextfold.cli.caches.ask import is_read_by_a_person
 from contextfold.cli.caches.choosing import budget_for_people, chosen_caches
 from contextfold.cli.output import plain_lines, print_answer
 from contextfold.cli.parse import UsageError, Values
+from contextfold.common.relevance.question import line_range
 from contextfold.error_codes import EXIT_OK
-from contextfold.resolve.relevance.question import line_range
 
 DEFAULT_BUDGET = "8000"
 AROUND_MAX = 100

@@ -4,8 +4,9 @@ What was sent is known: the provider's own usage, at the model's prices. What wo
 without our tools. It leaves out their definitions, their calls and results in later requests, the output of the calls,
 and the requests whose response was only a call of ours:
 
-    its size     the estimate of the request as the agent made it, less our part of it, scaled by as much as the
-                 estimate of what was sent was off
+    its size     grows by what the provider counted from one request to the next, less our part of it. Where something
+                 new was left out in between, and at the beginning, it is the estimate of the request as the agent
+                 made it, scaled by as much as estimates were off so far
     its cache    a run without us only ever appends, so it reads what it sent the time before, if the cache was warm;
                  whether it was is seen in the usage of the real request, or else follows from the time since the last
     the rest     what is not read costs what it cost in that very request: written for five minutes, for one hour, or
@@ -43,12 +44,18 @@ CACHEABLE_TOKENS = 1_024
 # How many blocks Anthropic looks back from a breakpoint for a cached prefix.
 LOOKBACK_BLOCKS = 20
 # A prompt of which this much is read has been found in the cache.
-NEARLY_PERCENT = 90
+NEARLY_PERCENT = 99
+# Two estimates may differ by so much because each was rounded.
+ROUNDED_TOKENS = 2
+# So much growth says how far estimates are off.
+GROWN_ENOUGH_TOKENS = 1_000
 # A history that is this much shorter than the one before was rewritten by the host.
 REWRITTEN_PERCENT = 98
 # How long a cached prefix lives after its last use: Anthropic, written for an hour, and the others' upper end.
 CACHE_LIFE_S = 5 * 60
 CACHE_LIFE_1H_S = 60 * 60
+# Less than this part of the cost is no difference worth a sign: one in so many.
+DIFFERENCE_SHARE = 2_000
 WORTH = 100
 NANODOLLARS_PER_MICRO = 1_000
 NANODOLLARS_PER_DOLLAR = 1_000_000_000
@@ -178,11 +185,15 @@ class _Prompt:
 class _Chain:
     """The requests of one conversation to one model so far."""
 
-    last_sent: int = 0
-    last_without: int = 0
-    # The estimate that `last_without` was made from.
-    last_estimate: int = 0
+    last: RequestSent | None = None
     last_s: int | None = None
+    last_sent: int = 0
+    # Of the last request that a run without us makes, and of the last one in any case.
+    last_without: int = 0
+    level: int = 0
+    # By how much the requests have grown, as the provider counts and as we estimate, where nothing new was left out.
+    grown: int = 0
+    grown_estimate: int = 0
     has_cache: bool = False
     # The least that was ever read: what does not depend on the last prompt, such as the system prompt.
     least_read: int = 0
@@ -258,11 +269,10 @@ class LedgerBook:
             chain.skipped_read = None
             chain.new_blocks = 0
             chain.last_without = without.tokens
-            chain.last_estimate = max(0, event.tokens_before - event.our_tokens)
         cost_sent = prompt.cost(prices) + output * prices.output
         cost_without = counterfactual.cost(prices) + output_without * prices.output
         self._put_down(chain, new, event, WORTH * (cost_without - cost_sent) // prices.input)
-        chain.last_sent, chain.last_s = prompt.tokens, seconds
+        chain.last, chain.last_sent, chain.last_s, chain.level = event, prompt.tokens, seconds, without.tokens
         if _has_usage(event):
             chain.has_cache = chain.has_cache or bool(event.cache_read_tokens or event.cache_write_tokens)
             chain.writes_1h = bool(event.cache_write_1h_tokens) or (chain.writes_1h and not prompt.written_5m)
@@ -354,15 +364,7 @@ def _sent_prompt(event: RequestSent, chain: _Chain, cut: int | None, seconds: in
 
 def _without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_warm: bool, has_new_cut: bool) -> _Prompt:
     """The prompt of a run without us at this point."""
-    estimate = max(0, event.tokens_before - event.our_tokens)
-    is_unseen = prompt.tokens > ESTIMATE_OFF_MAX * event.tokens_after
-    if is_unseen or not event.tokens_after:
-        tokens = max(0, prompt.tokens + estimate - event.tokens_after)
-    else:
-        tokens = estimate * prompt.tokens // event.tokens_after
-        # What was folded may have another density than what is sent, so only the growth is scaled by the latter.
-        if chain.last_without and event.tokens_after < event.tokens_before and estimate >= chain.last_estimate:
-            tokens = chain.last_without + (estimate - chain.last_estimate) * prompt.tokens // event.tokens_after
+    tokens = _tokens_without(event, chain, prompt)
     is_rewritten = 100 * tokens < REWRITTEN_PERCENT * chain.last_without
     if chain.skipped_read is not None:
         read = chain.skipped_read
@@ -378,6 +380,27 @@ def _without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_warm: boo
         read = prompt.read
     base = prompt if prompt.tokens > prompt.read else chain.unread
     return base.resized(tokens, read)
+
+
+def _tokens_without(event: RequestSent, chain: _Chain, prompt: _Prompt) -> int:
+    estimate, last = event.tokens_before - event.our_tokens, chain.last
+    if prompt.tokens > ESTIMATE_OFF_MAX * event.tokens_after:
+        # Something was sent that the estimate does not see.
+        return max(0, prompt.tokens + estimate - event.tokens_after)
+    grown = estimate - (last.tokens_before - last.our_tokens) if last else -1
+    if last is None or grown < 0:
+        return max(0, _scaled(event, estimate))
+    grown_sent = event.tokens_after - last.tokens_after
+    is_counted = _has_usage(event) == _has_usage(last)
+    if is_counted and abs(event.tokens_before - last.tokens_before - grown_sent) <= ROUNDED_TOKENS:
+        counted = prompt.tokens - chain.last_sent
+        chain.grown += max(0, counted)
+        chain.grown_estimate += grown_sent
+        return max(0, chain.level + counted - _scaled(event, event.our_tokens - last.our_tokens))
+    # What is new has another density than the whole: there is more JSON around short texts.
+    if chain.grown_estimate < GROWN_ENOUGH_TOKENS:
+        return chain.level + _scaled(event, grown)
+    return chain.level + grown * chain.grown // chain.grown_estimate
 
 
 def _is_out_of_reach(event: RequestSent, chain: _Chain, prompt: _Prompt, *, has_new_cut: bool) -> bool:
@@ -478,12 +501,12 @@ def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:
         saved, without = sums.money_without - sums.money_sent, sums.money_without
         amount = f"${abs(saved) / NANODOLLARS_PER_DOLLAR:,.4f}"
     percent = (2 * 100 * abs(saved) + without) // (2 * without) if without else 0
-    if saved > 0:
-        sentence = f"With folding, {requests} cost {percent} % less than without it: {amount} were saved"
-    elif saved < 0:
-        sentence = f"With folding, {requests} cost {percent} % more than without it: {amount} were lost"
-    else:
+    if DIFFERENCE_SHARE * abs(saved) <= without:
         sentence = f"Folding has made no difference to the cost of {requests}"
+    elif saved > 0:
+        sentence = f"With folding, {requests} cost {percent} % less than without it: {amount} were saved"
+    else:
+        sentence = f"With folding, {requests} cost {percent} % more than without it: {amount} were lost"
     if costly:
         sentence += f"; {costly:,} of {folds:,} folds cost more than they saved"
     if sums.estimated_requests:

@@ -101,9 +101,10 @@ def project(
         return Projection(messages, outcome.receipt, outcome.threads, None, {})
     walk = Walk(remembered.outcomes, confirmed_names(names_in(tools)) if tools else frozenset())
     stubs: dict[int, dict[int, LeftOutResult]] = {}
+    read = api.reader()
     for place, message in enumerate(messages):
         members = members_of(message)
-        fact = UNKNOWN if members is None else api.read(members)
+        fact = UNKNOWN if members is None else read(members)
         walk.take(fact)
         if remembered.results:
             those = remembered_stubs(fact.results, remembered)

@@ -82,7 +82,7 @@ class BodyProjection:
     our_tools: frozenset[str]
     # Of our tools' definitions, calls and results in the request as it came.
     our_tokens: int
-    # Content blocks of all messages as they came.
+    # Content blocks of all messages as they came, without our calls and results.
     blocks: int
     _original: bytes = field(repr=False)
     _starts: array[int] = field(repr=False)
@@ -130,6 +130,7 @@ def project_body(
     sent, outcome = reading.projected()
     tools = reading.members.get("tools")
     ours = our_tool_names(tools)
+    own_weight, own_blocks = reading.own_calls.total(ours)
     return BodyProjection(
         body=sent,
         receipt=outcome.receipt,
@@ -139,8 +140,8 @@ def project_body(
         streams=reading.members.get("stream") is True,
         outcomes=reading.walk.outcomes,
         our_tools=ours,
-        our_tokens=tokens_of(definitions_weight(tools, ours) + reading.own_calls.total(ours)),
-        blocks=reading.blocks,
+        our_tokens=tokens_of(definitions_weight(tools, ours) + own_weight),
+        blocks=reading.blocks - own_blocks,
         _original=body,
         _starts=reading.starts,
         _ends=reading.ends,
@@ -175,13 +176,7 @@ class _BodyReader:
     @property
     def model(self) -> str:
         name = self.members.get("model")
-        if not isinstance(name, str):
-            return self._model
-        try:
-            return name.encode("latin-1").decode("utf-8")
-        except UnicodeError:
-            # It was written with escapes.
-            return name
+        return _as_sent(name) if isinstance(name, str) else self._model
 
     def projected(self) -> tuple[bytes, Outcome]:
         reason = self._reason_to_pass()
@@ -217,14 +212,7 @@ class _BodyReader:
 
     def cold_results(self, salt: str, settings: ColdSettings) -> list[ColdResult]:
         messages = [json.loads(self.body[start:end]) for start, end in zip(self.starts, self.ends, strict=True)]
-        as_read = [_decode(self._text(place), 0)[0] for place in range(len(messages))]
-        # Ids and hashes are those of the text as it is read for every request, the rest is for people.
-        read = seen_results(as_read, self.format)
-        seen = [
-            each._replace(call_id=other.call_id)
-            for each, other in zip(seen_results(messages, self.format), read, strict=True)
-        ]
-        hashes = {id(each): hash_of(other.text or "") for each, other in zip(seen, read, strict=True)}
+        seen = seen_results(messages, self.format)
         known = {(each.call_id, each.text_hash) for those in self.stubs.values() for each in those.values()}
         cold = cold_results(
             seen,
@@ -233,9 +221,8 @@ class _BodyReader:
             first_movable=first_movable(self.walk) if self._is_bound else 0,
             salt=salt,
             settings=settings,
-            hash_text=lambda each: hashes[id(each)],
         )
-        gone = {(each.call_id, hashes[id(each)]) for each in seen if is_inside(each.place, self._folded)}
+        gone = {(each.call_id, hash_of(each.text or "")) for each in seen if is_inside(each.place, self._folded)}
         return [each for each in cold if (each.result.call_id, each.result.text_hash) not in known | gone]
 
     def cache_life_s(self, default_s: float | None) -> float:
@@ -243,6 +230,18 @@ class _BodyReader:
             return cache_life_s(self.format, json.loads(self.body), default_s)
         retention = {"prompt_cache_retention": self.members.get("prompt_cache_retention")}
         return cache_life_s(self.format, retention, default_s)
+
+    def _stubs_of(self, text: str, start: int, end: int, results: Sequence[Result]) -> dict[int, LeftOutResult]:
+        """Which results of the message from `start` to `end` are left out, by their number."""
+        results = [each if each.id.isascii() else each._replace(id=_as_sent(each.id)) for each in results]
+        if text.find("\\u", start, end) < 0:
+            # Every character is a byte of the UTF-8 that the client sent.
+            return remembered_stubs(results, self._remembered, encoding="latin-1")
+        if not any(each.id in self._remembered.results for each in results):
+            return {}
+        sent = self.api.reader()(json.loads(self.body[start:end])).results
+        results = [each._replace(content=other.content) for each, other in zip(results, sent, strict=True)]
+        return remembered_stubs(results, self._remembered)
 
     def _note_stubs(
         self, text: str, start: int, end: int, *, results: Sequence[Result], stubs: dict[int, LeftOutResult]
@@ -335,7 +334,7 @@ class _BodyReader:
         return end
 
     def _list(self, text: str, at: int) -> int:
-        decode, read, take, count = _decode, self.api.read, self.walk.take, text.count
+        decode, read, take, count = _decode, self.api.reader(), self.walk.take, text.count
         starts, ends, weights = self.starts.append, self.ends.append, self.weights.append
         stubs, own, blocks = self._remembered.results, self.own_calls.take, 0
         list_of_parts = "parts" if self.format == "gemini" else "content"
@@ -352,7 +351,7 @@ class _BodyReader:
             parts = message.get(list_of_parts) if type(message) is dict else None
             blocks += len(parts) if type(parts) is list else 1
             if stubs and fact.results:
-                those = remembered_stubs(fact.results, self._remembered)
+                those = self._stubs_of(text, start, end, fact.results)
                 if those:
                     self._note_stubs(text, start, end, results=fact.results, stubs=those)
             excess = 0
@@ -373,6 +372,15 @@ class _BodyReader:
             weights((at if sign == "," else end) - start - excess)
         self.blocks = blocks
         return at
+
+
+def _as_sent(text: str) -> str:
+    """A short text that was read as latin-1, as the client sent it."""
+    try:
+        return text.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        # It was written with escapes.
+        return text
 
 
 def _opened(text: str, at: int, bracket: str) -> tuple[int, str]:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from contextfold.common.dataclass import dataclass
 from contextfold.common.token_counter import tokens_of
-from contextfold.fold.messages.apis.facts import Members, Result, block_members, items_of
+from contextfold.fold.messages.apis import gemini
+from contextfold.fold.messages.apis.facts import CallNumbers, Members, Result, block_members, has_quoted_user, items_of
 from contextfold.fold.messages.own_tools import verb_of
 from contextfold.fold.messages.remembered import LeftOutResult, Remembered
 
@@ -49,7 +50,7 @@ class SeenResult(NamedTuple):
 
     place: int
     call_id: str
-    # None where it holds anything but text.
+    # None where it holds anything but text of the tool.
     text: str | None
     failed: bool
     # The call's tool and arguments.
@@ -89,20 +90,23 @@ def _has_long_cache(members: Mapping[str, Any]) -> bool:
     return False
 
 
-def remembered_stubs(results: Sequence[Result], remembered: Remembered) -> dict[int, LeftOutResult]:
-    """Which results of a message were left out of earlier requests, by their number."""
+def remembered_stubs(
+    results: Sequence[Result], remembered: Remembered, *, encoding: str = "utf-8"
+) -> dict[int, LeftOutResult]:
+    """Which results of a message were left out of earlier requests, by their number. `encoding` gives the UTF-8 bytes
+    of a text: latin-1 where they were read as that."""
     stubs: dict[int, LeftOutResult] = {}
     for number, result in enumerate(results):
         known = remembered.results.get(result.id)
         text = plain_text(result.content) if known else None
-        if known and text is not None and (found := known.get(hash_of(text))):
+        if known and text is not None and (found := known.get(hash_of(text, encoding))):
             stubs[number] = found
     return stubs
 
 
-def hash_of(text: str) -> str:
-    """Of a result's text as a projection reads it."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+def hash_of(text: str, encoding: str = "utf-8") -> str:
+    """Of a result's text, whichever way a request writes it."""
+    return hashlib.sha256(text.encode(encoding, "surrogatepass")).hexdigest()
 
 
 @lru_cache(maxsize=STUBS_ENCODED_MAX)
@@ -119,14 +123,13 @@ def cold_results(
     first_movable: int,
     salt: str,
     settings: ColdSettings,
-    hash_text: Callable[[SeenResult], str],
 ) -> list[ColdResult]:
     """The results to leave out. `turns`: where each turn of the model begins. `first_movable`: a change in front of
     this place would change what bound thinking was made behind. `salt` makes ids those of one owner's conversation."""
     tool_turns = sorted({_turn_of(each.place, turns) for each in seen})
-    spared = tool_turns[-settings.spared_turns] if len(tool_turns) >= settings.spared_turns else 0
-    if settings.spared_turns == 0:
-        spared = messages
+    spared = messages
+    if settings.spared_turns:
+        spared = tool_turns[-settings.spared_turns] if len(tool_turns) >= settings.spared_turns else 0
     protected = _reads_before_edits(seen)
     chosen: list[ColdResult] = []
     for number, each in enumerate(seen):
@@ -137,7 +140,7 @@ def cold_results(
         tokens = tokens_of(len(each.text.encode("utf-8", "surrogatepass")))
         if tokens < settings.min_tokens:
             continue
-        text_hash = hash_text(each)
+        text_hash = hash_of(each.text)
         res_id = "res_" + hashlib.sha256(f"{salt}\0{each.call_id}\0{text_hash}".encode()).hexdigest()[:20]
         stub = stub_of(res_id, each.tool, each.arguments, tokens)
         chosen.append(ColdResult(LeftOutResult(res_id, each.call_id, text_hash, stub, tokens, messages), each.text))
@@ -198,16 +201,20 @@ def _reads_before_edits(seen: Sequence[SeenResult]) -> set[int]:
 
 
 def seen_results(messages: Sequence[Members], format: str) -> list[SeenResult]:
-    """All results of a request's messages with their calls. For calls without ids see `facts.BY_NAME`."""
+    """All results of a request's messages with their calls."""
     calls: dict[str, tuple[str, Members]] = {}
     seen: list[SeenResult] = []
-    read = _READERS[format]
+    read, numbers = _READERS[format], CallNumbers()
     for place, message in enumerate(messages):
         for call_id, tool, arguments in read.calls(message):
-            calls[call_id] = (tool, arguments)
+            calls[numbers.of_call(call_id)] = (tool, arguments)
+        if message.get("role") != "model":
+            numbers.end_turn()
         for call_id, content, failed in read.results(message):
-            tool, arguments = calls.get(call_id, ("", {}))
-            seen.append(SeenResult(place, call_id, plain_text(content), failed, tool, arguments))
+            numbered = numbers.of_result(call_id)
+            tool, arguments = calls.get(numbered, ("", {}))
+            text = None if has_quoted_user(content) else plain_text(content)
+            seen.append(SeenResult(place, numbered, text, failed, tool, arguments))
     return seen
 
 
@@ -278,19 +285,20 @@ def _responses_results(item: Members) -> list[tuple[str, object, bool]]:
     return [(str(item.get("call_id")), item.get("output"), False)] if is_result else []
 
 
-def _gemini_parts(content: Members, name: str) -> list[Members]:
-    parts = [block_members(part).get(name) for part in items_of(content.get("parts")) or ()]
-    return [block_members(part) for part in parts if part is not None]
+def _gemini_parts(content: Members, member_of: Callable[[Members], object]) -> list[Members]:
+    parts = [member_of(block_members(part)) for part in items_of(content.get("parts")) or ()]
+    return [members for part in parts if gemini.id_of(members := block_members(part))]
 
 
 def _gemini_calls(content: Members) -> list[tuple[str, str, Members]]:
-    calls = [call for call in _gemini_parts(content, "functionCall") if isinstance(call.get("id"), str)]
-    return [(call["id"], str(call.get("name")), _arguments(call.get("args"))) for call in calls]
+    calls = _gemini_parts(content, gemini.call_of_part)
+    return [(gemini.id_of(call), str(call.get("name")), _arguments(call.get("args"))) for call in calls]
 
 
 def _gemini_results(content: Members) -> list[tuple[str, object, bool]]:
-    results = [each for each in _gemini_parts(content, "functionResponse") if isinstance(each.get("id"), str)]
-    return [(each["id"], each.get("response"), "error" in block_members(each.get("response"))) for each in results]
+    found = _gemini_parts(content, gemini.response_of)
+    results = [(gemini.id_of(each), each.get("response")) for each in found]
+    return [(call_id, response, "error" in block_members(response)) for call_id, response in results]
 
 
 def results_reader(format: str) -> _ResultReader:

@@ -43,7 +43,8 @@ class ResultMembers:
 @dataclass(frozen=True, slots=True)
 class Api:
     list_name: str
-    read: Callable[[Members], Fact]
+    # Makes what reads the messages of one request, each once and in order.
+    reader: Callable[[], Callable[[Members], Fact]]
     results: ResultMembers
     # Members of the request that say that the provider keeps the history.
     elsewhere: frozenset[str] = frozenset()
@@ -62,22 +63,22 @@ def _no_thinking(part: Members) -> bool:
 _APIS: Mapping[str, Api] = {
     "anthropic": Api(
         "messages",
-        anthropic.read,
+        lambda: anthropic.read,
         ResultMembers(lambda block: ("content",), anthropic.is_result),
         parts=MessageParts("content", anthropic.is_words, anthropic.is_thinking),
         may_bind_thinking=True,
     ),
-    "openai-chat": Api("messages", openai_chat.read, ResultMembers(lambda message: ("content",))),
+    "openai-chat": Api("messages", lambda: openai_chat.read, ResultMembers(lambda message: ("content",))),
     "openai-responses": Api(
         "input",
-        openai_responses.read,
+        lambda: openai_responses.read,
         ResultMembers(lambda item: ("output",)),
         frozenset({"previous_response_id", "conversation"}),
         takes_text=True,
     ),
     "gemini": Api(
         "contents",
-        gemini.read,
+        gemini.reader,
         ResultMembers(gemini.response_path, gemini.is_result, is_object=True),
         parts=MessageParts("parts", gemini.is_words, _no_thinking),
     ),

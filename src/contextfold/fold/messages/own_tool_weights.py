@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
-from contextfold.fold.messages.apis.facts import BY_NAME, Fact, Members, block_members, items_of
+from contextfold.fold.messages.apis.facts import Fact, Members, block_members, items_of
 from contextfold.fold.messages.own_tools import TOOLS_MAX, confirmed_names, names_in, verb_of
 
 # A message's parts, and where a part names its tool or the call that it answers.
@@ -47,10 +47,12 @@ class OwnCallWeights:
     Which of the names are ours is known at the end: the list of tools may stand behind the messages.
     """
 
-    __slots__ = ("_by_name", "_names")
+    __slots__ = ("_by_name", "_names", "_parts")
 
     def __init__(self) -> None:
         self._by_name: Counter[str] = Counter()
+        # How many parts.
+        self._parts: Counter[str] = Counter()
         # By call id.
         self._names: dict[str, str] = {}
 
@@ -64,9 +66,12 @@ class OwnCallWeights:
                 name = self._name_of(part)
                 if name:
                     self._by_name[name] += _weight(part)
+                    self._parts[name] += 1
 
-    def total(self, ours: frozenset[str]) -> int:
-        return sum(weight for name, weight in self._by_name.items() if name in ours or is_marked(name))
+    def total(self, ours: frozenset[str]) -> tuple[int, int]:
+        """The weight of the calls and results of our tools, and how many parts they are."""
+        names = [name for name in self._by_name if name in ours or is_marked(name)]
+        return sum(self._by_name[name] for name in names), sum(self._parts[name] for name in names)
 
     def _name_of(self, part: Members) -> str:
         holder = next((block_members(part[key]) for key in _WRAPPERS if key in part), part)
@@ -74,7 +79,7 @@ class OwnCallWeights:
         if isinstance(name, str) and "context_" in name:
             return name
         call_id = next((part[key] for key in _CALL_IDS if isinstance(part.get(key), str)), None)
-        return self._names.get(call_id or BY_NAME, "")
+        return self._names.get(call_id, "") if call_id else ""
 
 
 def _parts_of(message: Members) -> Iterator[Members]:

@@ -21,6 +21,18 @@ class StoredResult(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ResultOrigin:
+    """The project and session of a conversation. The path is scrubbed."""
+
+    project_hash: str = ""
+    project_path: str = ""
+    session_id: str = ""
+
+
+ORIGIN_UNKNOWN = ResultOrigin()
+
+
+@dataclass(frozen=True, slots=True)
 class ConversationRecord:
     """What is remembered of one conversation."""
 
@@ -39,7 +51,13 @@ class LeftOutResults(Protocol):
         """NEW_CONVERSATION for one that is not known."""
         ...
 
-    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> Sequence[LeftOutResult]:
+    async def keep(
+        self,
+        owner: str,
+        conversation: str,
+        results: Sequence[StoredResult],
+        origin: ResultOrigin = ORIGIN_UNKNOWN,
+    ) -> Sequence[LeftOutResult]:
         """Store results and texts, all or none. One that is stored already stays as it is. Return all of them."""
         ...
 
@@ -64,7 +82,13 @@ class LeftOutResultsInMemory:
     async def remembered(self, owner: str, conversation: str) -> ConversationRecord:
         return self._records.get((owner, conversation), NEW_CONVERSATION)
 
-    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> Sequence[LeftOutResult]:
+    async def keep(
+        self,
+        owner: str,
+        conversation: str,
+        results: Sequence[StoredResult],
+        origin: ResultOrigin = ORIGIN_UNKNOWN,
+    ) -> Sequence[LeftOutResult]:
         record = self._records.get((owner, conversation), NEW_CONVERSATION)
         known = {each.id for each in record.results}
         new = [each for each in results if each.result.id not in known]

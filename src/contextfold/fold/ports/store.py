@@ -10,9 +10,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
 from contextfold.common.dataclass import dataclass, field
+from contextfold.common.relevance.question import Question
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
 from contextfold.fold.ports.call_outcomes import merged_by_call
+from contextfold.fold.recall.documents import DocumentTerms
+from contextfold.fold.recall.ranking import RankedFold, RecallScope
 
 # The most summaries that one search returns.
 SEARCH_MOST = 1_000
@@ -96,7 +99,11 @@ class CommitReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A folded branch in the main collection."""
+    """A folded branch in the main collection.
+
+    `undone` says that a rollback took the fold back, or discarded the branch before it was folded. Such a summary is
+    found by a recall that asks for it and by nothing else.
+    """
 
     project_hash: str
     project_path: str
@@ -106,6 +113,7 @@ class Summary:
     summary: str
     tokens_folded: int
     folded_at: str
+    undone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +121,7 @@ class Commit:
     """Events to append to a session, with what else must be stored in the same step.
 
     An expected revision of 0 starts a session. Without an operation no receipt is stored. `retracted` names branches
-    whose summaries are removed, because a rollback undid their folds.
+    whose summaries are marked as undone, because a rollback undid their folds.
     """
 
     key: SessionKey
@@ -175,6 +183,10 @@ class LeftOutDecision:
     tokens: int = 0
     # How many messages the conversation had when it was decided.
     messages: int = 0
+    # The project and session of the conversation, where they were known.
+    project_hash: str = ""
+    project_path: str = ""
+    session_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +195,37 @@ class ArchivedResult:
 
     decision: LeftOutDecision
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecallSource:
+    """What recall's index does not have as it is now: a summary, a left-out result, or neither if it was deleted.
+
+    `ref` names this state of it. It is the store's own.
+    """
+
+    ref: str
+    owner: str
+    summary: Summary | None = None
+    result: ArchivedResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecallHit:
+    """A document that answers a question: a folded branch or a left-out result."""
+
+    ranked: RankedFold
+    source: Summary | LeftOutDecision
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The best documents for a question, best first, and what `RecallRanking` says of all."""
+
+    hits: Sequence[RecallHit]
+    unmatched: tuple[str, ...]
+    documents: int
+    matched: int
 
 
 # The outcome of a call id that a client used for several calls.
@@ -249,6 +292,21 @@ class Store(Protocol):
 
     async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
         """Return summaries with every word of the query, the last as a prefix, best first; at most SEARCH_MOST."""
+
+    async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
+        """Return every summary that was not undone, of a project or of all, ordered by session and branch."""
+
+    async def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:
+        """Return what recall's index lacks, of an owner or of all. An index that is rebuilt when asked has none of all.
+
+        After every commit, rollback, deletion and import this is what has changed.
+        """
+
+    async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
+        """Put documents into recall's index, or take them out. One whose source has changed meanwhile is left."""
+
+    async def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
+        """Rank what is indexed (`fold.recall.ranking`). Every store gives the same answer for the same content."""
 
     async def trajectory(
         self,

@@ -18,9 +18,9 @@ from contextfold.fold.events import Event, EventUnknown, from_members, members
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, ProxiedConversation, SessionKey, Summary
 
 FORMAT: Final = "contextfold-export"
-VERSION: Final = 2
-# Version 1 had no conversations.
-VERSIONS_READ: Final = (1, VERSION)
+VERSION: Final = 3
+# Version 1 had no conversations, version 2 no undone summaries and no origin of left-out results.
+VERSIONS_READ: Final = (1, 2, VERSION)
 KINDS: Final = ("session", "event", "receipt", "summary", "entry", "left_out", "conversation")
 
 _KEY: Final = tuple(field.name for field in fields(SessionKey))

@@ -38,6 +38,7 @@ from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.archive_reader import ArchivedThread, is_archived, thread_entries
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.policy import FoldPolicy
+from contextfold.fold.service.recall import Recall
 from contextfold.fold.service.reports import Reports, ScrubbedText
 from contextfold.fold.service.sessions import SessionChange, Sessions, VerbOutcome, timestamp
 from contextfold.fold.session import EMPTY, State
@@ -48,6 +49,7 @@ from contextfold.fold.tool_arguments import (
     ExpandRequest,
     FoldRequest,
     LookRequest,
+    RecallRequest,
     RecordRequest,
     ReturnRequest,
     RollbackRequest,
@@ -116,6 +118,7 @@ class FoldService:
         self._paths: OrderedDict[tuple[str, str], tuple[str, str | None]] = OrderedDict()
         self._advised = _AdviceGiven()
         self.reports = Reports(self.commit, self.scrub, note)
+        self.recalls = Recall(store, self.scrub, clock)
         self._scrub_threads = (
             ThreadPoolExecutor(4, "contextfold-scrub"),
             ThreadPoolExecutor(2, "contextfold-scrub-long"),
@@ -233,6 +236,11 @@ class FoldService:
     async def search(self, owner: str, query: str, project: Project | None, limit: int = SEARCH_LIMIT) -> list[Summary]:
         return list(await self.store.search(owner, query, project.hash if project else None, limit))
 
+    async def recall(self, caller: Caller, request: RecallRequest) -> VerbOutcome:
+        """What was folded or left out, in any session, that answers a question."""
+        state = await self.look(target_of(caller, request.project).key) if request.project else EMPTY
+        return self._read((await self.recalls.answer(caller.owner, request)).as_members(), state)
+
     # ---- housekeeping
 
     async def end_idle(self) -> int:
@@ -242,6 +250,7 @@ class FoldService:
     async def forget(self) -> None:
         """Delete what is past its retention."""
         await self.store.retain(self._ago(days=self.policy.archive_days), self._ago(days=self.policy.summary_days))
+        await self.recalls.maintain()
 
     def _ago(self, **span: int) -> str:
         return timestamp(self._clock() - timedelta(**span))
@@ -367,6 +376,10 @@ class FoldService:
         self._note(Activity(events=outcome.events))
         self._remember(target)
         return outcome
+
+    async def shown_path(self, target: Target) -> str:
+        """The scrubbed path of a session's project."""
+        return (await self._new_session(target)).project_path
 
     async def _new_session(self, target: Target) -> NewSession:
         """What the session would begin with. Its path is scrubbed as given and as displayed: either may hide a secret

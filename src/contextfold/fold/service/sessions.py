@@ -18,7 +18,7 @@ from contextfold.common.canonical import encode
 from contextfold.common.dataclass import dataclass, field
 from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import entries_of
-from contextfold.fold.events import BranchFolded, Event, EventUnknown, SessionRolledBack, WorkFolded
+from contextfold.fold.events import BranchDiscarded, BranchFolded, Event, EventUnknown, SessionRolledBack, WorkFolded
 from contextfold.fold.ports.store import (
     Commit,
     CommitReceipt,
@@ -185,11 +185,7 @@ class Sessions:
             change.operation,
             encode(change.answer(before, events, after)),
             entries_of(before, events, change.texts(events)),
-            [
-                _summary(change.key, after, event)
-                for event in events
-                if isinstance(event, WorkFolded) or (isinstance(event, BranchFolded) and not event.forced)
-            ],
+            _summaries(change.key, before, events, after),
             _unfolded(before, after) if isinstance(events[-1], SessionRolledBack) else (),
         )
 
@@ -282,7 +278,26 @@ def _unfolded(before: State, after: State) -> list[str]:
     ]
 
 
-def _summary(key: SessionKey, after: State, event: BranchFolded | WorkFolded) -> Summary:
+def _summaries(key: SessionKey, before: State, events: Sequence[Event], after: State) -> list[Summary]:
+    """The summaries of what was folded. One of a branch that is discarded before it was folded has no text."""
+    made = []
+    for event in events:
+        if isinstance(event, WorkFolded) or (isinstance(event, BranchFolded) and not event.forced):
+            made.append(_summary(key, after, event, event.summary, event.tokens_folded))
+        elif isinstance(event, BranchDiscarded) and before.branches[event.branch_id].status == "active":
+            made.append(_summary(key, after, event, "", before.branches[event.branch_id].tokens, undone=True))
+    return made
+
+
+def _summary(
+    key: SessionKey,
+    after: State,
+    event: BranchFolded | WorkFolded | BranchDiscarded,
+    text: str,
+    tokens: int,
+    *,
+    undone: bool = False,
+) -> Summary:
     assert after.session_id is not None
     return Summary(
         key.project_hash,
@@ -290,9 +305,10 @@ def _summary(key: SessionKey, after: State, event: BranchFolded | WorkFolded) ->
         after.session_id,
         event.branch_id,
         after.branches[event.branch_id].description,
-        event.summary,
-        event.tokens_folded,
+        text,
+        tokens,
         event.at,
+        undone,
     )
 
 

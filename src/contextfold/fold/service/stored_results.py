@@ -18,7 +18,13 @@ from contextfold.common.canonical import encode
 from contextfold.common.dataclass import dataclass, replace
 from contextfold.errors import ContextError
 from contextfold.fold.messages import CallOutcome, LeftOutResult, merged_outcomes
-from contextfold.fold.ports.left_out_results import NEW_CONVERSATION, ConversationRecord, StoredResult
+from contextfold.fold.ports.left_out_results import (
+    NEW_CONVERSATION,
+    ORIGIN_UNKNOWN,
+    ConversationRecord,
+    ResultOrigin,
+    StoredResult,
+)
 from contextfold.fold.ports.store import AMBIGUOUS_OUTCOME, ArchivedResult, LeftOutDecision, ProxiedConversation, Store
 
 FRESH_S = 30.0
@@ -65,9 +71,15 @@ class LeftOutResultsInStore:
             self._put(owner, conversation, _CachedConversation(record, cached.noted_at if cached else None))
         return record
 
-    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> Sequence[LeftOutResult]:
+    async def keep(
+        self,
+        owner: str,
+        conversation: str,
+        results: Sequence[StoredResult],
+        origin: ResultOrigin = ORIGIN_UNKNOWN,
+    ) -> Sequence[LeftOutResult]:
         at = _timestamp(self._clock())
-        items = [ArchivedResult(_decision_of(each.result, at), each.text) for each in results]
+        items = [ArchivedResult(_decision_of(each.result, at, origin), each.text) for each in results]
         await self._store.keep_left_out(owner, conversation, items)
         stored = tuple(map(_result_of, await self._store.left_out(owner, conversation)))
         cached = self._cached.get((owner, conversation), _CachedConversation(NEW_CONVERSATION))
@@ -113,9 +125,18 @@ def _result_of(decision: LeftOutDecision) -> LeftOutResult:
     )
 
 
-def _decision_of(result: LeftOutResult, at: str) -> LeftOutDecision:
+def _decision_of(result: LeftOutResult, at: str, origin: ResultOrigin) -> LeftOutDecision:
     return LeftOutDecision(
-        result.call_id, result.text_hash, result.id, result.stub, at, result.tokens, result.decided_at
+        result.call_id,
+        result.text_hash,
+        result.id,
+        result.stub,
+        at,
+        result.tokens,
+        result.decided_at,
+        origin.project_hash,
+        origin.project_path,
+        origin.session_id,
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextfold.common.canonical import HASH_PREFIX, Malformed
 from contextfold.common.record import Record
+from contextfold.common.relevance.question import Question, checked_budget, read_question
+from contextfold.common.relevance.token_estimate import ESTIMATE, counter_named
 from contextfold.errors import CacheInvalid, DocumentMissing, QueryInvalid
 from contextfold.resolve.relevance.answer import (
     BUDGET_REASON,
@@ -23,17 +25,15 @@ from contextfold.resolve.relevance.answer import (
     left_out_line,
 )
 from contextfold.resolve.relevance.index.index_file import REBUILD, MappedIndex
-from contextfold.resolve.relevance.question import Question, checked_budget, read_question
 from contextfold.resolve.relevance.ranking import RankedDocument, RankedSection, Ranking, explain, rank
 from contextfold.resolve.relevance.term_keys import section_digest
-from contextfold.resolve.relevance.token_estimate import ESTIMATE, counter_named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from contextfold.common.relevance.token_estimate import CountTokens
     from contextfold.resolve.relevance.index.index_format import IndexView
-    from contextfold.resolve.relevance.token_estimate import CountTokens
 
 SECTION_UNIT, DOCUMENT_UNIT = "section", "document"
 UNITS = (SECTION_UNIT, DOCUMENT_UNIT)

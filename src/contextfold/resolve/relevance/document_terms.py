@@ -6,6 +6,9 @@ from array import array
 from collections import Counter
 from itertools import pairwise
 
+from contextfold.common.relevance.term_scores import FRONT, pack_counts
+from contextfold.common.relevance.token_estimate import estimate
+from contextfold.common.relevance.words import read_token, stem_of, tokens
 from contextfold.resolve.relevance.sections import outline
 from contextfold.resolve.relevance.term_keys import (
     DOCUMENT_SHIFT,
@@ -17,9 +20,6 @@ from contextfold.resolve.relevance.term_keys import (
     section_digest,
     term_key,
 )
-from contextfold.resolve.relevance.term_scores import FRONT, pack_counts
-from contextfold.resolve.relevance.token_estimate import estimate
-from contextfold.resolve.relevance.words import read_token, stem_of, tokens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,10 +12,8 @@ from itertools import chain
 from operator import itemgetter
 
 from contextfold.common.record import Record
-from contextfold.resolve.relevance.index.index_format import IndexView, Postings
-from contextfold.resolve.relevance.question import Question
-from contextfold.resolve.relevance.term_keys import pair_key
-from contextfold.resolve.relevance.term_scores import (
+from contextfold.common.relevance.question import Question
+from contextfold.common.relevance.term_scores import (
     AVERAGE_FACTOR,
     BEST_PIECE_WEIGHT,
     BEST_SECTION_WEIGHT,
@@ -37,6 +35,8 @@ from contextfold.resolve.relevance.term_scores import (
     term_weight,
     unpack_counts,
 )
+from contextfold.resolve.relevance.index.index_format import IndexView, Postings
+from contextfold.resolve.relevance.term_keys import pair_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 
 from contextfold.common.record import Record
-from contextfold.resolve.relevance.words import stem_of
+from contextfold.common.relevance.words import stem_of
 
 SECTION_DIGEST_BYTES = 16
 # An entry of a term: the document's number, the section's, and the packed counts.

@@ -221,6 +221,7 @@ async def _maintain(services: DaemonServices) -> None:
             if services.clock() - deleted_s >= DELETE_EXPIRED_EVERY_S:
                 await services.fold.forget()
                 deleted_s = services.clock()
+            await services.fold.recalls.maintain()
         except StoreUnavailable:
             # The calls that come meanwhile report it.
             pass

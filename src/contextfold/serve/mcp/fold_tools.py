@@ -79,6 +79,12 @@ async def _expand(service: FoldService, caller: Caller, arguments: Arguments) ->
     return await service.expand(caller, expand_request(arguments))
 
 
+async def _recall(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
+    from contextfold.fold.tool_arguments import recall_request
+
+    return await service.recall(caller, recall_request(arguments))
+
+
 def _schema(required: list[str], **properties: Encodable) -> dict[str, Encodable]:
     return {"type": "object", "properties": properties, "required": required}
 
@@ -121,8 +127,8 @@ FOLD_TOOLS = (
     FoldTool(
         "context_fold",
         "after finished work, without a branch; worth it from 5,000 tokens on with more work to come, not near the end",
-        "Replace your finished tool calls since the user's last message by a summary, to keep the context small. Worth "
-        "it from 5,000 tokens on with more work to come, not near the end. Call it beside another call where possible",
+        "Replace your finished tool calls since the user's last message by a summary. Worth "
+        "it from 5,000 tokens on with more work to come, not near the end. Best beside a call with a short result",
         _schema(
             ["message", "project_path"],
             message=_text("All that is still needed: results, files and lines, changes, failures"),
@@ -155,7 +161,7 @@ FOLD_TOOLS = (
             ["project_path", "branch_id"],
             project_path=_SAME_PROJECT,
             branch_id={"type": "string"},
-            restore_state={"type": "boolean", "description": "false: keep work, only discard later branches"},
+            restore_state={"type": "boolean", "description": "false: only discard later branches"},
         ),
         hints(reads=False, destroys=True),
         _rollback,
@@ -167,7 +173,7 @@ FOLD_TOOLS = (
         _schema(
             ["project_path", "type"],
             project_path=_SAME_PROJECT,
-            type=_text("tool_call, file_read, message, …"),
+            type=_text("tool_call, message, …"),
             content={"type": "string"},
             tokens={"type": "integer", "minimum": 0},
             failed={"type": "boolean"},
@@ -182,14 +188,31 @@ FOLD_TOOLS = (
         _schema(
             ["project_path", "branch_id"],
             project_path=_SAME_PROJECT,
-            branch_id=_text("Id of the branch or fold, or res_… of a left-out result"),
-            budget={"type": "integer", "description": "Tokens of the result (default 2000)"},
-            cursor=_text("next_cursor of the last result"),
+            branch_id=_text("Id of the branch, fold or res_… result"),
+            budget={"type": "integer", "description": "Tokens (default 2000)"},
+            cursor=_text("next_cursor"),
         ),
         hints(reads=True, repeatable=True),
         _expand,
     ),
+    FoldTool(
+        "context_recall",
+        "find earlier work, of any session, that was folded",
+        "Find earlier folded work",
+        _schema(
+            ["query"],
+            query={"type": "string"},
+            project_path=_SAME_PROJECT,
+            budget={"type": "integer"},
+            since=_text("Date, or 7d"),
+        ),
+        hints(reads=True, repeatable=True),
+        _recall,
+    ),
 )
+
+# All that an agent behind the proxy needs to fold finished work and to read it again.
+AFTERWARDS_TOOLS = tuple(tool for tool in FOLD_TOOLS if tool.name in ("context_fold", "context_expand"))
 
 
 def caller_from(

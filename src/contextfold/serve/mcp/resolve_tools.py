@@ -41,7 +41,7 @@ def _inspect_cache(root: CacheRoot, arguments: Arguments) -> str:
 
 def _ask(root: CacheRoot, arguments: Arguments) -> str:
     """Answers from one cache, or from all below the root if none is named."""
-    from contextfold.resolve.relevance.question import read_question
+    from contextfold.common.relevance.question import read_question
     from contextfold.resolve.root import check_name
     from contextfold.resolve.service import ask_many
 
@@ -55,8 +55,8 @@ def _ask(root: CacheRoot, arguments: Arguments) -> str:
 
 
 def _get(root: CacheRoot, arguments: Arguments) -> str:
+    from contextfold.common.relevance.question import checked_budget, line_range
     from contextfold.errors import QueryInvalid
-    from contextfold.resolve.relevance.question import checked_budget, line_range
     from contextfold.resolve.root import check_name
 
     name = check_name(arguments.get("cache"))

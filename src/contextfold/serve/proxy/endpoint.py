@@ -72,6 +72,7 @@ class Proxy:
         results = ResultFolding(
             LeftOutResultsInMemory() if left_out is None else left_out,
             fold.scrub,
+            origin=self._reports.origin,
             is_on=settings.folds_results and left_out is not None,
             prompt_cache_s=float(settings.prompt_cache_s) or None,
             clock=clock,

@@ -32,7 +32,13 @@ from contextfold.fold.messages import (
     project_body,
 )
 from contextfold.fold.messages.cold_results import stub_of
-from contextfold.fold.ports.left_out_results import NEW_CONVERSATION, ConversationRecord, LeftOutResults, StoredResult
+from contextfold.fold.ports.left_out_results import (
+    NEW_CONVERSATION,
+    ConversationRecord,
+    LeftOutResults,
+    ResultOrigin,
+    StoredResult,
+)
 from contextfold.fold.service.reports import ScrubbedText
 from contextfold.serve.http.exchange import OWNER, ClientGone, Headers, Receive, Scope
 from contextfold.serve.ops.logs import log
@@ -56,6 +62,8 @@ NOTES_MAX = 1000
 STORE_S = 2.0
 RESULTS_HEADER = b"x-context-fold-results"
 RequestHeaders = Mapping[bytes, list[bytes]]
+# Owner, headers, conversation, the session that the history names → where results come from.
+OriginOf = Callable[[str, RequestHeaders, Conversation, str | None], Awaitable[ResultOrigin]]
 
 # Why a request was not read, beside the reasons of `fold.messages`.
 TOO_LARGE, BUSY, ENCODED, FAILED = "too_large", "busy", "encoded", "failed"
@@ -213,11 +221,12 @@ class ResultFolding:
         store: LeftOutResults,
         scrub: Callable[..., Awaitable[Sequence[ScrubbedText]]],
         *,
+        origin: OriginOf,
         is_on: bool,
         prompt_cache_s: float | None,
         clock: Callable[[], float],
     ) -> None:
-        self._store, self._scrub, self._clock = store, scrub, clock
+        self._store, self._scrub, self._origin, self._clock = store, scrub, origin, clock
         self._is_on, self._prompt_cache_s = is_on, prompt_cache_s
         self._settings = ColdSettings()
 
@@ -239,9 +248,14 @@ class ResultFolding:
         return self._clock() - record.last_request_at > projection.cache_life_s(self._prompt_cache_s)
 
     async def left_out(
-        self, owner: str, conversation: Conversation, record: ConversationRecord, projection: BodyProjection
+        self,
+        request: ProxiedRequest,
+        conversation: Conversation,
+        record: ConversationRecord,
+        projection: BodyProjection,
     ) -> tuple[LeftOutResult, ...]:
         """All results that are left out from now on. New ones are stored first; if they cannot be, there are none."""
+        owner = request.owner
         cold = projection.cold_results(salt=f"{owner}\0{conversation.id}", settings=self._settings)
         if not cold:
             return record.results
@@ -253,7 +267,8 @@ class ResultFolding:
                 for each, text, stub in zip(cold, texts, stubs, strict=True)
             ]
             async with asyncio.timeout(STORE_S):
-                return tuple(await self._store.keep(owner, conversation.id, stored))
+                origin = await self._origin(owner, request.given_headers, conversation, projection.session_id)
+                return tuple(await self._store.keep(owner, conversation.id, stored, origin))
         except Exception as problem:
             _log_store_failure("proxy.results_not_stored", problem)
             return record.results
@@ -347,7 +362,7 @@ class RequestFolding:
         if request.conversation and not call.is_count:
             request.outcomes = projection.outcomes
             if self._results.is_cold(record, projection, request.given_headers):
-                results = await self._results.left_out(request.owner, request.conversation, record, projection)
+                results = await self._results.left_out(request, request.conversation, record, projection)
                 new = results[len(record.results) :]
                 again = (
                     await self._projected(call, body, Remembered(record.outcomes, by_call(results))) if new else None

@@ -25,6 +25,7 @@ from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share
 from contextfold.fold.messages import OPEN_BRANCH, BodyProjection, Format, Span
+from contextfold.fold.ports.left_out_results import ORIGIN_UNKNOWN, ResultOrigin
 from contextfold.fold.project import NAME_LENGTH_MAX, project_at
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.fold_service import FoldService
@@ -180,6 +181,24 @@ class SessionReports:
         return 0 if before is None else max(0, projection.blocks - before)
 
     # ---- which session a request belongs to
+
+    async def origin(
+        self,
+        owner: str,
+        headers: Mapping[bytes, list[bytes]],
+        conversation: Conversation,
+        session_id: str | None,
+    ) -> ResultOrigin:
+        """The project and session of a request, as far as they are known."""
+        try:
+            target = await self._target(owner, headers, conversation, session_id)
+        except FoldError:
+            target = None
+        if target is None:
+            return ORIGIN_UNKNOWN
+        path = await self._fold.shown_path(target)
+        known = self._fold.sessions.last_known(target.key).session_id
+        return ResultOrigin(target.key.project_hash, path, known or session_id or "")
 
     async def _target(
         self,

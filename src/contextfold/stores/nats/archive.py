@@ -176,7 +176,9 @@ class _SummaryIndex:
                 if row is not None:
                     self.connection.execute("DELETE FROM words WHERE rowid = ?", (row[0],))
                     self.connection.execute("DELETE FROM summaries WHERE id = ?", (row[0],))
-                self._insert(key, int(revision), row[0] if row else None, records.summary_from(stored.data))
+                summary = records.summary_from(stored.data)
+                found = None if summary is None or summary.undone else summary
+                self._insert(key, int(revision), row[0] if row else None, found)
             self.reached = stored.seq
 
     def __del__(self) -> None:
@@ -199,7 +201,8 @@ class _SummaryIndex:
         return [Summary(*row) for row in rows]
 
 
-_COLUMNS: Final = tuple(Summary.__slots__)
+# An undone summary is not found.
+_COLUMNS: Final = tuple(name for name in Summary.__slots__ if name != "undone")
 _NAMED: Final = ", ".join(_COLUMNS)
 _INSERT: Final = f"INSERT INTO summaries (id, key, revision, {_NAMED}) VALUES (?, ?, ?{', ?' * len(_COLUMNS)})"  # noqa: S608 - our own names alone
 _SEARCH: Final = f"""SELECT {", ".join("m." + name for name in _COLUMNS)}

@@ -32,6 +32,7 @@ _LAST_REQUEST_AT: Final = "Cf-Last-Request-At"
 _HEADERS: Final = {field.name: f"Cf-{field.name.replace('_', '-').title()}" for field in fields(LeftOutDecision)}
 _TEXTS: Final = ("call_id", "text_hash", "result_id", "stub", "decided_at")
 _NUMBERS: Final = ("tokens", "messages")
+_ORIGIN: Final = ("project_hash", "project_path", "session_id")
 
 
 class NatsConversations:
@@ -52,6 +53,11 @@ class NatsConversations:
         subjects = f"{self._names.archive}.{escaped(owner)}.{NOTHING}.*.left_out.*.{escaped(result_id)}"
         stored = await self._js.last(self._names.archive, subjects)
         return await self._text(stored) if stored else None
+
+    @staticmethod
+    def decision(stored: StoredMessage) -> LeftOutDecision:
+        """The decision in the headers of a message."""
+        return _decision(stored)
 
     async def noted(self, owner: str, conversation: str) -> ProxiedConversation | None:
         stored = await self._js.last(self._names.archive, f"{self._names.conversation(owner, conversation)}.requests")
@@ -159,9 +165,10 @@ def _decision(stored: StoredMessage) -> LeftOutDecision:
     headers = stored.headers
     try:
         call_id, text_hash, result_id, stub, decided_at = (unescaped(headers[_HEADERS[name]]) for name in _TEXTS)
-        # Earlier versions did not store the numbers.
+        # Earlier versions did not store these.
         tokens, messages = (int(headers.get(_HEADERS[name], "0")) for name in _NUMBERS)
-        return LeftOutDecision(call_id, text_hash, result_id, stub, decided_at, tokens, messages)
+        origin = (unescaped(headers.get(_HEADERS[name], NOTHING)) for name in _ORIGIN)
+        return LeftOutDecision(call_id, text_hash, result_id, stub, decided_at, tokens, messages, *origin)
     except (KeyError, TypeError, ValueError) as problem:
         raise StoreInvalid(f"NATS has a left-out result that cannot be read: {problem}") from problem
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Final
 
-from contextfold.common.dataclass import dataclass, field
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.errors import ImportDiffers, StoreUnavailable, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
@@ -114,7 +114,8 @@ class NatsExport:
                 yield event
             receipts |= commit.receipts
             for branch_id in commit.retracted:
-                summaries.pop(branch_id, None)
+                if branch_id in summaries:
+                    summaries[branch_id] = replace(summaries[branch_id], undone=True)
             summaries |= {summary.branch_id: summary for summary in commit.summaries}
         for operation, receipt in sorted(receipts.items(), key=lambda item: item[0]):
             yield ExportedReceipt(operation, receipt.fingerprint, receipt.answer)
@@ -143,15 +144,20 @@ class NatsExport:
                 yield entry
 
     async def _summaries(self, subjects: str) -> list[Summary]:
-        """The newest of each branch, unless it was retracted."""
+        """The newest of each branch, undone if it was retracted later."""
         last = await self._js.last(self._names.archive, subjects)
-        newest: dict[str, tuple[int, Summary | None]] = {}
+        found: dict[str, dict[int, Summary | None]] = defaultdict(dict)
         if last is not None:
             async for stored in read_to(self._js, StreamQuery(self._names.archive, subjects), last.seq):
                 branch, revision = stored.subject.split(".")[-2:]
-                if newest.get(branch, (-1, None))[0] < int(revision):
-                    newest[branch] = int(revision), records.summary_from(stored.data)
-        summaries = [summary for _, summary in newest.values() if summary is not None]
+                found[branch][int(revision)] = records.summary_from(stored.data)
+        summaries = []
+        for revisions in found.values():
+            summary: Summary | None = None
+            for _, each in sorted(revisions.items()):
+                summary = each or (summary and replace(summary, undone=True))
+            if summary is not None:
+                summaries.append(summary)
         return sorted(summaries, key=lambda summary: summary.branch_id)
 
     # ---- import

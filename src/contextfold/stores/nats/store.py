@@ -15,6 +15,7 @@ from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from contextfold.common.relevance.question import Question
 from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
 from contextfold.fold.ports.store import (
@@ -26,6 +27,8 @@ from contextfold.fold.ports.store import (
     LeftOutDecision,
     ListedSession,
     ProxiedConversation,
+    Recalled,
+    RecallSource,
     SessionKey,
     SessionLog,
     Summary,
@@ -33,6 +36,8 @@ from contextfold.fold.ports.store import (
     WatchedEvent,
 )
 from contextfold.fold.ports.store_export import ExportRecord
+from contextfold.fold.recall.documents import DocumentTerms
+from contextfold.fold.recall.ranking import RecallScope
 from contextfold.stores.nats.archive import ArchiveReader
 from contextfold.stores.nats.conversations import NatsConversations
 from contextfold.stores.nats.derived_state import DerivedState
@@ -40,6 +45,7 @@ from contextfold.stores.nats.expiry import SessionExpiry
 from contextfold.stores.nats.export import NatsExport
 from contextfold.stores.nats.log import SessionLogs
 from contextfold.stores.nats.publisher import Publisher
+from contextfold.stores.nats.recall import NatsRecall
 from contextfold.stores.nats.session_table import SessionTable, settled
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import most_in_one
@@ -104,6 +110,7 @@ class NatsStore:
             conversations=self._conversations,
         )
         self._archive = ArchiveReader(self._js, self._names)
+        self._recall = NatsRecall(self._js, self._names, self._conversations)
 
     async def reach(self) -> None:
         """Connect, and from now on publish what other daemons were killed before publishing."""
@@ -231,6 +238,26 @@ class NatsStore:
         await self._settle(owner, project_hash)
         return await self._archive.search(owner, query, project_hash, limit)
 
+    async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
+        self._check_open()
+        await self._settle(owner, project_hash)
+        return await self._recall.summaries(owner, project_hash)
+
+    async def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:
+        self._check_open()
+        if owner is None:
+            return ()
+        await self._settle(owner, None)
+        return await self._recall.unindexed(owner, limit)
+
+    async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
+        self._check_open()
+        await self._recall.index(documents)
+
+    async def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
+        self._check_open()
+        return await self._recall.recall(owner, question, scope)
+
     async def trajectory(
         self,
         owner: str,
@@ -298,6 +325,7 @@ class NatsStore:
         await self._conversations.retain(archive_since)
         # Another daemon may have deleted summaries, and deletions are not announced.
         self._archive.forget()
+        self._recall.check_deletions()
 
     async def _finish(self, key: SessionKey, end: StoredMessage) -> None:
         await self._expiry.finish(key, end)

@@ -56,12 +56,12 @@ def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSessi
         for receipt in receipts:
             yield ExportedReceipt(*receipt)
     summaries = connection.execute(
-        "SELECT project_path, branch_id, description, summary, tokens_folded, folded_at FROM summaries"
+        "SELECT project_path, branch_id, description, summary, tokens_folded, folded_at, undone FROM summaries"
         " WHERE session = ? ORDER BY branch_id",
         (row,),
     )
     for project_path, *others in summaries:
-        yield Summary(session.key.project_hash, project_path, session.session_id, *others)
+        yield statements.summary_of((session.key.project_hash, project_path, session.session_id, *others))
     # The ids are sorted first, so that no text is part of a sort.
     entries = connection.execute(
         "SELECT id FROM archive WHERE session = ? ORDER BY n, branch_id, id", (row,)

@@ -16,6 +16,7 @@ from typing import Final
 from urllib.parse import quote
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.stores.recall_index import TABLES as RECALL_TABLES
 
 # "cxfd" in the header of the file identifies it as ours.
 APPLICATION_ID: Final = 0x63786664
@@ -155,6 +156,47 @@ MIGRATIONS: Final[Sequence[Migration]] = (
             PRIMARY KEY (owner, conversation)
         ) WITHOUT ROWID""",
         "CREATE INDEX conversation_age ON conversations (last_request_at)",
+    ),
+    (
+        "ALTER TABLE summaries ADD COLUMN undone INTEGER NOT NULL DEFAULT 0",
+        *(
+            f"ALTER TABLE left_out ADD COLUMN {name} TEXT NOT NULL DEFAULT ''"
+            for name in ("project_hash", "project_path", "session_id")
+        ),
+        "DROP TRIGGER summary_replaced",
+        """CREATE TRIGGER summary_replaced AFTER UPDATE OF description, summary ON summaries BEGIN
+            INSERT INTO summary_words (summary_words, rowid, description, summary)
+            VALUES ('delete', old.id, old.description, old.summary);
+            INSERT INTO summary_words (rowid, description, summary) VALUES (new.id, new.description, new.summary);
+        END""",
+        *RECALL_TABLES,
+        # What recall's index has to read again. It may be queued several times.
+        """CREATE TABLE recall_queue (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            kind TEXT NOT NULL,
+            ref INTEGER NOT NULL,
+            owner TEXT NOT NULL
+        )""",
+        "CREATE INDEX recall_queued ON recall_queue (kind, ref)",
+        "CREATE INDEX recall_queue_of_owner ON recall_queue (owner, id)",
+        *(
+            f"""CREATE TRIGGER recall_{table}_{name} AFTER {event} ON {table} BEGIN
+                INSERT INTO recall_queue (kind, ref, owner) VALUES ('{kind}', {row}.id, {owner});
+            END"""  # noqa: S608 - only our own names
+            for table, kind, owner_of in (
+                ("summaries", "fold", "(SELECT owner FROM sessions WHERE id = {row}.session)"),
+                ("left_out", "result", "{row}.owner"),
+            )
+            for name, event, row in (
+                ("added", "INSERT", "new"),
+                ("changed", "UPDATE", "new"),
+                ("gone", "DELETE", "old"),
+            )
+            for owner in (owner_of.format(row=row),)
+        ),
+        "INSERT INTO recall_queue (kind, ref, owner) SELECT 'fold', m.id, s.owner FROM summaries m"
+        " JOIN sessions s ON s.id = m.session",
+        "INSERT INTO recall_queue (kind, ref, owner) SELECT 'result', id, owner FROM left_out",
     ),
 )
 

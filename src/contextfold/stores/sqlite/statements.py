@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from contextfold.common.canonical import Malformed, encode
 from contextfold.common.dataclass import dataclass, fields
+from contextfold.common.relevance.question import Question
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_json, to_json
@@ -27,6 +28,9 @@ from contextfold.fold.ports.store import (
     LeftOutDecision,
     ListedSession,
     ProxiedConversation,
+    Recalled,
+    RecallHit,
+    RecallSource,
     SessionKey,
     SessionLog,
     StaleRevision,
@@ -34,6 +38,9 @@ from contextfold.fold.ports.store import (
     Trajectory,
     WatchedEvent,
 )
+from contextfold.fold.recall.documents import RESULT, DocumentTerms
+from contextfold.fold.recall.ranking import RecallScope, rank
+from contextfold.stores import recall_index
 from contextfold.stores.session_document import figures_of
 
 # The most events that a watcher gets at once.
@@ -77,7 +84,9 @@ def committing(commit: Commit) -> Callable[[sqlite3.Connection], CommitReceipt]:
         if entries:
             connection.executemany(INSERT_ENTRY, [(session, *row) for row in entries])
         for branch_id in commit.retracted:
-            connection.execute("DELETE FROM summaries WHERE session = ? AND branch_id = ?", (session, branch_id))
+            connection.execute(
+                "UPDATE summaries SET undone = 1 WHERE session = ? AND branch_id = ?", (session, branch_id)
+            )
         if summaries:
             connection.executemany(INSERT_SUMMARY, [(session, *row) for row in summaries])
         return receipt
@@ -218,10 +227,14 @@ def events_after(connection: sqlite3.Connection, owner: str, position: int) -> E
 # ---- summaries and archive
 
 INSERT_SUMMARY = """INSERT INTO summaries
-    (session, branch_id, project_path, tokens_folded, folded_at, description, summary) VALUES (?, ?, ?, ?, ?, ?, ?)
+    (session, branch_id, project_path, tokens_folded, folded_at, description, summary, undone)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (session, branch_id) DO UPDATE SET
-        project_path = excluded.project_path, tokens_folded = excluded.tokens_folded,
+        project_path = excluded.project_path, tokens_folded = excluded.tokens_folded, undone = excluded.undone,
         folded_at = excluded.folded_at, description = excluded.description, summary = excluded.summary"""
+# The members of a Summary, of `summaries m JOIN sessions s`.
+_SUMMARY_COLUMNS = """s.project_hash, m.project_path, s.session_id, m.branch_id, m.description, m.summary,
+    m.tokens_folded, m.folded_at, m.undone"""
 
 
 def summary_row(summary: Summary) -> tuple[object, ...]:
@@ -232,7 +245,13 @@ def summary_row(summary: Summary) -> tuple[object, ...]:
         summary.folded_at,
         summary.description,
         summary.summary,
+        summary.undone,
     )
+
+
+def summary_of(row: tuple[Any, ...]) -> Summary:
+    members = (*row[:-1], bool(row[-1]))
+    return Summary(*members)
 
 
 def search(
@@ -242,13 +261,23 @@ def search(
     if not words or limit < 1:
         return []
     rows = connection.execute(
-        "SELECT s.project_hash, m.project_path, s.session_id, m.branch_id, m.description, m.summary, m.tokens_folded,"
-        " m.folded_at FROM summary_words JOIN summaries m ON m.id = summary_words.rowid JOIN sessions s"
-        " ON s.id = m.session WHERE summary_words MATCH ? AND s.owner = ? AND s.project_hash = coalesce(?,"
+        f"SELECT {_SUMMARY_COLUMNS} FROM summary_words"  # noqa: S608 - only our own names
+        " JOIN summaries m ON m.id = summary_words.rowid JOIN sessions s ON s.id = m.session"
+        " WHERE summary_words MATCH ? AND m.undone = 0 AND s.owner = ? AND s.project_hash = coalesce(?,"
         " s.project_hash) ORDER BY bm25(summary_words), m.folded_at DESC, m.id DESC LIMIT ?",
         (words, owner, project_hash, min(limit, SEARCH_MOST)),
     )
-    return [Summary(*row) for row in rows]
+    return list(map(summary_of, rows))
+
+
+def summaries(connection: sqlite3.Connection, owner: str, project_hash: str | None) -> list[Summary]:
+    rows = connection.execute(
+        f"SELECT {_SUMMARY_COLUMNS} FROM summaries m JOIN sessions s ON s.id = m.session"  # noqa: S608 - only our own names
+        " WHERE m.undone = 0 AND s.owner = ? AND s.project_hash = coalesce(?, s.project_hash)"
+        " ORDER BY s.session_id, m.branch_id",
+        (owner, project_hash),
+    )
+    return list(map(summary_of, rows))
 
 
 def phrases(query: str) -> str:
@@ -323,6 +352,8 @@ def trajectory(connection: sqlite3.Connection, query: TrajectoryQuery) -> Trajec
 
 DECISION_NAMES = tuple(each.name for each in fields(LeftOutDecision))
 DECISION_COLUMNS = ", ".join(DECISION_NAMES)
+# The owner, the conversation, the decision, the text.
+_DECISION_MARKS = ", ".join("?" * (len(DECISION_NAMES) + 3))
 
 
 def left_out(connection: sqlite3.Connection, owner: str, conversation: str) -> list[LeftOutDecision]:
@@ -339,7 +370,7 @@ def keep_left_out(
 ) -> None:
     connection.executemany(
         f"INSERT INTO left_out (owner, conversation, {DECISION_COLUMNS}, text)"  # noqa: S608 - only our own names
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, conversation, call_id, text_hash) DO NOTHING",
+        f" VALUES ({_DECISION_MARKS}) ON CONFLICT (owner, conversation, call_id, text_hash) DO NOTHING",
         [
             (owner, conversation, *(getattr(item.decision, name) for name in DECISION_NAMES), item.text)
             for item in items
@@ -395,6 +426,70 @@ def forget_conversations(connection: sqlite3.Connection, since: str) -> bool:
         (since, STEP_ROWS),
     ).rowcount
     return deleted > 0
+
+
+# ---- recall
+
+
+def unindexed(connection: sqlite3.Connection, owner: str | None, limit: int) -> list[RecallSource]:
+    queued = connection.execute(
+        "SELECT id, kind, ref, owner FROM recall_queue"
+        + " WHERE owner = ?" * (owner is not None)
+        + " ORDER BY id LIMIT ?",
+        (*((owner,) if owner is not None else ()), limit),
+    ).fetchall()
+    found = []
+    for number, kind, ref, whose in queued:
+        source = _recall_source(connection, kind, ref)
+        summary = source if isinstance(source, Summary) else None
+        result = None
+        if isinstance(source, LeftOutDecision):
+            (text,) = connection.execute("SELECT text FROM left_out WHERE id = ?", (ref,)).fetchone()
+            result = ArchivedResult(source, text)
+        found.append(RecallSource(f"{number}.{kind}.{ref}", whose, summary, result))
+    return found
+
+
+def index(connection: sqlite3.Connection, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
+    for source, terms in documents:
+        number, kind, ref = source.ref.split(".")
+        # Not queued any more: another process has done it, or it has changed since and is queued again.
+        if not connection.execute("DELETE FROM recall_queue WHERE id = ?", (int(number),)).rowcount:
+            continue
+        row = (kind, int(ref))
+        if terms is None:
+            recall_index.remove(connection, row)
+        elif source.summary:
+            whose = (source.owner, source.summary.project_hash)
+            recall_index.put(connection, row, whose, source.summary.branch_id, terms, undone=source.summary.undone)
+        elif source.result:
+            decision = source.result.decision
+            whose = (source.owner, decision.project_hash)
+            recall_index.put(connection, row, whose, decision.result_id, terms, undone=False)
+
+
+def recall(connection: sqlite3.Connection, owner: str, question: Question, scope: RecallScope) -> Recalled:
+    # In a transaction, so that all statements see the same commits.
+    connection.execute("BEGIN")
+    try:
+        ranking = rank(question, recall_index.RecallLists(connection, owner, scope))
+        rows = recall_index.sources(connection, (hit.number for hit in ranking.hits))
+        found = ((hit, _recall_source(connection, *rows[hit.number])) for hit in ranking.hits)
+        hits = [RecallHit(hit, source) for hit, source in found if source is not None]
+        return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched)
+    finally:
+        connection.execute("COMMIT")
+
+
+def _recall_source(connection: sqlite3.Connection, kind: str, ref: int) -> Summary | LeftOutDecision | None:
+    if kind == RESULT:
+        row = connection.execute(f"SELECT {DECISION_COLUMNS} FROM left_out WHERE id = ?", (ref,)).fetchone()  # noqa: S608 - only our own names
+        return LeftOutDecision(*row) if row else None
+    row = connection.execute(
+        f"SELECT {_SUMMARY_COLUMNS} FROM summaries m JOIN sessions s ON s.id = m.session WHERE m.id = ?",  # noqa: S608 - only our own names
+        (ref,),
+    ).fetchone()
+    return summary_of(row) if row else None
 
 
 # ---- sweeps, in steps
@@ -503,12 +598,35 @@ def ended_before(connection: sqlite3.Connection, before: str, after_id: int) -> 
 def forget(connection: sqlite3.Connection, table: str, sessions: Sequence[int]) -> bool:
     """Delete some rows of these sessions, which never become live again. False if there are none."""
     marks = ", ".join("?" * len(sessions))
+    if table == "archive":
+        _queue_folds(connection, [session for session in sessions if _has_archive(connection, session)])
     deleted = connection.execute(
         f"DELETE FROM {table} WHERE rowid IN"  # noqa: S608 - only our own names
         f" (SELECT rowid FROM {table} WHERE session IN ({marks}) LIMIT ?)",
         (*sessions, STEP_ROWS),
     ).rowcount
     return deleted > 0
+
+
+def _has_archive(connection: sqlite3.Connection, session: int) -> bool:
+    return connection.execute("SELECT 1 FROM archive WHERE session = ? LIMIT 1", (session,)).fetchone() is not None
+
+
+def _queue_folds(connection: sqlite3.Connection, sessions: Sequence[int]) -> None:
+    """Have recall read the folds of these sessions again, which lose words.
+
+    What is queued already may be read at this moment, so it is queued anew.
+    """
+    for session in sessions:
+        connection.execute(
+            "DELETE FROM recall_queue WHERE kind = 'fold' AND ref IN (SELECT id FROM summaries WHERE session = ?)",
+            (session,),
+        )
+        connection.execute(
+            "INSERT INTO recall_queue (kind, ref, owner) SELECT 'fold', m.id, s.owner FROM summaries m"
+            " JOIN sessions s ON s.id = m.session WHERE m.session = ?",
+            (session,),
+        )
 
 
 def forget_rows(connection: sqlite3.Connection, sessions: Sequence[int], since: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from contextfold.common.dataclass import dataclass
+from contextfold.common.relevance.question import Question
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.ports.store import (
     ArchivedResult,
@@ -27,6 +28,8 @@ from contextfold.fold.ports.store import (
     LeftOutDecision,
     ListedSession,
     ProxiedConversation,
+    Recalled,
+    RecallSource,
     SessionKey,
     SessionLog,
     Summary,
@@ -34,6 +37,8 @@ from contextfold.fold.ports.store import (
     WatchedEvent,
 )
 from contextfold.fold.ports.store_export import ExportRecord
+from contextfold.fold.recall.documents import DocumentTerms
+from contextfold.fold.recall.ranking import RecallScope
 from contextfold.stores.sqlite import export as sqlite_export
 from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite import statements as sqlite_rows
@@ -206,6 +211,18 @@ class SqliteStore:
         return await self._readers.read(
             lambda connection: sqlite_rows.search(connection, owner, query, project_hash, limit)
         )
+
+    async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
+        return await self._readers.read(lambda connection: sqlite_rows.summaries(connection, owner, project_hash))
+
+    async def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:
+        return await self._readers.read(lambda connection: sqlite_rows.unindexed(connection, owner, limit))
+
+    async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
+        await self._write(lambda connection: sqlite_rows.index(connection, documents))
+
+    async def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
+        return await self._readers.read(lambda connection: sqlite_rows.recall(connection, owner, question, scope))
 
     async def trajectory(
         self,

@@ -5,7 +5,7 @@ The API accepts the names of members in camel case and with underscores, and so 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from contextfold.fold.messages.apis.facts import (
     BY_NAME,
@@ -13,10 +13,12 @@ from contextfold.fold.messages.apis.facts import (
     SAID,
     UNKNOWN,
     Call,
+    CallNumbers,
     Fact,
     Members,
     Result,
     block_members,
+    has_quoted_user,
     is_host_text,
     items_of,
 )
@@ -31,7 +33,24 @@ _HOSTED = ("executableCode", "executable_code", "codeExecutionResult", "code_exe
 _ABOUT = frozenset({"thought", "thoughtSignature", "thought_signature", "videoMetadata", "video_metadata"})
 
 
-def read(content: Members) -> Fact:
+def reader() -> Callable[[Members], Fact]:
+    """Reads the contents of one request, in order."""
+    numbers = CallNumbers()
+
+    def read(content: Members) -> Fact:
+        fact = _read(content)
+        if fact.kind != "model":
+            numbers.end_turn()
+        if not fact.calls and not fact.results:
+            return fact
+        calls = tuple([call._replace(id=numbers.of_call(call.id)) for call in fact.calls])
+        results = tuple([result._replace(id=numbers.of_result(result.id)) for result in fact.results])
+        return fact._replace(calls=calls, results=results)
+
+    return read
+
+
+def _read(content: Members) -> Fact:
     role = content.get("role", "user")
     parts = items_of(content.get("parts"))
     if not parts:
@@ -42,8 +61,16 @@ def read(content: Members) -> Fact:
 
 
 def is_result(part: Members) -> bool:
-    about = block_members(_member(part, _RESPONSE))
-    return bool(_id_of(about)) and isinstance(about.get("name"), str)
+    about = block_members(response_of(part))
+    return bool(id_of(about)) and isinstance(about.get("name"), str)
+
+
+def call_of_part(part: Members) -> object:
+    return _member(part, _CALL)
+
+
+def response_of(part: Members) -> object:
+    return _member(part, _RESPONSE)
 
 
 def response_path(part: Members) -> tuple[str, ...]:
@@ -52,23 +79,24 @@ def response_path(part: Members) -> tuple[str, ...]:
 
 def is_words(part: Members, *, beside_result: bool) -> bool:
     """Whether a part of a user's content was written, or shown, by the user."""
-    if _member(part, _RESPONSE) is not None:
+    if response_of(part) is not None:
         return False
     return not (beside_result and "text" in part and is_host_text(part["text"]))
 
 
 def _user(parts: Sequence[object]) -> Fact:
     results: list[Result] = []
-    flaw, has_words = "", False
+    flaw, has_words, quotes = "", False, False
     for part in parts:
         members = block_members(part)
-        response = _member(members, _RESPONSE)
+        response = response_of(members)
         if response is not None:
             about = block_members(response)
             name = about.get("name")
-            result_id = _id_of(about)
+            result_id = id_of(about)
             if result_id and isinstance(name, str):
                 results.append(Result(result_id, about.get("response")))
+                quotes = quotes or has_quoted_user(about.get("response"))
             else:
                 flaw = "unknown_content"
         elif not any(name in members for name in _SHOWN):
@@ -77,7 +105,7 @@ def _user(parts: Sequence[object]) -> Fact:
             has_words = True
     if not results:
         return UNKNOWN if flaw else PROMPT
-    return Fact("input", (), tuple(results), flaw, has_words=has_words)
+    return Fact("input", (), tuple(results), flaw, has_words=has_words, quotes_user=quotes)
 
 
 def _model(parts: Sequence[object]) -> Fact:
@@ -85,10 +113,10 @@ def _model(parts: Sequence[object]) -> Fact:
     flaw = ""
     for part in parts:
         members = block_members(part)
-        asked = _member(members, _CALL)
+        asked = call_of_part(members)
         if asked is not None:
             about = block_members(asked)
-            made = call_of(_id_of(about), about.get("name"))
+            made = call_of(id_of(about), about.get("name"))
             if made:
                 calls.append(made)
             else:
@@ -102,7 +130,7 @@ def _member(part: Members, names: tuple[str, str]) -> object:
     return part.get(names[0], part.get(names[1]))
 
 
-def _id_of(about: Members) -> str:
+def id_of(about: Members) -> str:
     """The call's id, or what stands for it: calls without one are paired by name and order."""
     given, name = about.get("id"), about.get("name")
     if isinstance(given, str) and given:

@@ -6,7 +6,6 @@ What the model gives in one turn is several items here: reasoning, messages and 
 from __future__ import annotations
 
 from contextfold.fold.messages.apis.facts import (
-    HOSTED,
     PROMPT,
     SAID,
     STANDING,
@@ -16,7 +15,7 @@ from contextfold.fold.messages.apis.facts import (
     Members,
     answer,
 )
-from contextfold.fold.messages.own_tools import call_of
+from contextfold.fold.messages.own_tools import call_of, hosted_call
 
 _ROLES = {"user": PROMPT, "assistant": SAID, "system": STANDING, "developer": STANDING}
 _CALLS = ("function_call", "custom_tool_call")
@@ -29,7 +28,6 @@ _HOSTED = ("web_search_call", "file_search_call", "code_interpreter_call", "imag
 _OTHERS = {
     "reasoning": Fact("model", leads=True),
     "mcp_list_tools": STANDING,
-    **dict.fromkeys(_HOSTED, Fact("model", (HOSTED,))),
 }
 
 
@@ -46,14 +44,15 @@ def read(item: Members) -> Fact:
         return Fact("model", (made,)) if made else UNKNOWN
     if kind in _OUTPUTS:
         return answer(call_id, item.get("output"))
-    if kind in _CLIENT_RUN or kind in _CLIENT_RUN_OUTPUTS:
-        return _client_run(kind, call_id)
-    return _OTHERS.get(kind, UNKNOWN)
+    if kind in _HOSTED:
+        return Fact("model", (hosted_call(item.get("name")),))
+    return _OTHERS.get(kind) or _client_run(kind, call_id)
 
 
 def _client_run(kind: str, call_id: object) -> Fact:
     """Ids of different kinds of calls may be the same."""
-    if not isinstance(call_id, str) or not call_id:
+    is_known = kind in _CLIENT_RUN or kind in _CLIENT_RUN_OUTPUTS
+    if not is_known or not isinstance(call_id, str) or not call_id:
         return UNKNOWN
     called = _CLIENT_RUN_OUTPUTS.get(kind)
     return answer(f"{called} {call_id}", None) if called else Fact("model", (Call(f"{kind} {call_id}"),))

@@ -19,6 +19,13 @@ from array import array
 
 from contextfold.common.canonical import Malformed
 from contextfold.common.record import Record
+from contextfold.common.relevance.term_scores import (
+    CLASS_LENGTHS,
+    CLASS_MASK,
+    OCCURRENCES_SHIFT,
+    average_length,
+    saturation,
+)
 from contextfold.resolve.relevance.term_keys import (
     SECTION_DIGEST_BYTES,
     STEM_END,
@@ -26,13 +33,6 @@ from contextfold.resolve.relevance.term_keys import (
     SectionRow,
     stem_of_key,
     word_of_key,
-)
-from contextfold.resolve.relevance.term_scores import (
-    CLASS_LENGTHS,
-    CLASS_MASK,
-    OCCURRENCES_SHIFT,
-    average_length,
-    saturation,
 )
 
 TYPE_CHECKING = False

@@ -13,6 +13,13 @@ from collections import Counter
 from itertools import accumulate, groupby
 from operator import itemgetter, sub
 
+from contextfold.common.relevance.term_scores import (
+    FRONT,
+    FRONT_IN_DOCUMENT,
+    OCCURRENCES_MAX,
+    OCCURRENCES_SHIFT,
+    SECTION_IN_DOCUMENT,
+)
 from contextfold.resolve.relevance.index.index_format import IndexView, Postings
 from contextfold.resolve.relevance.term_keys import (
     COUNTS_MASK,
@@ -21,13 +28,6 @@ from contextfold.resolve.relevance.term_keys import (
     ENTRY_SHIFT,
     stem_of_key,
     word_of_key,
-)
-from contextfold.resolve.relevance.term_scores import (
-    FRONT,
-    FRONT_IN_DOCUMENT,
-    OCCURRENCES_MAX,
-    OCCURRENCES_SHIFT,
-    SECTION_IN_DOCUMENT,
 )
 
 TYPE_CHECKING = False

@@ -12,6 +12,7 @@ import os
 from array import array
 
 from contextfold.common.canonical import HASH_PREFIX
+from contextfold.common.relevance.term_scores import length_class
 from contextfold.resolve.files import fingerprints, storage_failed, write_new
 from contextfold.resolve.pack import FRAME, older_than
 from contextfold.resolve.relevance.document_terms import TermCollector
@@ -31,7 +32,6 @@ from contextfold.resolve.relevance.index.index_head import (
     RelevanceHead,
 )
 from contextfold.resolve.relevance.index.index_merge import GONE, merge, taken_over
-from contextfold.resolve.relevance.term_scores import length_class
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

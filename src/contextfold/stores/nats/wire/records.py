@@ -124,7 +124,7 @@ def encode_core(record: CommitRecord) -> bytes:
     }
     optional: dict[str, Encodable] = {
         "receipts": [[digest, each.fingerprint, each.answer] for digest, each in record.receipts.items()],
-        "summaries": [[getattr(summary, name) for name in _SUMMARY] for summary in record.summaries],
+        "summaries": [list(_summary_members(summary).values()) for summary in record.summaries],
         "retracted": list(record.retracted),
     }
     document |= {name: value for name, value in optional.items() if value}
@@ -220,7 +220,12 @@ def archived_from(data: bytes) -> ArchivedEntries:
 
 
 def encode_summary(summary: Summary) -> bytes:
-    return _raw({"format": FORMAT, **{name: getattr(summary, name) for name in _SUMMARY}})
+    return _raw({"format": FORMAT, **_summary_members(summary)})
+
+
+def _summary_members(summary: Summary) -> dict[str, Encodable]:
+    """`undone` is the last member, and left out where it is false, so that earlier versions read what they know."""
+    return {name: getattr(summary, name) for name in _SUMMARY if name != "undone" or summary.undone}
 
 
 RETRACTED: Final = b'{"format":1,"retracted":true}'
@@ -230,7 +235,9 @@ def summary_from(data: bytes) -> Summary | None:
     """None if it was retracted."""
     document = _object(data)
     try:
-        return None if document.get("retracted") is True else Summary(*(document[name] for name in _SUMMARY))
+        if document.get("retracted") is True:
+            return None
+        return Summary(*(document[name] if name != "undone" else document.get(name, False) for name in _SUMMARY))
     except KeyError as problem:
         raise _unreadable(problem) from problem
 

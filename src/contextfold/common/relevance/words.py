@@ -10,8 +10,8 @@ import re
 from functools import cache
 
 from contextfold.common.record import Record
+from contextfold.common.relevance.stemmer import stem
 from contextfold.common.text import lowercase
-from contextfold.resolve.relevance.stemmer import stem
 
 BASIC_PLANE_LAST = "\uffff"
 LAST_CHARACTER = "\U0010ffff"
@@ -106,7 +106,7 @@ def _wide_token(highest: str) -> re.Pattern[str]:
 
     A character that is in no range is compared with all ranges beyond the basic plane, so few texts pay for them.
     """
-    from contextfold.resolve.relevance.word_characters import CJK, WORD
+    from contextfold.common.relevance.word_characters import CJK, WORD
 
     word, cjk = _character_class(WORD, highest), _character_class(CJK, highest)
     return re.compile(f"[0-9A-Za-z_{word}]+(?:['\u2019][A-Za-z{word}]+)?|[{cjk}]+")
@@ -114,7 +114,7 @@ def _wide_token(highest: str) -> re.Pattern[str]:
 
 @cache
 def _first_cjk() -> frozenset[str]:
-    from contextfold.resolve.relevance.word_characters import CJK
+    from contextfold.common.relevance.word_characters import CJK
 
     return frozenset(chr(code_point) for first, last in CJK for code_point in range(first, last + 1))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from contextfold.common.record import Record
+from contextfold.common.relevance.words import QUESTION_WORDS, read_token, stem_of, tokens
 from contextfold.errors import BudgetInvalid, QueryInvalid
-from contextfold.resolve.relevance.words import QUESTION_WORDS, read_token, stem_of, tokens
 
 BUDGET_LIMIT = 2**63 - 1
 TERMS_MAX = 128  # distinct stems of a question that are looked up; the first ones

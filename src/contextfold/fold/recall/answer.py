@@ -1,0 +1,132 @@
+"""The answer to a recall: which documents fit the budget, and the shapes in which they are given. Pure.
+
+The budget is hard: the estimated tokens of the whole JSON never exceed it. A fold whose summary does not fit is given
+without it, and is passed over where even that is too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from contextfold.common.canonical import Encodable, encode
+from contextfold.common.dataclass import dataclass
+from contextfold.common.relevance.token_estimate import ESTIMATE, estimate
+from contextfold.fold.ports.store import Recalled, RecallHit, Summary
+from contextfold.fold.recall.documents import FOLD, RESULT
+from contextfold.fold.recall.ranking import RecallReason
+
+SEMANTICS = "v1"
+HOW_TO_EXPAND = "context_expand with branch_id and project_path, or `context fold expand ID`"
+# Of an item: the comma before it.
+ITEM_TOKENS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RecalledFold:
+    """One document of the answer. `summary` is None for a left-out result, and where it did not fit."""
+
+    kind: str
+    id: str
+    at: str
+    project_path: str
+    session_id: str
+    description: str
+    summary: str | None
+    tokens: int
+    undone: bool
+    score: int
+    why: tuple[RecallReason, ...]
+
+    def as_members(self) -> Mapping[str, Encodable]:
+        members: dict[str, Encodable] = {
+            "id": self.id,
+            "kind": self.kind,
+            "at": self.at,
+            "project_path": self.project_path or None,
+            "session_id": self.session_id or None,
+            "description": self.description,
+            "summary": self.summary,
+            "tokens": self.tokens,
+            "score": self.score,
+            "why": [{"term": each.term, "in": list(each.fields), "score": each.score} for each in self.why],
+        }
+        return {**members, "undone": True} if self.undone else members
+
+
+@dataclass(frozen=True, slots=True)
+class RecallAnswer:
+    """`documents` were looked at, `matched` of them have a word of the query, `unmatched` words are in none."""
+
+    folds: tuple[RecalledFold, ...]
+    unmatched: tuple[str, ...]
+    budget: int
+    tokens_used: int
+    documents: int
+    matched: int
+
+    def as_members(self) -> Mapping[str, Encodable]:
+        selection: dict[str, Encodable] = {
+            "semantics": SEMANTICS,
+            "unmatched": list(self.unmatched),
+            "budget": self.budget,
+            "tokens_used": self.tokens_used,
+            "counter": ESTIMATE,
+            "documents": self.documents,
+            "matched": self.matched,
+            "selected": len(self.folds),
+        }
+        return {
+            "folds": [fold.as_members() for fold in self.folds],
+            "selection": selection,
+            **({"expand": HOW_TO_EXPAND} if self.folds else {}),
+        }
+
+
+def answer(found: Recalled, budget: int) -> RecallAnswer:
+    """The best documents that fit."""
+    chosen: list[RecalledFold] = []
+    # Words of the query are left out first: a long query must not fill the budget.
+    unmatched = found.unmatched
+    while unmatched and _frame_tokens(unmatched, budget, found) > budget // 2:
+        unmatched = unmatched[: len(unmatched) // 2]
+    left = budget - _frame_tokens(unmatched, budget, found)
+    for hit in found.hits:
+        for fold in _forms(hit):
+            tokens = estimate(encode(fold.as_members())) + ITEM_TOKENS
+            if tokens <= left:
+                chosen.append(fold)
+                left -= tokens
+                break
+    used = budget - left
+    return RecallAnswer(tuple(chosen), unmatched, budget, used, found.documents, found.matched)
+
+
+def _frame_tokens(unmatched: tuple[str, ...], budget: int, found: Recalled) -> int:
+    """Of the answer without its folds, with the longest numbers that it can have."""
+    frame = RecallAnswer((), unmatched, budget, budget, found.documents, found.documents)
+    return estimate(encode({**frame.as_members(), "expand": HOW_TO_EXPAND})) + ITEM_TOKENS
+
+
+def _forms(hit: RecallHit) -> Sequence[RecalledFold]:
+    """A document as it may be given, the longest first."""
+    source, score, why = hit.source, hit.ranked.score, hit.ranked.why
+    if isinstance(source, Summary):
+        whole, *short = (
+            RecalledFold(
+                FOLD,
+                source.branch_id,
+                source.folded_at,
+                source.project_path,
+                source.session_id,
+                source.description,
+                summary,
+                source.tokens_folded,
+                source.undone,
+                score,
+                why,
+            )
+            for summary in (source.summary, None)
+        )
+        return (whole, *short)
+    origin = (source.decided_at, source.project_path, source.session_id)
+    return (RecalledFold(RESULT, source.result_id, *origin, source.stub, None, source.tokens, False, score, why),)

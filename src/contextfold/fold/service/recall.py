@@ -1,0 +1,123 @@
+"""Recall as a service: brings the index up to date, then asks it. Knows no wire and no database.
+
+What was folded is indexed after its commit, so that a commit does not wait for it: by the daemon's maintenance, and
+before every answer. An answer is therefore always about everything that was stored before the question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from contextfold.common.dataclass import dataclass
+from contextfold.common.relevance.question import read_question
+from contextfold.errors import ArgumentInvalid, StoreUnavailable
+from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.ports.store import RecallSource, Store
+from contextfold.fold.recall.answer import RecallAnswer, answer
+from contextfold.fold.recall.documents import (
+    FOLD,
+    OPERATION_CHARACTERS,
+    RESULT,
+    DocumentTerms,
+    document_number,
+    document_terms,
+    fold_fields,
+    result_fields,
+)
+from contextfold.fold.recall.ranking import RecallScope
+from contextfold.fold.service.archive_reader import ArchivedThread, thread_entries
+from contextfold.fold.service.sessions import timestamp
+from contextfold.fold.tool_arguments import RecallRequest
+
+# Documents that are indexed in one step.
+STEP_DOCUMENTS = 32
+# Steps of one call of maintenance. The next call continues.
+MAINTENANCE_STEPS = 64
+# How long a question waits for the index.
+CATCH_UP_S = 10.0
+PAGE_CHARACTERS = 1 << 16
+
+
+class RedactedText(Protocol):
+    @property
+    def text(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    store: Store
+    scrub: Callable[[str], Awaitable[Sequence[RedactedText]]]
+    clock: Callable[[], datetime]
+
+    async def answer(self, owner: str, request: RecallRequest) -> RecallAnswer:
+        (query,) = await self.scrub(request.query)
+        question = read_question(query.text, request.budget_tokens)
+        if not question.terms:
+            raise ArgumentInvalid("query", "must have a word to look for: it has none, or only words like `the`")
+        await self.catch_up(owner)
+        since = request.since
+        if isinstance(since, int):
+            since = timestamp(self.clock() - timedelta(seconds=since))
+        scope = RecallScope(request.project.hash if request.project else None, since, request.undone)
+        return answer(await self.store.recall(owner, question, scope), request.budget_tokens)
+
+    async def catch_up(self, owner: str) -> None:
+        """Index everything of an owner; StoreUnavailable if that takes too long, and then a later call continues."""
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                while await self._step(owner):
+                    pass
+        except TimeoutError:
+            raise StoreUnavailable("the index of what was folded is still being built: ask again in a minute") from None
+
+    async def maintain(self) -> None:
+        """Index what was stored meanwhile, of every owner."""
+        for _ in range(MAINTENANCE_STEPS):
+            if not await self._step(None):
+                return
+
+    async def _step(self, owner: str | None) -> bool:
+        """Whether there may be more."""
+        sources = await self.store.unindexed(owner, STEP_DOCUMENTS)
+        texts = [await self._fields(source) for source in sources]
+        if sources:
+            await self.store.index(await asyncio.to_thread(_documents, sources, texts))
+        return len(sources) == STEP_DOCUMENTS
+
+    async def _fields(self, source: RecallSource) -> Sequence[str] | None:
+        """The texts of a document; None if there is none any more."""
+        if source.result is not None:
+            return result_fields(source.result.decision.stub, source.result.text)
+        summary = source.summary
+        if summary is None:
+            return None
+        entries: list[ArchiveEntry] = []
+        left = OPERATION_CHARACTERS
+        thread = ArchivedThread(source.owner, summary.project_hash, summary.branch_id, summary.session_id)
+        async for page in thread_entries(self.store, thread, characters=PAGE_CHARACTERS):
+            entries += page
+            left -= sum(len(entry.text) for entry in page)
+            if left <= 0:
+                break
+        return fold_fields(summary.description, summary.summary, entries, undone=summary.undone)
+
+
+def _documents(
+    sources: Sequence[RecallSource], texts: Sequence[Sequence[str] | None]
+) -> list[tuple[RecallSource, DocumentTerms | None]]:
+    return [
+        (source, None if fields is None else document_terms(_number(source), fields))
+        for source, fields in zip(sources, texts, strict=True)
+    ]
+
+
+def _number(source: RecallSource) -> int:
+    if source.summary is not None:
+        summary = source.summary
+        return document_number(summary.folded_at, source.owner, FOLD, summary.session_id, summary.branch_id)
+    assert source.result is not None, "what was deleted has no texts"
+    decision = source.result.decision
+    return document_number(decision.decided_at, source.owner, RESULT, decision.result_id, decision.call_id)

@@ -1,0 +1,243 @@
+"""Recall on NATS, which cannot search: the documents of an owner who asks are indexed in memory, in SQLite.
+
+An index follows the messages of the archive stream. Deletions are not announced, so after a sweep the subjects that
+are left are compared with those that were read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from contextfold.common.dataclass import dataclass, field, replace
+from contextfold.common.relevance.question import Question
+from contextfold.fold.ports.store import (
+    ArchivedResult,
+    LeftOutDecision,
+    Recalled,
+    RecallHit,
+    RecallSource,
+    Summary,
+)
+from contextfold.fold.recall.documents import FOLD, RESULT, DocumentTerms
+from contextfold.fold.recall.ranking import RecallScope, rank
+from contextfold.stores import recall_index
+from contextfold.stores.nats.conversations import NatsConversations
+from contextfold.stores.nats.wire import records
+from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
+from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped
+from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
+
+# The most owners whose documents are in memory.
+OWNERS_MOST: Final = 64
+
+
+class NatsRecall:
+    def __init__(self, js: JetStream, names: SubjectNames, conversations: NatsConversations) -> None:
+        self._js, self._names, self._conversations = js, names, conversations
+        self._indexes: OrderedDict[str, _OwnerIndex] = OrderedDict()
+
+    async def unindexed(self, owner: str, limit: int) -> list[RecallSource]:
+        index = self._index_of(owner)
+        async with index.lock:
+            await self._bring_up_to_date(owner, index)
+            return [await self._source(owner, index, row) for row in list(index.stale)[:limit]]
+
+    async def summaries(self, owner: str, project_hash: str | None) -> list[Summary]:
+        index = self._index_of(owner)
+        async with index.lock:
+            await self._bring_up_to_date(owner, index)
+            folds = (each.current for each in index.documents.values() if isinstance(each, _IndexedBranch))
+            found = [fold for fold in folds if fold and not fold.undone and project_hash in (None, fold.project_hash)]
+            return sorted(found, key=lambda summary: (summary.session_id, summary.branch_id))
+
+    async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
+        for owner in {source.owner for source, _ in documents}:
+            index = self._index_of(owner)
+            async with index.lock:
+                await asyncio.to_thread(index.put, [each for each in documents if each[0].owner == owner])
+
+    async def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
+        index = self._index_of(owner)
+
+        async def answer() -> Recalled:
+            async with index.lock:
+                return await asyncio.to_thread(index.recall, owner, question, scope)
+
+        # A thread cannot be cancelled: a caller that gives up leaves it, and the lock, until it is done.
+        return await asyncio.shield(asyncio.create_task(answer()))
+
+    def check_deletions(self) -> None:
+        """Compare with what is stored before the next answer, because something may have been deleted."""
+        for index in self._indexes.values():
+            index.may_have_deletions = True
+
+    def _index_of(self, owner: str) -> _OwnerIndex:
+        index = self._indexes.setdefault(owner, _OwnerIndex())
+        self._indexes.move_to_end(owner)
+        while len(self._indexes) > OWNERS_MOST:
+            self._indexes.popitem(last=False)
+        return index
+
+    async def _bring_up_to_date(self, owner: str, index: _OwnerIndex) -> None:
+        summaries = self._names.archived_of(owner, None, "summaries.>")
+        results = f"{self._names.archive}.{escaped(owner)}.{NOTHING}.*.left_out.>"
+        if index.may_have_deletions:
+            index.may_have_deletions = False
+            index.keep_only({*await self._subjects(summaries), *await self._subjects(results)})
+            entries = await self._subjects(self._names.archived_of(owner, None, "entries.>"))
+            index.check_entries({_session(subject) for subject in entries})
+        async for stored in self._after(summaries, index.summaries_reached):
+            index.add_summary(stored)
+        async for stored in self._after(results, index.results_reached, headers_only=True):
+            index.add_result(stored, self._conversations.decision(stored))
+
+    async def _subjects(self, subjects: str) -> list[str]:
+        return list(await self._js.counts(self._names.archive, subjects))
+
+    async def _after(self, subjects: str, reached: int, *, headers_only: bool = False) -> AsyncIterator[StoredMessage]:
+        last = await self._js.last(self._names.archive, subjects)
+        if last is not None and last.seq > reached:
+            query = StreamQuery(self._names.archive, subjects, reached, headers_only=headers_only)
+            async for stored in read_to(self._js, query, last.seq):
+                yield stored
+
+    async def _source(self, owner: str, index: _OwnerIndex, row: int) -> RecallSource:
+        ref = f"{row}.{index.stale[row]}"
+        document = index.documents.get(row)
+        if isinstance(document, _IndexedBranch):
+            return RecallSource(ref, owner, summary=document.current)
+        text = await self._conversations.text(owner, document.decision.result_id) if document else None
+        if document is None or text is None:
+            return RecallSource(ref, owner)
+        return RecallSource(ref, owner, result=ArchivedResult(document.decision, text))
+
+
+@dataclass(slots=True)
+class _IndexedBranch:
+    """A branch: its newest summary, and whether a later revision retracted it."""
+
+    session: str
+    subjects: set[str] = field(default_factory=set)
+    summary: Summary | None = None
+    revision: int = -1
+    retracted: int = -1
+
+    @property
+    def current(self) -> Summary | None:
+        if self.summary is None or self.retracted < self.revision:
+            return self.summary
+        return replace(self.summary, undone=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _IndexedResult:
+    subject: str
+    decision: LeftOutDecision
+
+
+@dataclass(slots=True)
+class _OwnerIndex:
+    """The documents of one owner by row, and which of them are not in the lists as they are now, by a version."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    summaries_reached: int = 0
+    results_reached: int = 0
+    may_have_deletions: bool = False
+    rows: dict[str, int] = field(default_factory=dict)
+    documents: dict[int, _IndexedBranch | _IndexedResult] = field(default_factory=dict)
+    stale: dict[int, int] = field(default_factory=dict)
+    # The sessions that had entries in the archive when one of their folds was last put into the lists.
+    with_entries: set[str] = field(default_factory=set)
+    changes: int = 0
+    connection: sqlite3.Connection = field(default_factory=lambda: _new_lists())  # noqa: PLW0108 - defined below
+
+    def __del__(self) -> None:
+        self.connection.close()
+
+    def add_summary(self, stored: StoredMessage) -> None:
+        key, _, revision = stored.subject.rpartition(".")
+        fold = self.documents.setdefault(self._row(key), _IndexedBranch(_session(stored.subject)))
+        assert isinstance(fold, _IndexedBranch)
+        summary = records.summary_from(stored.data)
+        if summary is None:
+            fold.retracted = max(fold.retracted, int(revision))
+        elif int(revision) > fold.revision:
+            fold.summary, fold.revision = summary, int(revision)
+        fold.subjects.add(stored.subject)
+        self.with_entries.add(fold.session)
+        self._change(self._row(key))
+        self.summaries_reached = stored.seq
+
+    def add_result(self, stored: StoredMessage, decision: LeftOutDecision) -> None:
+        row = self._row(stored.subject)
+        self.documents[row] = _IndexedResult(stored.subject, decision)
+        self._change(row)
+        self.results_reached = stored.seq
+
+    def keep_only(self, subjects: set[str]) -> None:
+        for row, document in list(self.documents.items()):
+            known = document.subjects if isinstance(document, _IndexedBranch) else {document.subject}
+            if not known <= subjects:
+                del self.documents[row]
+                self._change(row)
+
+    def check_entries(self, sessions: set[str]) -> None:
+        """Folds of sessions whose entries were deleted have lost words."""
+        lost = self.with_entries - sessions
+        self.with_entries &= sessions
+        for row, document in self.documents.items():
+            if isinstance(document, _IndexedBranch) and document.session in lost:
+                self._change(row)
+
+    def put(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
+        for source, terms in documents:
+            row, version = map(int, source.ref.split("."))
+            if self.stale.get(row) != version:
+                continue
+            del self.stale[row]
+            place = (RESULT if source.result else FOLD, row)
+            if terms is None:
+                recall_index.remove(self.connection, (FOLD, row))
+                recall_index.remove(self.connection, (RESULT, row))
+            elif source.summary:
+                whose = (source.owner, source.summary.project_hash)
+                undone = source.summary.undone
+                recall_index.put(self.connection, place, whose, source.summary.branch_id, terms, undone=undone)
+            elif source.result:
+                decision = source.result.decision
+                whose = (source.owner, decision.project_hash)
+                recall_index.put(self.connection, place, whose, decision.result_id, terms, undone=False)
+
+    def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
+        ranking = rank(question, recall_index.RecallLists(self.connection, owner, scope))
+        rows = recall_index.sources(self.connection, (hit.number for hit in ranking.hits))
+        hits = []
+        for hit in ranking.hits:
+            document = self.documents.get(rows[hit.number][1])
+            if isinstance(document, _IndexedResult):
+                hits.append(RecallHit(hit, document.decision))
+            elif document is not None and document.current is not None:
+                hits.append(RecallHit(hit, document.current))
+        return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched)
+
+    def _row(self, key: str) -> int:
+        return self.rows.setdefault(key, len(self.rows) + 1)
+
+    def _change(self, row: int) -> None:
+        self.changes += 1
+        self.stale[row] = self.changes
+
+
+def _session(subject: str) -> str:
+    return ".".join(subject.split(".")[:4])
+
+
+def _new_lists() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+    for statement in recall_index.TABLES:
+        connection.execute(statement)
+    return connection

@@ -1,0 +1,148 @@
+"""Recall's index in a SQLite connection: the documents of owners, and a list of them for each stem and level.
+
+The lists are those of a full-text table that gets tokens of ours instead of a text: it stores them compactly, adds to
+them cheaply, and gives their sizes without reading documents. A token names owner, state, level and stem, so that one
+owner's documents are in no list of another's, and do not count in its sizes. Knows no store and no transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Final
+
+from contextfold.fold.recall.documents import LEVELS, DocumentTerms, first_number, leveled_stems
+from contextfold.fold.recall.ranking import IndexedDocument, RecallScope
+
+# `kind` and `ref` name the row of another table that a document is made from. `tokens` of a document follow from
+# `space`, `project`, `words` and `packed`, so they can be taken out of the lists again.
+TABLES: Final = (
+    "CREATE TABLE recall_owners (id INTEGER PRIMARY KEY, owner TEXT NOT NULL UNIQUE)",
+    """CREATE TABLE recall_documents (
+        number INTEGER PRIMARY KEY,
+        kind TEXT NOT NULL,
+        ref INTEGER NOT NULL,
+        space TEXT NOT NULL,
+        project TEXT NOT NULL,
+        id TEXT NOT NULL,
+        words INTEGER NOT NULL,
+        packed TEXT NOT NULL
+    )""",
+    "CREATE UNIQUE INDEX recall_of_source ON recall_documents (kind, ref)",
+    "CREATE VIRTUAL TABLE recall_lists USING fts5 (tokens, content='', detail=none, columnsize=0, tokenize='ascii')",
+    "CREATE VIRTUAL TABLE recall_sizes USING fts5vocab (recall_lists, row)",
+)
+# The tokenizer splits at every other character of ASCII.
+_WORD_MARKS: Final = str.maketrans({"'": "\ue000", "_": "\ue001"})
+_FOLDED, _UNDONE = "f", "u"
+
+
+def put(
+    connection: sqlite3.Connection,
+    source: tuple[str, int],
+    whose: tuple[str, str],
+    document_id: str,
+    terms: DocumentTerms,
+    *,
+    undone: bool,
+) -> None:
+    """Put a document in the place of the one before. `whose` is its owner and its project."""
+    remove(connection, source)
+    owner, project_hash = whose
+    connection.execute("INSERT OR IGNORE INTO recall_owners (owner) VALUES (?)", (owner,))
+    space = f"{_owner_number(connection, owner)}{_UNDONE if undone else _FOLDED}"
+    project = _project_token(project_hash)
+    number = terms.number
+    # Two documents of one second whose hashes begin alike.
+    while connection.execute("SELECT 1 FROM recall_documents WHERE number = ?", (number,)).fetchone():
+        number += 1
+    connection.execute(
+        "INSERT INTO recall_documents (number, kind, ref, space, project, id, words, packed)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (number, *source, space, project, document_id, terms.words, terms.packed),
+    )
+    connection.execute(
+        "INSERT INTO recall_lists (rowid, tokens) VALUES (?, ?)", (number, _tokens(space, project, terms))
+    )
+
+
+def remove(connection: sqlite3.Connection, source: tuple[str, int]) -> None:
+    row = connection.execute(
+        "SELECT number, words, packed, space, project FROM recall_documents WHERE kind = ? AND ref = ?", source
+    ).fetchone()
+    if row is None:
+        return
+    number, words, packed, space, project = row
+    tokens = _tokens(space, project, DocumentTerms(number, words, packed))
+    connection.execute(
+        "INSERT INTO recall_lists (recall_lists, rowid, tokens) VALUES ('delete', ?, ?)", (number, tokens)
+    )
+    connection.execute("DELETE FROM recall_documents WHERE number = ?", (number,))
+
+
+def sources(connection: sqlite3.Connection, numbers: Iterable[int]) -> dict[int, tuple[str, int]]:
+    """The rows that documents are made from."""
+    return {
+        number: connection.execute("SELECT kind, ref FROM recall_documents WHERE number = ?", (number,)).fetchone()
+        for number in numbers
+    }
+
+
+class RecallLists:
+    """The lists of one owner, as `fold.recall.ranking` reads them."""
+
+    def __init__(self, connection: sqlite3.Connection, owner: str, scope: RecallScope) -> None:
+        self._connection = connection
+        number = _owner_number(connection, owner)
+        states = (_FOLDED, _UNDONE) if scope.undone else (_FOLDED,)
+        self._spaces = [f"{number}{state}" for state in states] if number else []
+        self._in_project = "" if scope.project_hash is None else f'"{_project_token(scope.project_hash)}" AND '
+        self._first = first_number(scope.since) if scope.since else 0
+
+    def document_count(self) -> int:
+        return sum(self._size(space) for space in self._spaces)
+
+    def sizes(self, stem: str) -> Sequence[int]:
+        return [sum(self._size(token) for token in self._tokens(stem, level)) for level in range(LEVELS)]
+
+    def numbers(self, stem: str, level: int) -> Iterable[int]:
+        wanted = " OR ".join(f'"{token}"' for token in self._tokens(stem, level))
+        rows = self._connection.execute(
+            "SELECT rowid FROM recall_lists WHERE recall_lists MATCH ? AND rowid >= ?",
+            (f"{self._in_project}({wanted})", self._first),
+        )
+        return (number for (number,) in rows)
+
+    def documents(self, numbers: Sequence[int]) -> Mapping[int, IndexedDocument]:
+        found = {}
+        for number in numbers:
+            row = self._connection.execute(
+                "SELECT kind, id, words, packed FROM recall_documents WHERE number = ?", (number,)
+            ).fetchone()
+            found[number] = IndexedDocument(*row)
+        return found
+
+    def _tokens(self, stem: str, level: int) -> list[str]:
+        return [_token(space, level, stem) for space in self._spaces]
+
+    def _size(self, token: str) -> int:
+        row = self._connection.execute("SELECT doc FROM recall_sizes WHERE term = ?", (token,)).fetchone()
+        return row[0] if row else 0
+
+
+def _tokens(space: str, project: str, terms: DocumentTerms) -> str:
+    return " ".join((space, project, *(_token(space, level, stem) for stem, level in leveled_stems(terms))))
+
+
+def _token(space: str, level: int, stem: str) -> str:
+    return f"{space}{level}{stem.translate(_WORD_MARKS)}"
+
+
+def _project_token(project_hash: str) -> str:
+    return "p" + sha256(project_hash.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _owner_number(connection: sqlite3.Connection, owner: str) -> int | None:
+    row = connection.execute("SELECT id FROM recall_owners WHERE owner = ?", (owner,)).fetchone()
+    return row[0] if row else None
