@@ -197,7 +197,8 @@ async def measured(count: int) -> bool:
     print(f"  (at most {TO_FULL_TEXT_MAX:g}); for all of the words, as `fold search`: p50 {all_ms:.1f} ms")
     print(f"  state file: {before / 1e6:.0f} MB, with the index {after / 1e6:.0f} MB ({after / before:.2f})")
     print(
-        f"  a branch and its fold: {queued:.2f} ms, without recall {plain:.2f} ms ({commit:.2f}, at most {COMMIT_MAX:g})"
+        f"  a branch and its fold: {queued:.2f} ms, without recall {plain:.2f} ms"
+        f" ({commit:.2f}, at most {COMMIT_MAX:g})"
     )
     print(f"  indexing a fold, after its commit: {indexing_ms:.2f} ms with what was done, {later:.2f} ms without")
     return p50 <= P50_MAX_MS and to_full_text <= TO_FULL_TEXT_MAX and commit <= COMMIT_MAX
