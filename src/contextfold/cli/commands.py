@@ -589,10 +589,10 @@ COMMANDS = (
         "fold report",
         "write a session as a document, to share it",
         (
-            "Write a session as Markdown or HTML on stdout: its branches as a tree, the summaries of folded work,",
-            "what was sent and saved, how many secrets were redacted. It is the project's session, or the last",
-            "one that ended, or the one with the given id. The document loads nothing, and quoted texts stay",
-            "text.",
+            "Write a session as Markdown or HTML on stdout: its branches as a tree, the summaries of folded",
+            "work, what was sent and saved, how many secrets were redacted. It is the project's session, or the",
+            "last one that ended, or the one with the given id. The document loads nothing, and what it quotes",
+            "cannot act in it.",
         ),
         (
             "context fold report > report.md",

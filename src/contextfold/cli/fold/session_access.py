@@ -123,9 +123,11 @@ def open_store(values: Values) -> Iterator[OpenStore]:
     """Open the store, whether or not a daemon has it open too. A file is never created here."""
     settings = fold_settings_from(os.environ, values)
     if settings.nats is None and not os.path.exists(settings.store):
-        raise StoreInvalid(
-            f"there is no store yet: {settings.store} is not there; `context serve` makes it, --store names another"
+        problem = StoreInvalid(
+            f"{settings.store} is not there; `context run` and `context serve` make it, --store names another"
         )
+        problem.message = "Nothing has been recorded yet"
+        raise problem
     fold = serial_fold(settings, is_command=True)
     try:
         yield OpenStore(fold, Overview(fold.service))

@@ -19,6 +19,8 @@ SEMANTICS = "v1"
 HOW_TO_EXPAND = "context_expand with branch_id and project_path, or `context fold expand ID`"
 # Of an item: the comma before it.
 ITEM_TOKENS = 1
+# Documents that are passed over because they do not fit, until no more are tried.
+PASSED_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ def answer(found: Recalled, budget: int) -> RecallAnswer:
     while unmatched and _frame_tokens(unmatched, budget, found) > budget // 2:
         unmatched = unmatched[: len(unmatched) // 2]
     left = budget - _frame_tokens(unmatched, budget, found)
+    passed = 0
     for hit in found.hits:
         for fold in _forms(hit):
             tokens = estimate(encode(fold.as_members())) + ITEM_TOKENS
@@ -97,6 +100,10 @@ def answer(found: Recalled, budget: int) -> RecallAnswer:
                 chosen.append(fold)
                 left -= tokens
                 break
+        else:
+            passed += 1
+        if passed == PASSED_MAX:
+            break
     used = budget - left
     return RecallAnswer(tuple(chosen), unmatched, budget, used, found.documents, found.matched)
 
