@@ -196,11 +196,8 @@ async def measured(count: int) -> bool:
     print(f"  full-text query for any of the words: p50 {any_ms:.1f} ms, recall {to_full_text:.2f} times as long")
     print(f"  (at most {TO_FULL_TEXT_MAX:g}); for all of the words, as `fold search`: p50 {all_ms:.1f} ms")
     print(f"  state file: {before / 1e6:.0f} MB, with the index {after / 1e6:.0f} MB ({after / before:.2f})")
-    print(
-        f"  a branch and its fold: {queued:.2f} ms, without recall {plain:.2f} ms"
-        f" ({commit:.2f}, at most {COMMIT_MAX:g})"
-    )
-    print(f"  indexing a fold, after its commit: {indexing_ms:.2f} ms with what was done, {later:.2f} ms without")
+    print(f"  a branch and its fold: {queued:.2f} ms, without recall {plain:.2f} ms ({commit:.2f},")
+    print(f"  at most {COMMIT_MAX:g}); indexing afterwards: {later:.2f} ms, with what was done {indexing_ms:.2f} ms")
     return p50 <= P50_MAX_MS and to_full_text <= TO_FULL_TEXT_MAX and commit <= COMMIT_MAX
 
 

@@ -53,6 +53,7 @@ def policy_of(settings: FoldSettings) -> FoldPolicy:
             settings.price_cache_write_percent,
             settings.price_cache_write_1h_percent,
         ),
+        settings.recall_at_start,
     )
 
 

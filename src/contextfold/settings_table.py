@@ -240,6 +240,13 @@ SETTINGS = {
             "whether tool results and hook answers advise when to return or fold, each advice once",
         ),
         Setting(
+            "recall-at-start",
+            "off",
+            _switch,
+            "on|off",
+            "whether the hook for a session's first prompt names up to three earlier folds of the project that fit it",
+        ),
+        Setting(
             "warn-medium-percent",
             "50",
             between(0, 100),

@@ -391,6 +391,7 @@ COMMANDS = (
             STORE,
             _setting("tools"),
             _setting("branch-reminder"),
+            _setting("recall-at-start"),
             _setting("token-file"),
             _setting("allow-host"),
             _setting("anthropic-upstream"),

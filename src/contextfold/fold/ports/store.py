@@ -226,6 +226,7 @@ class Recalled:
     unmatched: tuple[str, ...]
     documents: int
     matched: int
+    score_most: int
 
 
 # The outcome of a call id that a client used for several calls.

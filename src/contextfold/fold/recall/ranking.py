@@ -93,12 +93,16 @@ class RankedFold:
 
 @dataclass(frozen=True, slots=True)
 class RecallRanking:
-    """The best documents. `matched` counts those in the lists that were read; `unmatched` words are in no document."""
+    """The best documents. `matched` counts those in the lists that were read; `unmatched` words are in no document.
+
+    `score_most` is what a document would score that is full of every word.
+    """
 
     hits: tuple[RankedFold, ...]
     unmatched: tuple[str, ...]
     documents: int
     matched: int
+    score_most: int
 
 
 class _WeightedTerm(NamedTuple):
@@ -135,7 +139,8 @@ def rank(question: Question, lists: PostingLists) -> RecallRanking:
         RankedFold(number, -negative, _reasons(documents[number], terms, pairs))
         for negative, _, number in scored[:HITS_MAX]
     ]
-    return RecallRanking(tuple(hits), tuple(unmatched), count, len(nominated))
+    score_most = (STEM_WEIGHT + WORD_WEIGHT) * sum(weights.values())
+    return RecallRanking(tuple(hits), tuple(unmatched), count, len(nominated), score_most)
 
 
 def _nominated(terms: Sequence[_WeightedTerm], lists: PostingLists) -> dict[int, int]:
