@@ -53,7 +53,7 @@ class Unfit(ValueError):
 
 
 def install_server(host: Host, text: str | None, wiring: Wiring, *, force: bool = False) -> str:
-    """Add the server's entry to a text. None means that the file does not exist. The text may already have the entry."""
+    """Add the server's entry to a text, unless it already has it. None means that the file does not exist."""
     if host.is_toml:
         return install_table(host, text, wiring)
     if text is None:
