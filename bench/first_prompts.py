@@ -87,7 +87,8 @@ def main(file: Path = RECORDED) -> bool:
     chance = sum(count * (count - 1) for count in counts.values()) / (len(recorded) * (len(recorded) - 1))
     print(f"the line at a session's start: given in {len(given)} of {len(recorded)} recorded sessions,")
     print(
-        f"  {statistics.median(tokens):.0f} tokens each, at most {max(tokens)}; the first fold ended alike in {fitting},"
+        f"  {statistics.median(tokens):.0f} tokens each, at most {max(tokens)};"
+        f" the first fold ended alike in {fitting},"
     )
     print(f"  by chance it would be {chance * len(given):.0f}")
     return True

@@ -19,8 +19,8 @@ SEMANTICS = "v1"
 HOW_TO_EXPAND = "context_expand with branch_id and project_path, or `context fold expand ID`"
 # Of an item: the comma before it.
 ITEM_TOKENS = 1
-# Of the line at a session's start: folds; what one must have of the prompt's terms, and of the score of a document that is
-# full of them; characters of each description.
+# The line at a session's start names at most this many folds. Each must have a share of the prompt's terms, and of the
+# score of a document that is full of them; its description is cut to a number of characters.
 MEMORY_FOLDS = 3
 MEMORY_TERMS_MIN = 3
 MEMORY_PERCENT_MIN = 35
