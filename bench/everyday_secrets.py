@@ -130,6 +130,9 @@ QUOTED: dict[str, tuple[str, ...]] = {
         "<{n}>{v}</{n}>",
         '<item {n}="{v}"/>',
         '<property name="{n}" value="{v}"/>',
+        "<app:{n} val='{v}'/>",
+        '<{n} required="true"\n  value = "{v}">',
+        '<setting name="{n}"><value>{v}</value></setting>',
     ),
 }
 PLAIN = (

@@ -87,9 +87,10 @@ def main(file: Path = RECORDED) -> bool:
     chance = sum(count * (count - 1) for count in counts.values()) / (len(recorded) * (len(recorded) - 1))
     print(f"the line at a session's start: given in {len(given)} of {len(recorded)} recorded sessions,")
     print(
-        f"  {statistics.median(tokens):.0f} tokens each, at most {max(tokens)}; the first fold ended alike"
+        f"  {statistics.median(tokens):.0f} tokens each, at most {max(tokens)};"
+        f" the first fold ended alike in {fitting},"
     )
-    print(f"  in {fitting}, by chance it would in {chance * len(given):.0f}")
+    print(f"  by chance it would be {chance * len(given):.0f}")
     return True
 
 

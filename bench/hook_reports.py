@@ -25,7 +25,7 @@ PACED_S = 4.0
 AGE_MAX_S = 1.0
 PER_SECOND_MIN = 5_000
 STEP_S = 0.01
-TEXT = '{"command":"ls"}\nREADME.md  src  tests'
+TEXT = '{{"command":"ls src/{}"}}\nREADME.md  src  tests'
 # The name it has had before, so that an older version can be measured with the same script.
 _REPORT = getattr(reports, "HookReport", None) or getattr(reports, "Report")  # noqa: B009
 
@@ -36,7 +36,7 @@ def _service(folder: str) -> FoldService:
 
 
 def _report(target: Target, number: int) -> object:
-    return _REPORT(target, "claude-code", "Bash", TEXT, 8, False, f"call {number}")
+    return _REPORT(target, "claude-code", "Bash", TEXT.format(number), 8, False, f"call {number}")
 
 
 async def _recorded(service: FoldService, target: Target) -> int:

@@ -10,13 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.left_out import CLAUDE, NO_CLAUDE
 from tests.support.machine import COMMAND, context
 
-CLAUDE = shutil.which("claude")
-
-pytestmark = pytest.mark.skipif(
-    CLAUDE is None, reason="Claude Code is not on this machine (npm: @anthropic-ai/claude-code)"
-)
+pytestmark = pytest.mark.skipif(not CLAUDE, reason=NO_CLAUDE)
 
 
 @pytest.fixture
@@ -33,7 +30,6 @@ def project(tmp_path: Path) -> Path:
 
 def mcp_list(project: Path) -> str:
     """What `claude mcp list` says, with no network to talk to."""
-    assert CLAUDE
     env = {"PATH": os.environ["PATH"], "HOME": str(project.parent / "home"), "DISABLE_AUTOUPDATER": "1"}
     env |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1"}
     argv = [CLAUDE, "mcp", "list"]

@@ -51,6 +51,9 @@ def test_ended_sessions_come_in_pages_the_latest_first_and_of_one_owner(run: Run
         assert [session.session_id for session in rest] == ["sess_1", "sess_0"]
         assert await _ended(store, "ann") == ["sess_ann"]
         assert list(await store.ended_sessions("local", limit=0)) == []
+        (only,) = await store.ended_sessions("local", limit=5, session_id="sess_2")
+        assert only == last
+        assert list(await store.ended_sessions("local", limit=5, session_id="sess_ann")) == []
 
     run(act)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
 from contextfold.fold import tool_results as answers
@@ -23,9 +24,9 @@ from contextfold.fold.events import (
     to_json,
 )
 from contextfold.fold.session import EMPTY, LogBroken, SessionLimits, State, apply, replay
-from contextfold.fold.verbs import RecordedOperation
+from contextfold.fold.verbs import RecordedOperation, RecordOperations
 from tests.fold import deciding
-from tests.fold.histories import HISTORIES, Step, decide, played, started, states
+from tests.fold.histories import HISTORIES, Step, decide, moment, played, started, states
 from tests.support.clauses import covers
 from tests.support.machine import times
 
@@ -542,3 +543,40 @@ class TestTheLog:
             "folded_tokens": 0,
             "context_usage": 0.0,
         }
+
+
+OPERATIONS = st.lists(
+    st.builds(
+        RecordedOperation,
+        st.just("Bash"),
+        st.integers(0, 50),
+        st.just("hook"),
+        failed=st.booleans(),
+        redactions=st.integers(0, 2),
+        call_id=st.sampled_from(["", "a", "b", "c"]),
+        compacts=st.sampled_from([False, False, False, True]),
+        by_user=st.sampled_from([False, False, True]),
+        model=st.sampled_from(["", "m", "n"]),
+        host=st.sampled_from(["", "claude-code", "cursor"]),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=times(60, 5_000))
+@given(HISTORIES, OPERATIONS, OPERATIONS)
+def test_operations_that_are_decided_and_applied_together_are_as_one_by_one(
+    steps: list[Step], first: list[RecordedOperation], then: list[RecordedOperation]
+) -> None:
+    log = played(steps)
+    single = replay(log)
+    for operations in (first, then):
+        together = RecordOperations(tuple(operations)).decide(single, moment(900))
+        apart: list[Event] = []
+        for done in operations:
+            (event,) = RecordOperations((done,)).decide(single, moment(900))
+            single = apply(single, event)
+            apart.append(event)
+        assert together == apart
+        log += together
+    assert replay(log) == single == states(log)[-1]

@@ -19,6 +19,12 @@ TESTS = Path(__file__).resolve().parent.parent
 NATS_SERVER = Path(sys.executable).parent / "nats-server"
 CHROMIUM = os.environ.get("CONTEXTFOLD_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
 
+# Claude Code itself is no dependency: 235 MB, and its licence is not a free one.
+_INSTALLED = TESTS / "clients" / "claude" / "node_modules" / ".bin" / "claude"
+_ON_PATH = shutil.which("claude") or ""
+CLAUDE = os.environ.get("CONTEXTFOLD_CLAUDE") or (str(_INSTALLED) if _INSTALLED.exists() else _ON_PATH)
+NO_CLAUDE = "no Claude Code: make claude, or CONTEXTFOLD_CLAUDE=/path/to/claude"
+
 
 class Part(NamedTuple):
     """Something that tests need: whether it is there, and what its absence is called."""

@@ -162,8 +162,21 @@ class Bindings:
 
 
 def _before(body: Mapping[str, Any], place: int) -> str:
-    parts = [body.get("system"), body.get("tools"), body["messages"][:place]]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    parts = [body.get("system"), body.get("tools"), [_blocks(message) for message in body["messages"][:place]]]
+    return hashlib.sha256(json.dumps(without_cache_marks(parts)).encode()).hexdigest()
+
+
+def _blocks(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message whose text is written as a block: a client that marks a block for the cache writes it so."""
+    content = message["content"]
+    return {**message, "content": [{"type": "text", "text": content}] if isinstance(content, str) else content}
+
+
+def without_cache_marks(value: Any) -> Any:
+    """Which blocks are cached up to is no part of what a model reads, and clients move the marks on."""
+    if isinstance(value, dict):
+        return {name: without_cache_marks(each) for name, each in value.items() if name != "cache_control"}
+    return [without_cache_marks(each) for each in value] if isinstance(value, list) else value
 
 
 def _parts(api: str, body: Mapping[str, Any]) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from typing import Any, NamedTuple
 
 CREATED_S = 1_700_000_000
 DELTA_CHARS = 12  # a stream comes in small pieces
+# Claude Code takes two answers of one id for one message.
+_MESSAGES = itertools.count(1)
 
 
 class Billed(NamedTuple):
@@ -97,7 +100,7 @@ def _message(model: str, say: Say, billed: Billed) -> dict[str, Any]:
     texts = [{"type": "text", "text": say.text}] if say.text else []
     calls = [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments} for call in say.calls]
     return {
-        "id": "msg_013",
+        "id": f"msg_{next(_MESSAGES):03}",
         "type": "message",
         "role": "assistant",
         "model": model,

@@ -1,6 +1,6 @@
 // What the page shows of sessions and branches, and that it goes on showing it.
 
-import { Agent, assert, changed, live, row, scenario, textOf } from "./browser.mjs";
+import { Agent, assert, changed, findings, live, row, scenario, textOf } from "./browser.mjs";
 
 const PROJECT = "/home/ana/work/shop";
 
@@ -300,6 +300,19 @@ scenario("a long branch that grows past what the page holds stays where it is", 
   assert.equal((await numbers())[0], 1);
 });
 
+scenario("an ended session is opened from the list and cannot be rolled back", async (stage) => {
+  const daemon = await stage.daemon({ scene: ["ended"] });
+  const page = await stage.page(daemon);
+  await page.locator(".session.ended a").focus();
+  await page.keyboard.press("Enter");
+  await page.getByText(/^ended, last activity/).waitFor();
+  await row(page, "Bring the changelog up to date").click();
+  await page.locator(".entry", { hasText: "four fixes, one new flag." }).waitFor();
+  assert.equal(await page.getByRole("button", { name: /Roll back/ }).count(), 0);
+  assert.equal(await page.locator(".chart:visible").count(), 0);
+  assert.deepEqual(await findings(page), []);
+});
+
 scenario("search finds what ended sessions have folded", async (stage) => {
   const daemon = await stage.daemon({ scene: ["ended"] });
   const page = await stage.page(daemon);
@@ -312,6 +325,6 @@ scenario("search finds what ended sessions have folded", async (stage) => {
   await page.getByRole("list", { name: "Earlier work" }).getByText("context fold expand br_").waitFor();
   assert.equal(await page.getByRole("link", { name: "Bring the changelog up to date" }).count(), 0);
   await page.goto(`${daemon.url}/#/sessions/sess_0000000000000000`);
-  await page.getByText("It has ended, or it belongs to another owner.").waitFor();
+  await page.getByText("It has been deleted after its retention, or it belongs to another owner.").waitFor();
   assert.doesNotMatch(await page.locator(".page-head").innerText(), /last activity/);
 });

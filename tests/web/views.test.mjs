@@ -65,7 +65,7 @@ scenario("a daemon without a cache says how to build one", async (stage) => {
   await page.getByText("There is no cache below this daemon's cache root.").waitFor();
 });
 
-scenario("totals are given by day and by project", async (stage) => {
+scenario("totals are given by day, project and model", async (stage) => {
   const daemon = await stage.daemon({ scene: ["story"] });
   const page = await stage.page(daemon, { path: "/#/totals" });
   const table = page.getByRole("region", { name: "Totals" });
@@ -73,6 +73,8 @@ scenario("totals are given by day and by project", async (stage) => {
   await page.getByLabel("Group by").selectOption("project");
   await table.getByRole("rowheader", { name: "/home/ana/work/shop" }).waitFor();
   assert.equal(await table.getByRole("rowheader").count(), 2, "one project has requests, and all together");
+  await page.getByLabel("Group by").selectOption("model");
+  await table.getByRole("rowheader", { name: "a-model" }).waitFor();
   assert.deepEqual(await findings(page), []);
   await page.setViewportSize(NARROW);
   assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth));

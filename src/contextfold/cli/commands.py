@@ -513,14 +513,20 @@ COMMANDS = (
         "draw a session's branches as a tree",
         (
             "Draw the tree of a session's branches, each with how it stands, its tokens, and what folding saved.",
-            "In a pipe, a line each: id, status, tokens, saved, description.",
+            "In a pipe, a line each: id, status, tokens, saved, description. With --ended: the sessions that have",
+            "ended and are still stored, of this project and those below it, or with --all of every project.",
         ),
         (
             "context fold list",
             "context fold list --limit 1000",
-            "context fold list --json",
+            "context fold list --ended --all",
         ),
-        (Option("--limit", "how many branches at most, the last ones; 200 if not given", "N"), *OF_SESSION),
+        (
+            Option("--limit", "how many branches or sessions at most, the last ones; 200 if not given", "N"),
+            Option("--ended", "list the sessions that have ended instead"),
+            Option("--all", "with --ended: of every project"),
+            *OF_SESSION,
+        ),
     ),
     Command(
         "fold show",
@@ -566,9 +572,39 @@ COMMANDS = (
         (
             "context fold savings",
             "context fold savings --all",
+            "context fold savings --by day",
             "context fold savings --json | jq .cost_saved",
         ),
-        (Option("--all", "every live session, the latest activity first"), *OF_SESSION),
+        (
+            Option("--all", "every live session, the latest activity first"),
+            Option(
+                "--by",
+                "totals of all live and ended sessions",
+                "GROUP",
+                choices=("day", "project", "model", "session"),
+            ),
+            *OF_SESSION,
+        ),
+    ),
+    Command(
+        "fold report",
+        "write a session as a document, to share it",
+        (
+            "Write a session as Markdown or HTML on stdout: its branches as a tree, the summaries of folded",
+            "work, what was sent and saved, how many secrets were redacted. It is the project's session, or the",
+            "last one that ended, or the one with the given id. The document loads nothing, and what it quotes",
+            "cannot act in it.",
+        ),
+        (
+            "context fold report > report.md",
+            "context fold report --format html > report.html",
+            "context fold report sess_4c1d0a9be2f36170",
+        ),
+        (
+            Option("--format", "Markdown or HTML", "FORMAT", choices=("md", "html"), default="md"),
+            *OF_SESSION,
+        ),
+        argument=Option("id", "a session's whole id, as `context fold list --ended` shows it", "SESSION"),
     ),
     Command(
         "fold rollback",

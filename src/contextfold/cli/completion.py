@@ -28,7 +28,7 @@ _context() {{
     case "$command" in
 {_lines(_bash_groups())}
     esac
-    case "$before" in
+    case "$command $before" in
 {_lines(_bash_values())}
     esac
     case "$command" in
@@ -40,13 +40,12 @@ complete -F _context context
 
 
 def _bash_values() -> Iterator[str]:
-    for option in _options_with_value():
-        if option.takes_file:
-            yield f'        {option.name}) COMPREPLY=($(compgen -f -- "$word")); return ;;'
-        elif option.takes_folder:
-            yield f'        {option.name}) COMPREPLY=($(compgen -d -- "$word")); return ;;'
-        else:
-            yield f'        {option.name}) COMPREPLY=($(compgen -W "{_words(*option.choices)}" -- "$word")); return ;;'
+    for command, option in _options_with_value():
+        values = f'-W "{_words(*option.choices)}"' if option.choices else ""
+        offered = "-f" if option.takes_file else "-d" if option.takes_folder else values or '-W ""'
+        # An option without choices means the same everywhere.
+        pattern = f'"{command.name} {option.name}"' if option.choices else f'*" {option.name}"'
+        yield f'        {pattern}) COMPREPLY=($(compgen {offered} -- "$word")); return ;;'
 
 
 def _bash_groups() -> Iterator[str]:
@@ -163,9 +162,14 @@ def _completions(command: Command) -> list[str]:
     return [*choices, *(option.name for option in command.options), "--help"]
 
 
-def _options_with_value() -> Iterator[Option]:
-    """Each option that takes a value, once: the same name means the same in every command."""
-    yield from {option.name: option for command in COMMANDS for option in command.options if option.metavar}.values()
+def _options_with_value() -> Iterator[tuple[Command, Option]]:
+    """Each option that takes a value: once, or if it has choices for each command."""
+    seen: set[str] = set()
+    for command in COMMANDS:
+        for option in command.options:
+            if option.metavar and (option.choices or option.name not in seen):
+                seen.add(option.name)
+                yield command, option
 
 
 def _words(*words: str) -> str:

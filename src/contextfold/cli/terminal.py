@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from io import StringIO
 from shutil import get_terminal_size
 
 from contextfold.cli.output import plain
+from contextfold.common.dataclass import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from contextfold.common.canonical import Hundredths
+from contextfold.common.dataclass import dataclass
 from contextfold.fold.model_catalog import CONTEXT_TOKENS_UNKNOWN, HOST_TOKENS, MODELS, ModelCatalog
 from contextfold.fold.session import Branch, SessionLimits, State, open_tokens
 

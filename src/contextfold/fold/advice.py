@@ -12,8 +12,7 @@ a short result, such as an edit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from contextfold.common.dataclass import dataclass
 from contextfold.fold.accounting import Thresholds, percent, warning
 from contextfold.fold.model_catalog import RELATIVE_PRICES, TokenPrices
 from contextfold.fold.session import Branch, State, open_tokens

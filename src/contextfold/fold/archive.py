@@ -14,8 +14,8 @@ says where its operations are: in the thread above, between two events.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
+from contextfold.common.dataclass import dataclass, replace
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,

@@ -18,10 +18,10 @@ to work that was folded afterwards goes back to just before its event: the fold 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeVar
 
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,
@@ -159,8 +159,7 @@ class _StateDraft(dict[str, Value]):
 
 
 def replay(events: Iterable[Event], state: State = EMPTY) -> State:
-    for after in states(events, state):
-        state = after
+    state = replayed_draft(events, drafted(state))
     return replace(
         state,
         branches=dict(state.branches),
@@ -177,6 +176,19 @@ def states(events: Iterable[Event], state: State = EMPTY) -> Iterator[State]:
         yield state
 
 
+def replayed_draft(events: Iterable[Event], state: State) -> State:
+    """The state after events, as a draft. Operations in a row are applied together: most events are operations."""
+    run: list[OperationCompleted] = []
+    for event in events:
+        if isinstance(event, OperationCompleted) and not event.compacts:
+            if run and run[-1].branch_id != event.branch_id:
+                state, run = _operated(state, run), []
+            run.append(event)
+        else:
+            state, run = apply(_operated(state, run), event), []
+    return _operated(state, run)
+
+
 def drafted(state: State) -> State:
     """A copy that `apply` changes in place."""
     return replace(
@@ -189,10 +201,9 @@ def drafted(state: State) -> State:
 
 def apply(state: State, event: Event) -> State:
     """The state after an event. Only the order of the log is checked: the verb has judged the rest."""
-    if event.n != state.revision + 1 or (event.n == 1) != isinstance(event, SessionStarted) or state.expired:
-        raise LogBroken(f"event {event.n} ({event.kind}) cannot follow revision {state.revision}")
     if isinstance(event, OperationCompleted):
-        return _operated(state, event)
+        return _operated(state, [event])
+    _check_follows(event, state.revision, state)
     return replace(_apply(state, event), revision=event.n, last_at=max(state.last_at, event.at))
 
 
@@ -250,37 +261,53 @@ def _created(state: State, event: BranchCreated) -> State:
     return _with_checkpoint(state, branch.id, event.n)
 
 
-def _operated(state: State, event: OperationCompleted) -> State:
-    if event.compacts:
-        state = _compacted(state, event.n)
-    thread = state.main if event.branch_id is None else _branch(state, event)
-    changed = _with_operation(thread, event)
-    # One copy of the state: most events are operations, and busy agents report thousands of them a second.
+def _check_follows(event: Event, revision: int, state: State) -> None:
+    if event.n != revision + 1 or (event.n == 1) != isinstance(event, SessionStarted) or state.expired:
+        raise LogBroken(f"event {event.n} ({event.kind}) cannot follow revision {revision}")
+
+
+def _operated(state: State, run: Sequence[OperationCompleted]) -> State:
+    """The state after operations of one thread in a row. One that compacts stands alone."""
+    if not run:
+        return state
+    for revision, event in enumerate(run, state.revision):
+        _check_follows(event, revision, state)
+    first, last = run[0], run[-1]
+    if first.compacts:
+        state = _compacted(state, first.n)
+    thread = state.main if first.branch_id is None else _branch(state, first)
+    changed = _with_operations(thread, run)
+    call_ids = [event.call_id for event in run if event.call_id]
+    # One copy of the state: busy agents report thousands of operations a second.
     return replace(
         state,
-        revision=event.n,
-        last_at=max(state.last_at, event.at),
-        calls=(*state.calls[1 - CALL_IDS_REMEMBERED :], event.call_id) if event.call_id else state.calls,
-        model=event.model or state.model,
-        host=event.host or state.host,
+        revision=last.n,
+        last_at=max(state.last_at, *(event.at for event in run)),
+        calls=(*state.calls, *call_ids)[-CALL_IDS_REMEMBERED:] if call_ids else state.calls,
+        model=next((event.model for event in reversed(run) if event.model), state.model),
+        host=next((event.host for event in reversed(run) if event.host), state.host),
         main=changed if isinstance(changed, Thread) else state.main,
         branches=state.branches if isinstance(changed, Thread) else _with(state, changed).branches,
     )
 
 
-def _with_operation(thread: Thread | Branch, event: OperationCompleted) -> Thread | Branch:
-    tokens, operations = thread.tokens + event.tokens, thread.operations + 1
-    failed, redactions = thread.failed + event.failed, thread.redactions + event.redactions
-    recent = thread.recent
-    if event.by_user or event.compacts:
-        recent = RecentWork(event.n, messages=thread.messages)
-    else:
+def _with_operations(thread: Thread | Branch, run: Sequence[OperationCompleted]) -> Thread | Branch:
+    tokens, operations = thread.tokens + sum(event.tokens for event in run), thread.operations + len(run)
+    failed = thread.failed + sum(event.failed for event in run)
+    redactions = thread.redactions + sum(event.redactions for event in run)
+    recent, since = thread.recent, run
+    # Recent work begins after the user's last words, or after a compaction.
+    for at in range(len(run) - 1, -1, -1):
+        if run[at].by_user or run[at].compacts:
+            recent, since = RecentWork(run[at].n, messages=thread.messages), run[at + 1 :]
+            break
+    if since:
         recent = RecentWork(
             recent.since,
-            recent.tokens + event.tokens,
-            recent.operations + 1,
-            recent.failed + event.failed,
-            recent.redactions + event.redactions,
+            recent.tokens + sum(event.tokens for event in since),
+            recent.operations + len(since),
+            recent.failed + sum(event.failed for event in since),
+            recent.redactions + sum(event.redactions for event in since),
             recent.messages,
         )
     if isinstance(thread, Thread):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from contextfold.common.dataclass import dataclass
 from contextfold.errors import ArgumentInvalid
 from contextfold.fold.project import Project, project_at
 

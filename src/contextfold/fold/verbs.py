@@ -10,9 +10,9 @@ A service commits the events and calls `decide` again if somebody else was first
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from contextfold.common.dataclass import dataclass
 from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
 from contextfold.fold import tool_results
 from contextfold.fold.accounting import Health, context_limit
@@ -198,25 +198,29 @@ class RecordOperations:
 
     def decide(self, state: State, at: str) -> list[Event]:
         branch_id = state.path[-1] if state.path else None
-        return [
-            OperationCompleted(
-                n,
-                at,
-                # What a compaction leaves belongs to all threads, so it stays when a branch is folded.
-                None if done.compacts else branch_id,
-                done.type,
-                done.tokens,
-                done.source,
-                done.failed,
-                done.redactions,
-                done.call_id,
-                done.compacts,
-                done.by_user,
-                done.model if done.model != state.model else "",
-                done.host if done.host != state.host else "",
+        model, host = state.model, state.host
+        events: list[Event] = []
+        for n, done in enumerate(self.operations, state.revision + 1):
+            events.append(
+                OperationCompleted(
+                    n,
+                    at,
+                    # What a compaction leaves belongs to all threads, so it stays when a branch is folded.
+                    None if done.compacts else branch_id,
+                    done.type,
+                    done.tokens,
+                    done.source,
+                    done.failed,
+                    done.redactions,
+                    done.call_id,
+                    done.compacts,
+                    done.by_user,
+                    done.model if done.model != model else "",
+                    done.host if done.host != host else "",
+                )
             )
-            for n, done in enumerate(self.operations, state.revision + 1)
-        ]
+            model, host = done.model or model, done.host or host
+        return events
 
     def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape:
         event = events[-1]

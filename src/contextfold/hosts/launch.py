@@ -1,7 +1,7 @@
-"""How each agent program is started with the daemon behind it: arguments, environment and temporary files.
+"""The arguments, variables and temporary files that make an agent program use the daemon. Pure.
 
-Values in, values out: starts nothing and writes nothing. A program gets what it accepts for one process only; no file
-of the project or of the user changes. Which programs were tried is recorded in docs/hosts.md.
+They are valid for one process only; no file of the project or of the user changes. docs/hosts.md records which
+programs were tested.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _SERVER = "contextfold"
 
 
 class Launch(Record):
-    """What is put in front of the user's arguments, what is added to the environment, and the files it refers to.
+    """Arguments before the user's own, additional variables, and temporary files.
 
-    Each file is named relative to a temporary folder, whose path the arguments and variables contain already. `wired`
-    says in words what the program was given.
+    The names of files are relative to a temporary folder; the arguments and variables already contain its path.
+    `wired` describes what the program uses.
     """
 
     arguments: tuple[str, ...]
@@ -30,7 +30,7 @@ class Launch(Record):
 
 
 def launch(program: str, daemon_url: str, folder: str, plugin: Mapping[str, str]) -> Launch:
-    """How to start a program, known by the last part of its path. `plugin` maps the plugin's file names to texts."""
+    """How to start a program of this name. `plugin` has the texts of the plugin's files by name."""
     known = _PROGRAMS.get(program)
     if known:
         return known(daemon_url, folder, plugin)
@@ -38,7 +38,7 @@ def launch(program: str, daemon_url: str, folder: str, plugin: Mapping[str, str]
 
 
 def _claude(daemon_url: str, folder: str, plugin: Mapping[str, str]) -> Launch:
-    """Claude Code loads a plugin folder for one session: MCP server, hooks and skill at once."""
+    """Claude Code can load a plugin folder for one session; it has the MCP server, the hooks and the skill."""
     files = {
         f"{PLUGIN_FOLDER}/{name}": text.replace("http://localhost:9090", daemon_url) for name, text in plugin.items()
     }
@@ -47,7 +47,7 @@ def _claude(daemon_url: str, folder: str, plugin: Mapping[str, str]) -> Launch:
 
 
 def _codex(daemon_url: str, _folder: str, _plugin: Mapping[str, str]) -> Launch:
-    """Codex overrides its configuration with -c, a TOML value each."""
+    """Codex accepts overrides of its configuration with -c, each a TOML value."""
     overrides = {
         "openai_base_url": f"{daemon_url}/proxy/openai/v1",
         f"mcp_servers.{_SERVER}.url": f"{daemon_url}/mcp",
@@ -69,7 +69,7 @@ def _opencode(daemon_url: str, _folder: str, _plugin: Mapping[str, str]) -> Laun
 
 
 def _gemini(daemon_url: str, folder: str, _plugin: Mapping[str, str]) -> Launch:
-    """Gemini CLI reads a settings file of the system from wherever a variable names it."""
+    """Gemini CLI reads an additional settings file that a variable names."""
     settings = {"mcpServers": {_SERVER: {"httpUrl": f"{daemon_url}/mcp"}}}
     environment = {
         "GEMINI_CLI_SYSTEM_SETTINGS_PATH": f"{folder}/{SETTINGS_FILE}",

@@ -71,4 +71,5 @@ def internal_error(reason: str = "", *, state: str = "", data: Mapping[str, obje
 
 
 def busy(message: str, kind: str = "busy") -> RequestError:
-    return RequestError(503, kind, message, [(b"retry-after", str(RETRY_AFTER_S).encode())])
+    """A request that may succeed if it is sent again."""
+    return RequestError(503, kind, message, [(b"retry-after", str(RETRY_AFTER_S).encode())], {"retry": True})

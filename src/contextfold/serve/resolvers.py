@@ -18,7 +18,7 @@ from contextfold.serve.mcp.jsonrpc import LINE_MAX_BYTES
 from contextfold.serve.mcp.protocol import META_CAPABILITIES, META_VERSION, STATELESS_VERSIONS, invalid_params
 from contextfold.serve.mcp.resolve_tools import failure
 from contextfold.serve.mcp.tools import ToolResult
-from contextfold.serve.request_error import BAD_REQUEST_STATUS, RequestError
+from contextfold.serve.request_error import BAD_REQUEST_STATUS, RequestError, busy
 from contextfold.settings import CACHE_ROOT, CONFIG, SETTINGS, TOOL_TIMEOUT, Settings
 
 PROCESSES = 2
@@ -43,15 +43,15 @@ class Resolvers:
         self._waiting = 0
 
     async def call(self, tool: str, arguments: Mapping[str, object]) -> ToolResult:
-        """A tool's result; RequestError if the call is a protocol error."""
+        """A tool's result; RequestError if the call is a protocol error, or if too many calls came at once."""
         if self._waiting >= WAITING_MAX:
-            return failure(InternalError(f"{WAITING_MAX} calls wait for a process already"))
+            raise busy(f"{WAITING_MAX} calls of resolve tools wait already; try again in a moment")
         self._waiting += 1
         try:
             async with asyncio.timeout(self._timeout_s):
                 process = await self._idle.get()
         except TimeoutError:
-            return failure(InternalError("no process was free in time"))
+            raise busy("No process was free for this call in time; try again in a moment") from None
         finally:
             self._waiting -= 1
         try:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import unicodedata
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field, replace
 from hashlib import sha256
 from operator import attrgetter
 
+from contextfold.common.dataclass import dataclass, field, fields, replace
 from contextfold.common.relevance.question import Question
 from contextfold.errors import ArgumentInvalid, ImportDiffers, StoreUnavailable, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry, up_to
@@ -130,10 +130,14 @@ class MemoryStore:
         ]
 
     async def ended_sessions(
-        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
     ) -> Sequence[EndedSession]:
         self._check_open()
-        ended = (session for session in self._sessions if session.ended_at is not None)
+        ended = (
+            session
+            for session in self._sessions
+            if session.ended_at is not None and session_id in (None, session.session_id)
+        )
         return [
             EndedSession(session.key, session.session_id, session.last_at, session.ended_at or "", session.figures)
             for session in _page(ended, owner, after, limit)
@@ -259,11 +263,11 @@ class MemoryStore:
         for session in self._sessions:
             owner = session.key.owner
             for _, summary in session.summaries.values():
-                parts = (owner, *map(str, astuple(summary)), str(bool(session.entries)))
+                parts = (owner, *_members(summary), str(bool(session.entries)))
                 yield RecallSource("\0".join(parts), owner, summary=summary)
         for (owner, conversation), decisions in self._left_out.items():
             for item in decisions.values():
-                parts = (owner, conversation, *map(str, astuple(item.decision)))
+                parts = (owner, conversation, *_members(item.decision))
                 yield RecallSource("\0".join(parts), owner, result=item)
 
     async def trajectory(
@@ -536,3 +540,7 @@ def _count(phrase: Sequence[str], text: Sequence[str], *, is_prefix: bool) -> in
         and (text[start + len(first)].startswith(last) if is_prefix else text[start + len(first)] == last)
         for start in range(len(text) - len(first))
     )
+
+
+def _members(value: Summary | LeftOutDecision) -> list[str]:
+    return [str(getattr(value, each.name)) for each in fields(value)]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from contextfold.common.canonical import Encodable, Malformed, encode
 from contextfold.fold.accounting import folded_tokens, total_tokens
+from contextfold.fold.ended_session import ended_members
 from contextfold.fold.events import Event, EventUnknown
 from contextfold.fold.ledger.savings import ledger_of
 from contextfold.fold.session import LogBroken, State, replay
@@ -40,15 +41,19 @@ def figures_of(events: Callable[[], Sequence[Event]]) -> str:
 
 
 def _last_figures(state: State, log: Sequence[Event]) -> dict[str, Encodable]:
-    """The document, and what can no longer be computed once the log is deleted: counts, model, host, the ledger."""
+    """The document, and what the log is needed for, which is deleted: the tree, counts, model, host, the ledger."""
     branches = state.branches.values()
-    days = ledger_of(log).days
+    ledger = ledger_of(log)
     return {
         **session_document(state),
+        **ended_members(state),
         "total_branches": len(branches),
         "folded_branches": sum(branch.status == "folded" for branch in branches),
         "operations": state.main.operations + sum(branch.operations for branch in branches),
         "model": state.model or None,
         "host": state.host or None,
-        "ledger_days": {day: sums.as_members() for day, sums in sorted(days.items())},
+        "failed_operations": state.main.failed + sum(branch.failed for branch in branches),
+        "secrets_scrubbed": state.main.redactions + sum(branch.redactions for branch in branches),
+        "ledger_days": {day: sums.as_members() for day, sums in sorted(ledger.days.items())},
+        "ledger_models": {model: sums.as_members() for model, sums in sorted(ledger.model_sums.items())},
     }

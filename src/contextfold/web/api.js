@@ -10,7 +10,8 @@
  *   total_tokens: number, main_thread_tokens: number, folded_tokens: number, tokens_saved: number,
  *   context_limit: number, usage_percent: number, context_health: Health, operations: number,
  *   failed_operations: number, secrets_scrubbed: number,
- *   total_branches: number, active_branches: number, folded_branches: number, discarded_branches: number }} Session
+ *   total_branches: number, active_branches: number, folded_branches: number, discarded_branches: number,
+ *   ended_at?: string }} Session
  * @typedef {{ session_id: string, project_path: string | null, name: string | null, last_at: string, ended_at: string,
  *   total_tokens: number | null, total_branches: number | null, folded_branches: number | null, host: string | null,
  *   model: string | null, savings: Sums | null }} EndedSession  null where an older version did not record it
@@ -25,16 +26,17 @@
  * @typedef {{ currency: string, sent_micros: number, without_micros: number, saved_micros: number }} Money
  * @typedef {{ model: string, currency: string | null, input: string, output: string, cache_read: string,
  *   cache_write_5m: string, cache_write_1h: string }} ModelPrices
- * @typedef {{ requests: number, estimated_requests: number, extra_requests: number, tokens_sent: number,
- *   tokens_without: number, tokens_saved: number, output_tokens: number, output_tokens_without: number,
- *   cost_sent: number, cost_without: number, cost_saved: number, money: Money | null }} Sums  of requests through the
+ * @typedef {{ requests: number, estimated_requests: number, extra_requests: number, warm_requests: number,
+ *   tokens_sent: number, tokens_without: number, tokens_saved: number, output_tokens: number,
+ *   output_tokens_without: number, cost_sent: number, cost_without: number, cost_saved: number,
+ *   money: Money | null }} Sums  of requests through the
  *   proxy; costs are in input tokens' worth
  * @typedef {Sums & { session_id: string, prices: ModelPrices[], results_dropped: number,
  *   failed_open: Record<string, number>,
  *   folds: { branch_id: string, description: string, tokens_dropped: number, requests: number, cost_saved: number }[],
  *   costly_folds: string[], points: { n: number, at: string, sent: number, without: number }[],
  *   verdict: string }} Savings
- * @typedef {{ by: string, groups: (Sums & { day?: string, project?: string })[],
+ * @typedef {{ by: string, groups: (Sums & { day?: string, project?: string, model?: string })[],
  *   total: Sums & { verdict: string } }} Totals
  * @typedef {{ session_id: string, project_path: string, name: string | null }} SessionName
  * @typedef {{ sessions: (SessionName & { last_at: string, host: string | null })[],

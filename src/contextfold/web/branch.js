@@ -60,7 +60,8 @@ export class BranchView {
    * @param {import("./app.js").Page} page
    * @param {string} sessionId
    * @param {string} branchId  or "main"
-   * @param {{ onClose: () => void, onRollback: (branch: api.Branch) => void, nameOf: (id: string) => string }} actions
+   * @param {{ onClose: () => void, onRollback: (branch: api.Branch) => void, canRollBack: () => boolean,
+   *   nameOf: (id: string) => string }} actions
    */
   constructor(page, sessionId, branchId, actions) {
     this.page = page;
@@ -252,7 +253,7 @@ export class BranchView {
     const hasButton = this.#actions.querySelector("button");
     if (branch.status === "discarded")
       fill(this.#actions, el("p", { class: "muted" }, "Discarded by a rollback. It can still be read."));
-    else if (!hasButton)
+    else if (!hasButton && this.actions.canRollBack())
       fill(
         this.#actions,
         el("button", { type: "button", onclick: () => this.#rollback() }, "Roll back to this branch…"),

@@ -203,6 +203,7 @@ export class SessionView {
     const actions = {
       nameOf: (/** @type {string} */ id) => this.#tree?.branches.find((branch) => branch.id === id)?.description ?? "",
       onClose: () => this.page.go(sessionLink(this.sessionId)),
+      canRollBack: () => !this.#tree?.session.ended_at,
       onRollback: (/** @type {api.Branch} */ branch) =>
         this.page.rollback.open(this.sessionId, branch, this.#tree?.session.total_tokens ?? 0),
     };
@@ -289,7 +290,10 @@ export class SessionView {
     setText(this.#path, session.project_path);
     this.#tag.hidden = session.name === null;
     setText(this.#tag, session.name ?? "");
-    if (!this.#activity.childNodes.length) fill(this.#activity, "last activity ", this.#last);
+    if (!this.#activity.childNodes.length)
+      fill(this.#activity, session.ended_at ? "ended, last activity " : "last activity ", this.#last);
+    // How the figures of an ended session went is no longer known.
+    this.#chart.element.hidden = Boolean(session.ended_at);
     setTime(this.#last, session.last_at);
     setText(this.#host, [session.host, session.model].filter(Boolean).join(" · "));
     this.#showFigures(session);
@@ -330,14 +334,14 @@ export class SessionView {
         note: failed ? `${grouped(failed)} failed` : "none failed",
       },
       { label: "Redactions", value: grouped(redactions), note: redactions ? "not stored" : "no secrets seen" },
-      { label: "Health", value: healthWords(session) },
+      session.ended_at ? null : { label: "Health", value: healthWords(session) },
     ]);
   }
 
   /** @param {api.Session} session */
   #showHealth(session) {
     const level = healthLevel(session);
-    const isWarning = level !== "none";
+    const isWarning = level !== "none" && !session.ended_at;
     const texts = healthTexts(session);
     this.#notice.hidden = !isWarning;
     if (this.#notice.dataset.text !== texts.join("\n")) {
@@ -345,7 +349,7 @@ export class SessionView {
       fill(this.#notice, icon("warning"), el("div", {}, ...texts.map((text) => el("p", {}, text))));
     }
     this.#notice.className = `notice notice-${level}`;
-    this.#failures.hidden = isWarning || !texts.length;
+    this.#failures.hidden = isWarning || !texts.length || Boolean(session.ended_at);
     setText(this.#failures, isWarning ? "" : texts.join(" "));
   }
 
@@ -360,7 +364,7 @@ export class SessionView {
         el(
           "div",
           { class: "card" },
-          el("p", {}, "It has ended, or it belongs to another owner. Search finds summaries of ended sessions."),
+          el("p", {}, "It has been deleted after its retention, or it belongs to another owner."),
           el("p", {}, el("a", { href: "#/" }, "All sessions")),
         ),
       );

@@ -226,29 +226,27 @@ function searched(row) {
 
 /** @param {AnySession[]} rows @param {string} order */
 function sorted(rows, order) {
-  const saved = (/** @type {AnySession} */ row) => (row.savings ? costs(row.savings).difference : -Infinity);
+  // Dollars and tokens' worth cannot be compared: first the one, then the other, then what was not measured.
+  const saved = (/** @type {AnySession} */ row) => (row.savings ? costs(row.savings).difference : 0);
+  const kind = (/** @type {AnySession} */ row) => (row.savings?.money ? 2 : row.savings ? 1 : 0);
   /** @type {Record<string, (a: AnySession, b: AnySession) => number>} */
   const orders = {
     project: (a, b) => (a.project_path ?? "").localeCompare(b.project_path ?? ""),
     context: (a, b) => (b.total_tokens ?? 0) - (a.total_tokens ?? 0),
-    saved: (a, b) => (saved(a) === saved(b) ? 0 : saved(b) - saved(a)),
+    saved: (a, b) => kind(b) - kind(a) || saved(b) - saved(a),
   };
   return order in orders ? rows.toSorted(orders[order]) : rows;
 }
 
 /** @param {AnySession} row */
 function createRow(row) {
-  const name =
-    row.ended_at === undefined
-      ? el("a", { class: "cover", href: sessionLink(row.session_id) })
-      : el("b", { class: "ended-name" });
   return el(
     "li",
     { class: row.ended_at === undefined ? "session" : "session ended" },
     el(
       "div",
       { class: "session-name" },
-      name,
+      el("a", { class: "cover", href: sessionLink(row.session_id) }),
       el("span", { class: "tag", hidden: true }),
       el("div", { class: "path muted" }),
       el("div", { class: "session-host muted" }),
@@ -265,7 +263,7 @@ function createRow(row) {
 function updateRow(item, row) {
   const part = (/** @type {string} */ selector) => /** @type {HTMLElement} */ (item.querySelector(selector));
   const path = row.project_path ?? "";
-  setText(part(".cover, .ended-name"), baseName(path) || row.session_id);
+  setText(part(".cover"), baseName(path) || row.session_id);
   const name = part(".tag");
   name.hidden = row.name === null;
   setText(name, row.name ?? "");

@@ -1,5 +1,5 @@
 // @ts-check
-/** The view of totals: what was sent and saved through the proxy, by day or by project, with ended sessions. */
+/** The view of totals: what was sent and saved through the proxy, by day, project or model, with ended sessions. */
 
 import * as api from "./api.js";
 import { el, fill, setText } from "./dom.js";
@@ -7,11 +7,11 @@ import { costs, counted, grouped } from "./format.js";
 import { choice, crumbs, failure, messageOf } from "./pieces.js";
 
 /** @type {Record<string, string>} */
-const GROUP_NAMES = { day: "Day", project: "Project" };
+const GROUP_NAMES = { day: "Day", project: "Project", model: "Model" };
 
 export class TotalsView {
   title = "Totals";
-  /** @type {"day" | "project"} */
+  /** @type {"day" | "project" | "model"} */
   #by = "day";
   #isStopped = false;
   #verdict = el("p", { class: "verdict", role: "status" });
@@ -23,7 +23,7 @@ export class TotalsView {
     this.page = page;
     this.heading = el("h1", { tabindex: "-1" }, "Totals");
     const group = choice("Group by", Object.entries(GROUP_NAMES), (value) => {
-      this.#by = /** @type {"day" | "project"} */ (value);
+      this.#by = /** @type {"day" | "project" | "model"} */ (value);
       this.start();
     });
     this.element = el(
@@ -88,7 +88,7 @@ export class TotalsView {
         "table",
         {},
         el("thead", {}, el("tr", {}, ...head.map((text) => el("th", { scope: "col" }, text)))),
-        el("tbody", {}, ...rows.map((row) => line(row.day ?? row.project ?? "", row))),
+        el("tbody", {}, ...rows.map((row) => line((row.day ?? row.project ?? row.model) || "unknown", row))),
         el("tfoot", {}, line("All", total)),
       ),
     );

@@ -18,7 +18,8 @@ from tests.support.machine import Call
 
 KNOWN_SECRET = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
 SHAPE = [
-    "session_id", "prices", "requests", "estimated_requests", "extra_requests", "tokens_sent", "tokens_without",
+    "session_id", "prices", "requests", "estimated_requests", "extra_requests", "warm_requests", "tokens_sent",
+    "tokens_without",
     "tokens_saved", "output_tokens", "output_tokens_without", "cost_sent", "cost_without", "cost_saved", "money",
     "results_dropped", "failed_open", "folds", "costly_folds", "days", "points", "verdict",
 ]  # fmt: skip
@@ -216,3 +217,15 @@ class TestExpandOfALeftOutResult:
     def test_an_id_of_another_owner_or_of_nobody_gives_no_text(self, call: Call, path: Path, result_id: str) -> None:
         ran = call("fold", "expand", result_id, "--store", path)
         assert (ran.code, ran.out) == (1, b"")
+
+
+@pytest.mark.parametrize("group", ["day", "project", "model", "session"])
+def test_totals_by_any_group_add_up_to_the_same(call: Call, filled: Filled, group: str) -> None:
+    told = json.loads(call("fold", "savings", "--by", group, "--store", filled.path, "--json").out)
+    for figure in ("requests", "tokens_sent", "cost_saved"):
+        assert sum(row[figure] for row in told["groups"]) == pytest.approx(told["total"][figure])
+    named = {row[group] for row in told["groups"] if row["requests"]}
+    assert len(named) == {"day": 1, "model": 1, "project": 2, "session": 2}[group]
+    lines = call("fold", "savings", "--by", group, "--store", filled.path).out.decode().splitlines()
+    assert lines[0].split()[0] == group
+    assert {line.split()[0] for line in lines[1 : 1 + len(named)]} == named

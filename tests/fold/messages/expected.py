@@ -94,7 +94,7 @@ def expected(history: History, count: int | None = None) -> Expectation:
                 del stack[depth:]
             work = begin
             one = Closing(call.branch_id, call.kind, first, begin, end, end + 1, FOLD)
-            if any(goes(history, place) for place in range(first, begin)):
+            if _ranges(history, one):
                 closings.append(_judged(history, one, thinks=step.thinks > 0, count=count))
     return Expectation(tuple(closings), tuple(one for one, _ in stack), tuple(at for _, at in stack), failures)
 
@@ -110,7 +110,10 @@ def _turns(history: History, count: int) -> Iterator[tuple[int, list[int]]]:
 def _judged(history: History, one: Closing, *, thinks: bool, count: int) -> Closing:
     if any(_is_strange(history, place) for place in range(one.first, one.done_at + 1)):
         return replace(one, verdict=KEEP)
-    if not history.binds_thinking or not thinks:
+    prompt = max((place for place in range(one.done_at) if is_prompt(history, place)), default=0)
+    kept = [place for place in range(max(prompt, one.first), one.end) if _is_kept(history, place)]
+    has_thinking = any(_thinks(history, place) for place in kept)
+    if not history.binds_thinking or not (thinks or has_thinking):
         return one
     made_at = next((place for place in range(one.done_at + 1, count) if is_prompt(history, place)), -1)
     return replace(one, made_at=made_at, verdict=FOLD if made_at >= 0 else WAIT)
@@ -139,11 +142,39 @@ def _stays(history: History, place: int) -> bool:
 
 
 def is_prompt(history: History, place: int) -> bool:
-    return bool(history.words[place]) and not history.answers[place]
+    """What the user said when the model had ended, not while it worked."""
+    return is_spoken(history, place) and history.messages[place].get("role") != "system"
 
 
 def goes(history: History, place: int) -> bool:
-    return not _stays(history, place) and not is_prompt(history, place)
+    return not _stays(history, place) and not is_spoken(history, place)
+
+
+def is_spoken(history: History, place: int) -> bool:
+    """Words and no results."""
+    return bool(history.words[place]) and not history.answers[place]
+
+
+def _is_kept(history: History, place: int) -> bool:
+    """Of a turn in whose results the host has put the user's words. It begins where the model began to speak."""
+    if _is_models(history.messages[place]):
+        while place + 1 < len(history.messages) and _is_models(history.messages[place + 1]):
+            place += 1
+        place += 1
+    step = history.steps[history.owners[place]] if place < len(history.messages) else None
+    return step is not None and step.kind == "turn" and bool(step.quoted) and bool(step.calls)
+
+
+def _ranges(history: History, one: Closing) -> list[range]:
+    """What goes: the places of the closing without the turns that stay in it, as far as there is anything to go."""
+    ranges: list[range] = []
+    start = one.first
+    for place in range(one.first, one.end + 1):
+        if place == one.end or _is_kept(history, place):
+            if any(goes(history, each) for each in range(start, place)):
+                ranges.append(range(start, place))
+            start = place + 1
+    return ranges
 
 
 def thinks(message: Mapping[str, Any]) -> bool:
@@ -151,14 +182,17 @@ def thinks(message: Mapping[str, Any]) -> bool:
     return isinstance(content, list) and any(block["type"] in THOUGHTS for block in content)
 
 
+def _thinks(history: History, place: int) -> bool:
+    return thinks(history.messages[place])
+
+
 def sent_messages(history: History, count: int | None = None) -> list[Message]:
     """The list that must be sent."""
     count = len(history.messages) if count is None else count
     seen = expected(history, count)
-    changes = (
-        [(one.first, one.made_at) for one in seen.closings if one.verdict == FOLD] if history.binds_thinking else []
-    )
-    inside = {place for one in seen.folded for place in range(one.first, one.end)}
+    made = [one for one in seen.closings if one.verdict == FOLD] if history.binds_thinking else []
+    changes = [(places.start, one.made_at) for one in made for places in _ranges(history, one)]
+    inside = {place for one in seen.folded for places in _ranges(history, one) for place in places}
     merges = history.format in PARTS
     sent: list[Message] = []
     for place, message in enumerate(history.messages[:count]):
@@ -188,5 +222,8 @@ def left_out(history: History, one: Closing) -> list[int]:
     """The places of the messages that are not sent because of it."""
     merges = history.format in PARTS
     return [
-        place for place in range(one.first, one.end) if goes(history, place) or (merges and is_prompt(history, place))
+        place
+        for places in _ranges(history, one)
+        for place in places
+        if goes(history, place) or (merges and is_spoken(history, place))
     ]

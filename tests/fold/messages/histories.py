@@ -84,12 +84,19 @@ def history(format: Format, seed: str, *, odd: float | None = None) -> History:
     return _written(dice, format, seed, steps, teller)
 
 
+def heard(step: Step) -> list[str]:
+    """What the user wrote that came with the results."""
+    return [*([step.quoted] if step.quoted else []), *step.beside]
+
+
 def _one_by_one(step: Step) -> list[Step]:
     """Calls whose outputs follow each at once, as some clients of the Responses API write them."""
     if len(step.calls) < 2:
         return [step]
     first, *rest = (step.calls[place] for place in step.order)
-    return [replace(step, calls=(first,), order=(0,)), *(Step("turn", calls=(call,), order=(0,)) for call in rest)]
+    begin = replace(step, calls=(first,), order=(0,), quoted="")
+    others = [Step("turn", calls=(call,), order=(0,)) for call in rest]
+    return [begin, *others[:-1], replace(others[-1], quoted=step.quoted)]
 
 
 class Teller:
@@ -102,9 +109,11 @@ class Teller:
         self.owners: list[int] = []
         self.answers: list[list[tuple[int, Call]]] = []
         self.words: list[list[str]] = []
+        self.steps: Sequence[Step] = ()
         self.step = 0
 
     def tell(self, steps: Sequence[Step]) -> None:
+        self.steps = steps
         for self.step, step in enumerate(steps):
             match step.kind:
                 case "say":
@@ -126,6 +135,9 @@ class Teller:
 
     def result(self, call: Call) -> str:
         text = spoken(self.dice, self.client, call)
+        step = self.steps[self.step]
+        if step.quoted and call is step.calls[self.last_answered(step)]:
+            return f"{text}\n\n{step.quoted}"
         if not isinstance(call.answer, str) and self.dice.random() < 0.15:
             text += self.dice.choice(
                 (
@@ -135,6 +147,9 @@ class Teller:
                 )
             )
         return text
+
+    def last_answered(self, step: Step) -> int:
+        return step.order[-1]
 
     def say(self, step: Step) -> None:
         raise NotImplementedError
@@ -177,7 +192,7 @@ class Anthropic(Teller):
     def system(self, step: Step) -> None:
         if self._last() == "user":
             text = [{"type": "text", "text": step.text}] if self.dice.random() < 0.3 else step.text
-            self.add({"role": "system", "content": text})
+            self.add({"role": "system", "content": text}, words=[step.quoted] if step.quoted else [])
 
     def turn(self, step: Step) -> None:
         blocks: list[Message] = []
@@ -198,7 +213,7 @@ class Anthropic(Teller):
             results += [{"type": "text", "text": text} for text in step.beside]
             if step.reminded:
                 results.append({"type": "text", "text": REMINDER})
-            self.add({"role": "user", "content": results}, *answered, words=step.beside)
+            self.add({"role": "user", "content": results}, *answered, words=heard(step))
 
     def _result(self, call: Call) -> Message:
         text, dice = self.result(call), self.dice
@@ -263,7 +278,8 @@ class Chat(Teller):
             call = step.calls[place]
             text = self.result(call)
             content = [{"type": "text", "text": text}] if self.dice.random() < 0.2 else text
-            self.add({"role": "tool", "tool_call_id": ids[call.id], "content": content}, call)
+            words = [step.quoted] if step.quoted and place == step.order[-1] else []
+            self.add({"role": "tool", "tool_call_id": ids[call.id], "content": content}, call, words=words)
 
     def strange(self, step: Step) -> None:
         called = {"name": "legacy", "arguments": json.dumps({"q": step.text})}
@@ -311,7 +327,9 @@ class Responses(Teller):
                 output = [{"type": "input_text", "text": output}]
             if call.picture:
                 output.append({"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"})
-            self.add({"type": "function_call_output", "call_id": f"call_{call.id}", "output": output}, call)
+            words = [step.quoted] if step.quoted and place == step.order[-1] else []
+            item = {"type": "function_call_output", "call_id": f"call_{call.id}", "output": output}
+            self.add(item, call, words=words)
 
     def strange(self, step: Step) -> None:
         self.add({"type": "item_reference", "id": f"msg_{self.dice.getrandbits(60):015x}"})
@@ -372,12 +390,16 @@ class Gemini(Teller):
             results += [{"text": text} for text in step.beside]
             if step.reminded:
                 results.append({"text": REMINDER})
-            self.add({"role": "user", "parts": results}, *answered, words=step.beside)
+            self.add({"role": "user", "parts": results}, *answered, words=heard(step))
+
+    def last_answered(self, step: Step) -> int:
+        return step.order[-1] if self.has_ids else max(step.order)
 
     def _response(self, call: Call) -> Message:
         text = self.result(call)
         response: Message = {self.dice.choice(("output", "result")): text}
-        if not isinstance(call.answer, str) and not call.failed and self.dice.random() < 0.3:
+        is_quoting = text.endswith("</system-reminder>")
+        if not isinstance(call.answer, str) and not call.failed and not is_quoting and self.dice.random() < 0.3:
             response = dict(call.answer)
         if call.failed:
             response = {"error": text}

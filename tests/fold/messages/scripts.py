@@ -23,6 +23,7 @@ PREFIXES = (
 SUFFIXES = ("", "", "", "_mcp_contextfold")
 REMINDER = "<system-reminder>\nKeep your list of tasks up to date.\n</system-reminder>"
 QUOTE = "<system-reminder>\nThe user sent the following message:\n{}\n\nPlease address it.\n</system-reminder>"
+MEANWHILE = "The user sent a new message while you were working:\n{}\n\nIMPORTANT: address it."
 WORDS = (
     *("alpha", "beta", "config.yaml", "42", "naïve", "東京", "\U0001f600", "{}", "[]", "\\", '"', "\n", "error:"),
     *("branch_id", '"branch_id": "br_000000000000"', "context_branch", '"error": 1', "br_fake", "isError", "\x7f"),
@@ -52,6 +53,7 @@ class Step:
     order: tuple[int, ...] = ()  # in which order the results came
     beside: tuple[str, ...] = ()  # texts that came with the results, where an API has room for them: the user's
     reminded: bool = False  # the host's own text came with the results, too
+    quoted: str = ""  # what the user wrote meanwhile, put by the host behind the last result's own text
 
 
 @dataclass(slots=True)
@@ -162,7 +164,8 @@ class Writer:
         if beside and dice.random() < 0.3:
             beside = tuple(QUOTE.format(each) for each in beside)
         reminded = bool(named) and dice.random() < 0.15
-        step = Step("turn", text, named, thinks, order=tuple(order), beside=beside, reminded=reminded)
+        quoted = QUOTE.format(self._text()) if named and dice.random() < 0.06 else ""
+        step = Step("turn", text, named, thinks, order=tuple(order), beside=beside, reminded=reminded, quoted=quoted)
         self.steps.append(step)
         if self.hooked and named and dice.random() < 0.6:
             self._system()
@@ -285,7 +288,9 @@ class Writer:
         self._say()
 
     def _system(self) -> None:
-        self.steps.append(Step("system", self._text()))
+        """A hook's words, or what the user wrote meanwhile where the host hands it over as an instruction."""
+        quoted = MEANWHILE.format(self._text()) if self.dice.random() < 0.2 else ""
+        self.steps.append(Step("system", quoted or self._text(), quoted=quoted))
 
 
 def truncated(dice: random.Random, steps: list[Step]) -> list[Step]:

@@ -12,14 +12,15 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from contextfold.fold.messages import BodyProjection, Receipt, Remembered, merged_outcomes, project, project_body
-from tests.fold.messages import hostile, rules_anthropic, rules_gemini, rules_openai_chat, rules_openai_responses
+from contextfold.fold.messages import BodyProjection, Receipt, project, project_body
+from tests.fold.messages import rules_anthropic, rules_gemini, rules_openai_chat, rules_openai_responses
 from tests.fold.messages.elements import cut
 from tests.fold.messages.expected import PARTS, expected, is_prompt, left_out, sent_messages, thinks
 from tests.fold.messages.histories import FORMATS, LIST, PNG, Format, History, history
@@ -29,7 +30,6 @@ from tests.support.machine import times
 pytestmark = covers("proxy.md#laws")
 
 COUNT = times(20, 10_000)
-HOSTILE_COUNT = times(60, 20_000)
 # Histories among which the law must notice a breach.
 BREACH_COUNT = 200
 SEED = os.environ.get("CONTEXTFOLD_SEED") or (str(random.SystemRandom().getrandbits(32)) if times(0, 1) else "1")
@@ -41,6 +41,9 @@ RULES: dict[Format, Callable[[Any], list[str]]] = {
     "gemini": rules_gemini.violations,
 }
 every_format = pytest.mark.parametrize("format", FORMATS)
+QUOTES = re.compile(
+    r"<system-reminder>\nThe user sent the following message:[\s\S]*?</system-reminder>|The user sent a new message"
+)
 
 # The messages that are sent of the first so many of a history.
 Sending = Callable[[History, int], list[Any]]
@@ -96,12 +99,34 @@ def law_user_is_heard(told: History, sending: Sending) -> int:
 
 def user_texts(format: Format, messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for message in messages:
+        # What a host has put behind a result's own text.
+        yield from (quote for text in result_texts(message) for quote in QUOTES.findall(text))
+        if message.get("role") == "system" and QUOTES.search(str(message["content"])):
+            content = message["content"]
+            yield content if isinstance(content, str) else content[0]["text"]
         if message.get("role") == "user":
             content = message[PARTS.get(format, "content")]
             if isinstance(content, str):
                 yield content
             else:
                 yield from (part["text"] for part in content if "text" in part)
+
+
+def result_texts(message: Mapping[str, Any]) -> Iterator[str]:
+    return (text for texts in texts_of_results(message) for text in texts)
+
+
+def texts_of_results(message: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Of each result, whatever API it is of."""
+    content = message.get("content", message.get("parts"))
+    holders: list[Any] = [message.get("output"), content if message.get("role") == "tool" else None]
+    for part in content if isinstance(content, list) else ():
+        holders.append(part.get("content") if part.get("type") == "tool_result" else None)
+        holders += part.get("functionResponse", {}).get("response", {}).values()
+    for holder in holders:
+        blocks = holder if isinstance(holder, list) else ()
+        parts = [each["text"] for each in blocks if isinstance(each, dict) and "text" in each]
+        yield [holder] if isinstance(holder, str) else parts
 
 
 def law_exact(told: History, sending: Sending) -> int:
@@ -301,34 +326,6 @@ def test_a_planted_breach_is_noticed(breach: Breach) -> None:
 
 
 @every_format
-def test_the_bytes_are_the_original_ones_but_for_what_changes(format: Format) -> None:
-    changed = 0
-    for told in histories(format):
-        body = told.body()
-        projected = sent(told)
-        before, after = cut(body, LIST[format]), cut(projected.body, LIST[format])
-        assert before
-        assert after, str(told)
-        assert projected.changed == (projected.body != body), str(told)
-        if not projected.changed:
-            assert projected.body is body or projected.body == body, str(told)
-            continue
-        changed += 1
-        assert (after.head, after.tail) == (before.head, before.tail), str(told)
-        left = sent_messages(told)
-        assert json.loads(projected.body) == json.loads(body) | {LIST[format]: left}, str(told)
-        assert len(after.texts) == len(left)
-        whole = {id(message): text for message, text in zip(told.messages, before.texts, strict=True)}
-        for text, message in zip(after.texts, left, strict=True):
-            assert whole.get(id(message), text) == text, f"{told}: a message that should be as it came"
-        first = projected.receipt.first_changed
-        assert first is not None
-        start = before.without(frozenset(range(first, len(before.texts))))
-        assert projected.body.startswith(start[: len(start) - len(before.tail)]), f"{told}: the bytes before the change"
-    assert changed > COUNT // 10
-
-
-@every_format
 def test_bytes_that_were_sent_are_sent_again(format: Format) -> None:
     """From one request to the next, up to the first message that changes."""
     for told in histories(format):
@@ -377,107 +374,6 @@ def failed(message: dict[str, Any], format: Format) -> dict[str, Any]:
     name = "content" if format == "openai-chat" else "output"
     told = message[name] if isinstance(message[name], str) else message[name][0]["text"]
     return {**message, name: f'{{"error": {{"code": -32003, "message": "not active"}}, "was": {told}}}\n{text}'}
-
-
-@every_format
-def test_results_that_a_host_masks_undo_no_fold(format: Format) -> None:
-    """With what was remembered, what is sent is the same but for the masks."""
-    masked_pairs = 0
-    for told in histories(format):
-        ids = [call.id for step in told.steps for call in step.calls]
-        reuses_ids = format == "openai-chat" and "call_0" in str(told.messages)
-        by_name = format == "gemini" and "'id':" not in str(told.messages)
-        if reuses_ids or by_name or len(set(ids)) != len(ids):
-            continue
-        whole = project(told.messages, format, binds_thinking=told.binds_thinking)
-        remembered = Remembered(merged_outcomes({}, whole.outcomes))
-        masks = [masked(message, format, answers) for message, answers in zip(told.messages, told.answers, strict=True)]
-        left = project(masks, format, binds_thinking=told.binds_thinking, remembered=remembered)
-        assert [fold.first for fold in left.receipt.folds] == [fold.first for fold in whole.receipt.folds], str(told)
-        assert len(left.messages) == len(whole.messages), str(told)
-        masked_pairs += len(left.receipt.folds)
-    assert masked_pairs > COUNT // 10
-
-
-def masked(message: dict[str, Any], format: Format, answers: Sequence[tuple[int, Any]]) -> dict[str, Any]:
-    if not answers or any(call.failed for _, call in answers):
-        return message
-    if format == "anthropic":
-        blocks = [
-            {**one, "content": "[cleared]"} if one["type"] == "tool_result" else one for one in message["content"]
-        ]
-        return {**message, "content": blocks}
-    if format == "gemini":
-        parts = [
-            {"functionResponse": {**one["functionResponse"], "response": {"output": "[cleared]"}}}
-            if "functionResponse" in one
-            else one
-            for one in message["parts"]
-        ]
-        return {**message, "parts": parts}
-    return {**message, "content" if format == "openai-chat" else "output": "[cleared]"}
-
-
-@every_format
-def test_nothing_of_ours_passes_in_silence(format: Format) -> None:
-    spoken = 0
-    for told in histories(format):
-        for count in counts_of(told):
-            seen = expected(told, count)
-            receipt = project(told.messages[:count], format, binds_thinking=told.binds_thinking).receipt
-            if seen.unfolded or seen.open:
-                assert receipt.reason, f"{told} at {count}: no reason"
-                spoken += 1
-            reasons = {one.branch_id: one.reason for one in reversed(receipt.skipped)}
-            for one in seen.unfolded:
-                assert one.branch_id in reasons, f"{told} at {count}: {one.branch_id} has no reason"
-                assert (reasons[one.branch_id] == "bound_thinking") == (one.verdict == "wait"), f"{told} at {count}"
-    assert spoken > COUNT // 4
-
-
-@every_format
-def test_hostile_bytes_never_raise_and_what_comes_out_is_whole(format: Format) -> None:
-    changed = 0
-    for number in range(HOSTILE_COUNT):
-        seed = f"{SEED}-{number}"
-        body = hostile.request(format, seed)
-        replay = f"messages.hostile.request({format!r}, {seed!r})"
-        projected = project_body(body, format)
-        check_figures(projected.receipt, replay)
-        members = parsed(body)
-        listed = members.get(LIST[format]) if isinstance(members, dict) else None
-        if members is not None:
-            project(listed if listed is not None else members, format)  # whatever it is, no error of ours
-        if not projected.changed:
-            assert projected.body is body, replay
-            continue
-        changed += 1
-        assert isinstance(members, dict), f"{replay}: changed, though it is not JSON"
-        assert isinstance(listed, list)
-        left = project(listed, format, model="m-1", tools=members.get("tools")).messages
-        assert parsed(projected.body) == members | {LIST[format]: left}, replay
-        if not RULES[format](members):
-            assert RULES[format](json.loads(projected.body)) == [], replay
-        again = project_body(projected.body, format)
-        assert again.body is projected.body, f"{replay}: twice is not once"
-    assert changed > HOSTILE_COUNT // 20
-
-
-def parsed(body: bytes) -> Any:
-    """JSON by the letter: UTF-8, no name twice in an object. None where it is not."""
-
-    def whole(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len({name for name, _ in pairs}) != len(pairs):
-            raise ValueError("a name twice")
-        return dict(pairs)
-
-    def number(text: str) -> int:
-        return int(text) if len(text) < 4000 else 0
-
-    try:
-        return json.loads(body.decode("utf-8"), object_pairs_hook=whole, parse_int=number)
-    except (ValueError, RecursionError):
-        return None
 
 
 @every_format

@@ -317,6 +317,30 @@ def test_what_a_user_says_beside_a_result_stays_and_the_hosts_own_words_go(forma
     assert sent([*head, *work1, *work2, *tail], format) == [*head[:-1], merged, *tail]
 
 
+@every_format
+def test_a_turn_stays_whose_result_ends_with_what_the_user_wrote_meanwhile(format: Format) -> None:
+    """Claude Code puts it there, for models that take no instructions between the turns."""
+    reminder = "<system-reminder>\nKeep a list.\n</system-reminder>"
+    quote = "<system-reminder>\nThe user sent a new message while you were working:\nNEVER.\n</system-reminder>"
+    head, tail = branch(format, "br_1"), back(format, "br_1")
+    spoken = work(format, "w2", f"text\n\n{quote}\n{reminder}\n")
+    messages = [*say("go", format), *head, *work(format, "w1", reminder), *spoken, *work(format, "w3"), *tail]
+    assert sent(messages, format) == [*say("go", format), *head, *spoken, *tail]
+    receipt = project(messages, format).receipt
+    assert [(fold.branch_id, fold.messages, fold.turns) for fold in receipt.folds] == [("br_1", 4, 2)]
+    assert receipt.reason == ""
+
+
+def test_an_instruction_that_hands_over_what_the_user_wrote_meanwhile_is_kept_as_the_users_words() -> None:
+    """Claude Code writes it so for newer models."""
+    quote = "The user sent a new message while you were working:\nNEVER."
+    head, tail = branch("anthropic", "br_1"), back("anthropic", "br_1")
+    instruction = [{"role": "system", "content": quote}]
+    messages = [*say("go"), *head, *work("anthropic", "w1"), *instruction, *work("anthropic", "w2"), *tail]
+    branched = {**head[1], "content": [*head[1]["content"], {"type": "text", "text": quote}]}
+    assert sent(messages, "anthropic") == [*say("go"), head[0], branched, *tail]
+
+
 def test_a_picture_that_a_user_shows_inside_a_branch_stays() -> None:
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 9000}}
     shown: Message = {"role": "user", "content": [picture, {"type": "text", "text": "like this"}]}

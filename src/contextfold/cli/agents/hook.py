@@ -1,5 +1,4 @@
-"""`context hook`: one hook's JSON from stdin to the daemon, and its answer to stdout. Knows HTTP as far as one small
-request needs it.
+"""`context hook`: one hook's JSON from stdin to the daemon, and its answer to stdout.
 
 A host runs this after every tool call and waits for it, so it starts on almost nothing, and whatever is wrong ends in
 silence and exit code 0: an agent must not notice that its daemon is down.
@@ -10,6 +9,7 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock, start_new_thread
 
+from contextfold.cli.daemon.request import request
 from contextfold.cli.parse import UsageError
 from contextfold.common.network_address import DAEMON_URL, BadAddress, address_from
 from contextfold.error_codes import EXIT_OK
@@ -17,7 +17,6 @@ from contextfold.error_codes import EXIT_OK
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from socket import socket
 
     from contextfold.common.network_address import Address
 
@@ -26,8 +25,9 @@ INPUT_BYTES_MAX = 16 << 20
 ANSWER_BYTES_MAX = 1 << 20
 READ_BYTES = 1 << 16
 STDIN, STDOUT = 0, 1
+# The first digit of such a status.
+SUCCESS = 2
 _BLANK = b" \t\r\n"
-_HEADER_UNSAFE = frozenset(map(chr, [*range(0x20), *range(0x7F, 0x100)]))
 
 
 def run(values: Mapping[str, str]) -> int:
@@ -62,25 +62,10 @@ def _answer(address: Address, host: str, token: str) -> bytes:
     content = _input()
     if not content.strip(_BLANK):
         return b""
-    if not _HEADER_UNSAFE.isdisjoint(token) or not token.isascii():
-        token = ""  # no token can look like that, and a header must not
-    lines = [
-        f"POST {address.path}/hooks/{host} HTTP/1.0",  # in 1.0 an answer comes in one piece and ends the connection
-        f"Host: {address.authority}",
-        "Content-Type: application/json",
-        f"Content-Length: {len(content)}",
-        *([f"Authorization: Bearer {token}"] if token else []),
-    ]
-    connection = _connected(address)
-    connection.sendall("\r\n".join([*lines, "", ""]).encode("ascii") + content)
-    received = b""
-    while chunk := connection.recv(READ_BYTES):
-        received += chunk
-        if len(received) > ANSWER_BYTES_MAX:
-            return b""
-    head, _, body = received.partition(b"\r\n\r\n")
-    status = head.split(b" ", 2)[1:2]
-    return body if head.startswith(b"HTTP/1.") and status and status[0].startswith(b"2") else b""
+    status, body = request(
+        address, f"/hooks/{host}", token, content=content, timeout_s=WAIT_S, bytes_max=ANSWER_BYTES_MAX
+    )
+    return body if status // 100 == SUCCESS else b""
 
 
 def _input() -> bytes:
@@ -90,19 +75,6 @@ def _input() -> bytes:
         if len(content) > INPUT_BYTES_MAX:
             return b""
     return content
-
-
-def _connected(address: Address) -> socket:
-    from socket import create_connection
-
-    # As bytes, though the checker knows of text only: text would load the tables of internationalised names.
-    name: str = address.name.encode("ascii")  # type: ignore[assignment]
-    connection = create_connection((name, address.port), timeout=WAIT_S)
-    if not address.is_secure:
-        return connection
-    from ssl import create_default_context
-
-    return create_default_context().wrap_socket(connection, server_hostname=address.name)
 
 
 def _is_worth_telling(body: bytes) -> bool:

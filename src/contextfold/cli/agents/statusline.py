@@ -10,12 +10,15 @@ import json
 import os
 import select
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, address_in
 from contextfold.cli.output import plain, print_answer
 from contextfold.error_codes import EXIT_OK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 TIMEOUT_S = 0.5
 INPUT_BYTES_MAX = 1 << 20

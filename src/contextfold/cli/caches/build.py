@@ -52,7 +52,7 @@ def _request(values: Values) -> BuildRequest:
 
 
 def _build_from_folds(values: Values) -> int:
-    from contextfold.cli.fold.fold_documents import folder_of_folds
+    from contextfold.cli.caches.fold_documents import folder_of_folds
 
     if "cache" not in values or any(name in values for name in ("folder", "sources", "watch")):
         raise UsageError("--from-folds needs --cache, and takes no folder and no --watch; see `context build --help`")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any
 
+from contextfold.cli.daemon.request import BadResponse, request
 from contextfold.cli.parse import UsageError
 from contextfold.common.network_address import DAEMON_URL, Address, BadAddress, address_from
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 TIMEOUT_S = 2.0
 RESPONSE_BYTES_MAX = 8 << 20
@@ -57,18 +57,11 @@ class DaemonClient:
         return self._request("/readyz")[0] == HTTP_OK
 
     def _request(self, path: str) -> tuple[int, bytes]:
-        kind = HTTPSConnection if self.address.is_secure else HTTPConnection
-        connection = kind(self.address.name, self.address.port, timeout=self._timeout_s)
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
-            connection.request("GET", self.address.path + path, headers=headers)
-            response = connection.getresponse()
-            return response.status, response.read(RESPONSE_BYTES_MAX)
-        except (OSError, HTTPException, ValueError) as problem:
-            detail = getattr(problem, "strerror", None) or type(problem).__name__
+            return request(self.address, path, self._token, timeout_s=self._timeout_s, bytes_max=RESPONSE_BYTES_MAX)
+        except (OSError, BadResponse) as problem:
+            detail = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
             raise DaemonSilent(f"nothing answers at {self.address.url} ({detail})") from None
-        finally:
-            connection.close()
 
 
 def address_in(values: Mapping[str, str]) -> Address:

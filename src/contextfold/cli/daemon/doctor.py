@@ -6,9 +6,7 @@ Reads the files of agent programs and asks the daemon; changes nothing. `diagnos
 from __future__ import annotations
 
 import os
-import platform
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import sys
 
 from contextfold import __version__
 from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, client_from
@@ -16,6 +14,11 @@ from contextfold.cli.output import plain, print_answer
 from contextfold.common.record import Record
 from contextfold.error_codes import EXIT_OK
 from contextfold.hosts.programs import HOSTS, hook_files, mentions
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
 
 CONFIG_BYTES_MAX = 2 << 20
 PROBLEMS_FOUND = 1
@@ -60,7 +63,7 @@ def run(values: Mapping[str, str]) -> int:
 
 def diagnose(seen: Situation) -> Iterator[Finding]:
     """What is well and what is not, the most basic thing first."""
-    yield Finding(OK, f"contextfold {__version__} on Python {platform.python_version()}")
+    yield Finding(OK, f"contextfold {__version__} on Python {sys.version.split()[0]}")
     yield from _daemon(seen)
     yield from _hooks(seen)
     yield from _proxy(seen)

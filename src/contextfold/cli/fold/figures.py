@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from contextfold.cli.fold.session_access import MAIN
 from contextfold.cli.terminal import Column, Line, Part, Screen, several
+from contextfold.common.dataclass import dataclass
 from contextfold.fold.accounting import Health, folded_tokens, percent, total_tokens
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.service.session_views import tokens_saved

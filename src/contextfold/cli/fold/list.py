@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import islice
+
 from contextfold.cli.fold.figures import headline
+from contextfold.cli.fold.savings import saved_text
 from contextfold.cli.fold.session_access import (
+    SessionAddress,
     Values,
     open_store,
     report_no_session,
@@ -11,8 +16,10 @@ from contextfold.cli.fold.session_access import (
     write,
     write_json,
 )
+from contextfold.cli.fold.status import Session
 from contextfold.cli.fold.tree import draw, legend, outline
-from contextfold.cli.terminal import Screen, screen
+from contextfold.cli.output import print_note
+from contextfold.cli.terminal import Column, Line, Screen, screen
 from contextfold.error_codes import EXIT_OK
 from contextfold.fold.service.session_views import branch_view, tree
 from contextfold.fold.session import State
@@ -26,6 +33,8 @@ def run(values: Values) -> int:
     # Programs get all there is unless they ask for less: what is cut off they would have to notice.
     given = values.get("limit", str(LIMIT_MOST) if "json" in values else LIMIT)
     limit = int(between(1, LIMIT_MOST)("--limit", given))
+    if "ended" in values:
+        return _list_ended(values, limit)
     with open_store(values) as store:
         address, state = store.find(session_address(values))
         session, context_limit = store.overview.row(state), store.fold.service.policy.context_limit(state)
@@ -36,6 +45,54 @@ def run(values: Values) -> int:
     else:
         write(_drawing(screen(), state, context_limit, limit))
     return EXIT_OK
+
+
+def _list_ended(values: Values, limit: int) -> int:
+    address = session_address(values)
+    with open_store(values) as store:
+        mine = (row for row in store.ended_rows(address.owner) if "all" in values or _is_below(row, address))
+        rows = list(islice(mine, limit))
+    if "json" in values:
+        write_json({"sessions": rows})
+    elif rows:
+        write(_ended_table(screen(), rows))
+    else:
+        print_note("no ended session is stored here; --all looks in every project")
+    return EXIT_OK
+
+
+def _is_below(row: Session, address: SessionAddress) -> bool:
+    """Whether the session's project is this folder, or is above or below it."""
+    here, there = address.project.path, row["project_path"] or ""
+    return there == here or there.startswith(here.rstrip("/") + "/") or here.startswith(there.rstrip("/") + "/")
+
+
+def _ended_table(shown: Screen, rows: Sequence[Session]) -> str:
+    columns = [
+        Column("project", shrinks=True),
+        Column("session"),
+        Column("last activity"),
+        Column("tokens", is_right=True),
+        Column("branches", is_right=True),
+        Column("saved", is_right=True),
+        Column("model"),
+    ]
+    cells: list[list[Line]] = [
+        [
+            [(row["project_path"] or "", "bold"), *([(f" · {row['name']}", "dim")] if row["name"] else [])],
+            [(row["session_id"], "dim")],
+            [shown.moment(row["last_at"])],
+            ["" if row["total_tokens"] is None else shown.figure(row["total_tokens"])],
+            ["" if row["total_branches"] is None else shown.figure(row["total_branches"])],
+            [saved_text(row["savings"])],
+            [(row["model"] or "", "dim")],
+        ]
+        for row in rows
+    ]
+    if shown.is_narrow:
+        kept = (0, 1, 5)
+        columns, cells = [columns[at] for at in kept], [[row[at] for at in kept] for row in cells]
+    return shown.table(columns, cells)
 
 
 def _drawing(shown: Screen, state: State, context_limit: int, limit: int) -> str:

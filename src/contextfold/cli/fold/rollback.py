@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from contextfold.cli.fold.session_access import (
@@ -13,7 +12,6 @@ from contextfold.cli.fold.session_access import (
     OpenStore,
     SessionAddress,
     Values,
-    branch_of,
     open_store,
     session_address,
     session_not_found,
@@ -25,8 +23,9 @@ from contextfold.cli.output import ask_yes_no, can_ask, print_error, print_on_st
 from contextfold.cli.parse import UsageError
 from contextfold.cli.terminal import Column, Line, Screen, screen, screen_on, several
 from contextfold.common.canonical import Encodable
+from contextfold.common.dataclass import dataclass
 from contextfold.error_codes import EXIT_CODES, EXIT_OK, EXIT_USAGE
-from contextfold.errors import ArgumentInvalid, BranchStateInvalid
+from contextfold.errors import ArgumentInvalid, BranchNotFound, BranchStateInvalid
 from contextfold.fold.accounting import total_tokens
 from contextfold.fold.session import Branch, State
 
@@ -81,12 +80,15 @@ def run(values: Values) -> int:
 
 
 def _preview(store: OpenStore, address: SessionAddress, values: Values) -> Preview:
-    address, state = store.find(address)
-    if not state.session_id:
-        raise session_not_found(address)
-    branch_id = branch_of(state, values["branch"])
+    try:
+        _, state, branch_id = store.find_branch(address, values["branch"])
+    except BranchNotFound:
+        if store.find(address)[1].session_id:
+            raise
+        raise session_not_found(address) from None
     if branch_id is None:
         raise ArgumentInvalid("BRANCH", f"cannot be {MAIN}: a rollback goes back to where a branch began")
+    assert state.session_id
     result: Mapping[str, Any] = store.fold.run(
         store.overview.preview(address.owner, state.session_id, branch_id, restore_state="keep" not in values)
     )

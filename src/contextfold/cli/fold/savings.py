@@ -33,6 +33,8 @@ Savings = Mapping[str, Any]  # as `/v1` tells them
 
 
 def run(values: Values) -> int:
+    if "by" in values:
+        return _run_totals(values, values["by"])
     if "all" in values:
         return _run_all(values)
     with open_store(values) as store:
@@ -68,6 +70,54 @@ def _run_all(values: Values) -> int:
     return EXIT_OK
 
 
+def _run_totals(values: Values, group: str) -> int:
+    owner = owner_of(values)
+    with open_store(values) as store:
+        totals: Any = store.fold.run(store.overview.savings_by(owner, group))
+    rows = [row for row in totals["groups"] if row["requests"]]
+    if "json" in values:
+        write_json(totals)
+    elif rows:
+        shown = screen()
+        write(
+            _totals_table(shown, group, rows, totals["total"]) + shown.lines("", totals["total"]["verdict"], wraps=True)
+        )
+    else:
+        print_note("no request has gone through the proxy, so there is nothing to add up")
+    return EXIT_OK
+
+
+def _totals_table(shown: Screen, group: str, rows: Sequence[Savings], total: Savings) -> str:
+    columns = [
+        Column(group, shrinks=True),
+        Column("requests", is_right=True),
+        Column("sent", is_right=True),
+        Column("unfolded", is_right=True),
+        Column("saved", is_right=True),
+    ]
+    cells: list[list[Line]] = [
+        [
+            [(str(row[group]) or "unknown", "bold")],
+            [shown.figure(row["requests"])],
+            [shown.figure(row["tokens_sent"])],
+            [shown.figure(row["tokens_without"])],
+            [(saved_text(row), "green" if row["cost_saved"] > 0 else "bold yellow" if row["cost_saved"] < 0 else "")],
+        ]
+        # The days come oldest first; the newest is of most interest.
+        for row in [*(reversed(rows) if group == "day" else rows), {**total, group: "all"}]
+    ]
+    return shown.table(columns, cells)
+
+
+def saved_text(sums: Savings | None) -> str:
+    """What folding saved, in money where every price is known, otherwise in input tokens' worth."""
+    if sums is None:
+        return "not measured"
+    if money := sums["money"]:
+        return f"{'-' if money['saved_micros'] < 0 else ''}${abs(money['saved_micros']) / MICROS:,.2f}"
+    return f"{sums['cost_saved']:,.0f} tokens"
+
+
 def _savings(store: OpenStore, owner: str, session_id: str | None) -> dict[str, Encodable]:
     if session_id is None:
         return {"session_id": None, **ledger_result(ledger_of(()))}
@@ -87,6 +137,7 @@ def _plain(shown: Screen, state: State, savings: Savings) -> str:
         *((name.replace("_", "-"), str(savings[name])) for name in ("tokens_sent", "tokens_without", "tokens_saved")),
         *((name.replace("_", "-"), repr(savings[name])) for name in ("cost_sent", "cost_without", "cost_saved")),
         ("extra-requests", str(savings["extra_requests"])),
+        ("warm-requests", str(savings["warm_requests"] or "")),
         *((f"money-{name.replace('_', '-')}", str(value)) for name, value in (savings["money"] or {}).items()),
         ("output-tokens", str(savings["output_tokens"])),
         *(("price", _prices_text(prices)) for prices in savings["prices"]),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from typing import Any
 
 from contextfold.app import serial_fold
 from contextfold.cli.output import TURNING, print_answer, print_error
 from contextfold.common.canonical import Encodable, encode
+from contextfold.common.dataclass import dataclass, replace
 from contextfold.error_codes import EXIT_CODES
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.ports.store import SessionKey
@@ -88,20 +88,23 @@ class OpenStore:
 
     def ended_addresses(self, address: SessionAddress) -> Iterator[SessionAddress]:
         """Where the owner's ended sessions were, each project once; only if the user named no project."""
-        seen: set[str] = {address.project.hash}
-        after: tuple[str, str] | None = None
-        for _ in range(0, 0 if address.is_given else SESSIONS_MOST, SESSIONS_READ):
-            page = self.fold.run(
-                self.fold.service.store.ended_sessions(address.owner, after=after, limit=SESSIONS_READ)
-            )
-            for ended in page:
-                path = json.loads(ended.figures or "{}").get("project_path")
-                if path and ended.key.project_hash not in seen:
-                    seen.add(ended.key.project_hash)
-                    yield SessionAddress(address.owner, project_at(path), None)
-            if not page:
+        if address.is_given:
+            return
+        seen = {address.project.path, None}
+        for row in self.ended_rows(address.owner):
+            if row["project_path"] not in seen:
+                seen.add(row["project_path"])
+                yield SessionAddress(address.owner, project_at(row["project_path"]), None)
+
+    def ended_rows(self, owner: str) -> Iterator[Mapping[str, Any]]:
+        """The owner's ended sessions that are still stored, the latest activity first."""
+        cursor: str | None = None
+        for _ in range(0, SESSIONS_MOST, SESSIONS_READ):
+            page: Any = self.fold.run(self.overview.ended_sessions(owner, cursor=cursor, limit=SESSIONS_READ))
+            yield from page["sessions"]
+            cursor = page["next_cursor"]
+            if cursor is None:
                 return
-            after = (page[-1].last_at, page[-1].session_id)
 
     def _sessions(self, owner: str) -> Iterator[State]:
         """Every live session of an owner."""
@@ -120,10 +123,12 @@ def open_store(values: Values) -> Iterator[OpenStore]:
     """Open the store, whether or not a daemon has it open too. A file is never created here."""
     settings = fold_settings_from(os.environ, values)
     if settings.nats is None and not os.path.exists(settings.store):
-        raise StoreInvalid(
-            f"there is no store yet: {settings.store} is not there; `context serve` makes it, --store names another"
+        problem = StoreInvalid(
+            f"{settings.store} is not there; `context run` and `context serve` make it, --store names another"
         )
-    fold = serial_fold(settings, may_migrate=False)
+        problem.message = "Nothing has been recorded yet"
+        raise problem
+    fold = serial_fold(settings, is_command=True)
     try:
         yield OpenStore(fold, Overview(fold.service))
     finally:

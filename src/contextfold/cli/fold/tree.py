@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from contextfold.cli.fold.session_access import BRANCH_PREFIX, MAIN
 from contextfold.cli.terminal import Column, Line, Part, Screen
+from contextfold.common.dataclass import dataclass
 from contextfold.fold.service.session_views import BranchRow, tokens_saved
 from contextfold.fold.session import Branch, State, Thread
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from contextfold.common.dataclass import dataclass
 from contextfold.fold.model_catalog import MODELS, RELATIVE_PRICES, ModelCatalog, TokenPrices
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from contextfold.fold.messages.apis.facts import HOSTED, Call, Result, block_members, items_of
+from contextfold.common.dataclass import dataclass
+from contextfold.fold.messages.apis.facts import HOSTED, Call, Result, block_members, items_of, own_length
 
 # The time that the patterns take grows faster than the name.
 NAME_LENGTH_MAX = 256
@@ -182,11 +182,14 @@ def read_result(call: Call, result: Result, confirmed: Collection[str]) -> ReadR
 
 def _text_of(content: object) -> str:
     if isinstance(content, str):
-        return content
+        return content[: own_length(content)]
     if isinstance(content, Mapping):
+        values = {
+            name: value[: own_length(value)] if isinstance(value, str) else value for name, value in content.items()
+        }
         try:
-            return json.dumps(content, default=block_members)
+            return json.dumps(values, default=block_members)
         except (TypeError, ValueError, RecursionError):
             return ""
     texts = (block_members(block).get("text") for block in items_of(content) or ())
-    return "\n".join(text for text in texts if isinstance(text, str))
+    return "\n".join(text[: own_length(text)] for text in texts if isinstance(text, str))

@@ -6,11 +6,11 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.messages.remembered import LeftOutResult
-from contextfold.fold.messages.rewriting import Rewrite
+from contextfold.fold.messages.rewriting import UNCHANGED, Rewrite
 from contextfold.fold.messages.walk import MIXED, STAYS, WORDS, Decision, FoldRange, Walk, decide, is_inside
 
 # Fates of messages, as patterns over all of them: these are found faster than by looking at each.
@@ -106,7 +106,9 @@ NO_STUBS: Stubs = {}
 
 
 def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool, stubs: Stubs = NO_STUBS) -> Plan:
-    changes = [(place, each.decided_at) for place, those in stubs.items() for each in those.values()]
+    changes: list[tuple[int, int]] = []
+    if binds_thinking:
+        changes = [(place, each.decided_at) for place, those in stubs.items() for each in those.values()]
     decision = decide(walk, binds_thinking=binds_thinking, stubs=changes)
     rewrites = {place: Rewrite(without_thinking=True) for place in decision.without_thinking}
     cuts: list[tuple[int, int]] = []
@@ -120,10 +122,10 @@ def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool, stubs: Stub
             if words:
                 rewrites[pair.start - 1] = Rewrite(words_of=words)
     for place, those in stubs.items():
-        if not is_inside(place, decision.folded):
+        if not decision.folded or not is_inside(place, decision.folded):
+            earlier = rewrites.get(place, UNCHANGED)
             texts = {number: each.stub for number, each in those.items()}
-            earlier = rewrites.get(place)
-            rewrites[place] = replace(earlier, stubs=texts) if earlier else Rewrite(stubs=texts)
+            rewrites[place] = Rewrite(earlier.without_thinking, earlier.words_of, texts)
     return Plan(decision, tuple(cuts), rewrites, tuple(cuts_of))
 
 
@@ -155,19 +157,27 @@ def untouched(weight: int, reason: str, *, messages: int = 0) -> Outcome:
 def outcome_of(walk: Walk, plan: Plan, weights: array[int], sent: array[int], rest: int) -> Outcome:
     """`weights` of the messages before and as they are sent, `rest` of what is around them."""
     folds: list[Fold] = []
-    in_front, seen = rest, 0
+    in_front, seen, dropped = rest, 0, 0
     for pair, (first_cut, last_cut) in zip(plan.decision.folded, plan._cuts_of, strict=True):
         cuts = plan.cuts[first_cut:last_cut]
         first = cuts[0][0]
         in_front += sum(sent[seen:first])
         # Words that were put into the message in front of the range are not dropped.
         moved = max(0, sent[pair.start - 1] - weights[pair.start - 1]) if _gets_words(plan, pair.start - 1) else 0
-        dropped = sum(sum(weights[start:end]) for start, end in cuts) - moved
+        weight = sum(sum(weights[start:end]) for start, end in cuts) - moved
         turns = bisect_left(walk.turns, pair.end) - bisect_left(walk.turns, pair.start)
         number = sum(end - start for start, end in cuts)
-        folds.append(Fold(pair.branch_id, first, number, turns, tokens_of(max(0, dropped)), tokens_of(in_front)))
+        if folds and folds[-1].branch_id == pair.branch_id:
+            # A turn inside that stays divides the branch.
+            dropped, earlier = dropped + weight, folds.pop()
+            number, turns = number + earlier.messages, turns + earlier.turns
+            fold = replace(earlier, messages=number, turns=turns, tokens=tokens_of(max(0, dropped)))
+        else:
+            dropped = weight
+            fold = Fold(pair.branch_id, first, number, turns, tokens_of(max(0, weight)), tokens_of(in_front))
+        folds.append(fold)
         seen = first
-    skipped = [Skipped(pair.branch_id, pair.flaw) for pair in plan.decision.skipped]
+    skipped = list(dict.fromkeys(Skipped(pair.branch_id, pair.flaw) for pair in plan.decision.skipped))
     skipped += [
         Skipped(call.branch_id, call.reason)
         for call in walk.unfolded

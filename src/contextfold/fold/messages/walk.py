@@ -3,7 +3,8 @@
 A *turn* is what the model said, up to the last result of its calls. A branch is open once its call's result names it.
 A return closes the branch that its result names, and what is open in it; its range is the turns between the two calls'
 turns. A fold (`context_fold`) has no branch: its range begins behind the user's last words, or behind the last branch,
-return or fold if that is later. Turns that hold a call of ours stay, with whatever else was called in them.
+return or fold if that is later. Turns that hold a call of ours stay, with whatever else was called in them, and so do
+turns in whose results a host has put what its user wrote meanwhile: the range is then what is in front and behind.
 
 A range is fixed when the turn of the call that closes it is complete, by nothing that comes later. So a longer history
 never folds less, and what was sent folded is sent the same way again, until a branch around it folds.
@@ -16,10 +17,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
+from contextfold.common.dataclass import dataclass, field
 from contextfold.fold.messages.apis.facts import Call, Fact, Result
 from contextfold.fold.messages.own_tools import CallOutcome, read_result
 
@@ -62,7 +63,7 @@ class FoldRange(NamedTuple):
     # Behind the last result of that turn.
     decided: int
     flaw: str = ""
-    # Whether that turn holds thinking.
+    # Whether that turn, or one inside that stays, holds thinking of the running tool loop.
     thinks: bool = False
 
 
@@ -106,6 +107,8 @@ class Walk:
     _turn_thinks: bool = False
     _turn_leads: bool = False
     _is_apart: bool = False
+    # Turns that stay wherever they are, from and up to.
+    _kept: list[tuple[int, int]] = field(default_factory=list)
     # The calls of the turn that have no result yet, by id.
     _pending: dict[str, Call] = field(default_factory=dict)
     _ours: list[tuple[Call, Result]] = field(default_factory=list)
@@ -118,7 +121,7 @@ class Walk:
     def take(self, fact: Fact) -> None:
         place = self.count
         self.count += 1
-        kind, calls, results, flaw, thinks, only_thinks, leads, has_words = fact
+        kind, calls, _, flaw, thinks, only_thinks, leads, *_ = fact
         if flaw:
             self._flawed(place, flaw)
         if kind == "model":
@@ -135,17 +138,19 @@ class Walk:
             self._flawed(place, UNKNOWN_CONTENT)
         if kind == "standing":
             self.fates.append(STAYS)
-        elif results:
-            self.fates.append(MIXED if has_words else GOES)
-            self._answered(place, results)
-            if has_words:
-                self._since = place + 1
-        elif has_words:
-            self.fates.append(WORDS)
-            self.prompts.append(place)
-            self._since = place + 1
         else:
-            self.fates.append(GOES)
+            self._given(place, fact)
+
+    def _given(self, place: int, fact: Fact) -> None:
+        if fact.results:
+            self.fates.append(MIXED if fact.has_words else GOES)
+            self._answered(place, fact.results, quotes_user=fact.quotes_user)
+        else:
+            self.fates.append(WORDS if fact.has_words else GOES)
+            if fact.has_words and not fact.is_meanwhile:
+                self.prompts.append(place)
+        if fact.has_words or fact.quotes_user:
+            self._since = place + 1
 
     def goes(self, start: int, end: int) -> bool:
         """Whether a range has anything to leave out."""
@@ -173,7 +178,7 @@ class Walk:
                 is_ours = not call.needs_proof or call.name in self.confirmed
                 self.unfolded.append(Unfolded("", self.turns[-1], HOSTED_CALL if is_ours else UNCONFIRMED_TOOL))
 
-    def _answered(self, place: int, results: tuple[Result, ...]) -> None:
+    def _answered(self, place: int, results: tuple[Result, ...], *, quotes_user: bool) -> None:
         for result in results:
             call = self._pending.pop(result.id, None)
             if call is None:
@@ -184,6 +189,11 @@ class Walk:
         if place != self._results_end:
             self._is_apart = True
         self._results_end = place + 1
+        is_kept = bool(self._kept and self.turns and self._kept[-1][0] == self.turns[-1])
+        if is_kept:
+            self._kept[-1] = (self.turns[-1], place + 1)
+        elif quotes_user and self.turns:
+            self._kept.append((self.turns[-1], place + 1))
         if self._ours and not self._pending:
             self._complete("")
 
@@ -253,9 +263,16 @@ class Walk:
             _put_around(self.closed, pair)
 
     def _close(self, pair: FoldRange) -> None:
-        if pair.start < pair.end and self.goes(pair.start, pair.end):
-            flaw = pair.flaw or (self._flaw if self._flaw_at >= pair.start else "")
-            self.ranges.append(pair._replace(flaw=flaw))
+        flaw = pair.flaw or (self._flaw if self._flaw_at >= pair.start else "")
+        inside = [] if flaw else self._kept[bisect_left(self._kept, (pair.start, 0)) :]
+        loop_start = self.prompts[-1] if self.prompts else 0
+        running = [place for place in self.thinking if place >= loop_start] if inside else []
+        thinks = pair.thinks or any(first <= place < end for first, end in inside for place in running)
+        start = pair.start
+        for kept, kept_end in (*inside, (pair.end, pair.end)):
+            if start < kept <= pair.end and self.goes(start, kept):
+                self.ranges.append(pair._replace(start=start, end=kept, flaw=flaw, thinks=thinks))
+            start = kept_end
 
     def _rolled_back(self, discarded: frozenset[str], turn: int) -> None:
         """The target stays open, if it is. One that was folded is not opened again: what is sent stays as it is."""

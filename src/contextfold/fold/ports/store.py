@@ -7,9 +7,9 @@ query is limited to one owner's data.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
+from contextfold.common.dataclass import dataclass, field
 from contextfold.common.relevance.question import Question
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
@@ -242,10 +242,14 @@ class ProxiedConversation:
 
     last_request_at: str
     outcomes: Mapping[str, str] = field(default_factory=dict)
+    # The longest pause after which the provider still had the conversation's prompt in its cache; 0 where none was
+    # longer than the cache was thought to live.
+    cache_life_s: int = 0
 
     def merged(self, later: ProxiedConversation) -> ProxiedConversation:
         outcomes = merged_by_call(self.outcomes, later.outcomes, ambiguous=AMBIGUOUS_OUTCOME)
-        return ProxiedConversation(max(self.last_request_at, later.last_request_at), outcomes)
+        life_s = max(self.cache_life_s, later.cache_life_s)
+        return ProxiedConversation(max(self.last_request_at, later.last_request_at), outcomes, life_s)
 
 
 class Store(Protocol):
@@ -268,9 +272,12 @@ class Store(Protocol):
         """List the owner's live sessions, the most recently active first, after a `(last_at, session_id)`."""
 
     async def ended_sessions(
-        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
     ) -> Sequence[EndedSession]:
-        """List the owner's ended sessions in the same order, until their archive and summaries are forgotten."""
+        """List the owner's ended sessions in the same order, until their archive and summaries are forgotten.
+
+        With a session id only that one.
+        """
 
     async def find(self, owner: str, session_id: str) -> SessionKey | None:
         """Return the key of the owner's live session with this id."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Protocol, cast
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
+from contextfold.common.dataclass import dataclass, fields
 from contextfold.errors import ExportAltered, ExportInvalid, ExportNewer, ExportTruncated
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, EventUnknown, from_members, members
@@ -106,24 +106,29 @@ def kind_of(record: ExportRecord) -> str:
     return _KINDS_BY_CLASS.get(type(record), "event")
 
 
+def _named(record: SessionKey | ExportedReceipt | LeftOutDecision) -> dict[str, Encodable]:
+    return {each.name: getattr(record, each.name) for each in fields(record)}
+
+
 def encode_record(record: ExportRecord) -> bytes:
     value: Mapping[str, Encodable]
     match record:
         case ExportedSession():
             others = {name: getattr(record, name) for name in ExportedSession.__slots__ if name != "key"}
-            value = {**asdict(record.key), **others}
+            value = {**_named(record.key), **others}
         case ExportedReceipt():
-            value = asdict(record)
+            value = _named(record)
         case Summary():
             value = {name: getattr(record, name) for name in _SUMMARY}
         case ArchiveEntry():
             value = {name: getattr(record, name) for name in _ENTRY}
         case ExportedLeftOut():
             value = {"owner": record.owner, "conversation": record.conversation}
-            value |= {**asdict(record.result.decision), "text": record.result.text}
+            value |= {**_named(record.result.decision), "text": record.result.text}
         case ExportedConversation(noted=noted):
             value = {"owner": record.owner, "conversation": record.conversation}
             value |= {"last_request_at": noted.last_request_at, "outcomes": list(map(list, noted.outcomes.items()))}
+            value |= {"cache_life_s": noted.cache_life_s} if noted.cache_life_s else {}
         case _:
             value = members(record)
     return _line({kind_of(record): value})
@@ -230,7 +235,7 @@ def _record(number: int, kind: str, value: dict[str, Any], session: ExportedSess
             owner, conversation, text = (value.pop(name) for name in ("owner", "conversation", "text"))
             return ExportedLeftOut(owner, conversation, ArchivedResult(LeftOutDecision(**value), text))
         if kind == "conversation":
-            noted = ProxiedConversation(value["last_request_at"], dict(value["outcomes"]))
+            noted = ProxiedConversation(value["last_request_at"], dict(value["outcomes"]), value.get("cache_life_s", 0))
             return ExportedConversation(value["owner"], value["conversation"], noted)
         if session is None:
             raise ExportAltered(f"line {number} of the export file belongs to no session")

@@ -7,9 +7,9 @@ without it, and is passed over where even that is too long.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from contextfold.common.canonical import Encodable, encode
+from contextfold.common.dataclass import dataclass
 from contextfold.common.relevance.token_estimate import ESTIMATE, estimate
 from contextfold.fold.ports.store import Recalled, RecallHit, Summary
 from contextfold.fold.recall.documents import FIELDS, FOLD, OPERATIONS, RESULT
@@ -19,8 +19,8 @@ SEMANTICS = "v1"
 HOW_TO_EXPAND = "context_expand with branch_id and project_path, or `context fold expand ID`"
 # Of an item: the comma before it.
 ITEM_TOKENS = 1
-# Of the line at a session's start: folds; how many of the prompt's terms one must have, and how much of the score of a
-# document that is full of them; characters of each description.
+# The line at a session's start names at most this many folds. Each must have a share of the prompt's terms, and of the
+# score of a document that is full of them; its description is cut to a number of characters.
 MEMORY_FOLDS = 3
 MEMORY_TERMS_MIN = 3
 MEMORY_PERCENT_MIN = 35

@@ -16,12 +16,12 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise, product
 from typing import NamedTuple
 
+from contextfold.common.dataclass import dataclass
 from contextfold.common.relevance.term_scores import saturation
 from contextfold.common.relevance.words import read_token, stem_of, tokens
 from contextfold.fold.archive import ArchiveEntry

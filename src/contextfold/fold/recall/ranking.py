@@ -13,11 +13,11 @@ first, until enough was read. The nominees are then scored by all their words. W
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import nlargest
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
+from contextfold.common.dataclass import dataclass
 from contextfold.common.relevance.question import Question, QuestionTerm
 from contextfold.common.relevance.term_scores import (
     PAIR_WEIGHT,

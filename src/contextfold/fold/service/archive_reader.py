@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 
+from contextfold.common.dataclass import dataclass
 from contextfold.fold.archive import ArchiveEntry, moved_work, readable
 from contextfold.fold.ports.store import Store, Trajectory
 

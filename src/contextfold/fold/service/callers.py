@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from contextfold.common.dataclass import dataclass
 from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.project import Project, check_session_name, hashed
 

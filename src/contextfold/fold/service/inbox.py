@@ -13,9 +13,9 @@ import random
 import secrets
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.ports.store import SessionKey
 

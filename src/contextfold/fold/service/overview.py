@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import reduce
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
+from contextfold.common.dataclass import dataclass
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StoreInvalid
 from contextfold.fold.accounting import total_tokens
+from contextfold.fold.ended_session import ended_state
 from contextfold.fold.events import BranchDiscarded, members
 from contextfold.fold.ledger.savings import (
     LedgerBook,
@@ -43,7 +45,7 @@ from contextfold.fold.session import EMPTY, State, replay, states
 from contextfold.fold.verbs import RollBack
 
 # How savings can be grouped, and how many sessions are read at a time for that.
-SAVINGS_GROUPS = ("session", "project", "day")
+SAVINGS_GROUPS = ("session", "project", "day", "model")
 SESSIONS_READ = 100
 # Timelines that are cached, of the sessions read last; and ledgers, at least those of one page of the list.
 TIMELINES_MAX = 64
@@ -88,6 +90,8 @@ class _CachedLedger:
 class FoundSession:
     key: SessionKey
     state: State
+    # Where the session has ended; its state is then the last one.
+    ended: EndedSession | None = None
 
     @property
     def target(self) -> Target:
@@ -133,13 +137,13 @@ class Overview:
     async def session(self, owner: str, session_id: str, *, before: int | None = None, limit: int) -> Shape:
         """A session and a window of its tree: the last rows, or the last ones before one."""
         events_cursor = await self._store.cursor()
-        found = await self.find(owner, session_id)
+        found = await self.find_any(owner, session_id)
         state = found.state
         rows = tree(state)
         end = len(rows) if before is None else min(before, len(rows))
         first = max(0, end - limit)
         return {
-            "session": await self._row_with_savings(found.key, state),
+            "session": await self._found_row(found),
             "open_branches": [branch_view(row) for row in open_rows(state)],
             "branches": [branch_view(row) for row in rows[first:end]],
             "first_row": first,
@@ -149,10 +153,13 @@ class Overview:
         }
 
     async def timeline(self, owner: str, session_id: str) -> Shape:
-        """How the figures of a session went. What was read before is kept, and only what came since is read."""
-        found = await self.find(owner, session_id)
+        """How the figures of a session went; of an ended one that is no longer known.
+
+        What was read before is kept, and only what came since is read.
+        """
+        found = await self.find_any(owner, session_id)
         async with self._reading:  # a long log is read once, however many want to see it
-            points = await self._points(found.key, session_id)
+            points = [] if found.ended else await self._points(found.key, session_id)
         return {
             "context_limit": self._service.policy.context_limit(found.state),
             "points": [point_view(point) for point in thinned(points, height=height_of)],
@@ -176,19 +183,22 @@ class Overview:
 
     async def savings(self, owner: str, session_id: str) -> Shape:
         """What folding has saved or cost by the session's requests. What was read before is kept here too."""
-        found = await self.find(owner, session_id)
+        found = await self.find_any(owner, session_id)
+        if found.ended:
+            return {"session_id": session_id, **ledger_result(self._ended_ledger(found.ended))}
         async with self._reading:
             ledger = await self._ledger(found.key, session_id)
         return {"session_id": session_id, **ledger_result(ledger)}
 
     async def savings_by(self, owner: str, group: str) -> Shape:
-        """What folding has saved or cost in the owner's live and ended sessions, by session, project or day."""
+        """What folding has saved or cost in the owner's live and ended sessions, by session, project, day or model."""
+        is_divided = group in ("day", "model")
         sums: dict[str, LedgerSums] = {}
         paths: dict[str, Encodable] = {}
 
-        def add(session_id: str, project_path: str, days: Mapping[str, LedgerSums]) -> None:
-            for day, part in days.items():
-                name = {"day": day, "project": project_path}.get(group, session_id)
+        def add(session_id: str, project_path: str, parts: Mapping[str, LedgerSums]) -> None:
+            for key, part in parts.items():
+                name = {"day": key, "model": key, "project": project_path}.get(group, session_id)
                 sums[name] = sums.get(name, LedgerSums()).plus(part)
                 paths[name] = project_path
 
@@ -201,14 +211,15 @@ class Overview:
                     continue
                 async with self._reading:
                     ledger = await self._ledger(listed.key, state.session_id)
-                # A session without requests is a group too, unless the groups are days.
-                add(state.session_id, state.project_path, ledger.days or ({} if group == "day" else {"": LedgerSums()}))
+                parts = ledger.model_sums if group == "model" else ledger.days
+                # A session without requests is a group too, unless the groups are days or models.
+                add(state.session_id, state.project_path, parts or ({} if is_divided else {"": LedgerSums()}))
         cursor = None
         while ended := await self._store.ended_sessions(owner, after=cursor, limit=SESSIONS_READ):
             cursor = (ended[-1].last_at, ended[-1].session_id)
             for session in ended:
                 figures = _figures(session)
-                add(session.session_id, str(figures.get("project_path", "")), _ledger_days(session))
+                add(session.session_id, str(figures.get("project_path", "")), _ledger_parts(session, group))
         total = LedgerSums()
         for part in sums.values():
             total = total.plus(part)
@@ -242,7 +253,7 @@ class Overview:
         self, owner: str, session_id: str, branch_id: str | None, *, budget_tokens: int, position: tuple[int, int]
     ) -> Shape:
         """What a branch did, or the main thread, page by page; the first page of a folded branch has its summary."""
-        found = await self.find(owner, session_id)
+        found = await self.find_any(owner, session_id)
         if branch_id is not None and branch_id not in found.state.branches:
             raise BranchNotFound(branch_id, session_id)
         page = await self._service.page(found.key, branch_id, session_id, budget_tokens, position)
@@ -332,6 +343,16 @@ class Overview:
             raise SessionNotFound(session_id)
         return FoundSession(key, state)
 
+    async def find_any(self, owner: str, session_id: str) -> FoundSession:
+        """A live session, or an ended one as it ended."""
+        try:
+            return await self.find(owner, session_id)
+        except SessionNotFound:
+            for ended in await self._store.ended_sessions(owner, limit=1, session_id=session_id):
+                state = ended_state(_stored(ended), session_id=session_id, last_at=ended.last_at)
+                return FoundSession(ended.key, state, ended)
+            raise
+
     async def _readable(self, key: SessionKey) -> State:
         """A session for a list: one whose log cannot be read is left out of it, and spoils no other."""
         try:
@@ -341,6 +362,20 @@ class Overview:
 
     def row(self, state: State) -> dict[str, Encodable]:
         return session_view(state, self._service.policy)
+
+    async def _found_row(self, found: FoundSession) -> Shape:
+        if found.ended is None:
+            return await self._row_with_savings(found.key, found.state)
+        sums = self._ended_ledger(found.ended).sums
+        savings = sums_result(sums) if sums.requests else None
+        return {**self.row(found.state), "ended_at": found.ended.ended_at, "savings": savings}
+
+    def _ended_ledger(self, session: EndedSession) -> SavingsLedger:
+        """What is left of the ledger of an ended session: its sums by day and by model."""
+        days, models = _ledger_parts(session), _ledger_parts(session, "model")
+        sums = reduce(LedgerSums.plus, days.values(), LedgerSums())
+        prices = {model: self._service.policy.ledger_prices.of(model) for model in models}
+        return SavingsLedger(sums, days, models, prices, {}, 0, (), ())
 
     async def _row_with_savings(self, key: SessionKey, state: State) -> Shape:
         """The row, with the sums of the session's requests; None where no request went through the proxy."""
@@ -353,9 +388,7 @@ class Overview:
 
 def _ended_row(session: EndedSession) -> Shape:
     figures = _figures(session)
-    total = LedgerSums()
-    for part in _ledger_days(session).values():
-        total = total.plus(part)
+    total = reduce(LedgerSums.plus, _ledger_parts(session).values(), LedgerSums())
     return {
         **{name: figures.get(name) for name in ENDED_FIELDS},
         "session_id": session.session_id,
@@ -371,9 +404,16 @@ def _figures(session: EndedSession) -> dict[str, Encodable]:
     return {name: value for name, value in figures.items() if isinstance(value, str | int)}
 
 
-def _ledger_days(session: EndedSession) -> dict[str, LedgerSums]:
-    days = _stored(session).get("ledger_days")
-    return {day: sums_from(members) for day, members in days.items()} if isinstance(days, dict) else {}
+def _ledger_parts(session: EndedSession, group: str = "day") -> dict[str, LedgerSums]:
+    """The sums of an ended session's requests by model, or by day."""
+    stored = _stored(session)
+    parts = stored.get("ledger_models" if group == "model" else "ledger_days")
+    # An earlier version recorded no models; such a session counts for the one it had last.
+    if parts is None and group == "model":
+        parts = stored.get("ledger_days")
+        sums = [sums_from(members) for members in (parts.values() if isinstance(parts, dict) else ())]
+        return {str(stored.get("model") or ""): reduce(LedgerSums.plus, sums)} if sums else {}
+    return {name: sums_from(members) for name, members in parts.items()} if isinstance(parts, dict) else {}
 
 
 def _stored(session: EndedSession) -> dict[str, object]:

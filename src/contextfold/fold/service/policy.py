@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.accounting import Health, Thresholds, context_limit, health
 from contextfold.fold.advice import Advice, AdviceSettings, advice_for
 from contextfold.fold.ledger.prices import LedgerPrices

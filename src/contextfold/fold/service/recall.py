@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from contextfold.common.dataclass import dataclass
 from contextfold.common.relevance.question import read_question
 from contextfold.errors import ArgumentInvalid, ContextError, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry

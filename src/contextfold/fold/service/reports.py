@@ -8,11 +8,11 @@ the log has already is left out.
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, cast
 
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold import session
 from contextfold.fold.events import Event
 from contextfold.fold.ledger.provider_counts import SOURCE, RecordedRequest, requested
@@ -85,9 +85,6 @@ class Received(Protocol):
     def texts(self) -> Sequence[str]:
         """Everything in it that may hold secrets."""
 
-    def decided(self, state: State, at: str, scrubbed: Sequence[ScrubbedText]) -> RecordedRequest:
-        """The events to commit, given its scrubbed texts; none if the log has it already."""
-
 
 @dataclass(frozen=True, slots=True)
 class HookReport:
@@ -111,27 +108,21 @@ class HookReport:
     def texts(self) -> Sequence[str]:
         return (self.type, self.content, self.model) if self.model else (self.type, self.content)
 
-    def decided(self, state: State, at: str, scrubbed: Sequence[ScrubbedText]) -> RecordedRequest:
+    def operation(self, scrubbed: Sequence[ScrubbedText]) -> RecordedOperation:
         kind, content = scrubbed[:2]
-        call_id = _call_id(self.call_id)
-        if call_id and call_id in state.calls:
-            return RecordedRequest()
-        done = RecordedOperation(
+        return RecordedOperation(
             kind.text,
             self.tokens if self.left_tokens is None else self.left_tokens,
             HOOK,
             failed=self.failed,
             redactions=kind.redactions + content.redactions,
             text=content.text,
-            call_id=call_id,
+            call_id=_call_id(self.call_id),
             compacts=self.left_tokens is not None,
             by_user=self.by_user,
             model=scrubbed[2].text if self.model else "",
             host=self.reporter,
         )
-        verb = RecordOperations((done,))
-        events = verb.decide(state, at)
-        return RecordedRequest(events, list(verb.texts(events).items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +140,39 @@ class RequestReport:
         return (self.sent.model, *(text for share in self.sent.shares for text in share.texts))
 
     def decided(self, state: State, at: str, scrubbed: Sequence[ScrubbedText]) -> RecordedRequest:
+        """The events to commit, given its scrubbed texts; none if the log has it already."""
         model, *rest = scrubbed
         messages = iter(rest)
         texts = [[next(messages) for _ in share.texts] for share in self.sent.shares]
         return requested(state, at, self.sent, call_id=_call_id(self.sent.id), model=model.text, texts=texts)
+
+
+@dataclass(slots=True)
+class _WaitingSums:
+    """What waits for one session, added up."""
+
+    count: int = 0
+    tokens: int = 0
+    compactions: int = 0
+    prompts: int = 0
+    requests: list[Sent] = field(default_factory=list)
+
+    def add(self, one: Received) -> None:
+        self._change(one, 1)
+        if isinstance(one, RequestReport):
+            self.requests.append(one.sent)
+
+    def remove(self, one: Received) -> None:
+        self._change(one, -1)
+        if isinstance(one, RequestReport):
+            self.requests.remove(one.sent)
+
+    def _change(self, one: Received, sign: int) -> None:
+        self.count += sign
+        self.tokens += sign * one.tokens
+        if isinstance(one, HookReport):
+            self.compactions += sign * (one.left_tokens is not None)
+            self.prompts += sign * one.by_user
 
 
 class Reports:
@@ -162,10 +182,7 @@ class Reports:
             self._write, lost=self._lost, unavailable=lambda waits: note(Activity(reports_wait=waits))
         )
         # What waits, by session.
-        self._tokens: Counter[SessionKey] = Counter()
-        self._compactions: Counter[SessionKey] = Counter()
-        self._prompts: Counter[SessionKey] = Counter()
-        self._requests: defaultdict[SessionKey, list[Sent]] = defaultdict(list)
+        self._sessions: dict[SessionKey, _WaitingSums] = {}
 
     @property
     def waiting(self) -> int:
@@ -182,28 +199,29 @@ class Reports:
 
     def receive_request(self, target: Target, sent: Sent) -> None:
         """Take a request, with the latest of its messages' texts that fit."""
-        request = RequestReport(target, replace(sent, shares=_bounded(sent.shares)))
-        self._put(target.key, [request])
-        self._requests[target.key].append(request.sent)
+        self._put(target.key, [RequestReport(target, replace(sent, shares=_bounded(sent.shares)))])
 
     def waiting_tokens(self, key: SessionKey) -> int:
         """Tokens that a session's figures do not contain yet."""
-        return self._tokens[key]
+        return self._waiting_of(key).tokens
 
     def waiting_compactions(self, key: SessionKey) -> int:
         """Compactions that a session's figures do not show yet."""
-        return self._compactions[key]
+        return self._waiting_of(key).compactions
 
     def has_waiting_prompt(self, key: SessionKey) -> bool:
         """Whether the user has spoken and a session does not know it yet."""
-        return bool(self._prompts[key])
+        return self._waiting_of(key).prompts > 0
 
     def waiting_messages(self, key: SessionKey) -> Mapping[str | None, int]:
         """How many messages each thread has by requests that are not yet recorded."""
         counts: dict[str | None, int] = {}
-        for share in (share for sent in self._requests.get(key, ()) for share in sent.shares):
+        for share in (share for sent in self._waiting_of(key).requests for share in sent.shares):
             counts[share.branch_id] = max(counts.get(share.branch_id, 0), share.messages)
         return counts
+
+    def _waiting_of(self, key: SessionKey) -> _WaitingSums:
+        return self._sessions.get(key) or _WaitingSums()
 
     async def settled(self, key: SessionKey) -> None:
         """Wait until what was received for this session by now is recorded."""
@@ -217,33 +235,54 @@ class Reports:
 
     def _put(self, key: SessionKey, received: Sequence[Received]) -> None:
         self._inbox.put(key, received, [CHARACTER_BYTES_MAX * sum(map(len, one.texts)) for one in received])
+        sums = self._sessions.get(key)
+        if sums is None:
+            sums = self._sessions[key] = _WaitingSums()
         for one in received:
-            self._tokens[key] += one.tokens
-            self._compactions[key] += _compacts(one)
-            self._prompts[key] += _is_prompt(one)
+            sums.add(one)
 
     async def _write(self, batch: Batch[Received]) -> None:
         started_s = time.monotonic()
         received = batch.items
-        scrubbed = iter(await self._scrub(*(text for one in received for text in one.texts)))
-        parts = [[next(scrubbed) for _ in one.texts] for one in received]
+        # Many reports have texts in common, such as the names of tools.
+        distinct = dict.fromkeys(text for one in received for text in one.texts)
+        clean = dict(zip(distinct, await self._scrub(*distinct), strict=True))
+        parts = [[clean[text] for text in one.texts] for one in received]
+        operations = [
+            one.operation(part) if isinstance(one, HookReport) else None
+            for one, part in zip(received, parts, strict=True)
+        ]
         texts: dict[int, str] = {}
         new: set[int] = set()
 
         def decide(state: State, at: str) -> list[Event]:
-            """Each on the state that those before it leave."""
+            """Reports in a row together, each request on the state that those before it leave."""
             texts.clear()
             new.clear()
             events: list[Event] = []
+            calls = set(state.calls)
+            run: list[RecordedOperation] = []
             state = session.drafted(state)
-            for index, (one, part) in enumerate(zip(received, parts, strict=True)):
-                recorded = one.decided(state, at, part)
-                for event in recorded.events:
-                    state = session.apply(state, event)
+            for index, (one, done) in enumerate(zip(received, operations, strict=True)):
+                if done is not None:
+                    if not done.call_id or done.call_id not in calls:
+                        calls.add(done.call_id)
+                        run.append(done)
+                        new.add(index)
+                    continue
+                recorded = _recorded(run, state, at)
+                state = session.replayed_draft(recorded.events, state)
+                request = cast("RequestReport", one).decided(state, at, parts[index])
+                state = session.replayed_draft(request.events, state)
+                if request.events:
                     new.add(index)
-                events += recorded.events
-                texts.update(recorded.texts)
-            return events
+                for part in (recorded, request):
+                    events += part.events
+                    texts.update(part.texts)
+                run = []
+            last = _recorded(run, state, at)
+            texts.update(last.texts)
+            return [*events, *last.events]
 
         # With an id, a commit whose answer was lost is recognised when it is tried again.
         operation = Operation(batch.id, batch.id)
@@ -263,16 +302,10 @@ class Reports:
     def _settle(self, received: Sequence[Received]) -> None:
         for one in received:
             key = one.target.key
-            self._tokens[key] -= one.tokens
-            self._compactions[key] -= _compacts(one)
-            self._prompts[key] -= _is_prompt(one)
-            for counted in (self._tokens, self._compactions, self._prompts):
-                if not counted[key]:
-                    del counted[key]
-            if isinstance(one, RequestReport):
-                self._requests[key].remove(one.sent)
-                if not self._requests[key]:
-                    del self._requests[key]
+            sums = self._sessions[key]
+            sums.remove(one)
+            if not sums.count:
+                del self._sessions[key]
 
     def _lost(self, received: Sequence[Received], problem: Exception | None) -> None:
         self._settle(received)
@@ -280,12 +313,10 @@ class Reports:
         self._note(Activity(reports=outcomes, reports_failed=problem))
 
 
-def _compacts(received: Received) -> bool:
-    return isinstance(received, HookReport) and received.left_tokens is not None
-
-
-def _is_prompt(received: Received) -> bool:
-    return isinstance(received, HookReport) and received.by_user
+def _recorded(operations: Sequence[RecordedOperation], state: State, at: str) -> RecordedRequest:
+    verb = RecordOperations(tuple(operations))
+    events = verb.decide(state, at)
+    return RecordedRequest(events, list(verb.texts(events).items()))
 
 
 def _call_id(given: str) -> str:

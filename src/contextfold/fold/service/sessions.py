@@ -12,10 +12,10 @@ import random
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from contextfold.common.canonical import encode
+from contextfold.common.dataclass import dataclass, field
 from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import entries_of
 from contextfold.fold.events import BranchDiscarded, BranchFolded, Event, EventUnknown, SessionRolledBack, WorkFolded

@@ -11,8 +11,8 @@ import base64
 import binascii
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
+from contextfold.common.dataclass import dataclass, replace
 from contextfold.error_codes import INVALID_PARAMS
 from contextfold.errors import ArgumentInvalid, FoldError, LimitReached
 from contextfold.fold.service.callers import Caller

@@ -13,9 +13,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from contextfold.common.dataclass import dataclass
 from contextfold.fold.messages import Format
 
 SESSION_ID_HEADER = b"x-claude-code-session-id"

@@ -19,8 +19,8 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
+from contextfold.common.dataclass import dataclass, replace
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share
@@ -82,12 +82,14 @@ class SessionReports:
         projection: BodyProjection,
         conversation: Conversation | None,
         newly_left_out: frozenset[str],
+        lapsed_s: float = 0.0,
     ) -> ProxiedReport | None:
         """None where no report can be made."""
         try:
             sent = _sent(
                 api, projection, conversation, newly_left_out, self._new_blocks(owner, conversation, projection)
             )
+            sent = replace(sent, lapsed_s=int(lapsed_s))
             target = await self._target(owner, headers, conversation, projection.session_id)
             if target is None and projection.session_id is not None:
                 # A session of somebody else's, or one that no longer exists.
@@ -290,6 +292,7 @@ def _sent(
         results_dropped=receipt.results_left_out,
         kept_tokens=projection.tokens_before_stubs(newly_left_out) if newly_left_out else None,
         new_blocks=new_blocks,
+        opening_tokens=projection.opening_tokens,
         conversation=conversation.id if conversation else "",
     )
 

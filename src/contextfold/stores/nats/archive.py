@@ -10,9 +10,9 @@ import asyncio
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+from contextfold.common.dataclass import dataclass, field
 from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.ports.store import SEARCH_MOST, Summary, Trajectory
 from contextfold.stores.nats.wire import records

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import fields
 from hashlib import sha256
 from typing import Final
 
+from contextfold.common.dataclass import fields
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, ProxiedConversation
 from contextfold.fold.ports.store_export import ExportedConversation, ExportedLeftOut
@@ -74,7 +74,7 @@ class NatsConversations:
             try:
                 await self._js.put(
                     subject,
-                    records.encode_outcomes(merged),
+                    records.encode_conversation(merged),
                     expected=stored.seq if stored else 0,
                     headers={_LAST_REQUEST_AT: merged.last_request_at},
                 )
@@ -174,7 +174,7 @@ def _decision(stored: StoredMessage) -> LeftOutDecision:
 
 
 def _noted(stored: StoredMessage) -> ProxiedConversation:
-    return ProxiedConversation(stored.headers.get(_LAST_REQUEST_AT, ""), records.outcomes_from(stored.data))
+    return records.conversation_from(stored.headers.get(_LAST_REQUEST_AT, ""), stored.data)
 
 
 def _order(decision: LeftOutDecision) -> tuple[str, str]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+from contextfold.common.dataclass import dataclass, field
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchCreated, BranchFolded, Event, SessionExpired, WorkFolded

@@ -11,9 +11,9 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
 from typing import Final
 
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.errors import ImportDiffers, StoreUnavailable, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event

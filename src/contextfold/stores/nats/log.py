@@ -11,9 +11,9 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
 from typing import Final
 
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
 from contextfold.fold.ports.store import Commit, CommitReceipt, KnownRevision, SessionKey, SessionLog, StaleRevision

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from typing import Final
 
+from contextfold.common.dataclass import dataclass, field
 from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.session import LogBroken

@@ -10,9 +10,9 @@ import asyncio
 import sqlite3
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
 
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.common.relevance.question import Question
 from contextfold.fold.ports.store import (
     ArchivedResult,

@@ -10,9 +10,9 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
+from contextfold.common.dataclass import dataclass
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.ports.store import SessionKey
 from contextfold.stores.nats.wire import records

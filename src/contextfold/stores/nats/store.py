@@ -153,11 +153,16 @@ class NatsStore:
         return [ListedSession(row.key, row.session_id, row.last_at) for row in found[: max(limit, 0)]]
 
     async def ended_sessions(
-        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
     ) -> Sequence[EndedSession]:
         self._check_open()
         ended = await self._expiry.ended(self._names.archived_of(owner, None, "ended"))
-        listed = [session for session in ended if after is None or (session.last_at, session.session_id) < after]
+        listed = [
+            session
+            for session in ended
+            if (after is None or (session.last_at, session.session_id) < after)
+            and session_id in (None, session.session_id)
+        ]
         listed.sort(key=lambda session: (session.last_at, session.session_id), reverse=True)
         return [
             EndedSession(session.key, session.session_id, session.last_at, session.ended_at or "", session.figures)

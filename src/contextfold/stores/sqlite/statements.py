@@ -10,10 +10,10 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, fields
 from typing import Any, Final
 
 from contextfold.common.canonical import Malformed, encode
+from contextfold.common.dataclass import dataclass, fields
 from contextfold.common.relevance.question import Question
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry, up_to
@@ -350,9 +350,10 @@ def trajectory(connection: sqlite3.Connection, query: TrajectoryQuery) -> Trajec
 # ---- results that requests leave out
 
 
-DECISION_COLUMNS = ", ".join(each.name for each in fields(LeftOutDecision))
+DECISION_NAMES = tuple(each.name for each in fields(LeftOutDecision))
+DECISION_COLUMNS = ", ".join(DECISION_NAMES)
 # The owner, the conversation, the decision, the text.
-_DECISION_MARKS = ", ".join("?" * (len(fields(LeftOutDecision)) + 3))
+_DECISION_MARKS = ", ".join("?" * (len(DECISION_NAMES) + 3))
 
 
 def left_out(connection: sqlite3.Connection, owner: str, conversation: str) -> list[LeftOutDecision]:
@@ -370,7 +371,10 @@ def keep_left_out(
     connection.executemany(
         f"INSERT INTO left_out (owner, conversation, {DECISION_COLUMNS}, text)"  # noqa: S608 - only our own names
         f" VALUES ({_DECISION_MARKS}) ON CONFLICT (owner, conversation, call_id, text_hash) DO NOTHING",
-        [(owner, conversation, *astuple(item.decision), item.text) for item in items],
+        [
+            (owner, conversation, *(getattr(item.decision, name) for name in DECISION_NAMES), item.text)
+            for item in items
+        ],
     )
 
 
@@ -383,21 +387,24 @@ def left_out_text(connection: sqlite3.Connection, owner: str, result_id: str) ->
 
 def conversation(connection: sqlite3.Connection, owner: str, name: str) -> ProxiedConversation | None:
     row = connection.execute(
-        "SELECT last_request_at, outcomes FROM conversations WHERE owner = ? AND conversation = ?", (owner, name)
+        "SELECT last_request_at, outcomes, cache_life_s FROM conversations WHERE owner = ? AND conversation = ?",
+        (owner, name),
     ).fetchone()
     return conversation_of(*row) if row else None
 
 
-def conversation_of(last_request_at: str, outcomes: str) -> ProxiedConversation:
-    return ProxiedConversation(last_request_at, dict(json.loads(outcomes)))
+def conversation_of(last_request_at: str, outcomes: str, cache_life_s: int) -> ProxiedConversation:
+    return ProxiedConversation(last_request_at, dict(json.loads(outcomes)), cache_life_s)
 
 
 def note_conversation(connection: sqlite3.Connection, owner: str, name: str, noted: ProxiedConversation) -> None:
     known = conversation(connection, owner, name)
     merged = known.merged(noted) if known else noted
+    outcomes = encode([list(pair) for pair in merged.outcomes.items()])
     connection.execute(
-        "INSERT OR REPLACE INTO conversations (owner, conversation, last_request_at, outcomes) VALUES (?, ?, ?, ?)",
-        (owner, name, merged.last_request_at, encode([list(pair) for pair in merged.outcomes.items()])),
+        "INSERT OR REPLACE INTO conversations (owner, conversation, last_request_at, outcomes, cache_life_s)"
+        " VALUES (?, ?, ?, ?, ?)",
+        (owner, name, merged.last_request_at, outcomes, merged.cache_life_s),
     )
 
 
@@ -538,12 +545,17 @@ def end_idle(connection: sqlite3.Connection, idle: Sequence[IdleSession], idle_s
 
 
 def ended_sessions(
-    connection: sqlite3.Connection, owner: str, after: tuple[str, str] | None, limit: int
+    connection: sqlite3.Connection,
+    owner: str,
+    after: tuple[str, str] | None,
+    limit: int,
+    session_id: str | None = None,
 ) -> list[EndedSession]:
+    only = " AND session_id = ?" if session_id is not None else ""
     rows = connection.execute(
-        "SELECT project_hash, name_hash, session_id, last_at, ended_at, figures FROM sessions WHERE owner = ?"
-        " AND stage > 0 AND (last_at, session_id) < (?, ?) ORDER BY last_at DESC, session_id DESC LIMIT ?",
-        (owner, *(after or (LATER_THAN_ALL, "")), max(limit, 0)),
+        "SELECT project_hash, name_hash, session_id, last_at, ended_at, figures FROM sessions WHERE owner = ?"  # noqa: S608 - only our own text
+        f" AND stage > 0 AND (last_at, session_id) < (?, ?){only} ORDER BY last_at DESC, session_id DESC LIMIT ?",
+        (owner, *(after or (LATER_THAN_ALL, "")), *([session_id] if only else []), max(limit, 0)),
     )
     return [EndedSession(SessionKey(owner, *row[:2]), *row[2:]) for row in rows]
 

@@ -12,11 +12,11 @@ import os
 import sqlite3
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
+from contextfold.common.dataclass import dataclass
 from contextfold.common.relevance.question import Question
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.ports.store import (
@@ -117,9 +117,11 @@ class SqliteStore:
         return await self._readers.read(lambda connection: sqlite_rows.sessions(connection, owner, after, limit))
 
     async def ended_sessions(
-        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
     ) -> Sequence[EndedSession]:
-        return await self._readers.read(lambda connection: sqlite_rows.ended_sessions(connection, owner, after, limit))
+        return await self._readers.read(
+            lambda connection: sqlite_rows.ended_sessions(connection, owner, after, limit, session_id)
+        )
 
     async def find(self, owner: str, session_id: str) -> SessionKey | None:
         return await self._readers.read(lambda connection: sqlite_rows.find(connection, owner, session_id))

@@ -12,9 +12,9 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from contextfold.common.dataclass import dataclass
 from contextfold.errors import StoreUnavailable
 
 # The most units of work in one transaction.

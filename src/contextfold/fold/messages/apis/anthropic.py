@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from contextfold.fold.messages.apis.facts import (
     INSTRUCTION,
+    MEANWHILE,
     PROMPT,
     SAID,
     UNKNOWN,
@@ -14,8 +15,10 @@ from contextfold.fold.messages.apis.facts import (
     Members,
     Result,
     block_members,
+    has_quoted_user,
     is_host_text,
     items_of,
+    quotes_user,
 )
 from contextfold.fold.messages.own_tools import call_of, hosted_call
 
@@ -58,29 +61,34 @@ def is_words(block: Members, *, beside_result: bool) -> bool:
 
 def _system(message: Members) -> Fact:
     """An instruction between the turns. Plain text goes with the branch around it, because the API does not accept two
-    of them side by side. A message that changes tools or settings must stay."""
+    of them side by side, unless it hands over what the user wrote while the model worked. A message that changes tools
+    or settings must stay."""
     content = message.get("content")
-    blocks = (block_members(block) for block in items_of(content) or (None,))
+    blocks = [block_members(block) for block in items_of(content) or (None,)]
     is_text = isinstance(content, str) or all(block.get("type") == "text" for block in blocks)
-    return INSTRUCTION if is_text and message.keys() <= _SYSTEM_MEMBERS else UNKNOWN
+    if not is_text or not message.keys() <= _SYSTEM_MEMBERS:
+        return UNKNOWN
+    texts = (content,) if isinstance(content, str) else (block.get("text") for block in blocks)
+    return MEANWHILE if any(map(quotes_user, texts)) else INSTRUCTION
 
 
 def _user(blocks: Sequence[object]) -> Fact:
     results: list[Result] = []
-    flaw, has_words = "", False
+    flaw, has_words, quotes = "", False, False
     for block in blocks:
         # The usual case without a call: this is done for every block of every request.
         members: Members = block if type(block) is dict else block_members(block)
         kind = members.get("type")
         if kind == "tool_result" and isinstance(members.get("tool_use_id"), str):
             results.append(_result(members))
+            quotes = quotes or has_quoted_user(members.get("content"))
         elif kind not in _SHOWN:
             flaw = "unknown_content"
         elif kind != "text" or not is_host_text(members.get("text")):
             has_words = True
     if not results:
         return UNKNOWN if flaw else PROMPT
-    return Fact("input", (), tuple(results), flaw, has_words=has_words)
+    return Fact("input", (), tuple(results), flaw, has_words=has_words, quotes_user=quotes)
 
 
 def _result(block: Members) -> Result:

@@ -18,6 +18,9 @@ BY_NAME = "\0"
 
 # Markup in which hosts write to the model around a result, and in which no user writes.
 _HOST_MARKUP = "system-reminder|system_reminder|environment_details|new-diagnostics"
+_HOST_ENDS = tuple(f"</{name}>" for name in _HOST_MARKUP.split("|"))
+# Space behind the last block that is still looked for.
+_END_CHARS = 8
 _HOST_TEXT = re.compile(rf"(?:\s*+<({_HOST_MARKUP})>(?:(?!</\1>)[\s\S])*+</\1>)++\s*+")
 # A host may hand over what its user wrote meanwhile inside that markup: "The user sent the following message: …".
 _QUOTES_USER = re.compile(
@@ -58,6 +61,10 @@ class Fact(NamedTuple):
     leads: bool = False
     # A user wrote some of it, and that stays.
     has_words: bool = False
+    # A host has put what its user wrote meanwhile into a result: that turn stays.
+    quotes_user: bool = False
+    # The user's words came while the model worked: the tool loop goes on behind them.
+    is_meanwhile: bool = False
 
 
 class CallNumbers:
@@ -94,6 +101,7 @@ class CallNumbers:
 
 
 PROMPT = Fact("input", has_words=True)
+MEANWHILE = Fact("input", has_words=True, is_meanwhile=True)
 INSTRUCTION = Fact("input")
 STANDING = Fact("standing")
 SAID = Fact("model")
@@ -127,8 +135,41 @@ def is_host_text(text: object) -> bool:
     return _HOST_TEXT.fullmatch(text) is not None and _QUOTES_USER.search(text) is None
 
 
+def quotes_user(text: object) -> bool:
+    """Whether a host's text hands over what its user wrote."""
+    return isinstance(text, str) and _QUOTES_USER.search(text) is not None
+
+
+def has_quoted_user(content: object) -> bool:
+    """Whether a host has put what its user wrote meanwhile behind a result, in its markup and inside the result."""
+    if isinstance(content, str):
+        # Nearly all results end here.
+        return ">" in content[-_END_CHARS:] and quotes_user(content[own_length(content) :])
+    parts = content.values() if isinstance(content, Mapping) else items_of(content) or ()
+    texts = (part if isinstance(part, str) else block_members(part).get("text") for part in parts)
+    return any(quotes_user(text[own_length(text) :]) for text in texts if isinstance(text, str))
+
+
+def own_length(text: str) -> int:
+    """How long a result is without what a host has put behind it, in its markup.
+
+    Reads backwards, block by block: most results have no such block, whatever their length.
+    """
+    end = len(text)
+    while True:
+        tail = text[max(0, end - _END_CHARS) : end]
+        last = end - len(tail) + len(tail.rstrip())
+        if not text.endswith(_HOST_ENDS, 0, last):
+            return end
+        name = text[text.rfind("</", 0, last) + 2 : last - 1]
+        begin = text.rfind(f"<{name}>", 0, last)
+        if begin < 0:
+            return end
+        end = begin
+
+
 def answer(call_id: object, content: object) -> Fact:
     """A message that is one result and nothing else."""
     if isinstance(call_id, str) and call_id:
-        return Fact("input", (), (Result(call_id, content),))
+        return Fact("input", (), (Result(call_id, content),), quotes_user=has_quoted_user(content))
     return UNKNOWN

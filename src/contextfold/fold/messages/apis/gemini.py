@@ -18,6 +18,7 @@ from contextfold.fold.messages.apis.facts import (
     Members,
     Result,
     block_members,
+    has_quoted_user,
     is_host_text,
     items_of,
 )
@@ -85,7 +86,7 @@ def is_words(part: Members, *, beside_result: bool) -> bool:
 
 def _user(parts: Sequence[object]) -> Fact:
     results: list[Result] = []
-    flaw, has_words = "", False
+    flaw, has_words, quotes = "", False, False
     for part in parts:
         members = block_members(part)
         response = response_of(members)
@@ -95,6 +96,7 @@ def _user(parts: Sequence[object]) -> Fact:
             result_id = id_of(about)
             if result_id and isinstance(name, str):
                 results.append(Result(result_id, about.get("response")))
+                quotes = quotes or has_quoted_user(about.get("response"))
             else:
                 flaw = "unknown_content"
         elif not any(name in members for name in _SHOWN):
@@ -103,7 +105,7 @@ def _user(parts: Sequence[object]) -> Fact:
             has_words = True
     if not results:
         return UNKNOWN if flaw else PROMPT
-    return Fact("input", (), tuple(results), flaw, has_words=has_words)
+    return Fact("input", (), tuple(results), flaw, has_words=has_words, quotes_user=quotes)
 
 
 def _model(parts: Sequence[object]) -> Fact:

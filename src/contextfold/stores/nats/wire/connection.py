@@ -13,13 +13,13 @@ import random
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
+from contextfold.common.dataclass import dataclass, field
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.stores.nats.wire.client import NatsClient
 

@@ -10,12 +10,12 @@ import base64
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
+from contextfold.common.dataclass import dataclass, field
 from contextfold.errors import StoreUnavailable
 from contextfold.stores.nats.wire.connection import (
     NatsConnection,

@@ -8,9 +8,9 @@ can address another owner's subjects, and each can be read back.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
+from contextfold.common.dataclass import dataclass
 from contextfold.fold.ports.store import SessionKey
 
 # An empty part; the main thread, where a branch could be named; the project of what belongs to no project.

@@ -11,13 +11,13 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
+from contextfold.common.dataclass import dataclass
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.stores.nats.wire.jetstream import JetStream, JetStreamError, StoredMessage
 

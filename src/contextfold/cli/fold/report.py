@@ -1,0 +1,105 @@
+"""`context fold report`: a session as a document, for a pull request or a colleague. Live and ended ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from contextfold.cli.fold.report_document import QuotedFold, SessionReport, html, markdown
+from contextfold.cli.fold.session_access import (
+    OpenStore,
+    SessionAddress,
+    Values,
+    open_store,
+    owner_of,
+    session_address,
+    session_not_found,
+    write,
+    write_json,
+)
+from contextfold.cli.fold.tree import guides
+from contextfold.error_codes import EXIT_OK
+from contextfold.fold.service.overview import FoundSession
+from contextfold.fold.service.session_views import BranchRow, tree
+
+# The last ones; a session may have 10,000.
+FOLDS_MOST = 500
+FORMATS = {"md": markdown, "html": html}
+
+
+def run(values: Values) -> int:
+    with open_store(values) as store:
+        found = _found(store, values)
+        report = _report(store, owner_of(values), found)
+    if "json" in values:
+        write_json(report.as_json())
+    else:
+        write(FORMATS[values["format"]](report))
+    return EXIT_OK
+
+
+def _found(store: OpenStore, values: Values) -> FoundSession:
+    """The session with the given id, else the project's live one, else the project's last one that ended."""
+    address = session_address(values)
+    if "id" in values:
+        return store.fold.run(store.overview.find_any(address.owner, values["id"]))
+    at, state = store.find(address)
+    if state.revision:
+        return FoundSession(at.key, state)
+    for session_id in _ended_ids(store, address):
+        return store.fold.run(store.overview.find_any(address.owner, session_id))
+    raise session_not_found(address)
+
+
+def _ended_ids(store: OpenStore, address: SessionAddress) -> Iterator[str]:
+    for row in store.ended_rows(address.owner):
+        if row["project_path"] == address.project.path and address.name in (None, row["name"]):
+            yield row["session_id"]
+
+
+def _report(store: OpenStore, owner: str, found: FoundSession) -> SessionReport:
+    session_id = found.state.session_id or ""
+    row: Any = store.fold.run(store.overview.session(owner, session_id, limit=1))["session"]
+    rows = tree(found.state)
+    kept = rows[-FOLDS_MOST:]
+    folded = [row for row in kept if row.branch.status == "folded"]
+    service = store.fold.service
+    summaries = [store.fold.run(service.summary_of(found.key, row.branch.id)) for row in folded]
+    # Stored texts are redacted already. The rules may have improved since.
+    texts = [
+        _home_as_tilde(row["project_path"]),
+        row["name"] or "",
+        *(row.branch.description for row in kept),
+        *summaries,
+    ]
+    scrubbed = store.fold.run(service.scrub(*texts))
+    project, name, *clean = (one.text for one in scrubbed)
+    descriptions = {row.branch.id: text for row, text in zip(kept, clean, strict=False)}
+    return SessionReport(
+        project,
+        name,
+        row,
+        [
+            f"{guide}{row.branch.status:<9} {descriptions[row.branch.id]}{_figures(row)}"
+            for row, guide in zip(kept, guides([row.depth for row in kept]), strict=True)
+        ],
+        [
+            QuotedFold(row.branch.id, descriptions[row.branch.id], row.branch.tokens, row.branch.summary_tokens, text)
+            for row, text in zip(folded, clean[len(kept) :], strict=True)
+        ],
+        left_out=len(rows) - len(kept),
+        redacted=row["secrets_scrubbed"] + sum(len(one.rules) for one in scrubbed),
+    )
+
+
+def _figures(row: BranchRow) -> str:
+    branch = row.branch
+    folded = f" → {branch.summary_tokens:,}" if branch.status == "folded" else ""
+    return f"  ({branch.tokens:,}{folded} tokens, {branch.operations:,} operations)"
+
+
+def _home_as_tilde(path: str) -> str:
+    """A path without the name of the user, where it is in their home folder."""
+    home = os.path.expanduser("~").rstrip("/")
+    return f"~{path.removeprefix(home)}" if home and path.startswith(home + "/") else path

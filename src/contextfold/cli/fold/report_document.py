@@ -1,0 +1,183 @@
+"""The document of `context fold report`, as Markdown and as HTML. Pure; knows no store and no terminal.
+
+Descriptions, summaries and names are texts of others: a summary may quote a file that was written to be quoted. In
+Markdown all of it stands in code, where nothing is a link, an image, HTML, a mention or a reference to an issue, in a
+fence longer than any it contains. In HTML all of it is escaped, and the page may load and run nothing. Control and
+bidirectional characters are shown as escapes in both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from contextfold import __version__
+from contextfold.cli.output import plain, plain_lines
+from contextfold.common.canonical import Encodable
+from contextfold.common.dataclass import dataclass
+
+FENCE_LEAST = 3
+NO_FOLDS = "\nNothing was folded.\n"
+MICROS = 1_000_000
+STYLE = (
+    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;"
+    "padding:0 1rem}pre{white-space:pre-wrap;overflow-wrap:anywhere;padding:.75rem 1rem;border:1px solid #8884;"
+    "border-radius:.5rem}dl{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1.5rem}dd{margin:0;"
+    "overflow-wrap:anywhere}dt,footer,.muted{opacity:.8}"
+)
+NOTHING_LOADS = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+@dataclass(frozen=True, slots=True)
+class QuotedFold:
+    branch_id: str
+    description: str
+    tokens: int
+    summary_tokens: int
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReport:
+    """A session to be reported. `figures` are its row as `/v1` gives it; `lines` draw its tree."""
+
+    project: str
+    name: str
+    figures: Mapping[str, Any]
+    lines: Sequence[str]
+    folds: Sequence[QuotedFold]
+    # Branches before the last ones, which are not in the report.
+    left_out: int
+    redacted: int
+
+    def as_json(self) -> dict[str, Encodable]:
+        return {
+            "project": self.project,
+            "name": self.name or None,
+            "session": {**self.figures, "project_path": self.project},
+            "tree": list(self.lines),
+            "folds": [{name: getattr(fold, name) for name in QuotedFold.__slots__} for fold in self.folds],
+            "branches_left_out": self.left_out,
+            "secrets_redacted": self.redacted,
+        }
+
+
+def markdown(report: SessionReport) -> str:
+    facts = "".join(f"- {label}: {_code(value)}\n" for label, value in _facts(report))
+    folds = "".join(
+        f"\n### {number}. {_code(fold.description)}\n\n{_fold_line(fold, _code(fold.branch_id))}\n\n"
+        + _fenced(fold.summary)
+        for number, fold in enumerate(report.folds, 1)
+    )
+    return (
+        f"# Session report\n\n{facts}\n## Sent and saved\n\n{_saved(report)}\n\n## Branches\n\n{_tree_note(report)}"
+        f"{_fenced(_drawn_tree(report))}\n## Folded work\n{folds or NO_FOLDS}\n---\n\n{_footer(report)}\n"
+    )
+
+
+def html(report: SessionReport) -> str:
+    facts = "".join(f"<dt>{label}</dt><dd>{_escaped(value)}</dd>\n" for label, value in _facts(report))
+    folds = "".join(
+        f"<h3>{number}. {_escaped(fold.description)}</h3>\n"
+        f'<p class="muted">{_fold_line(fold, _escaped(fold.branch_id))}</p>\n{_preformatted(fold.summary)}'
+        for number, fold in enumerate(report.folds, 1)
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{NOTHING_LOADS}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>Session report</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>Session report</h1>\n"
+        f"<dl>\n{facts}</dl>\n<h2>Sent and saved</h2>\n<p>{_saved(report)}</p>\n<h2>Branches</h2>\n"
+        f"{f'<p>{_tree_note(report).strip()}</p>' if report.left_out else ''}{_preformatted(_drawn_tree(report))}"
+        f"<h2>Folded work</h2>\n{folds or f'<p>{NO_FOLDS.strip()}</p>'}</main>\n"
+        f"<footer><p>{_footer(report)}</p></footer>\n"
+        "</body>\n</html>\n"
+    )
+
+
+def _facts(report: SessionReport) -> Iterator[tuple[str, str]]:
+    figures = report.figures
+    counts = ", ".join(f"{figures[f'{word}_branches']:,} {word}" for word in ("folded", "active", "discarded"))
+    facts = {
+        "project": report.project,
+        "name": report.name,
+        "session": figures["session_id"],
+        "host": figures["host"],
+        "model": figures["model"],
+        "started": figures["started_at"],
+        "last activity": figures["last_at"],
+        "ended": figures.get("ended_at"),
+        "branches": counts,
+        "operations": f"{figures['operations']:,}, {figures['failed_operations']:,} failed",
+        "secrets redacted": f"{report.redacted:,}",
+    }
+    return ((label, value) for label, value in facts.items() if value)
+
+
+def _saved(report: SessionReport) -> str:
+    """Measured where requests went through the proxy; otherwise what folding would leave out."""
+    savings = report.figures["savings"]
+    if not savings:
+        return (
+            f"Not measured: no request went through the proxy. If folded, the branches leave"
+            f" {report.figures['tokens_saved']:,} tokens out of later requests."
+        )
+    tokens, unfolded = f"{savings['tokens_sent']:,}", f"{savings['tokens_without']:,}"
+    sent = f"{savings['requests']:,} requests sent {tokens} tokens; without folding {unfolded}."
+    if money := savings["money"]:
+        spent, without = (money[f"{name}_micros"] / MICROS for name in ("sent", "without"))
+        return f"{sent} Cost ${spent:,.2f} instead of ${without:,.2f}, at list prices."
+    return f"{sent} Cost {savings['cost_sent']:,.0f} instead of {savings['cost_without']:,.0f} input tokens' worth."
+
+
+def _tree_note(report: SessionReport) -> str:
+    return f"{report.left_out:,} earlier branches are left out.\n\n" if report.left_out else ""
+
+
+def _drawn_tree(report: SessionReport) -> str:
+    main = f"main thread  ({report.figures['main_thread_tokens']:,} tokens)"
+    # A description has one line; what breaks it would draw a branch that does not exist.
+    return "\n".join([main, *map(plain, report.lines)])
+
+
+def _fold_line(fold: QuotedFold, branch_id: str) -> str:
+    return f"{branch_id}: {fold.tokens:,} tokens folded to {fold.summary_tokens:,}"
+
+
+def _footer(report: SessionReport) -> str:
+    return (
+        f"Written by contextfold {__version__}. Texts are as the agent wrote them, with secrets redacted"
+        f" ({report.redacted:,}); token counts are estimates where no request went through the proxy."
+    )
+
+
+def _code(text: str) -> str:
+    """A code span of one line."""
+    shown = plain(text)
+    ticks = "`" * (_longest_run(shown) + 1)
+    # A span may not begin or end with a backtick, and one of spaces alone would lose one.
+    return f"{ticks} {shown} {ticks}" if shown.strip("` ") != shown or not shown else f"{ticks}{shown}{ticks}"
+
+
+def _fenced(text: str) -> str:
+    shown = plain_lines(_one_kind_of_line(text))
+    fence = "`" * max(FENCE_LEAST, _longest_run(shown) + 1)
+    return f"{fence}text\n{shown}\n{fence}\n"
+
+
+def _preformatted(text: str) -> str:
+    return f"<pre>{escape(plain_lines(_one_kind_of_line(text)))}</pre>\n"
+
+
+def _escaped(text: str) -> str:
+    return escape(plain(text))
+
+
+def _one_kind_of_line(text: str) -> str:
+    return text.replace("\r\n", "\n").strip("\n")
+
+
+def _longest_run(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)

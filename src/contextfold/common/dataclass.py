@@ -1,0 +1,146 @@
+"""A fast replacement of `dataclasses`: it compiles methods on first use. Type checkers see the standard module.
+
+The standard module imports `inspect` and compiles six methods for each class at import time. For the hundred classes of
+folding that takes longer than everything else a command does. Here only `__init__` is compiled, when the first instance
+of a class is made; all other methods are shared. It supports the options that the project uses: `frozen`, `slots` and
+`eq`, defaults, factories, and `repr` and `compare` of a field. The functions of `dataclasses` accept these classes.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import MISSING, dataclass, field, fields, replace
+else:
+    from operator import attrgetter
+
+    MISSING = object()
+
+    class _Field:
+        __slots__ = ("compare", "default", "default_factory", "name", "repr")
+
+        def __init__(self, name, default, default_factory, repr, compare):
+            self.name = name
+            self.default = default
+            self.default_factory = default_factory
+            self.repr = repr
+            self.compare = compare
+
+    def field(*, default=MISSING, default_factory=MISSING, repr=True, compare=True):
+        return _Field("", default, default_factory, repr, compare)
+
+    def fields(value):
+        return value._fields_of_dataclass
+
+    def replace(value, /, **changes):
+        for each in value._fields_of_dataclass:
+            if each.name not in changes:
+                changes[each.name] = getattr(value, each.name)
+        return type(value)(**changes)
+
+    def dataclass(*, frozen=False, slots=False, eq=True):
+        return lambda cls: _make_dataclass(cls, frozen, slots, eq)
+
+    def _make_dataclass(cls, frozen, slots, eq):
+        annotations = cls.__annotations__
+        members = [
+            _field_of(name, cls.__dict__.get(name, MISSING))
+            for name, annotation in annotations.items()
+            if not annotation.startswith("ClassVar")
+        ]
+        names = tuple(each.name for each in members)
+        if slots:
+            without = (*names, "__dict__", "__weakref__")
+            body = {name: value for name, value in cls.__dict__.items() if name not in without}
+            cls = type(cls)(cls.__name__, cls.__bases__, body | {"__slots__": names, "__qualname__": cls.__qualname__})
+        cls._fields_of_dataclass = tuple(members)
+        cls.__match_args__ = names
+        cls.__dataclass_fields__ = _standard_fields
+        cls.__init__ = _init_to_compile(cls, frozen)
+        cls.__repr__ = _repr
+        if frozen:
+            cls.__setattr__ = cls.__delattr__ = _refuse
+            cls.__getstate__, cls.__setstate__ = _state, _restore
+        if eq:
+            cls.__eq__, cls.__hash__ = _comparing(tuple(each.name for each in members if each.compare), frozen)
+        return cls
+
+    def _field_of(name, default):
+        if isinstance(default, _Field):
+            default.name = name
+            return default
+        return _Field(name, default, MISSING, True, True)
+
+    def _init_to_compile(cls, frozen):
+        def __init__(self, *values, **named):
+            cls.__init__ = _compiled_init(cls, frozen)
+            cls.__init__(self, *values, **named)
+
+        return __init__
+
+    def _compiled_init(cls, frozen):
+        known = {"_missing": MISSING}
+        parameters, lines = [], []
+        for at, each in enumerate(cls._fields_of_dataclass):
+            name, value = each.name, each.name
+            if each.default_factory is not MISSING:
+                known[f"_make_{at}"] = each.default_factory
+                parameters.append(f"{name}=_missing")
+                value = f"_make_{at}() if {name} is _missing else {name}"
+            elif each.default is not MISSING:
+                known[f"_default_{at}"] = each.default
+                parameters.append(f"{name}=_default_{at}")
+            else:
+                parameters.append(name)
+            if frozen:
+                known[f"_set_{at}"] = cls.__dict__[name].__set__
+                lines.append(f" _set_{at}(self, {value})")
+            else:
+                lines.append(f" self.{name} = {value}")
+        if hasattr(cls, "__post_init__"):
+            lines.append(" self.__post_init__()")
+        exec(f"def __init__({', '.join(['self', *parameters])}):\n" + ("\n".join(lines) or " pass"), known)  # noqa: S102
+        init = known["__init__"]
+        init.__qualname__ = f"{cls.__qualname__}.__init__"
+        return init
+
+    def _repr(self):
+        shown = (f"{each.name}={getattr(self, each.name)!r}" for each in self._fields_of_dataclass if each.repr)
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    def _comparing(names, frozen):
+        key = attrgetter(*names) if names else lambda _: ()
+
+        def __eq__(self, other):
+            return key(self) == key(other) if other.__class__ is self.__class__ else NotImplemented
+
+        def __hash__(self):
+            return hash(key(self))
+
+        return __eq__, __hash__ if frozen else None
+
+    def _refuse(self, name, value=None):
+        from dataclasses import FrozenInstanceError
+
+        raise FrozenInstanceError(f"cannot change field {name!r}")
+
+    def _state(self):
+        return [getattr(self, each.name) for each in self._fields_of_dataclass]
+
+    def _restore(self, state):
+        for each, value in zip(self._fields_of_dataclass, state, strict=True):
+            object.__setattr__(self, each.name, value)
+
+    class _StandardFields:
+        """Creates `__dataclass_fields__` when a function of `dataclasses` reads it."""
+
+        def __get__(self, instance, cls):
+            import dataclasses
+
+            made = [(each.name, object, dataclasses.field(kw_only=True)) for each in cls._fields_of_dataclass]
+            return dataclasses.make_dataclass(cls.__name__, made).__dataclass_fields__
+
+    _standard_fields = _StandardFields()
+
+
+__all__ = ["MISSING", "dataclass", "field", "fields", "replace"]

@@ -1,0 +1,57 @@
+"""More calls of the resolve tools than the daemon can take: the excess is told to try again, the rest answered."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+from contextfold import build
+from contextfold.serve.resolvers import PROCESSES, WAITING_MAX
+from tests.support.daemon import Daemon
+
+# More than can wait, and less than the daemon takes in at once.
+CALLS = WAITING_MAX + PROCESSES + 20
+
+
+def request(path: str, body: object) -> bytes:
+    content = json.dumps(body).encode()
+    accepted = "application/json, text/event-stream"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: {accepted}\r\n"
+    return f"{head}Content-Length: {len(content)}\r\nConnection: close\r\n\r\n".encode() + content
+
+
+def answer(connection: socket.socket) -> tuple[int, bytes, dict[str, object]]:
+    received = b""
+    while part := connection.recv(1 << 16):
+        received += part
+    connection.close()
+    head, _, body = received.partition(b"\r\n\r\n")
+    return int(head.split()[1]), head.lower(), json.loads(body)
+
+
+def test_the_calls_that_cannot_wait_are_told_to_try_again(tmp_path: Path) -> None:
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "a.md").write_text("# Roll back\n\nRun it again.\n", encoding="utf-8")
+    build(sources, tmp_path / "caches" / "docs")
+    daemon = Daemon(tmp_path / "daemon", "--cache-root", str(tmp_path / "caches"))
+    tool = {"name": "context.ask", "arguments": {"query": "roll back", "budget": 200}}
+    bodies = {
+        "/v1/ask": tool["arguments"],
+        "/mcp": {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": tool},
+    }
+    paths = ["/v1/ask"] * (CALLS - 1) + ["/mcp"]
+    connections = [socket.create_connection(("127.0.0.1", daemon.port), timeout=60) for _ in paths]
+    for connection, path in zip(connections, paths, strict=True):
+        connection.sendall(request(path, bodies[path]))
+    answers = [answer(connection) for connection in connections]
+    refused = [(head, body) for status, head, body in answers if status == 503]
+    assert sum(status == 200 for status, _, _ in answers) + len(refused) == CALLS
+    assert refused
+    for head, body in refused:
+        error = body["error"]
+        assert isinstance(error, dict)
+        assert b"retry-after: " in head
+        assert error["data"]["retry"] is True
+    assert daemon.stop() == 0
