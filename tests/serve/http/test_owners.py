@@ -115,7 +115,8 @@ class TestTheSameProject:
     def test_what_she_folded_is_recalled_by_nobody_else(self, house: House, hers: Work, project: str, era: str) -> None:
         alice, bob = house.agent(house.alice, era), house.agent(house.bob, era)
         for query in ("alice", "alice's plan", "notes", "summary OR plan", f"{hers.folded_id} plan"):
-            for scope in ({}, {"project_path": project}, {"since": "1d"}):
+            scopes: list[dict[str, Any]] = [{}, {"project_path": project}, {"since": "1d"}]
+            for scope in scopes:
                 told = bob.call("context_recall", query=query, **scope)
                 assert (told["folds"], told["selection"]["matched"]) == ([], 0)
         asked = json.dumps({"query": "plan", "undone": True, "project_path": project}).encode()
