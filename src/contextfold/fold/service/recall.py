@@ -33,9 +33,9 @@ from contextfold.fold.service.sessions import timestamp
 from contextfold.fold.tool_arguments import QUERY_LENGTH_MAX, RecallRequest
 
 # Documents that are indexed in one step.
-STEP_DOCUMENTS = 32
+STEP_DOCUMENTS = 16
 # Steps of one call of maintenance. The next call continues.
-MAINTENANCE_STEPS = 64
+MAINTENANCE_STEPS = 500
 # How long a question waits for the index.
 CATCH_UP_S = 10.0
 # How long a prompt waits for a line about earlier work.
