@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import corpora as bench_corpora
 from bench import commands as bench_commands
+from bench import corpora as bench_corpora
 from bench import daemon as bench_daemon
 from bench import hooks as bench_hooks
 from bench import nats as bench_nats
