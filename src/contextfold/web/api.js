@@ -42,8 +42,11 @@
  * @typedef {{ sessions: (SessionName & { last_at: string, host: string | null })[],
  *   branches: (SessionName & { branch_id: string, description: string, status: Branch["status"] })[],
  *   summaries: Summary[] }} SearchResult
+ * @typedef {{ term: string, in: string[], score: number }[]} Why
+ * @typedef {{ id: string, kind: "fold" | "result", at: string, project_path: string | null, session_id: string | null,
+ *   description: string, summary: string | null, tokens: number, score: number, why: Why }} RecalledFold
  * @typedef {{ heading: string[], lines: [number, number], tokens: number, score: number, content: string,
- *   why: { term: string, in: string[], score: number }[] }} Section
+ *   why: Why }} Section
  * @typedef {{ id: string, title: string, score: number, sections: Section[],
  *   left_out: { heading: string[], tokens: number, reason: string }[] }} AnsweredDocument
  * @typedef {{ documents: AnsweredDocument[], selection: { query: string, unmatched: string[], budget: number,
@@ -203,6 +206,12 @@ export function totals(by) {
 /** @param {string} query @param {number} limit of each kind @returns {Promise<SearchResult>} */
 export function search(query, limit) {
   return json("/v1/search", { query, limit });
+}
+
+/** Folds and left-out results that have any word of a query, best first. @param {string} query @param {number} budget
+ * @returns {Promise<{ folds: RecalledFold[] }>} */
+export function recall(query, budget) {
+  return post("/v1/recall", { query, budget });
 }
 
 /** Create a scripted session to look around in. @returns {Promise<{ session_id: string }>} */
