@@ -141,7 +141,7 @@ class _IndexedResult:
 
 @dataclass(slots=True)
 class _OwnerIndex:
-    """The documents of one owner by row, and which of them are not in the lists as they are now, by a version."""
+    """The documents of one owner by row. `stale` has the rows that the lists do not have in their current version."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     summaries_reached: int = 0

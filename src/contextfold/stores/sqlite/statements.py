@@ -178,7 +178,7 @@ def find(connection: sqlite3.Connection, owner: str, session_id: str) -> Session
 
 
 def _digest(operation_id: str) -> bytes:
-    """Operation ids are chosen by callers and may be long."""
+    """A digest of an operation id, which callers choose and which may be long."""
     return hashlib.sha256(operation_id.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -509,7 +509,7 @@ class IdleSession:
 
 
 def correct_future(connection: sqlite3.Connection, at: str) -> None:
-    """Activity in the future was recorded by a clock that was wrong: it counts as activity now."""
+    """Replace times in the future, which a wrong clock recorded, by the current time."""
     connection.execute("UPDATE sessions SET last_at = ? WHERE stage = 0 AND last_at > ?", (at, at))
 
 
@@ -616,9 +616,9 @@ def _has_archive(connection: sqlite3.Connection, session: int) -> bool:
 
 
 def _queue_folds(connection: sqlite3.Connection, sessions: Sequence[int]) -> None:
-    """Have recall read the folds of these sessions again, which lose words.
+    """Queue the folds of these sessions for recall, because their documents lose words.
 
-    What is queued already may be read at this moment, so it is queued anew.
+    A fold that is already queued may be read at this moment, so it is queued again.
     """
     for session in sessions:
         connection.execute(
