@@ -26,7 +26,7 @@ QUICK_TESTS := tests/common tests/hosts tests/fold/messages/test_laws.py tests/f
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup serve test quick pythons clients claude adapters check requirements reference bench soak lock clean
+.PHONY: setup serve test quick quick-setup pythons pythons-setup clients claude adapters check requirements reference bench soak lock clean
 
 setup: $(READY) $(COMPILED) $(NODE_MODULES)
 
@@ -39,11 +39,11 @@ $(RUNTIME): pyproject.toml requirements/runtime.lock
 	touch $@
 
 $(READY): $(RUNTIME) requirements/dev.lock
-	$(INSTALL) -r requirements/dev.lock
+	$(INSTALL) --no-compile -r requirements/dev.lock
 	touch $@
 
 $(QUICK): $(RUNTIME) requirements/quick.lock
-	$(INSTALL) -r requirements/quick.lock
+	$(INSTALL) --no-compile -r requirements/quick.lock
 	touch $@
 
 # Commands start faster from compiled modules, also where Python may not write beside its sources.
@@ -89,13 +89,15 @@ serve: $(RUNTIME) $(COMPILED)
 test: $(READY) $(COMPILED) clients
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
-quick: $(QUICK) $(COMPILED)
+quick-setup: $(QUICK) $(COMPILED)
+
+quick: quick-setup
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(QUICK_TESTS) $(ARGS)
 
-# The quick tests on every other supported Python of this machine.
-pythons: $(READY)
+# The quick tests on every other supported Python of this machine; what they need can be installed before.
+pythons pythons-setup: $(READY)
 	@for python in $$($(BIN)/python -m tests.support.machine); do \
-		echo "$$python"; $(MAKE) --no-print-directory PYTHON="$$python" quick || exit 1; done
+		echo "$$python"; $(MAKE) --no-print-directory PYTHON="$$python" $(if $(filter pythons,$@),quick,quick-setup) || exit 1; done
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -29,7 +29,7 @@ def test_bash_completes_commands_options_choices_and_folders(call: Call, tmp_pat
     script = call("completion", "bash").out.decode()
     (tmp_path / "folder").mkdir()
     assert bash_completes(script, tmp_path, "context", "") == FIRST_WORDS | {"--help", "--version"}
-    assert bash_completes(script, tmp_path, "context", "re") == {"resolve"}
+    assert bash_completes(script, tmp_path, "context", "re") == {"recall", "resolve"}
     assert bash_completes(script, tmp_path, "context", "resolve", "--") == {
         "--cache",
         "--query",

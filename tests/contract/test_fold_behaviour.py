@@ -578,6 +578,44 @@ class TestRefusals:
         assert problem.data == {"field": field}
         assert transport.call("context_branch_status", project_path=project)["session_id"] is None
 
+    @pytest.mark.parametrize(
+        ("field", "arguments"),
+        [
+            ("query", {}),
+            ("query", {"query": " "}),
+            ("query", {"query": "the of"}),
+            ("query", {"query": "x" * 1_000_000}),
+            ("query", {"query": 7}),
+            ("budget", {"query": "q", "budget": 10}),
+            ("since", {"query": "q", "since": "yesterday"}),
+            ("project_path", {"query": "q", "project_path": "relative"}),
+        ],
+    )
+    def test_a_recall_that_cannot_be_answered_says_why(
+        self, transport: Transport, field: str, arguments: dict[str, Any]
+    ) -> None:
+        problem = refused(transport, "context_recall", **arguments)
+        assert (problem.code, problem.data) == (-32602, {"field": field})
+
+    def test_what_was_folded_is_recalled_and_expanded(self, transport: Transport, project: str) -> None:
+        branch(transport, project, description="Why the walrus sinks")
+        record(transport, project, content="grep ECONNRESET /var/log/walrus.log")
+        done = fold(transport, project, message="It is too heavy.")
+        branch(transport, project, description="Something else")
+        fold(transport, project, message="Nothing.")
+        for query in ("walrus sinking", "where did we see ECONNRESET?"):
+            told = transport.call("context_recall", query=query, project_path=project, budget=300, since="1d")
+            (found,) = told["folds"]
+            assert (found["id"], found["session_id"], found["project_path"]) == (
+                *(done["branch_id"], transport.call("context_branch_status", project_path=project)["session_id"]),
+                project,
+            )
+        assert told["selection"]["tokens_used"] <= 300
+        assert found["why"] == [{"term": "econnreset", "in": ["operations"], "score": found["score"]}]
+        entries = transport.call("context_expand", project_path=project, branch_id=found["id"])["entries"]
+        assert any("ECONNRESET" in entry["text"] for entry in entries)
+        assert transport.call("context_recall", query="walrus", project_path=f"{project}/elsewhere")["folds"] == []
+
     def test_half_a_surrogate_pair_is_refused(self, transport: Transport, project: str) -> None:
         """By us, or before by a parser that takes it for no JSON."""
         problem = refused(transport, "context_branch", description="d", prompt="\ud800", project_path=project)

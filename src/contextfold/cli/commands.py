@@ -1,4 +1,4 @@
-"""Every command and option of `context`, as data: the parser, the help and the shell completion are made from it."""
+"""The table of commands and options of `context`. The parser, the help and the shell completion are derived from it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Command(Record):
 
     @property
     def positional(self) -> Option | None:
-        """What a word without dashes is the value of."""
+        """The option or argument that a word without dashes is a value of."""
         return self.argument or next((option for option in self.options if option.key == self.bare_word), None)
 
 
@@ -72,6 +72,7 @@ _ROOMS = {
     for room, names in {
         "agents": ("hook", "install", "run", "statusline", "uninstall"),
         "caches": ("ask", "build", "get", "inspect", "pack", "resolve", "unpack", "verify"),
+        "fold": ("recall",),
         "daemon": ("doctor", "serve", "service", "store_export", "store_import", "store_migrate", "token"),
     }.items()
     for name in names
@@ -91,7 +92,7 @@ EXIT_CODES = (
     "  0 ok   1 usage   2 invalid query   3 invalid budget   4 cache missing",
     "  5 cache, source or store invalid   6 I/O   7 internal   8 not possible in this session",
 )
-# What each group of commands is for, and the topics of `context help` that are not commands.
+# The purpose of each group of commands, and the topics of `context help` that are not commands.
 GROUPS = {
     "fold": "sessions and their branches: what is open, what was folded, what it saved",
     "store": "everything that the daemon has stored",
@@ -186,6 +187,9 @@ COMMANDS = (
             "context build --sources DIR --cache DIR takes every .md file and nothing else, and fails on a file",
             "that is not UTF-8. Without --force nothing that exists is touched.",
             "",
+            "context build --from-folds --cache DIR makes a document of every fold in the store, or of one",
+            "project's, so that they can be shared, verified and resolved like any others.",
+            "",
             "A GLOB is a pattern as in a .gitignore file: '*.rst', 'drafts/', '/api/**/*.html'. A cache remembers",
             "the patterns, so a later build needs none.",
         ),
@@ -194,6 +198,7 @@ COMMANDS = (
             "context build . --exclude 'tests/' --exclude '*.sql' --watch",
             "context build --sources docs --cache docs.cache",
             "context build --sources docs --cache docs.cache --include '*.rst' --gitignore --force",
+            "context build --from-folds --project . --cache folds.cache",
         ),
         (
             Option("--sources", "the folder whose .md files are the documents", "DIR", takes_folder=True),
@@ -204,6 +209,11 @@ COMMANDS = (
             Option("--gitignore", "leave out what .gitignore files say, as DIR alone does"),
             Option("--defaults", "forget the patterns that the cache remembers"),
             Option("--watch", "build again whenever a document changes, until Ctrl-C"),
+            Option("--from-folds", "the documents are the summaries of folded branches"),
+            Option("--project", "with --from-folds: only this project's", "DIR", takes_folder=True),
+            Option("--owner", "with --from-folds: whose, where the daemon has tokens", "OWNER"),
+            STORE,
+            CONFIG,
         ),
         argument=Option("folder", "the folder to read, with the defaults for people", "DIR", takes_folder=True),
     ),
@@ -267,6 +277,31 @@ COMMANDS = (
             ),
             Option("--why", "also print which terms each section was chosen for"),
             JSON,
+        ),
+        argument=Option("question", "what you want to know", "QUESTION", required=True),
+    ),
+    Command(
+        "recall",
+        "find earlier work that was folded, of any session",
+        (
+            "Find folded branches and left-out tool results that answer a question, of every session that the",
+            "store still has, best first, within a token budget. Words of descriptions, prompts and summaries",
+            "count most, then those of what was done: commands, paths, errors. On a terminal it is text to read,",
+            "in a pipe JSON. The same store and question give the same bytes.",
+        ),
+        (
+            'context recall "where did we see ECONNRESET"',
+            'context recall "login fails" --project . --since 7d --budget 1k',
+        ),
+        (
+            Option("--project", "only this project's; all of them if not given", "DIR", takes_folder=True),
+            Option("--since", "only what is newer: a date like 2026-01-31, or a duration like 12h, 7d, 4w", "WHEN"),
+            Option("--budget", "how many tokens the answer may have, 4000 if not given; 4k works", "N"),
+            Option("--undone", "also what a rollback took back"),
+            Option("--owner", "whose work, where the daemon has tokens; local if not given", "OWNER"),
+            JSON,
+            STORE,
+            CONFIG,
         ),
         argument=Option("question", "what you want to know", "QUESTION", required=True),
     ),
@@ -356,6 +391,7 @@ COMMANDS = (
             STORE,
             _setting("tools"),
             _setting("branch-reminder"),
+            _setting("recall-at-start"),
             _setting("token-file"),
             _setting("allow-host"),
             _setting("anthropic-upstream"),
@@ -382,9 +418,18 @@ COMMANDS = (
             "context run claude",
             "context run claude -p 'why does the build fail?'",
             "context run codex",
+            "context run --tools fold,resolve claude",
             "context run python my_agent.py",
         ),
-        (URL, TOKEN_VARIABLE),
+        (
+            Option(
+                "--tools",
+                "the tools it is offered: resolve, fold or both; context_fold and context_expand if not given",
+                "LIST",
+            ),
+            URL,
+            TOKEN_VARIABLE,
+        ),
         argument=Option("program", "the program and its arguments", "PROGRAM", required=True),
         takes_rest=True,
     ),
@@ -554,9 +599,10 @@ COMMANDS = (
         "fold report",
         "write a session as a document, to share it",
         (
-            "Write a session as Markdown or HTML on stdout: its branches as a tree, the summaries of folded work,",
-            "what was sent and saved, how many secrets were redacted. It is the project's session, or the last one",
-            "that ended, or the one with the given id. The document loads nothing, and quoted texts cannot act in it.",
+            "Write a session as Markdown or HTML on stdout: its branches as a tree, the summaries of folded",
+            "work, what was sent and saved, how many secrets were redacted. It is the project's session, or the",
+            "last one that ended, or the one with the given id. The document loads nothing, and what it quotes",
+            "cannot act in it.",
         ),
         (
             "context fold report > report.md",

@@ -27,6 +27,7 @@ EXPAND_BUDGET_MIN = 200
 EXPAND_BUDGET_MAX = 100_000
 OPERATION_ID_LENGTH_MAX = 200
 QUERY_LENGTH_MAX = 10_000
+SINCE_LENGTH_MAX = 40
 RECALL_BUDGET = 2_000
 # Less does not hold an answer that says that there is none.
 RECALL_BUDGET_MIN = 200
@@ -185,13 +186,14 @@ def expand_request(arguments: Arguments) -> ExpandRequest:
 
 
 def recall_request(arguments: Arguments) -> RecallRequest:
-    fields = _ArgumentFields(arguments, "query", "project_path", "budget", "since")
+    fields = _ArgumentFields(arguments, "query", "project_path", "budget", "since", "undone")
     has_budget = fields.has("budget")
     return RecallRequest(
         query=fields.text("query", length_max=QUERY_LENGTH_MAX, may_be_blank=False),
         project=fields.project() if fields.has("project_path") else None,
         budget_tokens=fields.number("budget", RECALL_BUDGET_MIN, RECALL_BUDGET_MAX) if has_budget else RECALL_BUDGET,
-        since=since_of(fields.text("since", length_max=40)) if fields.has("since") else "",
+        since=since_of(fields.text("since", length_max=SINCE_LENGTH_MAX)) if fields.has("since") else "",
+        undone=fields.flag("undone", default=False),
     )
 
 

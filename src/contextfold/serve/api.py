@@ -27,6 +27,7 @@ from contextfold.fold.tool_arguments import (
     EXPAND_BUDGET_MAX,
     EXPAND_BUDGET_MIN,
     position_of,
+    recall_request,
     rollback_choice,
 )
 from contextfold.serve.http.exchange import OWNER
@@ -74,6 +75,7 @@ class HttpApi:
             ("GET", "/v1/savings", self.savings_by),
             ("GET", "/v1/summaries", self.summaries),
             ("GET", "/v1/search", self.search),
+            ("POST", "/v1/recall", self.recall),
             ("POST", "/v1/demo", self.demo),
             ("GET", "/v1/events", self.events),
         ]
@@ -171,6 +173,11 @@ class HttpApi:
         asked = _QueryParameters(request)
         limit = asked.whole("limit", SUMMARIES, 1, SEARCH_MOST)
         return _json(encode(await self._overview.search_all(_owner(request), asked.text("query") or "", limit=limit)))
+
+    async def recall(self, request: Request) -> Response:
+        """Folds and left-out results that answer a question; the body is what `context_recall` takes, and `undone`."""
+        asked = recall_request(object_in(await request.body()))
+        return _json(encode((await self._fold.recalls.answer(_owner(request), asked)).as_members()))
 
     async def demo(self, request: Request) -> Response:
         """Create a small scripted session, clearly named, to look around in; the one there is, if there is one."""

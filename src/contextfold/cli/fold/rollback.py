@@ -1,4 +1,4 @@
-"""`context fold rollback`: back to where a branch began, once a person has seen what that discards and agreed."""
+"""`context fold rollback`: rolls back to the beginning of a branch, after the user has confirmed a preview."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from contextfold.cli.fold.session_access import (
     OpenStore,
     SessionAddress,
     Values,
-    branch_of,
     open_store,
     session_address,
     session_not_found,
@@ -26,7 +25,7 @@ from contextfold.cli.terminal import Column, Line, Screen, screen, screen_on, se
 from contextfold.common.canonical import Encodable
 from contextfold.common.dataclass import dataclass
 from contextfold.error_codes import EXIT_CODES, EXIT_OK, EXIT_USAGE
-from contextfold.errors import ArgumentInvalid, BranchStateInvalid
+from contextfold.errors import ArgumentInvalid, BranchNotFound, BranchStateInvalid
 from contextfold.fold.accounting import total_tokens
 from contextfold.fold.session import Branch, State
 
@@ -35,14 +34,18 @@ QUESTION = "Roll back?"
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a rollback would do to a state."""
+    """The effects of a rollback.
+
+    `keeps` means that the operations of the target and of the threads above it stay. `opened` has the closed branches
+    that would be open again, the outermost first.
+    """
 
     state: State
     target: Branch
-    keeps: bool  # what the target and the threads above it have done
+    keeps: bool
     result: Mapping[str, Encodable]
     discarded: Sequence[Branch]
-    opened: Sequence[Branch]  # closed ones that would be open again, the outermost first
+    opened: Sequence[Branch]
     tokens_after: int
 
 
@@ -66,7 +69,7 @@ def run(values: Values) -> int:
             if not ask_yes_no(QUESTION):
                 print_on_terminal("nothing was rolled back")
                 return EXIT_USAGE
-            # An agent may have worked while the question was open.
+            # An agent may have added branches while the question was open.
             if _ids(_preview(store, address, values)) != _ids(preview):
                 print_error("the session went on meanwhile", "nothing was rolled back; run the command again")
                 return EXIT_CODES[BranchStateInvalid.code]
@@ -81,12 +84,15 @@ def run(values: Values) -> int:
 
 
 def _preview(store: OpenStore, address: SessionAddress, values: Values) -> Preview:
-    address, state = store.find(address)
-    if not state.session_id:
-        raise session_not_found(address)
-    branch_id = branch_of(state, values["branch"])
+    try:
+        _, state, branch_id = store.find_branch(address, values["branch"])
+    except BranchNotFound:
+        if store.find(address)[1].session_id:
+            raise
+        raise session_not_found(address) from None
     if branch_id is None:
         raise ArgumentInvalid("BRANCH", f"cannot be {MAIN}: a rollback goes back to where a branch began")
+    assert state.session_id
     result: Mapping[str, Any] = store.fold.run(
         store.overview.preview(address.owner, state.session_id, branch_id, restore_state="keep" not in values)
     )
@@ -136,7 +142,7 @@ def _listed(shown: Screen, preview: Preview, title: str, branches: Sequence[Bran
 
 
 def _done(shown: Screen, preview: Preview, answer: str) -> str:
-    """As it was done, which may be more than was foreseen."""
+    """The result of the rollback. It may have discarded more branches than the preview had."""
     done = json.loads(answer)
     target = shown.short(done["rolled_back_to"], id_length(preview.state.branches))
     discarded, recovered = len(done["branches_discarded"]), shown.figure(done["tokens_recovered"])

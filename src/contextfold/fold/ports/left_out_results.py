@@ -21,6 +21,18 @@ class StoredResult(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ResultOrigin:
+    """The project and session of a conversation. The path is scrubbed."""
+
+    project_hash: str = ""
+    project_path: str = ""
+    session_id: str = ""
+
+
+ORIGIN_UNKNOWN = ResultOrigin()
+
+
+@dataclass(frozen=True, slots=True)
 class ConversationRecord:
     """What is remembered of one conversation."""
 
@@ -29,6 +41,18 @@ class ConversationRecord:
     outcomes: Mapping[str, CallOutcome] = field(default_factory=dict)
     # When its last request was answered, in seconds since 1970; None before the first.
     last_request_at: float | None = None
+    # The longest pause after which its prompt was still cached, if that was longer than expected.
+    cache_life_s: float = 0.0
+
+    def with_request(
+        self, at: float, outcomes: Mapping[str, CallOutcome], cache_life_s: float = 0.0
+    ) -> ConversationRecord:
+        return ConversationRecord(
+            self.results,
+            merged_outcomes(self.outcomes, outcomes),
+            at if self.last_request_at is None else max(at, self.last_request_at),
+            max(self.cache_life_s, cache_life_s),
+        )
 
 
 NEW_CONVERSATION = ConversationRecord()
@@ -39,12 +63,29 @@ class LeftOutResults(Protocol):
         """NEW_CONVERSATION for one that is not known."""
         ...
 
-    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> Sequence[LeftOutResult]:
+    async def keep(
+        self,
+        owner: str,
+        conversation: str,
+        results: Sequence[StoredResult],
+        origin: ResultOrigin = ORIGIN_UNKNOWN,
+    ) -> Sequence[LeftOutResult]:
         """Store results and texts, all or none. One that is stored already stays as it is. Return all of them."""
         ...
 
-    async def note_request(self, owner: str, conversation: str, at: float, outcomes: Mapping[str, CallOutcome]) -> None:
-        """Store the time of a request, if it is later, and add outcomes (`merged_outcomes`)."""
+    async def note_request(
+        self,
+        owner: str,
+        conversation: str,
+        at: float,
+        outcomes: Mapping[str, CallOutcome],
+        *,
+        cache_life_s: float = 0.0,
+    ) -> None:
+        """Store the time of a request, if it is later, and add outcomes (`merged_outcomes`).
+
+        `cache_life_s`: after such a pause the prompt was still cached; the longest is stored.
+        """
         ...
 
     async def text(self, owner: str, result_id: str) -> str | None:
@@ -64,7 +105,13 @@ class LeftOutResultsInMemory:
     async def remembered(self, owner: str, conversation: str) -> ConversationRecord:
         return self._records.get((owner, conversation), NEW_CONVERSATION)
 
-    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> Sequence[LeftOutResult]:
+    async def keep(
+        self,
+        owner: str,
+        conversation: str,
+        results: Sequence[StoredResult],
+        origin: ResultOrigin = ORIGIN_UNKNOWN,
+    ) -> Sequence[LeftOutResult]:
         record = self._records.get((owner, conversation), NEW_CONVERSATION)
         known = {each.id for each in record.results}
         new = [each for each in results if each.result.id not in known]
@@ -74,11 +121,17 @@ class LeftOutResultsInMemory:
         self._put(owner, conversation, replace(record, results=added))
         return added
 
-    async def note_request(self, owner: str, conversation: str, at: float, outcomes: Mapping[str, CallOutcome]) -> None:
+    async def note_request(
+        self,
+        owner: str,
+        conversation: str,
+        at: float,
+        outcomes: Mapping[str, CallOutcome],
+        *,
+        cache_life_s: float = 0.0,
+    ) -> None:
         record = self._records.get((owner, conversation), NEW_CONVERSATION)
-        latest = at if record.last_request_at is None else max(at, record.last_request_at)
-        merged = merged_outcomes(record.outcomes, outcomes)
-        self._put(owner, conversation, replace(record, outcomes=merged, last_request_at=latest))
+        self._put(owner, conversation, record.with_request(at, outcomes, cache_life_s))
 
     async def text(self, owner: str, result_id: str) -> str | None:
         return self._texts.get((owner, result_id))

@@ -377,6 +377,10 @@ class FoldService:
         self._remember(target)
         return outcome
 
+    async def shown_path(self, target: Target) -> str:
+        """The scrubbed path of a session's project."""
+        return (await self._new_session(target)).project_path
+
     async def _new_session(self, target: Target) -> NewSession:
         """What the session would begin with. Its path is scrubbed as given and as displayed: either may hide a secret
         from the rules. Scrubbed paths are remembered, because nearly every call is for a session that exists.

@@ -18,7 +18,13 @@ from contextfold.common.canonical import encode
 from contextfold.common.dataclass import dataclass, replace
 from contextfold.errors import ContextError
 from contextfold.fold.messages import CallOutcome, LeftOutResult, merged_outcomes
-from contextfold.fold.ports.left_out_results import NEW_CONVERSATION, ConversationRecord, StoredResult
+from contextfold.fold.ports.left_out_results import (
+    NEW_CONVERSATION,
+    ORIGIN_UNKNOWN,
+    ConversationRecord,
+    ResultOrigin,
+    StoredResult,
+)
 from contextfold.fold.ports.store import AMBIGUOUS_OUTCOME, ArchivedResult, LeftOutDecision, ProxiedConversation, Store
 
 FRESH_S = 30.0
@@ -60,32 +66,43 @@ class LeftOutResultsInStore:
             _merged_results(map(_result_of, decisions), known.results),
             merged_outcomes(_outcomes_of(noted), known.outcomes),
             max(times, default=None),
+            max(known.cache_life_s, noted.cache_life_s if noted else 0),
         )
         if record != NEW_CONVERSATION:
             self._put(owner, conversation, _CachedConversation(record, cached.noted_at if cached else None))
         return record
 
-    async def keep(self, owner: str, conversation: str, results: Sequence[StoredResult]) -> Sequence[LeftOutResult]:
+    async def keep(
+        self,
+        owner: str,
+        conversation: str,
+        results: Sequence[StoredResult],
+        origin: ResultOrigin = ORIGIN_UNKNOWN,
+    ) -> Sequence[LeftOutResult]:
         at = _timestamp(self._clock())
-        items = [ArchivedResult(_decision_of(each.result, at), each.text) for each in results]
+        items = [ArchivedResult(_decision_of(each.result, at, origin), each.text) for each in results]
         await self._store.keep_left_out(owner, conversation, items)
         stored = tuple(map(_result_of, await self._store.left_out(owner, conversation)))
         cached = self._cached.get((owner, conversation), _CachedConversation(NEW_CONVERSATION))
         self._put(owner, conversation, replace(cached, record=replace(cached.record, results=stored)))
         return stored
 
-    async def note_request(self, owner: str, conversation: str, at: float, outcomes: Mapping[str, CallOutcome]) -> None:
+    async def note_request(
+        self,
+        owner: str,
+        conversation: str,
+        at: float,
+        outcomes: Mapping[str, CallOutcome],
+        *,
+        cache_life_s: float = 0.0,
+    ) -> None:
         cached = self._cached.get((owner, conversation), _CachedConversation(NEW_CONVERSATION))
         known = cached.record
-        record = replace(
-            known,
-            outcomes=merged_outcomes(known.outcomes, outcomes),
-            last_request_at=at if known.last_request_at is None else max(at, known.last_request_at),
-        )
-        self._put(owner, conversation, _CachedConversation(record))
+        self._put(owner, conversation, _CachedConversation(known.with_request(at, outcomes, cache_life_s)))
         new = {call_id: each for call_id, each in outcomes.items() if known.outcomes.get(call_id) != each}
         texts = {call_id: _encoded(each) for call_id, each in new.items()}
-        await self._store.note_conversation(owner, conversation, ProxiedConversation(_timestamp(at), texts))
+        noted = ProxiedConversation(_timestamp(at), texts, math.floor(cache_life_s))
+        await self._store.note_conversation(owner, conversation, noted)
         latest = self._cached.get((owner, conversation))
         if latest is not None:
             self._put(owner, conversation, replace(latest, noted_at=at))
@@ -113,9 +130,18 @@ def _result_of(decision: LeftOutDecision) -> LeftOutResult:
     )
 
 
-def _decision_of(result: LeftOutResult, at: str) -> LeftOutDecision:
+def _decision_of(result: LeftOutResult, at: str, origin: ResultOrigin) -> LeftOutDecision:
     return LeftOutDecision(
-        result.call_id, result.text_hash, result.id, result.stub, at, result.tokens, result.decided_at
+        result.call_id,
+        result.text_hash,
+        result.id,
+        result.stub,
+        at,
+        result.tokens,
+        result.decided_at,
+        origin.project_hash,
+        origin.project_path,
+        origin.session_id,
     )
 
 

@@ -127,7 +127,7 @@ FOLD_TOOLS = (
     FoldTool(
         "context_fold",
         "after finished work, without a branch; worth it from 5,000 tokens on with more work to come, not near the end",
-        "Replace your finished tool calls since the user's last message by a summary, to keep the context small. Worth "
+        "Replace your finished tool calls since the user's last message by a summary. Worth "
         "it from 5,000 tokens on with more work to come, not near the end. Best beside a call with a short result",
         _schema(
             ["message", "project_path"],
@@ -161,7 +161,7 @@ FOLD_TOOLS = (
             ["project_path", "branch_id"],
             project_path=_SAME_PROJECT,
             branch_id={"type": "string"},
-            restore_state={"type": "boolean", "description": "false: keep work, only discard later branches"},
+            restore_state={"type": "boolean", "description": "false: only discard later branches"},
         ),
         hints(reads=False, destroys=True),
         _rollback,
@@ -173,7 +173,7 @@ FOLD_TOOLS = (
         _schema(
             ["project_path", "type"],
             project_path=_SAME_PROJECT,
-            type=_text("tool_call, file_read, message, …"),
+            type=_text("tool_call, message, …"),
             content={"type": "string"},
             tokens={"type": "integer", "minimum": 0},
             failed={"type": "boolean"},
@@ -188,9 +188,9 @@ FOLD_TOOLS = (
         _schema(
             ["project_path", "branch_id"],
             project_path=_SAME_PROJECT,
-            branch_id=_text("Id of the branch or fold, or res_… of a left-out result"),
-            budget={"type": "integer", "description": "Tokens of the result (default 2000)"},
-            cursor=_text("next_cursor of the last result"),
+            branch_id=_text("Id of the branch, fold or res_… result"),
+            budget={"type": "integer", "description": "Tokens (default 2000)"},
+            cursor=_text("next_cursor"),
         ),
         hints(reads=True, repeatable=True),
         _expand,
@@ -198,7 +198,7 @@ FOLD_TOOLS = (
     FoldTool(
         "context_recall",
         "find earlier work, of any session, that was folded",
-        "Find folded work of earlier sessions",
+        "Find earlier folded work",
         _schema(
             ["query"],
             query={"type": "string"},

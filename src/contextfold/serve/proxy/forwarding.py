@@ -32,7 +32,13 @@ from contextfold.fold.messages import (
     project_body,
 )
 from contextfold.fold.messages.cold_results import stub_of
-from contextfold.fold.ports.left_out_results import NEW_CONVERSATION, ConversationRecord, LeftOutResults, StoredResult
+from contextfold.fold.ports.left_out_results import (
+    NEW_CONVERSATION,
+    ConversationRecord,
+    LeftOutResults,
+    ResultOrigin,
+    StoredResult,
+)
 from contextfold.fold.service.reports import ScrubbedText
 from contextfold.serve.http.exchange import OWNER, ClientGone, Headers, Receive, Scope
 from contextfold.serve.ops.logs import log
@@ -56,6 +62,8 @@ NOTES_MAX = 1000
 STORE_S = 2.0
 RESULTS_HEADER = b"x-context-fold-results"
 RequestHeaders = Mapping[bytes, list[bytes]]
+# Owner, headers, conversation, the session that the history names → where results come from.
+OriginOf = Callable[[str, RequestHeaders, Conversation, str | None], Awaitable[ResultOrigin]]
 
 # Why a request was not read, beside the reasons of `fold.messages`.
 TOO_LARGE, BUSY, ENCODED, FAILED = "too_large", "busy", "encoded", "failed"
@@ -141,6 +149,10 @@ class ProxiedRequest:
         self.outcomes: Mapping[str, CallOutcome] | None = None
         # The ids of results that this request is the first to leave out.
         self.newly_left_out: frozenset[str] = frozenset()
+        # The seconds since the conversation's last request, where its prompt's cache is taken to have lapsed; or 0. And
+        # whether the provider's usage shows that it had not.
+        self.lapsed_s = 0.0
+        self.was_warm = False
         self.size_bytes = 0
         self._budget = budget
         self._is_sent = False
@@ -213,11 +225,12 @@ class ResultFolding:
         store: LeftOutResults,
         scrub: Callable[..., Awaitable[Sequence[ScrubbedText]]],
         *,
+        origin: OriginOf,
         is_on: bool,
         prompt_cache_s: float | None,
         clock: Callable[[], float],
     ) -> None:
-        self._store, self._scrub, self._clock = store, scrub, clock
+        self._store, self._scrub, self._origin, self._clock = store, scrub, origin, clock
         self._is_on, self._prompt_cache_s = is_on, prompt_cache_s
         self._settings = ColdSettings()
 
@@ -232,16 +245,27 @@ class ResultFolding:
             _log_store_failure("proxy.conversation_unknown", problem)
             return NEW_CONVERSATION
 
-    def is_cold(self, record: ConversationRecord, projection: BodyProjection, headers: RequestHeaders) -> bool:
+    def is_wanted(self, headers: RequestHeaders) -> bool:
         chosen = headers.get(RESULTS_HEADER, [b"cold" if self._is_on else b"off"])[-1].strip().lower()
-        if chosen != b"cold" or record.last_request_at is None:
-            return False
-        return self._clock() - record.last_request_at > projection.cache_life_s(self._prompt_cache_s)
+        return chosen == b"cold"
+
+    def lapsed_s(self, record: ConversationRecord, projection: BodyProjection) -> float:
+        """The seconds since the last request, if its prompt is no longer cached by now; else 0."""
+        if record.last_request_at is None:
+            return 0.0
+        pause_s = self._clock() - record.last_request_at
+        life_s = max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
+        return pause_s if pause_s > life_s else 0.0
 
     async def left_out(
-        self, owner: str, conversation: Conversation, record: ConversationRecord, projection: BodyProjection
+        self,
+        request: ProxiedRequest,
+        conversation: Conversation,
+        record: ConversationRecord,
+        projection: BodyProjection,
     ) -> tuple[LeftOutResult, ...]:
         """All results that are left out from now on. New ones are stored first; if they cannot be, there are none."""
+        owner = request.owner
         cold = projection.cold_results(salt=f"{owner}\0{conversation.id}", settings=self._settings)
         if not cold:
             return record.results
@@ -253,15 +277,20 @@ class ResultFolding:
                 for each, text, stub in zip(cold, texts, stubs, strict=True)
             ]
             async with asyncio.timeout(STORE_S):
-                return tuple(await self._store.keep(owner, conversation.id, stored))
+                origin = await self._origin(owner, request.given_headers, conversation, projection.session_id)
+                return tuple(await self._store.keep(owner, conversation.id, stored, origin))
         except Exception as problem:
             _log_store_failure("proxy.results_not_stored", problem)
             return record.results
 
-    async def note(self, owner: str, conversation: Conversation, outcomes: Mapping[str, CallOutcome]) -> None:
+    async def note(
+        self, owner: str, conversation: Conversation, outcomes: Mapping[str, CallOutcome], cache_life_s: float
+    ) -> None:
         try:
             async with asyncio.timeout(STORE_S):
-                await self._store.note_request(owner, conversation.id, self._clock(), outcomes)
+                await self._store.note_request(
+                    owner, conversation.id, self._clock(), outcomes, cache_life_s=cache_life_s
+                )
         except Exception as problem:
             _log_store_failure("proxy.conversation_unknown", problem)
 
@@ -296,7 +325,8 @@ class RequestFolding:
         """Have it remembered that a request of the conversation was answered. The response does not wait for that."""
         if request.conversation is None or request.outcomes is None or len(self._notes) >= NOTES_MAX:
             return
-        work = self._results.note(request.owner, request.conversation, request.outcomes)
+        cache_life_s = request.lapsed_s if request.was_warm else 0.0
+        work = self._results.note(request.owner, request.conversation, request.outcomes, cache_life_s)
         noting = asyncio.get_running_loop().create_task(work)
         self._notes.add(noting)
         noting.add_done_callback(self._notes.discard)
@@ -346,8 +376,9 @@ class RequestFolding:
             return FAILED
         if request.conversation and not call.is_count:
             request.outcomes = projection.outcomes
-            if self._results.is_cold(record, projection, request.given_headers):
-                results = await self._results.left_out(request.owner, request.conversation, record, projection)
+            request.lapsed_s = self._results.lapsed_s(record, projection)
+            if request.lapsed_s and self._results.is_wanted(request.given_headers):
+                results = await self._results.left_out(request, request.conversation, record, projection)
                 new = results[len(record.results) :]
                 again = (
                     await self._projected(call, body, Remembered(record.outcomes, by_call(results))) if new else None

@@ -25,6 +25,7 @@ from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share
 from contextfold.fold.messages import OPEN_BRANCH, BodyProjection, Format, Span
+from contextfold.fold.ports.left_out_results import ORIGIN_UNKNOWN, ResultOrigin
 from contextfold.fold.project import NAME_LENGTH_MAX, project_at
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.fold_service import FoldService
@@ -81,12 +82,14 @@ class SessionReports:
         projection: BodyProjection,
         conversation: Conversation | None,
         newly_left_out: frozenset[str],
+        lapsed_s: float = 0.0,
     ) -> ProxiedReport | None:
         """None where no report can be made."""
         try:
             sent = _sent(
                 api, projection, conversation, newly_left_out, self._new_blocks(owner, conversation, projection)
             )
+            sent = replace(sent, lapsed_s=int(lapsed_s))
             target = await self._target(owner, headers, conversation, projection.session_id)
             if target is None and projection.session_id is not None:
                 # A session of somebody else's, or one that no longer exists.
@@ -181,6 +184,24 @@ class SessionReports:
 
     # ---- which session a request belongs to
 
+    async def origin(
+        self,
+        owner: str,
+        headers: Mapping[bytes, list[bytes]],
+        conversation: Conversation,
+        session_id: str | None,
+    ) -> ResultOrigin:
+        """The project and session of a request, as far as they are known."""
+        try:
+            target = await self._target(owner, headers, conversation, session_id)
+        except FoldError:
+            target = None
+        if target is None:
+            return ORIGIN_UNKNOWN
+        path = await self._fold.shown_path(target)
+        known = self._fold.sessions.last_known(target.key).session_id
+        return ResultOrigin(target.key.project_hash, path, known or session_id or "")
+
     async def _target(
         self,
         owner: str,
@@ -271,6 +292,7 @@ def _sent(
         results_dropped=receipt.results_left_out,
         kept_tokens=projection.tokens_before_stubs(newly_left_out) if newly_left_out else None,
         new_blocks=new_blocks,
+        opening_tokens=projection.opening_tokens,
         conversation=conversation.id if conversation else "",
     )
 

@@ -46,6 +46,14 @@ class NatsRecall:
             await self._bring_up_to_date(owner, index)
             return [await self._source(owner, index, row) for row in list(index.stale)[:limit]]
 
+    async def summaries(self, owner: str, project_hash: str | None) -> list[Summary]:
+        index = self._index_of(owner)
+        async with index.lock:
+            await self._bring_up_to_date(owner, index)
+            folds = (each.current for each in index.documents.values() if isinstance(each, _IndexedBranch))
+            found = [fold for fold in folds if fold and not fold.undone and project_hash in (None, fold.project_hash)]
+            return sorted(found, key=lambda summary: (summary.session_id, summary.branch_id))
+
     async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
         for owner in {source.owner for source, _ in documents}:
             index = self._index_of(owner)
@@ -133,7 +141,7 @@ class _IndexedResult:
 
 @dataclass(slots=True)
 class _OwnerIndex:
-    """The documents of one owner by row, and which of them are not in the lists as they are now, by a version."""
+    """The documents of one owner by row. `stale` has the rows that the lists do not have in their current version."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     summaries_reached: int = 0
@@ -214,7 +222,7 @@ class _OwnerIndex:
                 hits.append(RecallHit(hit, document.decision))
             elif document is not None and document.current is not None:
                 hits.append(RecallHit(hit, document.current))
-        return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched)
+        return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched, ranking.score_most)
 
     def _row(self, key: str) -> int:
         return self.rows.setdefault(key, len(self.rows) + 1)
