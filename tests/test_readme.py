@@ -110,21 +110,6 @@ def test_the_readme_commands_work_as_they_stand(home: Path) -> None:
     assert shown == headings.splitlines()
 
 
-@covers("product.md#program-names", "product.md#distribution")
-def test_an_installed_package_has_every_executable(tmp_path: Path) -> None:
-    """What `uv tool install .` and `pipx install .` do, from the wheel that they would build, without a network."""
-    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run(
-        [*argv, "--target", str(tmp_path), str(ROOT)], check=True, env={**os.environ, "PIP_NO_CACHE_DIR": "1"}
-    )
-    names = {path.name for path in (tmp_path / "bin").iterdir()}
-    assert names == {"context", "contextfold", "contextd", "mcp-context-server"}
-    for name in ("context", "contextfold"):
-        version = [str(tmp_path / "bin" / name), "--version"]
-        done = subprocess.run(version, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, check=True)
-        assert done.stdout.startswith(b"context")
-
-
 def test_every_command_named_in_a_sentence_is_one_of_ours() -> None:
     named = re.findall(r"`context( [a-z][^`]+)`", README)
     assert len(named) > 5

@@ -11,7 +11,8 @@
     ├── BudgetInvalid    invalid_budget   the budget is not a whole number in range
     │   └── CounterMissing                no such counter of tokens, or its vocabulary is not installed
     ├── StorageFailed    io_error         the system could not read or write; retrying may help
-    │   └── CacheExists                   a build would replace something that is already there
+    │   ├── CacheExists                   a build would replace something that is already there
+    │   └── SourcesMissing                a build of a folder that is not there
     ├── InternalError    internal_error   a bug of ours
     └── FoldError                         folding; each carries its own message, and data for programs
         ├── ArgumentInvalid       invalid_argument      a field of the call breaks its rule
@@ -102,6 +103,10 @@ class StorageFailed(ContextError):
 
 class CacheExists(StorageFailed):
     message = "There is already something at the path of the cache"
+
+
+class SourcesMissing(StorageFailed):
+    message = "There is no such folder"
 
 
 class InternalError(ContextError):

@@ -61,6 +61,7 @@ class FoldSettings(Record):
     branches_per_session: int
     branch_limit_tokens: int
     branch_reminder: bool
+    recall_at_start: bool
     warn_medium_percent: int
     warn_high_percent: int
     price_cache_read_percent: int

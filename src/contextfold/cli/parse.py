@@ -127,8 +127,8 @@ def _suggestion(name: str) -> str:
     wanted = SYNONYMS.get(name, name)
     for command in COMMANDS:
         if command.group and command.name.partition(" ")[2] == wanted:
-            return f", did you mean `context {command.name}`?"
-    return _nearest(name, [command.group or command.name for command in COMMANDS])
+            return f" (did you mean `context {command.name}`?)"
+    return _nearest(name, ["help", "version", *(command.group or command.name for command in COMMANDS)])
 
 
 def _positional(command: Command, word: str) -> Option:
@@ -148,11 +148,15 @@ def _chosen(command: Command, option: Option, value: str) -> str:
 
 def _completed(command: Command, given: dict[str, list[str]]) -> dict[str, list[str]]:
     options = [*command.options, *([command.argument] if command.argument else [])]
-    missing = [option.name for option in options if option.required and option.key not in given]
+    missing = [_described(option) for option in options if option.required and option.key not in given]
     if missing:
         raise _usage(command, f"missing {', '.join(missing)}{command.when_incomplete}")
     defaults = {option.key: [option.default] for option in options if option.default is not None}
     return defaults | given
+
+
+def _described(option: Option) -> str:
+    return f"{option.name} ({', '.join(option.choices)})" if option.choices else option.name
 
 
 def _usage(command: Command, problem: str) -> UsageError:
@@ -162,4 +166,4 @@ def _usage(command: Command, problem: str) -> UsageError:
 def _nearest(word: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
-    return "".join(f", did you mean {match}?" for match in get_close_matches(word, list(known), 1))
+    return "".join(f" (did you mean {match}?)" for match in get_close_matches(word, list(known), 1))

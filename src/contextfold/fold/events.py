@@ -106,6 +106,8 @@ class RequestSent:
     new_blocks: int = 0
     # Identifies the conversation; empty if only one is known.
     conversation: str = ""
+    # The pause in seconds after which the prompt was still cached, although its cache was taken to have lapsed; or 0.
+    warm_after_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)

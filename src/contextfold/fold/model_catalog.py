@@ -154,6 +154,12 @@ def _openai(name: str, window: int, input: float, cached: float, output: float) 
     return ModelFacts(name, window, prices, "2026-06-30", "developers.openai.com/api/docs/pricing")
 
 
+def _newer_openai(name: str, input: float, output: float) -> ModelFacts:
+    """OpenAI's models since GPT-5.6, prompts up to 272,000 tokens: a cached token costs a tenth. Read second-hand."""
+    prices = _prices(input=input, output=output, cache_read=input / 10)
+    return ModelFacts(name, 922_000, prices, "2026-09-22", "docs.litellm.ai/blog/gpt_6_sol_luna")
+
+
 def _gemini(name: str, input: float, cached: float, output: float) -> ModelFacts:
     """Gemini models, prompts up to 200,000 tokens."""
     prices = _prices(input=input, output=output, cache_read=cached)
@@ -180,8 +186,14 @@ MODELS = ModelCatalog(
         _claude("claude-sonnet-4", 200_000, 3),
         _claude("claude-3-7-sonnet", 200_000, 3),
         _claude("claude-3-5-sonnet", 200_000, 3),
+        # Prompts up to 100,000 tokens; longer ones cost five times as much.
+        _claude("claude-haiku-5-5", 1_000_000, 0.1),
         _claude("claude-haiku-4-5", 200_000, 1),
         _claude("claude-3-5-haiku", 200_000, 0.8),
+        _newer_openai("gpt-6-sol", 2, 10),
+        _newer_openai("gpt-6-luna", 0.1, 0.5),
+        _newer_openai("gpt-5.6", 4, 20),
+        _newer_openai("gpt-5.6-luna", 0.2, 1.2),
         _openai("gpt-5.5", 1_000_000, 5, 0.5, 30),
         _openai("gpt-5.4", 1_000_000, 2.5, 0.25, 15),
         _openai("gpt-5.4-mini", 1_000_000, 0.75, 0.075, 4.5),

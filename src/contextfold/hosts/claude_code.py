@@ -36,6 +36,8 @@ EVENTS = frozenset(
 # the agent continue; for PreCompact it is an error that the user sees; and PostToolBatch directly follows PostToolUse.
 ANSWERED = frozenset({"PostToolUse", "PostToolUseFailure", "SessionStart", "UserPromptSubmit"})
 LINE_LENGTH_MAX = 10_000
+# The sources of a session that begins with nothing; others resume or compact one.
+NEW_CONTEXT = frozenset({"startup", "clear"})
 # One turn has at most this many calls.
 CALLS_MAX = 1_000
 # An analysis in these tags may precede a summary.
@@ -72,8 +74,9 @@ def read(payload: Mapping[str, object]) -> HookEvent:
             done = compacted(conversation, _summary(fields.text("compact_summary")))
     # After a compaction, SessionStart comes before PostCompact, which has the summary.
     is_compacting = event == "SessionStart" and fields.text("source") == "compact"
+    is_beginning = event == "SessionStart" and fields.text("source") in NEW_CONTEXT
     model = word(fields.text("model")) if fields.text("model") else ""
-    return HookEvent(event, conversation, agent, folder, done, session_id, batch, is_compacting, model)
+    return HookEvent(event, conversation, agent, folder, done, session_id, batch, is_compacting, model, is_beginning)
 
 
 def answer(event: str, line: str) -> dict[str, object]:

@@ -43,3 +43,5 @@ class HookEvent:
     is_compacting: bool = False
     # The model, if the host names it.
     model: str = ""
+    # A conversation begins with nothing in its context.
+    is_beginning: bool = False

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from contextfold.common.canonical import Encodable, version_of
 from contextfold.common.record import Record
-from contextfold.errors import NoDocuments, SourceInvalid, StorageFailed
+from contextfold.errors import NoDocuments, SourceInvalid, SourcesMissing, StorageFailed
 from contextfold.resolve.cache_writer import CacheWriter
 from contextfold.resolve.document import Document
 from contextfold.resolve.documents import kinds
@@ -151,7 +151,7 @@ def make_request(
 def run_build(request: BuildRequest, progress: Progress) -> BuildReport:
     sources, cache = request.sources, request.cache
     if not os.path.isdir(sources):
-        raise StorageFailed(f"{shown(sources)} is not a folder; give the folder that holds your documents")
+        raise SourcesMissing(f"{shown(sources)} is not a folder; give the folder that holds your documents")
     if _is_inside(sources, cache):
         raise StorageFailed(
             f"{shown(cache)} holds the sources {shown(sources)}, which replacing it would delete; choose another path"

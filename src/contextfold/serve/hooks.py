@@ -41,6 +41,8 @@ from contextfold.serve.request_error import busy
 CONVERSATIONS_MAX = 10_000
 # A longer body is parsed in a thread.
 READ_INLINE_BYTES = 64 << 10
+# The type of the operation that counts the line about earlier work.
+MEMORY_TYPE = "memory"
 # At most this many sessions in results are looked up at the same time.
 SEARCHES_MAX = 100
 
@@ -73,6 +75,8 @@ class HookEndpoints:
         # The model that the host named last.
         self._models: _Latest[str] = _Latest()
         self._searches: set[asyncio.Task[None]] = set()
+        # Whether a conversation has begun and has no prompt yet.
+        self._beginning: _Latest[bool] = _Latest()
 
     def routes(self) -> list[Route]:
         endpoints = {f"{HOOKS_PATH}{host}": _HookEndpoint(host, self.receive) for host in READERS}
@@ -93,6 +97,9 @@ class HookEndpoints:
             self._metrics.hook_report(host, "refused")
             return failure_response(problem, self._fold)
         dones = (observed.done, *observed.batch) if observed.done else observed.batch
+        memory = await self._memory(observed, target)
+        if memory:
+            dones = (*dones, HookOperation(MEMORY_TYPE, memory))
         if not dones:
             self._metrics.hook_report(host, "tied" if observed.session_id else "ignored")
         try:
@@ -104,9 +111,21 @@ class HookEndpoints:
             return error_response(busy(message))
         # Each advice is given once, so none is taken for an event whose answer the host ignores.
         is_answered = not observed.is_compacting and READERS[host].answer(observed.event, "?")
-        line = self._fold.line(target.key) if is_answered else ""
+        line = memory or (self._fold.line(target.key) if is_answered else "")
         answer = READERS[host].answer(observed.event, line) if line else {}
         return Response(json.dumps(answer), media_type=JSON) if answer else _RECEIVED
+
+    async def _memory(self, observed: HookEvent, target: Target) -> str:
+        """A line about earlier work, at the first prompt of a conversation that has just begun."""
+        if not self._fold.policy.recall_at_start or observed.agent is not None:
+            return ""
+        who = (target.key.owner, observed.conversation)
+        if observed.is_beginning:
+            self._beginning.put(True, *who)
+        if observed.done is None or not observed.done.by_user or not self._beginning.get(*who):
+            return ""
+        self._beginning.put(False, *who)
+        return await self._fold.recalls.memory_line(target.key, observed.done.content)
 
     def _report(self, host: str, target: Target, done: HookOperation, model: str) -> HookReport:
         tokens = self._fold.count(done.content) if done.tokens is None else done.tokens

@@ -1,5 +1,6 @@
 // @ts-check
-/** The view of search results: sessions by project, branches, and summaries, also those of ended sessions. */
+/** The view of search results: sessions by project, branches, and summaries, also those of ended sessions; below them
+ * earlier work that has some of the words, with the reason for each. */
 
 import * as api from "./api.js";
 import { byId, el, fill, setText } from "./dom.js";
@@ -8,6 +9,7 @@ import { crumbs, failure, longText, marked, messageOf, statusChip } from "./piec
 import { sessionLink } from "./routes.js";
 
 const MOST_RESULTS = 20;
+const RECALL_BUDGET = 4000;
 
 export class SearchView {
   title = "Search";
@@ -55,8 +57,10 @@ export class SearchView {
       return;
     }
     try {
-      const result = await api.search(words, MOST_RESULTS);
-      if (turn === this.#turn) this.#show(result);
+      // A recall without a word to look for is refused: then there is nothing to add.
+      const recalling = api.recall(words, RECALL_BUDGET).catch(() => ({ folds: [] }));
+      const [result, { folds }] = await Promise.all([api.search(words, MOST_RESULTS), recalling]);
+      if (turn === this.#turn) this.#show(result, folds);
     } catch (error) {
       if (turn !== this.#turn || this.page.failed(error)) return;
       fill(
@@ -95,8 +99,11 @@ export class SearchView {
     }
   }
 
-  /** @param {api.SearchResult} result */
-  #show({ sessions, branches, summaries }) {
+  /** @param {api.SearchResult} result @param {api.RecalledFold[]} folds */
+  #show({ sessions, branches, summaries }, folds) {
+    const why = new Map(folds.map((fold) => [fold.id, fold.why]));
+    const known = new Set(summaries.map((found) => found.branch_id));
+    const others = folds.filter((fold) => !known.has(fold.id));
     const words = this.words.trim().split(/\s+/);
     const parts = [
       sessions.length ? counted(sessions.length, "session") : "",
@@ -119,7 +126,11 @@ export class SearchView {
       ),
       ...group(
         "Summaries",
-        summaries.map((found) => summaryResult(found, words)),
+        summaries.map((found) => summaryResult(found, words, why.get(found.branch_id))),
+      ),
+      ...group(
+        "Earlier work with some of these words",
+        others.map((fold) => recalledResult(fold, words)),
       ),
     );
   }
@@ -158,8 +169,34 @@ function branchResult(found, words) {
   );
 }
 
-/** @param {api.Summary} found @param {string[]} words */
-function summaryResult(found, words) {
+/** @param {api.RecalledFold} fold @param {string[]} words */
+function recalledResult(fold, words) {
+  return el(
+    "li",
+    { class: "card result" },
+    el("h3", {}, ...marked(fold.description, words)),
+    el(
+      "p",
+      { class: "muted" },
+      ...(fold.project_path ? [el("span", { title: fold.project_path }, baseName(fold.project_path)), " · "] : []),
+      fold.kind === "fold" ? "folded " : "left out ",
+      timeElement(fold.at),
+      ` · ${counted(fold.tokens, "token")} · `,
+      el("code", {}, `context fold expand ${fold.id}`),
+    ),
+    whyText(fold.why),
+    ...(fold.summary ? [longText(fold.summary, "", words)] : []),
+  );
+}
+
+/** Why something was found. @param {api.Why} why */
+function whyText(why) {
+  const reasons = why.map(({ term, in: fields }) => `${term} (${fields.join(", ")})`);
+  return el("p", { class: "muted why" }, `Found by ${reasons.join(", ")}`);
+}
+
+/** @param {api.Summary} found @param {string[]} words @param {api.Why} [why] */
+function summaryResult(found, words, why) {
   const name = marked(found.description || "A branch", words);
   const isEnded = found.live === false;
   return el(
@@ -175,6 +212,7 @@ function summaryResult(found, words) {
       ` · ${counted(found.tokens_folded, "token")}`,
       isEnded ? " · its session has ended" : "",
     ),
+    ...(why ? [whyText(why)] : []),
     longText(found.summary || "Folded without a summary.", "", words),
   );
 }

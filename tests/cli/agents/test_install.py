@@ -60,12 +60,14 @@ class TestTheFileComesBack:
         del servers["contextfold"]
         assert plain_json(vscode.text()) == {"servers": servers}
 
-    def test_a_file_that_was_not_there_is_gone_again(self, project: Project) -> None:
+    def test_a_file_that_was_not_there_is_gone_again_with_its_folders(self, project: Project) -> None:
+        folders = project.folders()
         assert project.install().code == 0
         assert json.loads(project.text()) == {KEYS[project.host]: {"contextfold": entry(project.host, project.caches)}}
         assert stat.S_IMODE(project.file.stat().st_mode) == 0o666 & ~umask()
         assert project.uninstall().code == 0
         assert project.everything() == {}
+        assert project.folders() == folders
 
     def test_what_others_added_to_a_file_of_ours_stays(self, project: Project) -> None:
         project.install()
@@ -100,10 +102,12 @@ class TestTheFileComesBack:
         assert plain_json(vscode.text()) == {"servers": {"b": {}}}
 
     def test_where_nothing_is_installed_nothing_is_done(self, project: Project) -> None:
-        assert project.uninstall() == (0, b"", "")
+        code, out, err = project.uninstall()
+        assert (code, out) == (0, b"")
+        assert err.startswith("note: nothing to do: ")
         assert project.everything() == {}
         project.write('{"other": 1}')
-        assert project.uninstall() == (0, b"", "")
+        assert project.uninstall()[:2] == (0, b"")
         assert project.text() == '{"other": 1}'
 
 

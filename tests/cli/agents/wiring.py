@@ -123,9 +123,12 @@ class Project:
         return self._call("uninstall", self.host, "--project", self.folder, *argv)
 
     def everything(self) -> dict[str, bytes]:
-        """Every file below the folder. Empty folders may stay behind."""
+        """Every file below the folder."""
         paths = sorted(path for path in self.folder.rglob("*") if path.is_file())
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in paths}
+
+    def folders(self) -> set[Path]:
+        return {path for path in self.folder.rglob("*") if path.is_dir()}
 
 
 def umask() -> int:

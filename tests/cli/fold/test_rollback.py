@@ -184,3 +184,13 @@ def test_a_running_daemon_goes_on_from_there(call: Call, tmp_path: Path) -> None
 def answered(ran: Ran) -> Any:
     assert ran.code == 0, ran.err
     return json.loads(ran.out)
+
+
+def test_a_whole_id_is_rolled_back_to_from_any_folder(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    branch_id = Agent(tmp_path / "state.db").branch("Elsewhere")
+    monkeypatch.chdir(tmp_path)
+    ran = call("fold", "rollback", branch_id, "--dry-run", "--json", "--store", tmp_path / "state.db")
+    assert (ran.code, json.loads(ran.out)["rolled_back_to"]) == (0, branch_id)
+    assert call("fold", "rollback", "br_none", "--dry-run", "--store", tmp_path / "state.db").code == 8

@@ -82,7 +82,7 @@ def test_a_limit_that_is_none_is_named(call: Call, store: str, limit: str) -> No
 def test_without_a_store_it_says_what_makes_one(call: Call, tmp_path: Path) -> None:
     ran = call("fold", "search", "x", "--store", tmp_path / "absent.db")
     assert (ran.code, ran.out) == (5, b"")
-    assert "there is no store yet" in ran.err
+    assert "`context serve` make it" in ran.err
     assert "context serve" in ran.err
     assert not (tmp_path / "absent.db").exists()
 

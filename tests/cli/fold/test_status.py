@@ -133,7 +133,7 @@ def test_without_a_store_every_command_says_what_makes_one(call: Call, tmp_path:
     words = {"show": ["main"], "search": ["x"], "rollback": ["br_1", "--yes"]}.get(command, [])
     ran = call("fold", command, *words, "--store", tmp_path / "absent.db")
     assert (ran.code, ran.out) == (5, b"")
-    assert "there is no store yet" in ran.err
+    assert "`context serve` make it" in ran.err
     assert "context serve" in ran.err
     assert not (tmp_path / "absent.db").exists()
 

@@ -27,6 +27,7 @@ from contextfold.cli.parse import UsageError, Values
 from contextfold.common.network_address import address_from
 from contextfold.errors import StorageFailed
 from contextfold.hosts.launch import launch
+from contextfold.settings_table import FOLD_AFTERWARDS, toolsets
 
 DAEMON_START_S = 20.0
 DAEMON_STOP_S = 15.0
@@ -46,9 +47,11 @@ def run(values: Values) -> int:
     if program is None:
         print_error_line(f"{values['program']} is not on your PATH; install it, or give its path")
         return NOT_FOUND
+    # Few definitions, because every request pays for them.
+    tools = toolsets("--tools", values.get("tools", FOLD_AFTERWARDS))
     with tempfile.TemporaryDirectory(prefix="contextfold-run-") as folder, _daemon(values, folder) as daemon:
         before = _totals(daemon)
-        launched = launch(_name(program), daemon.address.url, folder, plugin_files())
+        launched = launch(_name(program), daemon.address.url, folder, plugin_files(), tools=",".join(tools))
         for name, text in launched.files.items():
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 
 from contextfold.cli.agents.files import ConfigFile, FileChange, confirm_and_make, files_of, removal, show
@@ -21,7 +22,7 @@ def run(values: Mapping[str, str]) -> int:
         planned.append(_without_skill(ConfigFile(wanted.skill)))
     changes = [change for change in planned if change.is_needed]
     if not changes:
-        print_on_terminal(f"nothing to do: {wanted.server} has no entry {SERVER}")
+        print_note(f"nothing to do: {plain(wanted.server)} has no entry {SERVER}")
         return EXIT_OK
     if "dry-run" in values:
         show(changes)
@@ -30,7 +31,19 @@ def run(values: Mapping[str, str]) -> int:
     for change in changes if confirm_and_make(changes, values) else ():
         what = "was created by install and is removed" if change.text is None else f"no longer has {SERVER}"
         print_on_terminal(f"{change.file.path} {what}")
+        if change.text is None:
+            _remove_empty_folders(os.path.dirname(change.file.path), wanted.project or os.path.expanduser("~"))
     return EXIT_OK
+
+
+def _remove_empty_folders(folder: str, root: str) -> None:
+    """Install made the folders of its files, so those that are empty again go with them; never the root itself."""
+    while folder.startswith(os.path.join(root, "")):
+        try:
+            os.rmdir(folder)
+        except OSError:
+            return
+        folder = os.path.dirname(folder)
 
 
 def _without(file: ConfigFile, uninstall: Callable[[Host, str], str | None], host: Host) -> FileChange:

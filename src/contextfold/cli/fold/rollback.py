@@ -12,7 +12,6 @@ from contextfold.cli.fold.session_access import (
     OpenStore,
     SessionAddress,
     Values,
-    branch_of,
     open_store,
     session_address,
     session_not_found,
@@ -26,7 +25,7 @@ from contextfold.cli.terminal import Column, Line, Screen, screen, screen_on, se
 from contextfold.common.canonical import Encodable
 from contextfold.common.dataclass import dataclass
 from contextfold.error_codes import EXIT_CODES, EXIT_OK, EXIT_USAGE
-from contextfold.errors import ArgumentInvalid, BranchStateInvalid
+from contextfold.errors import ArgumentInvalid, BranchNotFound, BranchStateInvalid
 from contextfold.fold.accounting import total_tokens
 from contextfold.fold.session import Branch, State
 
@@ -85,12 +84,15 @@ def run(values: Values) -> int:
 
 
 def _preview(store: OpenStore, address: SessionAddress, values: Values) -> Preview:
-    address, state = store.find(address)
-    if not state.session_id:
-        raise session_not_found(address)
-    branch_id = branch_of(state, values["branch"])
+    try:
+        _, state, branch_id = store.find_branch(address, values["branch"])
+    except BranchNotFound:
+        if store.find(address)[1].session_id:
+            raise
+        raise session_not_found(address) from None
     if branch_id is None:
         raise ArgumentInvalid("BRANCH", f"cannot be {MAIN}: a rollback goes back to where a branch began")
+    assert state.session_id
     result: Mapping[str, Any] = store.fold.run(
         store.overview.preview(address.owner, state.session_id, branch_id, restore_state="keep" not in values)
     )

@@ -139,6 +139,7 @@ def _plain(shown: Screen, state: State, savings: Savings) -> str:
         *((name.replace("_", "-"), str(savings[name])) for name in ("tokens_sent", "tokens_without", "tokens_saved")),
         *((name.replace("_", "-"), repr(savings[name])) for name in ("cost_sent", "cost_without", "cost_saved")),
         ("extra-requests", str(savings["extra_requests"])),
+        ("warm-requests", str(savings["warm_requests"] or "")),
         *((f"money-{name.replace('_', '-')}", str(value)) for name, value in (savings["money"] or {}).items()),
         ("output-tokens", str(savings["output_tokens"])),
         *(("price", _prices_text(prices)) for prices in savings["prices"]),

@@ -123,9 +123,11 @@ def open_store(values: Values) -> Iterator[OpenStore]:
     """Open the store. A daemon may have it open, too. A missing file is not created."""
     settings = fold_settings_from(os.environ, values)
     if settings.nats is None and not os.path.exists(settings.store):
-        raise StoreInvalid(
-            f"there is no store yet: {settings.store} is not there; `context serve` makes it, --store names another"
+        problem = StoreInvalid(
+            f"{settings.store} is not there; `context run` and `context serve` make it, --store names another"
         )
+        problem.message = "Nothing has been recorded yet"
+        raise problem
     fold = serial_fold(settings, is_command=True)
     try:
         yield OpenStore(fold, Overview(fold.service))

@@ -41,6 +41,18 @@ class ConversationRecord:
     outcomes: Mapping[str, CallOutcome] = field(default_factory=dict)
     # The time at which its last request was answered, in seconds since 1970; None before the first.
     last_request_at: float | None = None
+    # The longest pause after which its prompt was still cached, if that was longer than expected.
+    cache_life_s: float = 0.0
+
+    def with_request(
+        self, at: float, outcomes: Mapping[str, CallOutcome], cache_life_s: float = 0.0
+    ) -> ConversationRecord:
+        return ConversationRecord(
+            self.results,
+            merged_outcomes(self.outcomes, outcomes),
+            at if self.last_request_at is None else max(at, self.last_request_at),
+            max(self.cache_life_s, cache_life_s),
+        )
 
 
 NEW_CONVERSATION = ConversationRecord()
@@ -61,8 +73,19 @@ class LeftOutResults(Protocol):
         """Store results and texts, all or none, and return all of them. A result that is already stored stays."""
         ...
 
-    async def note_request(self, owner: str, conversation: str, at: float, outcomes: Mapping[str, CallOutcome]) -> None:
-        """Store the time of a request, if it is later, and add outcomes (`merged_outcomes`)."""
+    async def note_request(
+        self,
+        owner: str,
+        conversation: str,
+        at: float,
+        outcomes: Mapping[str, CallOutcome],
+        *,
+        cache_life_s: float = 0.0,
+    ) -> None:
+        """Store the time of a request, if it is later, and add outcomes (`merged_outcomes`).
+
+        `cache_life_s`: after such a pause the prompt was still cached; the longest is stored.
+        """
         ...
 
     async def text(self, owner: str, result_id: str) -> str | None:
@@ -98,11 +121,17 @@ class LeftOutResultsInMemory:
         self._put(owner, conversation, replace(record, results=added))
         return added
 
-    async def note_request(self, owner: str, conversation: str, at: float, outcomes: Mapping[str, CallOutcome]) -> None:
+    async def note_request(
+        self,
+        owner: str,
+        conversation: str,
+        at: float,
+        outcomes: Mapping[str, CallOutcome],
+        *,
+        cache_life_s: float = 0.0,
+    ) -> None:
         record = self._records.get((owner, conversation), NEW_CONVERSATION)
-        latest = at if record.last_request_at is None else max(at, record.last_request_at)
-        merged = merged_outcomes(record.outcomes, outcomes)
-        self._put(owner, conversation, replace(record, outcomes=merged, last_request_at=latest))
+        self._put(owner, conversation, record.with_request(at, outcomes, cache_life_s))
 
     async def text(self, owner: str, result_id: str) -> str | None:
         return self._texts.get((owner, result_id))

@@ -226,6 +226,7 @@ class Recalled:
     unmatched: tuple[str, ...]
     documents: int
     matched: int
+    score_most: int
 
 
 # The outcome of a call id that a client used for several calls.
@@ -241,10 +242,14 @@ class ProxiedConversation:
 
     last_request_at: str
     outcomes: Mapping[str, str] = field(default_factory=dict)
+    # The longest pause after which the provider still had the conversation's prompt in its cache; 0 where none was
+    # longer than the cache was thought to live.
+    cache_life_s: int = 0
 
     def merged(self, later: ProxiedConversation) -> ProxiedConversation:
         outcomes = merged_by_call(self.outcomes, later.outcomes, ambiguous=AMBIGUOUS_OUTCOME)
-        return ProxiedConversation(max(self.last_request_at, later.last_request_at), outcomes)
+        life_s = max(self.cache_life_s, later.cache_life_s)
+        return ProxiedConversation(max(self.last_request_at, later.last_request_at), outcomes, life_s)
 
 
 class Store(Protocol):

@@ -128,6 +128,7 @@ def encode_record(record: ExportRecord) -> bytes:
         case ExportedConversation(noted=noted):
             value = {"owner": record.owner, "conversation": record.conversation}
             value |= {"last_request_at": noted.last_request_at, "outcomes": list(map(list, noted.outcomes.items()))}
+            value |= {"cache_life_s": noted.cache_life_s} if noted.cache_life_s else {}
         case _:
             value = members(record)
     return _line({kind_of(record): value})
@@ -234,7 +235,7 @@ def _record(number: int, kind: str, value: dict[str, Any], session: ExportedSess
             owner, conversation, text = (value.pop(name) for name in ("owner", "conversation", "text"))
             return ExportedLeftOut(owner, conversation, ArchivedResult(LeftOutDecision(**value), text))
         if kind == "conversation":
-            noted = ProxiedConversation(value["last_request_at"], dict(value["outcomes"]))
+            noted = ProxiedConversation(value["last_request_at"], dict(value["outcomes"]), value.get("cache_life_s", 0))
             return ExportedConversation(value["owner"], value["conversation"], noted)
         if session is None:
             raise ExportAltered(f"line {number} of the export file belongs to no session")

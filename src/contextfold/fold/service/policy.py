@@ -22,6 +22,8 @@ class FoldPolicy:
     models: ModelCatalog = MODELS
     # The prices for models with unknown prices, in hundredths of an input token.
     relative_prices: TokenPrices = RELATIVE_PRICES
+    # Whether a session's first prompt is answered with earlier folds.
+    recall_at_start: bool = False
 
     @property
     def ledger_prices(self) -> LedgerPrices:

@@ -13,10 +13,10 @@ from typing import Protocol
 
 from contextfold.common.dataclass import dataclass
 from contextfold.common.relevance.question import read_question
-from contextfold.errors import ArgumentInvalid, StoreUnavailable
+from contextfold.errors import ArgumentInvalid, ContextError, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import RecallSource, Store
-from contextfold.fold.recall.answer import RecallAnswer, answer
+from contextfold.fold.ports.store import RecallSource, SessionKey, Store
+from contextfold.fold.recall.answer import RecallAnswer, answer, memory_line
 from contextfold.fold.recall.documents import (
     FOLD,
     OPERATION_CHARACTERS,
@@ -30,7 +30,7 @@ from contextfold.fold.recall.documents import (
 from contextfold.fold.recall.ranking import RecallScope
 from contextfold.fold.service.archive_reader import ArchivedThread, thread_entries
 from contextfold.fold.service.sessions import timestamp
-from contextfold.fold.tool_arguments import RecallRequest
+from contextfold.fold.tool_arguments import QUERY_LENGTH_MAX, RecallRequest
 
 # This many documents are indexed in one step.
 STEP_DOCUMENTS = 32
@@ -38,6 +38,8 @@ STEP_DOCUMENTS = 32
 MAINTENANCE_STEPS = 64
 # A question waits at most this long for the index.
 CATCH_UP_S = 10.0
+# How long a prompt waits for a line about earlier work.
+MEMORY_S = 1.0
 PAGE_CHARACTERS = 1 << 16
 
 
@@ -63,6 +65,19 @@ class Recall:
             since = timestamp(self.clock() - timedelta(seconds=since))
         scope = RecallScope(request.project.hash if request.project else None, since, request.undone)
         return answer(await self.store.recall(owner, question, scope), request.budget_tokens)
+
+    async def memory_line(self, key: SessionKey, prompt: str) -> str:
+        """A line about earlier folds of the project that fit a prompt; empty if there is none, or no time for it."""
+        try:
+            async with asyncio.timeout(MEMORY_S):
+                (scrubbed,) = await self.scrub(prompt[:QUERY_LENGTH_MAX])
+                question = read_question(scrubbed.text, 0)
+                if not question.terms:
+                    return ""
+                await self.catch_up(key.owner)
+                return memory_line(await self.store.recall(key.owner, question, RecallScope(key.project_hash)))
+        except (TimeoutError, ContextError):
+            return ""
 
     async def catch_up(self, owner: str) -> None:
         """Index everything of an owner. Raises StoreUnavailable if that takes too long; a later call continues."""

@@ -66,6 +66,7 @@ class LeftOutResultsInStore:
             _merged_results(map(_result_of, decisions), known.results),
             merged_outcomes(_outcomes_of(noted), known.outcomes),
             max(times, default=None),
+            max(known.cache_life_s, noted.cache_life_s if noted else 0),
         )
         if record != NEW_CONVERSATION:
             self._put(owner, conversation, _CachedConversation(record, cached.noted_at if cached else None))
@@ -86,18 +87,22 @@ class LeftOutResultsInStore:
         self._put(owner, conversation, replace(cached, record=replace(cached.record, results=stored)))
         return stored
 
-    async def note_request(self, owner: str, conversation: str, at: float, outcomes: Mapping[str, CallOutcome]) -> None:
+    async def note_request(
+        self,
+        owner: str,
+        conversation: str,
+        at: float,
+        outcomes: Mapping[str, CallOutcome],
+        *,
+        cache_life_s: float = 0.0,
+    ) -> None:
         cached = self._cached.get((owner, conversation), _CachedConversation(NEW_CONVERSATION))
         known = cached.record
-        record = replace(
-            known,
-            outcomes=merged_outcomes(known.outcomes, outcomes),
-            last_request_at=at if known.last_request_at is None else max(at, known.last_request_at),
-        )
-        self._put(owner, conversation, _CachedConversation(record))
+        self._put(owner, conversation, _CachedConversation(known.with_request(at, outcomes, cache_life_s)))
         new = {call_id: each for call_id, each in outcomes.items() if known.outcomes.get(call_id) != each}
         texts = {call_id: _encoded(each) for call_id, each in new.items()}
-        await self._store.note_conversation(owner, conversation, ProxiedConversation(_timestamp(at), texts))
+        noted = ProxiedConversation(_timestamp(at), texts, math.floor(cache_life_s))
+        await self._store.note_conversation(owner, conversation, noted)
         latest = self._cached.get((owner, conversation))
         if latest is not None:
             self._put(owner, conversation, replace(latest, noted_at=at))

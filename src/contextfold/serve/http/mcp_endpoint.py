@@ -11,6 +11,7 @@ import base64
 import binascii
 import time
 from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import parse_qs
 
 from contextfold.common.dataclass import dataclass, replace
 from contextfold.error_codes import INVALID_PARAMS
@@ -40,6 +41,7 @@ from contextfold.serve.mcp.protocol import (
     unsupported_version,
 )
 from contextfold.serve.mcp.tools import ResolveTool, ToolResult
+from contextfold.serve.mcp.toolsets import chosen_tools
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import UNKNOWN_TOOL, Metrics
 from contextfold.serve.ops.tracing import Tracer, tool_span
@@ -80,6 +82,9 @@ REPEATS_THE_CALLER = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND})
 # A header value that cannot be written in plain ASCII is sent as Base64 between these.
 BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
 
+# Servers with fewer tools that are kept, one for each value of `?tools=`.
+CHOICES_MAX = 32
+
 _NO_META: Mapping[str, object] = {}
 
 
@@ -101,7 +106,10 @@ class McpEndpoint:
     """MCP over Streamable HTTP, without sessions and streams; every protocol version."""
 
     def __init__(self, tools: Sequence[Tool], services: DaemonServices) -> None:
+        self._tools = tools
         self._server = McpServer(tools)
+        # By the value of `tools` in the query.
+        self._chosen: dict[str, McpServer] = {}
         self._services = services
 
     async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
@@ -125,7 +133,7 @@ class McpEndpoint:
             if request.is_notification:
                 await exchange.respond(ACCEPTED, b"")
                 return
-            response = self._server.answer(request)
+            response = self._server_for(scope["query_string"]).answer(request)
             if isinstance(response, McpToolCall):
                 response = encode_tool_result(response, await self._run(exchange, response))
         except RequestError as error:
@@ -133,6 +141,18 @@ class McpEndpoint:
             await exchange.respond(_status(exchange, request, error), self._encode(request_id, error))
         else:
             await exchange.respond(OK, response)
+
+    def _server_for(self, query: bytes) -> McpServer:
+        """The server with all tools, or with those that `?tools=` names: a client may want fewer definitions."""
+        names = ",".join(parse_qs(query.decode("latin-1"), keep_blank_values=True).get("tools", ())) if query else ""
+        if not names:
+            return self._server
+        if names not in self._chosen:
+            tools = chosen_tools(self._tools, names)
+            if len(self._chosen) >= CHOICES_MAX:
+                self._chosen.clear()
+            self._chosen[names] = McpServer(tools)
+        return self._chosen[names]
 
     async def _run(self, exchange: HttpExchange, call: McpToolCall) -> ToolResult:
         """Run a tool and count the call; log the reason of a failure."""

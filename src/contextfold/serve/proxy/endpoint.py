@@ -23,6 +23,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.routing import Route
 
 from contextfold.fold import messages
+from contextfold.fold.ledger.sent_request import was_warm
 from contextfold.fold.ports.left_out_results import LeftOutResults, LeftOutResultsInMemory
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.serve.http.exchange import AS_IT_CAME, ClientGone, Headers, Receive, Scope, Send
@@ -231,6 +232,7 @@ class ResponseObserver:
     def __init__(self, call: ProxiedCall, request: ProxiedRequest, reports: SessionReports) -> None:
         self._api, self._request, self._reports = call.format, request, reports
         self._our_tools = request.projection.our_tools if request.projection else frozenset[str]()
+        self._opening_tokens = request.projection.opening_tokens if request.projection else 0
         self._reader: ResponseReader | None = None
         self._left_bytes: int | None = None
         self._preparing: asyncio.Task[ProxiedReport | None] | None = None
@@ -244,6 +246,7 @@ class ResponseObserver:
                 projection=request.projection,
                 conversation=request.conversation,
                 newly_left_out=request.newly_left_out,
+                lapsed_s=request.lapsed_s,
             )
             self._preparing = asyncio.get_running_loop().create_task(report)
             self._preparing.add_done_callback(self._prepared)
@@ -277,7 +280,10 @@ class ResponseObserver:
     def end(self) -> None:
         """The response is complete."""
         if self._reader is not None and self._preparing is not None:
-            self._reports.report(self._preparing, self._reader.facts(), self._request.size_bytes)
+            response = self._reader.facts()
+            tokens = self._request.receipt.tokens_after
+            self._request.was_warm = was_warm(response.usage, tokens, self._opening_tokens)
+            self._reports.report(self._preparing, response, self._request.size_bytes)
             self._reader = self._preparing = None
 
     def close(self) -> None:

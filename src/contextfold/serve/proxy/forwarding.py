@@ -149,6 +149,10 @@ class ProxiedRequest:
         self.outcomes: Mapping[str, CallOutcome] | None = None
         # The ids of results that this request is the first to leave out.
         self.newly_left_out: frozenset[str] = frozenset()
+        # The seconds since the conversation's last request, where its prompt's cache is taken to have lapsed; or 0. And
+        # whether the provider's usage shows that it had not.
+        self.lapsed_s = 0.0
+        self.was_warm = False
         self.size_bytes = 0
         self._budget = budget
         self._is_sent = False
@@ -241,11 +245,17 @@ class ResultFolding:
             _log_store_failure("proxy.conversation_unknown", problem)
             return NEW_CONVERSATION
 
-    def is_cold(self, record: ConversationRecord, projection: BodyProjection, headers: RequestHeaders) -> bool:
+    def is_wanted(self, headers: RequestHeaders) -> bool:
         chosen = headers.get(RESULTS_HEADER, [b"cold" if self._is_on else b"off"])[-1].strip().lower()
-        if chosen != b"cold" or record.last_request_at is None:
-            return False
-        return self._clock() - record.last_request_at > projection.cache_life_s(self._prompt_cache_s)
+        return chosen == b"cold"
+
+    def lapsed_s(self, record: ConversationRecord, projection: BodyProjection) -> float:
+        """The seconds since the last request, if its prompt is no longer cached by now; else 0."""
+        if record.last_request_at is None:
+            return 0.0
+        pause_s = self._clock() - record.last_request_at
+        life_s = max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
+        return pause_s if pause_s > life_s else 0.0
 
     async def left_out(
         self,
@@ -273,10 +283,14 @@ class ResultFolding:
             _log_store_failure("proxy.results_not_stored", problem)
             return record.results
 
-    async def note(self, owner: str, conversation: Conversation, outcomes: Mapping[str, CallOutcome]) -> None:
+    async def note(
+        self, owner: str, conversation: Conversation, outcomes: Mapping[str, CallOutcome], cache_life_s: float
+    ) -> None:
         try:
             async with asyncio.timeout(STORE_S):
-                await self._store.note_request(owner, conversation.id, self._clock(), outcomes)
+                await self._store.note_request(
+                    owner, conversation.id, self._clock(), outcomes, cache_life_s=cache_life_s
+                )
         except Exception as problem:
             _log_store_failure("proxy.conversation_unknown", problem)
 
@@ -311,7 +325,8 @@ class RequestFolding:
         """Record that a request of the conversation was answered. The response does not wait for it."""
         if request.conversation is None or request.outcomes is None or len(self._notes) >= NOTES_MAX:
             return
-        work = self._results.note(request.owner, request.conversation, request.outcomes)
+        cache_life_s = request.lapsed_s if request.was_warm else 0.0
+        work = self._results.note(request.owner, request.conversation, request.outcomes, cache_life_s)
         noting = asyncio.get_running_loop().create_task(work)
         self._notes.add(noting)
         noting.add_done_callback(self._notes.discard)
@@ -361,7 +376,8 @@ class RequestFolding:
             return FAILED
         if request.conversation and not call.is_count:
             request.outcomes = projection.outcomes
-            if self._results.is_cold(record, projection, request.given_headers):
+            request.lapsed_s = self._results.lapsed_s(record, projection)
+            if request.lapsed_s and self._results.is_wanted(request.given_headers):
                 results = await self._results.left_out(request, request.conversation, record, projection)
                 new = results[len(record.results) :]
                 again = (

@@ -82,12 +82,14 @@ class SessionReports:
         projection: BodyProjection,
         conversation: Conversation | None,
         newly_left_out: frozenset[str],
+        lapsed_s: float = 0.0,
     ) -> ProxiedReport | None:
         """Prepare the report of a request; None if that is not possible."""
         try:
             sent = _sent(
                 api, projection, conversation, newly_left_out, self._new_blocks(owner, conversation, projection)
             )
+            sent = replace(sent, lapsed_s=int(lapsed_s))
             target = await self._target(owner, headers, conversation, projection.session_id)
             if target is None and projection.session_id is not None:
                 # The session belongs to another owner, or no longer exists.
@@ -290,6 +292,7 @@ def _sent(
         results_dropped=receipt.results_left_out,
         kept_tokens=projection.tokens_before_stubs(newly_left_out) if newly_left_out else None,
         new_blocks=new_blocks,
+        opening_tokens=projection.opening_tokens,
         conversation=conversation.id if conversation else "",
     )
 

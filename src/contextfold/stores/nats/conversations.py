@@ -74,7 +74,7 @@ class NatsConversations:
             try:
                 await self._js.put(
                     subject,
-                    records.encode_outcomes(merged),
+                    records.encode_conversation(merged),
                     expected=stored.seq if stored else 0,
                     headers={_LAST_REQUEST_AT: merged.last_request_at},
                 )
@@ -174,7 +174,7 @@ def _decision(stored: StoredMessage) -> LeftOutDecision:
 
 
 def _noted(stored: StoredMessage) -> ProxiedConversation:
-    return ProxiedConversation(stored.headers.get(_LAST_REQUEST_AT, ""), records.outcomes_from(stored.data))
+    return records.conversation_from(stored.headers.get(_LAST_REQUEST_AT, ""), stored.data)
 
 
 def _order(decision: LeftOutDecision) -> tuple[str, str]:

@@ -222,7 +222,7 @@ class _OwnerIndex:
                 hits.append(RecallHit(hit, document.decision))
             elif document is not None and document.current is not None:
                 hits.append(RecallHit(hit, document.current))
-        return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched)
+        return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched, ranking.score_most)
 
     def _row(self, key: str) -> int:
         return self.rows.setdefault(key, len(self.rows) + 1)

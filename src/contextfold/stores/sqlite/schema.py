@@ -198,6 +198,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
         " JOIN sessions s ON s.id = m.session",
         "INSERT INTO recall_queue (kind, ref, owner) SELECT 'result', id, owner FROM left_out",
     ),
+    ("ALTER TABLE conversations ADD COLUMN cache_life_s INTEGER NOT NULL DEFAULT 0",),
 )
 
 

@@ -281,13 +281,17 @@ def left_out_from(data: bytes) -> tuple[str, ChunkReference | None]:
         raise _unreadable(problem) from problem
 
 
-def encode_outcomes(noted: ProxiedConversation) -> bytes:
-    return _raw({"format": FORMAT, "outcomes": [list(pair) for pair in noted.outcomes.items()]})
+def encode_conversation(noted: ProxiedConversation) -> bytes:
+    """All but the time of the last request, which is in a header."""
+    outcomes = [list(pair) for pair in noted.outcomes.items()]
+    return _raw({"format": FORMAT, "outcomes": outcomes, "cache_life_s": noted.cache_life_s})
 
 
-def outcomes_from(data: bytes) -> dict[str, str]:
+def conversation_from(last_request_at: str, data: bytes) -> ProxiedConversation:
     try:
-        return dict(_object(data)["outcomes"])
+        document = _object(data)
+        # Earlier versions did not store the cache's life.
+        return ProxiedConversation(last_request_at, dict(document["outcomes"]), int(document.get("cache_life_s", 0)))
     except (KeyError, TypeError, ValueError) as problem:
         raise _unreadable(problem) from problem
 

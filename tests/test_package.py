@@ -1,0 +1,134 @@
+"""The package as users get it: built twice to the same bytes, installed into an empty environment, each command run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import urllib.request
+from pathlib import Path
+
+from contextfold.cli.commands import COMMANDS
+from tests.support.clauses import covers
+from tests.support.machine import ROOT
+
+# Each command with the exit code it has in the folder that the test makes. URL and BRANCH are filled in.
+RUNS: tuple[tuple[int, str], ...] = (
+    (0, "build docs"),
+    (0, "ask token --cache docs/.context-cache"),
+    (0, "get a.md --cache docs/.context-cache"),
+    (0, "build --sources docs --cache docs.cache"),
+    (0, "resolve --cache docs.cache --query token --budget 100"),
+    (0, "inspect docs.cache"),
+    (0, "verify docs.cache"),
+    (0, "pack docs.cache"),
+    (0, "unpack docs.ctxpack --cache again.cache"),
+    (0, "run --url URL true"),
+    (0, "doctor --url URL"),
+    (3, "service status"),
+    (0, "statusline --url URL"),
+    (0, "token ann --token-file tokens"),
+    (0, "fold status --all"),
+    (0, "fold list --project PROJECT --session demo"),
+    (0, "fold show BRANCH"),
+    (0, "fold expand BRANCH"),
+    (0, "fold savings --by day"),
+    (0, "fold report --project PROJECT --session demo"),
+    (0, "fold search cause"),
+    (0, "fold rollback BRANCH --dry-run"),
+    (0, "recall cause"),
+    (0, "store export all.jsonl"),
+    (0, "store import all.jsonl --store other.db"),
+    (5, "store migrate"),
+    (0, "install claude-code --dry-run"),
+    (0, "uninstall claude-code --dry-run"),
+    (0, "hook cursor --url URL"),
+    (0, "completion bash"),
+)
+# These run until they are stopped.
+RUNNING = {"serve", "fold tail"}
+PROGRAM = """
+import json, sys
+from contextfold.cli.main import main
+for code, argv in json.load(open("runs.json")):
+    given = main(argv)
+    print(json.dumps([argv[:2], code, given]), file=sys.stderr)
+    if given != code: sys.exit(1)
+"""
+
+
+def built(source: Path, target: Path) -> dict[str, bytes]:
+    argv = [sys.executable, "-m", "hatchling", "build", "-d", str(target)]
+    subprocess.run(argv, cwd=source, check=True, capture_output=True)
+    return {path.name: path.read_bytes() for path in target.iterdir()}
+
+
+def installed(wheel: Path, folder: Path) -> Path:
+    """The executables of an environment that has the wheel. Its dependencies are those of this environment."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    python = folder / "bin" / "python"
+    argv = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*argv, "--no-cache-dir", "--no-compile", str(wheel)], check=True)
+    (site,) = folder.glob("lib/*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "bin"
+
+
+@covers("product.md#program-names", "product.md#distribution")
+def test_the_package_is_built_reproducibly_and_every_command_runs_from_it(tmp_path: Path) -> None:
+    first = built(ROOT, tmp_path / "first")
+    (sdist,) = (name for name in first if name.endswith(".tar.gz"))
+    (wheel,) = (name for name in first if name.endswith(".whl"))
+    with tarfile.open(tmp_path / "first" / sdist) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (source,) = (tmp_path / "unpacked").iterdir()
+    assert built(source, tmp_path / "second")[wheel] == first[wheel]
+    bin_folder = installed(tmp_path / "first" / wheel, tmp_path / "environment")
+    names = {"context", "contextfold", "contextd", "mcp-context-server"}
+    assert names <= {path.name for path in bin_folder.iterdir()}
+
+    home = tmp_path / "home"
+    (home / "docs").mkdir(parents=True)
+    (home / "docs" / "a.md").write_text("# Tokens\n\nA token is four bytes.\n")
+    env = {"PATH": f"{bin_folder}:{os.environ['PATH']}", "HOME": str(home)}
+    daemon = subprocess.Popen(
+        [bin_folder / "contextd", "--port", "0"], cwd=home, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert daemon.stdout
+        url = daemon.stdout.readline().decode().split()[-1].removesuffix("/mcp")
+        posted = urllib.request.Request(f"{url}/v1/demo", b"{}", {"content-type": "application/json"})
+        with urllib.request.urlopen(posted) as answer:
+            session_id = json.load(answer)["session_id"]
+        with urllib.request.urlopen(f"{url}/v1/sessions/{session_id}") as answer:
+            session = json.load(answer)
+        filled = {
+            "URL": url,
+            "PROJECT": session["session"]["project_path"],
+            "BRANCH": next(branch["id"] for branch in session["branches"] if branch["status"] == "folded"),
+        }
+        runs = [(code, [filled.get(word, word) for word in words.split()]) for code, words in RUNS]
+        assert {command.name for command in COMMANDS} - RUNNING == {
+            " ".join(argv[: 1 + (argv[0] in ("fold", "store"))]) for _, argv in runs
+        }
+        (home / "runs.json").write_text(json.dumps(runs))
+        ran = subprocess.run(
+            [bin_folder / "python", "-c", PROGRAM],
+            cwd=home,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr[-2_000:]
+    finally:
+        daemon.terminate()
+        daemon.wait(timeout=60)
+        daemon.stdout.close() if daemon.stdout else None
+    assert daemon.returncode == 0
+    version = subprocess.run([bin_folder / "contextfold", "--version"], env=env, capture_output=True, check=True)
+    assert version.stdout.startswith(b"contextfold ")
