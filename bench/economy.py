@@ -48,7 +48,8 @@ from contextfold.fold.messages import (
 from contextfold.fold.model_catalog import RELATIVE_PRICES
 from contextfold.fold.session import EMPTY, replay
 from contextfold.fold.verbs import NewSession
-from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS
+from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
+from contextfold.serve.mcp.tools import FoldTool
 from contextfold.serve.proxy.response_reader import ResponseFacts, ResponseReader
 
 SHAPES = Path(__file__).parents[2] / "shared" / "trajectories" / "shapes.jsonl"
@@ -138,10 +139,6 @@ def _text(name: str, tokens: int) -> str:
 
 
 Message = dict[str, Any]
-_DEFINITIONS = [
-    {"name": PREFIX + tool.name, "description": tool.description, "input_schema": tool.schema}
-    for tool in AFTERWARDS_TOOLS
-]
 _FOLD_RESULT = {
     "folded_at": "2026-01-01T12:00:00Z",
     "branch_id": "",
@@ -223,13 +220,21 @@ def _block_text(block: Mapping[str, Any]) -> str:
 
 class Way(NamedTuple):
     name: str
-    has_tools: bool = False
+    tools: tuple[FoldTool, ...] = ()
     leaves_out: bool = False
 
 
 WITHOUT = Way("without us")
 COLD = Way("cold results", leaves_out=True)
-BOTH = Way("cold results and context_fold", has_tools=True, leaves_out=True)
+BOTH = Way("cold results and context_fold", AFTERWARDS_TOOLS, leaves_out=True)
+ALL_TOOLS = Way("the same, with all folding tools offered", FOLD_TOOLS, leaves_out=True)
+
+
+def _definitions(way: Way) -> list[Message]:
+    """As clients name and send them."""
+    return [
+        {"name": PREFIX + tool.name, "description": tool.description, "input_schema": tool.schema} for tool in way.tools
+    ]
 
 
 @dataclass(slots=True)
@@ -248,7 +253,7 @@ class ConversationReplay:
         self._cache = ProviderCache(is_1h)
         mark = {"type": "ephemeral", **({"ttl": "1h"} if is_1h else {})}
         system = [{"type": "text", "text": _text(f"{shape.id} system", shape.system), "cache_control": mark}]
-        head = {"model": MODEL, "system": system, **({"tools": _DEFINITIONS} if way.has_tools else {})}
+        head = {"model": MODEL, "system": system, **({"tools": _definitions(way)} if way.tools else {})}
         self._head = _json(head)[:-1].encode() + b',"messages":['
         self._results: tuple[LeftOutResult, ...] = ()
         self._outcomes: Mapping[str, CallOutcome] = {}
@@ -290,7 +295,7 @@ class ConversationReplay:
         answer, results = self._answer(number, turn)
         # The advice: beside a call whose result is short; otherwise by itself, before a longer call or the answer.
         is_shared = bool(results) and all(SHORT_RESULTS.search(tool) for tool, _ in turn.results)
-        is_fold = self._way.has_tools and pays(
+        is_fold = bool(self._way.tools) and pays(
             projection.receipt.tokens_after - self._work,
             self._work,
             RELATIVE_PRICES,
@@ -537,6 +542,11 @@ def main(argv: Sequence[str] = ()) -> bool:
     figures.append(_cost_of_sessions(name, protected, COLD_PROTECTED_MAX))
     is_within = show(f"Economy, {len(shapes)} {source}", figures)
     print_by_length(rows)
+    short = [row for row in rows if row.way is BOTH and not row.is_1h and row.shape.tokens < SHORT_TOKENS]
+    dearest = max(ConversationReplay(row.shape, ALL_TOOLS, is_1h=False).play().cost / row.without for row in short)
+    two, all_tools = (tokens_of(len(_json(_definitions(way)))) for way in (BOTH, ALL_TOOLS))
+    print(f"\nOffered are context_fold and context_expand alone, {two} tokens of definitions. With all folding tools,")
+    print(f"{all_tools} tokens, the dearest conversation of fewer than 20,000 tokens costs {dearest:.2f}.")
     return is_within
 
 

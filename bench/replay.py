@@ -36,7 +36,7 @@ from bench.trajectories import (
     sets,
 )
 from contextfold.common.token_counter import BYTES_PER_TOKEN, tokens_of
-from contextfold.fold.messages import FORMATS, Format, project, project_body
+from contextfold.fold.messages import FORMATS, ColdSettings, Format, Remembered, by_call, project, project_body
 
 CACHE_READ, CACHE_WRITE = 0.1, 1.25  # of an input token's price
 CLOCK = time.process_time  # nothing here waits for anybody, and what others do on the machine is left out
@@ -46,6 +46,8 @@ REPLAY_LIMIT = 6.0  # and for a short one, where less of the time is the parsing
 ENOUGH_S = 0.02  # is quick enough for a long history, whatever json.loads takes
 MEMORY_LIMIT = 3.0  # times the body
 LONG_BYTES = 2 << 20
+STUBS, STUBS_LIMIT = 500, 1.3  # times the same request with nothing left out
+STUB_LINES = (40, 120)  # of each tool's output: about 1,900 tokens, as measured of results that are left out
 LONGER = 1.1  # than the sample says: subtasks differ
 TIMED = SIX  # the policy under which each projection is timed
 LIST = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
@@ -256,6 +258,31 @@ def long_figures(turns: int, at_least: int) -> list[Figure]:
     return times + memory
 
 
+# ---- many left-out results
+
+
+def stub_figures(turns: int, number: int) -> list[Figure]:
+    """A request of which so many results are left out, beside the same request with none left out."""
+    figures = []
+    # Each has at least five results that are long enough.
+    run = generated(0, subtasks=1 + number // 5, lines=STUB_LINES)
+    for format in FORMATS:
+        body = rendered(run, format, with_tools=False).last_body()
+        cold = project_body(body, format).cold_results(salt="bench", settings=ColdSettings())[:number]
+        if not cold:
+            # Without ids for its calls, nothing of a conversation is left out.
+            continue
+        remembered = Remembered({}, by_call(tuple(each.result for each in cold)))
+        stubbed = partial(project_body, body, format, remembered=remembered)
+        if stubbed().receipt.results_left_out != len(cold):
+            raise SystemExit(f"not all results are left out: {format}")
+        ours, plain = in_turns(turns, stubbed, partial(project_body, body, format), clock=CLOCK)
+        name = f"a request with {len(cold)} results left out, {format}"
+        ratio = median(ours) / median(plain)
+        figures.append(Figure(name, _told(ours), f"none left out {exactly(median(plain))}", ratio, STUBS_LIMIT))
+    return figures
+
+
 def peak_mb(action: Callable[[], object]) -> float:
     """What is allocated at most while it runs, its result included."""
     gc.collect()
@@ -268,8 +295,9 @@ def peak_mb(action: Callable[[], object]) -> float:
         tracemalloc.stop()
 
 
-def main(turns: int = 9, folder: Path = HERE, most: int = MOST, at_least: int = LONG_BYTES) -> bool:
+def main(turns: int = 9, folder: Path = HERE, most: int = MOST, at_least: int = LONG_BYTES, stubs: int = STUBS) -> bool:
     tell("replay")
     figures = replayed(folder, most)
     figures += long_figures(turns, at_least)
+    figures += stub_figures(turns, stubs)
     return show("projection", figures)

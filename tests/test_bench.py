@@ -38,7 +38,7 @@ def test_the_bench_prints_every_figure_of_the_table(
     bench_commands.main(turns=1)
     bench_hooks.main(turns=1, rounds=3)
     bench_nats.main(turns=1, number=16)
-    bench_replay.main(turns=1, folder=tmp_path, most=1, at_least=100_000)
+    bench_replay.main(turns=1, folder=tmp_path, most=1, at_least=100_000, stubs=5)
     bench_proxy.main(turns=1, requests=16, subtasks=1)
     bench_secrets.main(turns=1)
     bench_page.main(turns=1, sessions=20, branches=2, long=61, operations=300)
@@ -69,6 +69,7 @@ def test_the_bench_prints_every_figure_of_the_table(
         "in the agent's own loop, openai-responses",
         "a history of 0.1 MB, nothing to fold, openai-chat",
         "memory beside a history of",
+        "results left out, anthropic",
         "generated, last words",
         "1 KB, 1 client",
         "folded, first byte of a stream, 16 clients",

@@ -112,6 +112,11 @@ class TestWhatTheyChange:
         with served(tmp_path, "--tools", "resolve,fold", "--cache-root", str(caches), **env) as agent:
             assert agent.call("context.list_caches") == {"caches": []}
 
+    def test_folding_afterwards_offers_two_tools(self, tmp_path: Path) -> None:
+        with served(tmp_path, "--tools", "fold-afterwards") as agent:
+            listed = [tool["name"] for tool in agent.rpc("tools/list", {})["tools"]]
+            assert listed == ["context_fold", "context_expand"]
+
     def test_without_the_fold_tools_no_store_is_opened_and_nothing_is_taken(self, tmp_path: Path) -> None:
         running = Daemon(tmp_path, "--tools", "resolve")
         http = Http(running.port)

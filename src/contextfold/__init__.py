@@ -43,7 +43,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for and no more: importing the package itself costs nothing."""
+    """Import a name when it is first used, so that importing the package is fast."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

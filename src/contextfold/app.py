@@ -1,4 +1,4 @@
-"""The composition root: settings in, services out. The one module that names the concrete stores and scrubber."""
+"""The composition root: makes services from settings. The only module that names the concrete stores and scrubber."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import SessionLimits
 from contextfold.serve.serial_fold import SerialFold
 from contextfold.settings import DaemonSettings, FoldSettings, SettingsError
-from contextfold.settings_table import FOLD_AFTERWARDS, offers_folding
+from contextfold.settings_table import offers_folding
 from contextfold.stores.sqlite.store import SqliteStore
 
 TYPE_CHECKING = False
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from contextfold.scrub.scrubber import Scrubbed, Scrubber
     from contextfold.serve.http.bearer_tokens import TokenFile
     from contextfold.serve.http.guard import Guard
-    from contextfold.serve.mcp.tools import Tool
     from contextfold.serve.ops.tracing import Tracer
     from contextfold.stores.nats.store import NatsStore
 
@@ -53,6 +52,7 @@ def policy_of(settings: FoldSettings) -> FoldPolicy:
             settings.price_cache_write_percent,
             settings.price_cache_write_1h_percent,
         ),
+        settings.recall_at_start,
     )
 
 
@@ -72,7 +72,7 @@ def models_of(settings: FoldSettings) -> ModelCatalog:
 
 
 def scrubber_of(settings: FoldSettings) -> Scrubber:
-    # Its rules take longer to compile than most commands take, which scrub nothing.
+    # Compiling the rules takes longer than most commands run, and most commands do not scrub.
     from contextfold.scrub.rules import RulesInvalid
     from contextfold.scrub.standard import standard_scrubber
 
@@ -89,15 +89,15 @@ def scrubber_of(settings: FoldSettings) -> Scrubber:
 
 
 class _DeferredScrubber:
-    """Makes the scrubber when the first text comes."""
+    """Makes the scrubber when the first text is scrubbed."""
 
     def __init__(self, settings: FoldSettings) -> None:
         self._settings = settings
-        self._made: Scrubber | None = None
+        self._scrubber: Scrubber | None = None
 
     def scrub(self, text: str) -> Scrubbed:
-        self._made = self._made or scrubber_of(self._settings)
-        return self._made.scrub(text)
+        self._scrubber = self._scrubber or scrubber_of(self._settings)
+        return self._scrubber.scrub(text)
 
 
 def open_store(
@@ -129,19 +129,19 @@ def _nats_extra() -> Iterator[None]:
 
 
 def serial_fold(settings: FoldSettings, *, is_command: bool = False) -> SerialFold:
-    """Folding for a process that does one thing at a time. A command migrates no store, and seldom scrubs anything."""
+    """Make the folding service of a process without concurrency. A command never migrates the store."""
     scrubber = _DeferredScrubber(settings) if is_command else scrubber_of(settings)
     return SerialFold(FoldService(open_store(settings, may_migrate=not is_command), scrubber, policy_of(settings)))
 
 
 def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) -> None:
-    """Listen and answer until a signal."""
+    """Run the daemon until a signal arrives."""
     from contextfold.serve.http.bearer_tokens import TokenFile
     from contextfold.serve.http.server import check_may_listen, run
     from contextfold.serve.ops.logs import log, take_over
 
     check_may_listen(settings.host, bool(settings.token_file))
-    # Read before anything listens: a daemon whose tokens cannot be read must not start.
+    # A daemon must not start if its tokens cannot be read.
     path = settings.token_file
     tokens = TokenFile(path, lambda text: log("tokens", "warning", text=text)) if path else None
     take_over()
@@ -181,8 +181,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
     from contextfold.serve.http.mcp_endpoint import DaemonServices
     from contextfold.serve.http.routes import DaemonApplication
-    from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
-    from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
+    from contextfold.serve.mcp.toolsets import TOOLSETS
     from contextfold.serve.ops.activity_recorder import ActivityRecorder, StoreConnectionLog
     from contextfold.serve.ops.logs import log
     from contextfold.serve.ops.metrics import Metrics
@@ -190,15 +189,10 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.serve.resolvers import Resolvers
     from contextfold.stores.memory import MemoryStore
 
-    toolsets: dict[str, tuple[Tool, ...]] = {
-        "resolve": RESOLVE_TOOLS,
-        "fold": FOLD_TOOLS,
-        FOLD_AFTERWARDS: AFTERWARDS_TOOLS,
-    }
-    tools = [tool for name in settings.server.tools for tool in toolsets[name]]
+    tools = [tool for name in settings.server.tools for tool in TOOLSETS[name]]
     metrics = Metrics(tool.name for tool in tools)
     scrubber = scrubber_of(settings.fold)
-    # Without the fold tools nothing is stored, and no file is needed.
+    # Without the fold tools nothing is stored, so no file is needed.
     has_fold_tools = offers_folding(settings.server.tools)
     store: Store = open_store(settings.fold, on_change=StoreConnectionLog()) if has_fold_tools else MemoryStore()
     store = store if tracer is None else traced(store, tracer)

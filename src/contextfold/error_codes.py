@@ -1,6 +1,6 @@
-"""What each error code is called at the edges: one table, complete by test.
+"""Maps each error code to its exit code, JSON-RPC code and HTTP status. A test checks that the tables are complete.
 
-Inner code raises a ContextError and knows none of these numbers.
+Other modules raise a ContextError and know none of these numbers.
 """
 
 EXIT_OK = 0

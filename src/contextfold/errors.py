@@ -1,4 +1,4 @@
-"""Every failure this product expects, as a tree of exceptions.
+"""All expected failures, as a tree of exceptions.
 
     ContextError
     ├── CacheMissing     cache_missing    no folder at that path
@@ -31,9 +31,9 @@
         │   └── ImportDiffers                           an import that is not equal to its file
         └── ScrubFailed           scrub_failed          secrets could not be looked for, so nothing was kept
 
-`code` and `message` of those before FoldError are frozen by the error schema v0 and never contain a path; `reason` is
-for a person at a terminal and may. This module knows no exit codes, JSON-RPC codes or HTTP statuses:
-`contextfold.error_codes` maps each `code` to them.
+The `code` and `message` of the errors above FoldError are frozen by the error schema v0 and never contain a path. The
+`reason` is for a person at a terminal and may contain one. This module knows no exit codes, JSON-RPC codes or HTTP
+statuses: `contextfold.error_codes` maps each `code` to them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class ContextError(Exception):
-    """An expected failure: a fixed code, a fixed message, and a reason a person can act on."""
+    """An expected failure: a fixed code, a fixed message, and a reason that says how to solve the problem."""
 
     code: str
     message: str
@@ -115,7 +115,7 @@ class InternalError(ContextError):
 
 
 class FoldError(ContextError):
-    """A failure of folding: the message says what and the data tells programs, without paths, stacks or secrets."""
+    """A failure of folding: a message for people and data for programs, without paths, tracebacks and secrets."""
 
     def __init__(self, message: str, data: Mapping[str, Encodable] | None = None, *, reason: str = "") -> None:
         super().__init__(reason or message)
@@ -174,17 +174,17 @@ class LimitReached(FoldError):
 
 class StoreUnavailable(FoldError):
     code = "store_unavailable"
-    told = "State store is unavailable"
+    MESSAGE = "State store is unavailable"
 
     def __init__(self, reason: str) -> None:
-        super().__init__(self.told, {"retry": True}, reason=reason)
+        super().__init__(self.MESSAGE, {"retry": True}, reason=reason)
 
 
 class StoreInvalid(FoldError):
     code = "store_invalid"
 
     def __init__(self, reason: str) -> None:
-        super().__init__(StoreUnavailable.told, {"retry": False}, reason=reason)
+        super().__init__(StoreUnavailable.MESSAGE, {"retry": False}, reason=reason)
 
 
 class ExportInvalid(StoreInvalid):

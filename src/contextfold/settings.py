@@ -1,8 +1,7 @@
-"""The settings of servers and commands, checked: an option first, then a variable, then the file, then the default.
+"""Reads and checks the settings: from an option, else a variable, else the configuration file, else the default.
 
-The only reader of the environment and of the configuration file. Names, rules and defaults are
-`contextfold.settings_table`'s: a field of a record here is the setting of the same name. Knows which settings belong
-together, not who uses them.
+No other module reads the environment or the configuration file. Names, rules and defaults are in
+`contextfold.settings_table`; a field of a record here is the setting of the same name.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
     Fields = dict[str, Any]
 
 STORE_SCHEME = "sqlite:"
-# The first that is not empty counts, as in most programs.
+# The first variable that is not empty counts, as in most programs.
 HTTPS_PROXY = ("https_proxy", "HTTPS_PROXY")
 NO_PROXY = ("no_proxy", "NO_PROXY")
-# Of a file that contains a password.
+# At most this many bytes of a file with a password are read.
 SECRET_MAX_BYTES = 4096
 
 
@@ -62,6 +61,7 @@ class FoldSettings(Record):
     branches_per_session: int
     branch_limit_tokens: int
     branch_reminder: bool
+    recall_at_start: bool
     warn_medium_percent: int
     warn_high_percent: int
     price_cache_read_percent: int
@@ -92,14 +92,14 @@ class NatsSettings(Record):
     tls_key: str
 
     def __repr__(self) -> str:
-        """For logs and traces: without credentials."""
+        """A representation for logs and traces, without credentials."""
         return f"NatsSettings(servers={self.servers!r}, prefix={self.prefix!r})"
 
 
 class Upstream(Record):
-    """Where proxied requests go, and the HTTP proxy on the way there, if any.
+    """The URL for proxied requests. `through` is the HTTP proxy that they go through, if any.
 
-    `goes_direct` says that a variable names an HTTP proxy that cannot be used.
+    `goes_direct` means that a variable names an HTTP proxy that cannot be used.
     """
 
     url: str
@@ -114,16 +114,16 @@ class ProxySettings(Record):
     openai: Upstream
     body_max_bytes: int
     gemini: Upstream = Upstream("https://generativelanguage.googleapis.com")
-    # Whether old tool results are left out once the provider's prompt cache has lapsed.
+    # Whether old tool results are left out after the provider's prompt cache has expired.
     folds_results: bool = True
-    # How long a prompt is taken to be cached where the request does not say it; 0: as the provider documents it.
+    # The lifetime of a cached prompt if the request does not say it; 0 for the provider's documented lifetime.
     prompt_cache_s: int = 0
 
 
 class DaemonSettings(Record):
     """The settings of the daemon.
 
-    `otlp_is_asked_for` says that the endpoint was given to this program and not to every program of the machine.
+    `otlp_is_asked_for` means that the endpoint is a setting of this program and not the common variable.
     """
 
     server: Settings
@@ -190,7 +190,7 @@ def _proxy_settings(values: _SettingValues) -> ProxySettings:
 
 
 def _upstream(values: _SettingValues, name: str) -> Upstream:
-    """The common variables count for https alone: there the proxy sees no key, only which host is asked for."""
+    """An upstream. The proxy variables count for https only, where the HTTP proxy does not see the API key."""
     url = values.get(name)
     scheme, _, rest = url.partition("://")
     machine = authority_from(rest.partition("/")[0])
@@ -203,7 +203,7 @@ def _upstream(values: _SettingValues, name: str) -> Upstream:
 
 
 def _is_proxy(url: str) -> bool:
-    """What is meant for many programs and makes no sense to this one is no reason not to start."""
+    """Whether the URL of an HTTP proxy is usable. An unusable one in a common variable is not an error."""
     from urllib.parse import urlsplit
 
     try:
@@ -214,7 +214,7 @@ def _is_proxy(url: str) -> bool:
 
 
 def _goes_direct(environment: Mapping[str, str], host: str) -> bool:
-    """Whether NO_PROXY names the host, or a domain that it is in."""
+    """Whether NO_PROXY names the hostname or one of its parent domains."""
     names = [name.strip().lower().lstrip(".") for name in _first(environment, NO_PROXY).split(",") if name.strip()]
     return "*" in names or any(f".{host.lower()}".endswith(f".{name}") for name in names)
 
@@ -224,10 +224,13 @@ def _first(environment: Mapping[str, str], variables: tuple[str, ...]) -> str:
 
 
 def _otlp_endpoint(values: _SettingValues) -> tuple[str, bool]:
-    """Where traces go, and whether that was said to us: the common variable is meant for many, and may suit others."""
-    ours = values.get("otlp-endpoint")
-    if ours:
-        return ("" if ours == "off" else ours), ours != "off"
+    """The endpoint for traces, and whether it is a setting of this program.
+
+    The common variable is for all programs of a machine; it is ignored if this program cannot use it.
+    """
+    own = values.get("otlp-endpoint")
+    if own:
+        return ("" if own == "off" else own), own != "off"
     common = values.environment.get(COMMON_OTLP_ENDPOINT, "")
     speaks_http = values.environment.get(COMMON_OTLP_PROTOCOL, "http/protobuf") == "http/protobuf"
     return (common if speaks_http and is_http_url(common) else ""), False
@@ -240,7 +243,8 @@ def _store_path(values: _SettingValues) -> str:
     scheme, colon, _rest = store.partition(":")
     if store.startswith(STORE_SCHEME):
         store = store.removeprefix(STORE_SCHEME)
-    elif colon and "/" not in scheme and len(scheme) > 1:  # one letter is a drive
+    elif colon and "/" not in scheme and len(scheme) > 1:
+        # A single letter would be a Windows drive.
         raise SettingsError(
             f"--store must be a file, as {STORE_SCHEME}PATH or plain PATH, or servers of NATS, as {NATS_URL}; "
             f"there is no {scheme} store"
@@ -251,7 +255,7 @@ def _store_path(values: _SettingValues) -> str:
 
 
 def _nats_settings(values: _SettingValues) -> NatsSettings | None:
-    """The settings of NATS; None where the store is a file, and then an option for NATS is an error."""
+    """The settings of NATS; None if the store is a file, in which case a setting for NATS is an error."""
     store = values.get("store")
     if store.partition("://")[0].lower() not in NATS_SCHEMES:
         if idle := [name for name in NATS if values.is_given(name, as_option=bool(store))]:
@@ -287,7 +291,7 @@ def _check_nats(values: _SettingValues, settings: NatsSettings, is_user_in_url: 
 
 
 def _first_line(values: _SettingValues, name: str) -> str:
-    """A secret, from a file, so that no list of processes shows it."""
+    """Read a secret from a file. As an option it would be visible in the list of processes."""
     path = values.get(name)
     if not path:
         return ""
@@ -304,13 +308,14 @@ def _first_line(values: _SettingValues, name: str) -> str:
 
 def _in_home(environment: Mapping[str, str], variable: str, beside: str, name: str) -> str:
     base = environment.get(variable, "")
-    if not os.path.isabs(base):  # a relative one is to be ignored, says the convention it comes from
+    # The XDG specification says that relative paths must be ignored.
+    if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser("~"), beside)
     return os.path.join(base, "contextfold", name)
 
 
 class _SettingValues:
-    """Settings by name, each from the first source that gives it, checked and converted by its rule."""
+    """The values of settings. Each is taken from the first source that has it, and checked by its rule."""
 
     def __init__(self, environment: Mapping[str, str], options: Mapping[str, str]) -> None:
         self.environment = environment
@@ -331,19 +336,19 @@ class _SettingValues:
         return setting.rule(self.called(name), text)
 
     def fields(self, record: type, special: Fields, *, prefix: str = "") -> Fields:
-        """The fields of a record: those of `special`, and for each other one the setting of its name."""
+        """The fields of a record: those in `special`, and the settings of the same names for all others."""
         names: tuple[str, ...] = record._fields  # type: ignore[attr-defined]
         return special | {name: self.get(prefix + name.replace("_", "-")) for name in names if name not in special}
 
     def called(self, name: str) -> str:
-        """The name of a setting where it was given."""
+        """The name of a setting in the source that has it, for messages."""
         if name in self._options or not self.is_given(name, as_option=False):
             return f"--{name}"
         variable = SETTINGS[name].variable
         return variable if variable in self.environment else f"{SETTINGS[name].field} in the configuration file"
 
     def is_given(self, name: str, *, as_option: bool) -> bool:
-        """Whether it is given at all, or as an option."""
+        """Whether a setting is given in any source, or as an option if `as_option` is true."""
         if name in self._options or as_option:
             return name in self._options
         return SETTINGS[name].variable in self.environment or name in self._file

@@ -1,4 +1,4 @@
-"""Every setting, once: its name, variable, default, rule, metavar and help.
+"""The table of all settings: name, variable, default, rule, metavar and help of each.
 
 Command-line options, environment variables, the configuration file, the help text, the reference and the records of
 `contextfold.settings` derive from this table. It knows neither where a value comes from nor who uses it.
@@ -22,10 +22,10 @@ COMMON_OTLP_PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
 
 TOOL_TIMEOUT_S = 30
 WHOLE_NUMBER_MAX = 1_000_000_000
-# Eleven days. A longer wait is no timeout, and systems count no further.
+# Eleven days; some systems accept no longer timeout.
 TIMEOUT_MAX_S = 1_000_000
 TOOLSETS = ("resolve", "fold")
-# In place of `fold`: the two tools that folding afterwards needs, a third of the definitions.
+# This toolset replaces `fold`. It has only the two tools for folding afterwards, a third of the definitions.
 FOLD_AFTERWARDS = "fold-afterwards"
 PREFIX_MAX = 32
 DOMAIN_MAX = 64
@@ -34,18 +34,22 @@ _PLAIN = _SMALL + _SMALL.upper() + "_"
 
 
 class SettingsError(Exception):
-    """A setting that cannot be used; the text is one line with the remedy."""
+    """A setting is invalid; the message is one line that says how to correct it."""
 
 
 class Setting(Record):
-    # The option is `--name`; in the configuration file and in records dashes are underscores.
+    """One setting.
+
+    The option is `--name`; in the configuration file and in records its dashes are underscores. `rule` checks and
+    converts a text; its first argument is the name of the setting for error messages. `other_variable` is empty if the
+    name of the variable follows from the name of the setting.
+    """
+
     name: str
     default: str
-    # Checks a text and converts it. The first argument is what to call the setting in an error.
     rule: Callable[[str, str], Any]
     metavar: str
     help: str
-    # Empty where the variable follows from the name.
     other_variable: str = ""
 
     @property
@@ -55,7 +59,7 @@ class Setting(Record):
     @property
     def empty(self) -> Any:  # noqa: ANN401 - as `rule`
         """The value of a setting that is not given and has no default."""
-        return () if self.rule in (_names, _toolsets) else ""
+        return () if self.rule in (_names, toolsets) else ""
 
     @property
     def field(self) -> str:
@@ -68,7 +72,7 @@ def _any(_called: str, text: str) -> str:
 
 
 def _named(called: str, text: str) -> str:
-    """A file's name. Empty is not the same as absent: a daemon that was meant to have tokens must not start without."""
+    """A file's name. An empty one is an error: a daemon that should use tokens must not start without them."""
     if not text:
         raise SettingsError(f"{called} is empty: name a file, or leave it out")
     return text
@@ -98,7 +102,7 @@ def _words(letters: str, described: str, most: int) -> Callable[[str, str], str]
 
 
 def _nats_prefix(called: str, text: str) -> str:
-    """An empty prefix gives subjects that begin with the owner."""
+    """The first part of NATS subjects. With an empty prefix, subjects begin with the owner."""
     return text and _words(_SMALL, "lowercase letters, digits and dashes", PREFIX_MAX)(called, text)
 
 
@@ -153,7 +157,8 @@ def offers_folding(tools: tuple[str, ...]) -> bool:
     return "fold" in tools or FOLD_AFTERWARDS in tools
 
 
-def _toolsets(called: str, text: str) -> tuple[str, ...]:
+def toolsets(called: str, text: str) -> tuple[str, ...]:
+    """The names of toolsets in a list of them. `called` is how the user gave it."""
     names = text.split(",")
     known = (*TOOLSETS, FOLD_AFTERWARDS)
     is_twice = len(set(names)) != len(names) or {"fold", FOLD_AFTERWARDS} <= set(names)
@@ -197,7 +202,7 @@ SETTINGS = {
         Setting(
             "tools",
             "",
-            _toolsets,
+            toolsets,
             "LIST",
             "the tools: resolve, fold or resolve,fold; fold-afterwards has context_fold and context_expand only",
         ),
@@ -238,6 +243,13 @@ SETTINGS = {
             _switch,
             "on|off",
             "whether tool results and hook answers advise when to return or fold, each advice once",
+        ),
+        Setting(
+            "recall-at-start",
+            "off",
+            _switch,
+            "on|off",
+            "whether the hook for a session's first prompt names up to three earlier folds of the project that fit it",
         ),
         Setting(
             "warn-medium-percent",

@@ -86,7 +86,9 @@ async def live_through(store: Store, seed: int) -> None:
         text = rng.choice(("", "text é", "x" * 5000))
         decision = LeftOutDecision(f"call {number}", f"hash{number}", f"res_{number}", "[stub “x”]", NOON)
         await store.keep_left_out(rng.choice(OWNERS), "conversation.1", [ArchivedResult(decision, text)])
-        noted = ProxiedConversation(rng.choice((NOON, EVENING)), {f"call {number} “x”": rng.choice(("", "[1]"))})
+        noted = ProxiedConversation(
+            rng.choice((NOON, EVENING)), {f"call {number} “x”": rng.choice(("", "[1]"))}, rng.choice((0, 700))
+        )
         await store.note_conversation(rng.choice(OWNERS), f"conversation.{number % 2}", noted)
 
 

@@ -119,8 +119,9 @@ def test_a_conversation_that_was_never_noted_is_not_there(run: Run) -> None:
 def test_the_last_request_of_a_conversation_is_the_latest_one_that_was_noted(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.note_conversation("local", "c", ProxiedConversation(LATER))
-        await store.note_conversation("local", "c", ProxiedConversation(NOON))
-        assert await store.conversation("local", "c") == ProxiedConversation(LATER)
+        await store.note_conversation("local", "c", ProxiedConversation(NOON, cache_life_s=700))
+        await store.note_conversation("local", "c", ProxiedConversation(NOON, cache_life_s=400))
+        assert await store.conversation("local", "c") == ProxiedConversation(LATER, cache_life_s=700)
 
     run(act)
 

@@ -218,7 +218,8 @@ class TestSavings:
     ) -> None:
         told = look.get(f"/v1/sessions/{session_id}/savings")
         assert list(told) == [
-            "session_id", "prices", "requests", "estimated_requests", "extra_requests", "tokens_sent", "tokens_without",
+            "session_id", "prices", "requests", "estimated_requests", "extra_requests", "warm_requests", "tokens_sent",
+            "tokens_without",
             "tokens_saved", "output_tokens", "output_tokens_without", "cost_sent", "cost_without", "cost_saved",
             "money", "results_dropped", "failed_open", "folds", "costly_folds", "days",
             "points", "verdict",

@@ -320,6 +320,9 @@ scenario("search finds what ended sessions have folded", async (stage) => {
   await page.locator("#words").fill("changelog entr");
   await page.locator(".result", { hasText: "four fixes, one new flag." }).waitFor();
   await page.getByText("its session has ended").waitFor();
+  await page.getByText("Found by changelog (description").waitFor();
+  await page.locator("#words").fill("changelog walrus");
+  await page.getByRole("list", { name: "Earlier work" }).getByText("context fold expand br_").waitFor();
   assert.equal(await page.getByRole("link", { name: "Bring the changelog up to date" }).count(), 0);
   await page.goto(`${daemon.url}/#/sessions/sess_0000000000000000`);
   await page.getByText("It has been deleted after its retention, or it belongs to another owner.").waitFor();

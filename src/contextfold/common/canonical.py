@@ -1,7 +1,7 @@
-"""JSON as the contract wants it, byte for byte, and the hash that names a content.
+"""The canonical JSON encoder and decoder, and the hash that is the version of a content.
 
-Writing: compact or with two spaces, fields in the order given, `\\b \\t \\n \\f \\r \\" \\\\`, other C0 characters as
-`\\u00xx`, everything else raw. Reading: strict UTF-8 JSON; repeated keys stay visible. Knows values, not their meaning.
+Encoding: compact or indented by two spaces, fields in the order given, `\\b \\t \\n \\f \\r \\" \\\\`, other C0
+characters as `\\u00xx`, everything else raw. Decoding: strict UTF-8 JSON; repeated keys are reported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BEYOND_64_BITS = 1 << 64
 
 
 class Hundredths(float):
-    """A ratio told to two decimals."""
+    """A ratio that is written with two decimals."""
 
     __slots__ = ()
 
@@ -30,22 +30,22 @@ class Hundredths(float):
         return f"{self:.2f}"
 
 
-# What the encoder takes. A plain float is left out on purpose: how many digits it has must be somebody's decision.
+# The types that the encoder accepts. A plain float is not among them, because its number of digits must be chosen.
 Encodable = str | int | Float32 | Hundredths | None | Mapping[str, "Encodable"] | Sequence["Encodable"]
 
 
 class Malformed(ValueError):
-    """Bytes that are not what they should be; the text says how."""
+    """Bytes do not have the expected format; the message says why."""
 
 
 class RepeatedKeys(dict[str, object]):
-    """A JSON object in which some keys stood more than once; the last value won."""
+    """A JSON object with repeated keys. It has the last value of each."""
 
     repeated: frozenset[str] = frozenset()
 
 
 def version_of(content: bytes) -> str:
-    """The version of a content: its SHA-256, named as such."""
+    """The version of a content: `sha256:` and its hash."""
     return HASH_PREFIX + hashlib.sha256(content).hexdigest()
 
 
@@ -56,7 +56,7 @@ def encode(value: Encodable, *, pretty: bool = False) -> str:
 
 
 def _write(value: Encodable, put: Callable[[str], None], newline: str) -> None:
-    """`newline` is empty for compact text, else the line break with the indentation of the enclosing value."""
+    """Write a value. `newline` is empty for compact text, else a line break with the current indentation."""
     if isinstance(value, str):
         put(quote(value))
     elif isinstance(value, bool):
@@ -91,13 +91,14 @@ def _write_members(members: Mapping[str, Encodable], put: Callable[[str], None],
 
 
 def decode(raw: bytes) -> object:
-    """The JSON value in these bytes; Malformed if they are anything else."""
+    """Decode JSON. Raises Malformed if the bytes are not valid JSON in UTF-8."""
     if is_too_deep(raw):
         raise Malformed("is nested too deeply")
     try:
         value: object = _decoder.decode(raw.decode("utf-8"))
         if b"\\ud" in raw or b"\\uD" in raw:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")  # half of a surrogate pair is no text
+            # Encoding fails for a lone surrogate, which is not valid text.
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
     except ValueError as problem:
         raise Malformed("is not JSON in UTF-8") from problem
     return value
@@ -113,7 +114,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _integer(digits: str) -> int:
-    """Beyond 64 bits only the fact matters; to convert would take time, and its limit is an interpreter's setting."""
+    """Convert an integer. A longer one becomes a value outside of 64 bits, because converting many digits is slow."""
     return int(digits) if len(digits) <= INTEGER_DIGITS else -BEYOND_64_BITS if digits[0] == "-" else BEYOND_64_BITS
 
 
@@ -125,7 +126,10 @@ _decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_reject_co
 
 
 def fields(value: object, kinds: Mapping[str, type], what: str) -> dict[str, object]:
-    """The object's members, once each of `kinds` is there exactly once and of its type. Others are ignored."""
+    """Return the object if it has each member of `kinds` exactly once, with its type. Other members are ignored.
+
+    Raises Malformed otherwise; `what` names the object in the message.
+    """
     if not isinstance(value, dict):
         raise Malformed(f"{what} is not an object")
     if isinstance(value, RepeatedKeys) and (twice := value.repeated & kinds.keys()):

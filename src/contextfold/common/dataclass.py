@@ -1,10 +1,9 @@
-"""Dataclasses whose methods are compiled when they are first needed: to a type checker, `dataclasses` itself.
+"""A fast replacement of `dataclasses`: it compiles methods on first use. Type checkers see the standard module.
 
-The standard module compiles six methods for every class when its module is imported, and imports `inspect` for it. For
-the hundred classes of folding that takes longer than all else that a command does. Here a class has one method to be
-compiled, `__init__`, and that when its first instance is made; the others are shared. Offered is what the project
-uses: `frozen`, `slots` and `eq`, defaults, factories, `repr` and `compare` of a field. The functions of `dataclasses`
-work on these classes too.
+The standard module imports `inspect` and compiles six methods for each class at import time. For the hundred classes of
+folding that takes longer than everything else a command does. Here only `__init__` is compiled, when the first instance
+of a class is made; all other methods are shared. It supports the options that the project uses: `frozen`, `slots` and
+`eq`, defaults, factories, and `repr` and `compare` of a field. The functions of `dataclasses` accept these classes.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ else:
         return type(value)(**changes)
 
     def dataclass(*, frozen=False, slots=False, eq=True):
-        return lambda cls: _made(cls, frozen, slots, eq)
+        return lambda cls: _make_dataclass(cls, frozen, slots, eq)
 
-    def _made(cls, frozen, slots, eq):
+    def _make_dataclass(cls, frozen, slots, eq):
         annotations = cls.__annotations__
         members = [
             _field_of(name, cls.__dict__.get(name, MISSING))
@@ -133,7 +132,7 @@ else:
             object.__setattr__(self, each.name, value)
 
     class _StandardFields:
-        """The fields as `dataclasses` knows them, for its functions."""
+        """Creates `__dataclass_fields__` when a function of `dataclasses` reads it."""
 
         def __get__(self, instance, cls):
             import dataclasses

@@ -1,4 +1,4 @@
-"""Where an exception came from: file and line, and nothing of what it says, which may quote what a caller sent."""
+"""The file and line of an exception. Its message is not used, because it may quote a caller's input."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def place_in(trace: TracebackType | None) -> str:
 
 
 def short(path: str) -> str:
-    """A file as package/module: the folders above it are the machine's business."""
+    """A file's path reduced to package/module, without the folders of the machine."""
     return "/".join(path.replace("\\", "/").split("/")[-2:])

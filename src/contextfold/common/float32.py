@@ -1,6 +1,6 @@
-"""Single-precision ratios and their shortest decimal text. Arithmetic only.
+"""Single-precision ratios and their shortest decimal text.
 
-Done in integers, so that no C library, locale or double rounding has a say in the printed digits.
+It uses integer arithmetic, so the digits do not depend on the C library, the locale or double rounding.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ import sys
 from array import array
 from functools import lru_cache
 
-MAX_DIGITS = 9  # nine significant digits tell any two float32 apart
-FIXED_POINT_FROM = -6  # decimal exponent of the first digit from which the text has no exponent: 0.000001
+# Nine significant digits distinguish any two float32 values.
+MAX_DIGITS = 9
+# Numbers from 0.000001 on are written without an exponent.
+FIXED_POINT_FROM = -6
 CACHED_TEXTS = 4096
 
 
 class Float32(float):
-    """A float32 between 0 and 1, held in a double; its text is the shortest decimal that reads back as it."""
+    """A float32 between 0 and 1. Its text is the shortest decimal that parses to the same value."""
 
     __slots__ = ()
 
@@ -26,15 +28,15 @@ class Float32(float):
 
 
 def single(value: float) -> float:
-    """The float32 nearest to value."""
+    """Round to the nearest float32."""
     return array("f", (value,))[0]
 
 
 def ratio(part: int, whole: int) -> Float32:
-    """part / whole, each taken to float32 first and divided there; 0 of nothing is 0.
+    """Divide two integers in float32 arithmetic; 0 if `whole` is 0.
 
-    A double holds the quotient of two float32 to more than twice their precision, so rounding it once more gives the
-    float32 quotient exactly.
+    A double has more than twice the precision of a float32, so rounding the quotient of two float32 numbers once more
+    gives exactly the float32 quotient.
     """
     return Float32(single(single(part) / single(whole))) if whole else Float32(0.0)
 
@@ -44,7 +46,7 @@ def shortest_text(value: float) -> str:
     if value == 0.0:
         return "0.0"
     digits, exponent = _shortest_digits(value)
-    if exponent >= 0:  # 1.0: the range ends there
+    if exponent >= 0:
         return digits.ljust(exponent + 1, "0") + ".0"
     if exponent >= FIXED_POINT_FROM:
         return "0." + "0" * (-exponent - 1) + digits
@@ -53,11 +55,14 @@ def shortest_text(value: float) -> str:
 
 
 def _shortest_digits(value: float) -> tuple[str, int]:
-    """The digits d₁d₂… and the exponent e of d₁.d₂… × 10^e: fewest digits, then nearest, that round to value."""
+    """The digits d₁d₂… and the exponent e of d₁.d₂… × 10^e, the shortest decimal that rounds to `value`.
+
+    Of several decimals with the same number of digits, it is the nearest.
+    """
     bits = int.from_bytes(array("f", (value,)).tobytes(), sys.byteorder)
     biased, fraction = bits >> 23 & 0xFF, bits & 0x7FFFFF
     mantissa, power = (fraction, -149) if biased == 0 else (fraction | 0x800000, biased - 150)
-    # In quarters of the last place: the value, and the ends of the interval that rounds to it.
+    # The value and the ends of the interval that rounds to it, in quarters of the last place.
     exact, high = 4 * mantissa, 4 * mantissa + 2
     low = exact - (1 if fraction == 0 and biased > 1 else 2)
     closed = mantissa % 2 == 0

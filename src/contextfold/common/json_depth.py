@@ -1,4 +1,4 @@
-"""How deeply JSON is nested, told from its bytes: interpreters differ in how much they take, and we must not."""
+"""Limits the nesting of JSON before it is parsed. The limit of the parser depends on the version of Python."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 DEPTH_MAX = 127
 
-# A string, ended or cut off, or a bracket. No step is ever taken back, so the time is linear and nothing is remembered.
+# A complete or truncated string, or a bracket. The quantifiers are possessive, so there is no backtracking.
 _TOKEN = rb'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+(?:"|\\?\Z)|[\[{]|[\]}]'
 
 
 def is_too_deep(raw: bytes) -> bool:
-    """Whether arrays and objects are nested deeper than DEPTH_MAX. What is not JSON may be called either."""
+    """Whether arrays and objects are nested deeper than DEPTH_MAX. For invalid JSON either result is possible."""
     if raw.count(b"[") + raw.count(b"{") <= DEPTH_MAX:
         return False
     depth = 0

@@ -1,8 +1,7 @@
-"""Network addresses as people write them: the daemon's, NATS servers', and the authority (`name:port`) of any URL.
+"""Parses network addresses: the daemon's URL, NATS servers, and the authority (`name:port`) of any URL.
 
-An address that passes the checks here is safe in JSON, in a shell command and in a request. Knows no socket and no
-host's file. It is parsed by hand: `context hook` runs after every tool call, and regular expressions would take a fifth
-of its time.
+An address that passes these checks is safe in JSON, in a shell command and in a request. The module uses no regular
+expressions: `context hook` runs after every tool call, and regular expressions would take a fifth of its time.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ _SEGMENT = _NAME | {"~"}
 
 
 class BadAddress(ValueError):
-    """An address that cannot be used; the text says why."""
+    """The address cannot be used; the message says why."""
 
 
 class Authority(Record):
-    """The part of a URL or a Host header that names a machine."""
+    """Name and port in a URL or a Host header. An IPv6 address has its brackets."""
 
-    # An IPv6 address has its brackets.
     name: str
-    # None if there is none.
     port: int | None
 
 
 class Address(Record):
-    # Without a slash at its end.
+    """The daemon's address.
+
+    `url` has no slash at its end, `path` is empty or begins with a slash. `name` has no brackets.
+    """
+
     url: str
     is_secure: bool
-    # The machine's name as a resolver takes it.
     name: str
     port: int
-    # Empty, or begins with a slash.
     path: str
 
     @property
@@ -55,12 +54,12 @@ class Address(Record):
 
     @property
     def authority(self) -> str:
-        """Name and port, as a Host header has them."""
+        """Name and port in the form of a Host header."""
         return self.url.split("/")[2]
 
 
 def address_from(text: str) -> Address:
-    """The daemon at a URL, be it its root or its MCP endpoint."""
+    """Parse the URL of a daemon or of its MCP endpoint."""
     if "@" in text:
         raise BadAddress("it has an @ in it; a name and a password do not belong there, use --token-variable NAME")
     scheme, _, rest = text.partition("://")
@@ -80,7 +79,8 @@ def address_from(text: str) -> Address:
 
 
 class NatsServers(Record):
-    # Scheme, name and port of each, without user and password.
+    """The servers of a NATS cluster. `urls` are without user and password."""
+
     urls: tuple[str, ...]
     user: str
     password: str
@@ -90,7 +90,7 @@ class NatsServers(Record):
 
 
 def nats_servers_from(text: str) -> NatsServers:
-    """The servers of one cluster, separated by commas. Errors do not quote the text: it may contain a password."""
+    """Parse the servers of one cluster, separated by commas. Errors do not quote them, because of the password."""
     parts = [_nats_server(part) for part in text.split(",")]
     if len(parts) > NATS_SERVERS_MAX or len(text) > URL_MAX:
         raise BadAddress(f"it names too much: {NATS_SERVERS_MAX} servers and {URL_MAX} characters at most")
@@ -106,16 +106,16 @@ def nats_servers_from(text: str) -> NatsServers:
 def _nats_server(text: str) -> tuple[str, str]:
     """A server's URL without user and password, and `user:password`."""
     scheme, _, rest = text.strip().partition("://")
-    whose, at, authority = rest.removesuffix("/").rpartition("@")
+    credentials, at, authority = rest.removesuffix("/").rpartition("@")
     machine = authority_from(authority)
     if scheme.lower() not in NATS_SCHEMES or machine is None:
         raise BadAddress(
             f"it must be like {NATS_URL}: nats or tls, a name and a port; more of them with commas between"
         )
-    user, _, password = whose.partition(":")
-    if at and not (user and password and whose.isprintable() and not set("/?#@") & set(whose)):
+    user, _, password = credentials.partition(":")
+    if at and not (user and password and credentials.isprintable() and not set("/?#@") & set(credentials)):
         raise BadAddress("before the @ it must have user:password, other characters than letters and digits as %XX")
-    return f"{scheme.lower()}://{authority if machine.port else authority + _NATS_PORT}", whose
+    return f"{scheme.lower()}://{authority if machine.port else authority + _NATS_PORT}", credentials
 
 
 def _decoded(text: str) -> str:
@@ -130,12 +130,12 @@ def _decoded(text: str) -> str:
 
 
 def is_variable(text: str) -> bool:
-    """Whether every shell accepts this as the name of a variable."""
+    """Whether this is a valid name of an environment variable in every shell."""
     return bool(text) and (_LETTERS | _DIGITS | {"_"}).issuperset(text) and text[0] not in _DIGITS
 
 
 def authority_from(text: str) -> Authority | None:
-    """The machine that `name`, `name:port`, `[address]` or `[address]:port` names; None if the text is none of them."""
+    """Parse `name`, `name:port`, `[address]` or `[address]:port`; None if the text has none of these forms."""
     end = text.find("]") + 1 or text.find(":")
     name, port = (text[:end], text[end:]) if end >= 0 else (text, "")
     if not _is_name(name):

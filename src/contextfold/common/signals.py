@@ -1,4 +1,4 @@
-"""Keeping signals away from what must not be left half done."""
+"""Blocks signals during operations that must not be interrupted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Signals that would end us wait until the block is done."""
+    """Delay SIGINT, SIGTERM and SIGHUP until the end of the `with` block."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

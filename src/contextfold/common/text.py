@@ -1,7 +1,7 @@
-"""Lowercase and words as Unicode 17 has them, whatever tables the interpreter carries.
+"""Lowercases text and splits it into words by the rules of Unicode 17, independently of the interpreter's tables.
 
-Knows text, not documents. Words are kept as UTF-8 bytes: on those, `bytes.lower` and `bytes.split` touch ASCII alone
-and do so by fixed rules, so only words with other characters need the pinned tables, and most documents have few.
+Words are UTF-8 bytes. `bytes.lower` and `bytes.split` change only ASCII characters, by fixed rules. So only words with
+other characters need the tables of this package, and most documents have few of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CAPITAL_SIGMA, SMALL_SIGMA, FINAL_SIGMA = "Σ", "σ", "ς"
 
-# The White_Space property beyond ASCII. U+001C to U+001F are not in it, although `str.split` thinks so.
+# The White_Space characters beyond ASCII. U+001C to U+001F do not have the property, although `str.split` uses them.
 _WIDE_SPACE = "[\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
 
 
@@ -30,7 +30,7 @@ class _Tables(Record):
 
 @cache
 def _tables() -> _Tables:
-    """Expanded on first use: most commands never meet a character that needs them."""
+    """Expand the tables on first use. Most commands do not need them."""
     from contextfold.common import unicode17
 
     lower = dict(unicode17.LOWER_SEVERAL)
@@ -45,7 +45,7 @@ def _expand(ranges: tuple[tuple[int, int], ...]) -> frozenset[str]:
 
 
 def lowercase(text: str) -> str:
-    """The full lowercase mapping of Unicode 17, the final sigma included."""
+    """The full lowercase mapping of Unicode 17, with the rule for the final sigma."""
     if text.isascii():
         return text.lower()
     tables = _tables()
@@ -58,7 +58,7 @@ def lowercase(text: str) -> str:
 
 
 def _small_sigma(text: str, at: int, tables: _Tables) -> str:
-    """ς after a cased character and before none, looking past case-ignorable ones both ways."""
+    """ς after a cased character and before none, else σ. Case-ignorable characters are skipped on both sides."""
     before = _next_is_cased(text, range(at - 1, -1, -1), tables)
     after = _next_is_cased(text, range(at + 1, len(text)), tables)
     return FINAL_SIGMA if before and not after else SMALL_SIGMA
@@ -77,7 +77,7 @@ def split_words(text: str) -> list[str]:
 
 
 def count_words(content: bytes) -> dict[bytes, int]:
-    """How often each lowercase word stands in the UTF-8 content."""
+    """The number of occurrences of each lowercase word in UTF-8 content."""
     counts: dict[bytes, int] = Counter(content.lower().split())
     if not content.isascii():
         wide = {word: counts.pop(word) for word in [word for word in counts if not word.isascii()]}
@@ -88,7 +88,7 @@ def count_words(content: bytes) -> dict[bytes, int]:
 
 
 def count_terms(content: bytes, terms: Sequence[bytes]) -> tuple[int, int]:
-    """How many words of the UTF-8 content equal any of the terms, each listed once; and how many words there are."""
+    """The number of words in UTF-8 content that equal one of the distinct terms, and the number of all words."""
     words = content.lower().split() if content.isascii() else list(_words(content))
     return sum(map(words.count, terms)), len(words)
 
@@ -102,9 +102,9 @@ def _words(content: bytes) -> Iterator[bytes]:
 
 
 def _lowered_parts(word: bytes) -> list[bytes]:
-    """Split further on wide spaces, then lowercase.
+    """Split a word at spaces beyond ASCII, then lowercase the parts.
 
-    Lowercasing word by word equals lowercasing the whole text: no white space is cased or case-ignorable, so the final
-    sigma rule never looks across one.
+    Lowercasing single words gives the same result as lowercasing the whole text: no white space is cased or
+    case-ignorable, so the rule for the final sigma never looks beyond one.
     """
     return [lowercase(part).encode() for part in re.split(_WIDE_SPACE, word.decode()) if part]

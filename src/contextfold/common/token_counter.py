@@ -1,4 +1,4 @@
-"""How many tokens a text counts for. Pure arithmetic; knows no tokenizer and no file."""
+"""Estimates the number of tokens in a text from its bytes. Uses no tokenizer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BYTES_PER_DENSE_TOKEN = 3
 
 
 def tokens_of(byte_count: int) -> int:
-    """The v0 estimate: a token for every four UTF-8 bytes, begun ones included."""
+    """The v0 estimate: one token for every four UTF-8 bytes, rounded up."""
     return -(-byte_count // BYTES_PER_TOKEN)
 
 
@@ -25,5 +25,5 @@ def _dense(text: str) -> int:
     return -(-len(text.encode("utf-8")) // BYTES_PER_DENSE_TOKEN)
 
 
-# What folding may count with, by the setting's name. `dense` is for code and for scripts that tokenizers cut short.
+# The counters of folding by the name in the setting. `dense` is for code, and for scripts that need more tokens.
 COUNTERS: Mapping[str, Counter] = {"v0": _v0, "dense": _dense}

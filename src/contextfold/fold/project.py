@@ -1,4 +1,4 @@
-"""Where work belongs: a project by its path, a session by its name. Lexical only: the daemon may be elsewhere."""
+"""Checks and normalises project paths and session names. Reads no disk: the daemon may run on another machine."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ HASH_LENGTH = 16
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    path: str  # normalised: what tells projects apart
-    given: str  # as it was sent: what is looked through for secrets, since normalising may hide what makes one
+    """A project. `path` is normalised and identifies it; `given` is the path as the caller sent it.
+
+    Secrets are searched for in `given`, because normalising may hide one.
+    """
+
+    path: str
+    given: str
 
     @property
     def hash(self) -> str:
@@ -38,12 +43,13 @@ def normalised(path: str) -> str:
         return path[0].upper() + ":\\" + "\\".join(_steps(re.split(r"[\\/]", path[3:])))
     if path.startswith("\\\\"):
         server, share, *steps = [*filter(None, re.split(r"[\\/]", path)), "", ""]
-        return "\\\\" + "\\".join([server, share, *_steps(steps)]).rstrip("\\")  # nothing leads out of a share
+        # A `..` does not lead out of a share.
+        return "\\\\" + "\\".join([server, share, *_steps(steps)]).rstrip("\\")
     raise ArgumentInvalid("project_path", "must be absolute, like /home/me/project")
 
 
 def displayed(scrubbed_path: str) -> str:
-    """A path as it is shown, which redactions may have made longer than a path may be."""
+    """Normalise a redacted path for display; cut it if redactions have made it too long."""
     try:
         return normalised(scrubbed_path)
     except ArgumentInvalid:

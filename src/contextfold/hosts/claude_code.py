@@ -1,9 +1,9 @@
 """Claude Code's hooks: reads a payload, and writes the answer that adds a line to the model's context.
 
-Recorded with Claude Code 2.1.325 (`tests/hosts`). PostToolUse and PostToolUseFailure report each call that ran. A call
-that never ran is reported by PostToolBatch alone, which comes once for a turn of the model and carries the very texts
-the model reads, but not which of them failed. A call whose input was refused is recognised by its text. One for which
-permission was denied looks like any other, and is not counted.
+Recorded with Claude Code 2.1.325 (`tests/hosts`). PostToolUse and PostToolUseFailure report each call that ran. Only
+PostToolBatch reports a call that never ran. It comes once for each turn of the model and has the exact texts that the
+model reads, but does not say which calls failed. A call whose input was refused is recognised by its text. A call
+without permission cannot be recognised and is not counted.
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ EVENTS = frozenset(
         "UserPromptSubmit",
     }
 )
-# Where a line reaches the model, once. Added to Stop or SubagentStop it makes the agent go on instead of stopping; to
-# PreCompact and the like it is an error, shown to the person; and PostToolBatch comes right after PostToolUse.
+# A line in the answer to one of these events reaches the model once. In an answer to Stop or SubagentStop it would make
+# the agent continue; for PreCompact it is an error that the user sees; and PostToolBatch directly follows PostToolUse.
 ANSWERED = frozenset({"PostToolUse", "PostToolUseFailure", "SessionStart", "UserPromptSubmit"})
 LINE_LENGTH_MAX = 10_000
-# Calls of one turn.
+# The sources of a session that begins with nothing; others resume or compact one.
+NEW_CONTEXT = frozenset({"startup", "clear"})
+# One turn has at most this many calls.
 CALLS_MAX = 1_000
-# What may stand before a summary.
+# An analysis in these tags may precede a summary.
 ANALYSIS, ANALYSIS_END = "<analysis>", "</analysis>"
-# How the result of a call that never ran begins.
+# The result of a call that never ran begins with this tag.
 REFUSED = "<tool_use_error>"
 
 
 def read(payload: Mapping[str, object]) -> HookEvent:
-    """ArgumentInvalid if it is no payload of a hook. Unknown events and members are no error."""
+    """Read a payload. Raises ArgumentInvalid if a member is invalid; ignores unknown events and members."""
     fields = Payload(payload)
     event = fields.event(EVENTS, "hook_event_name")
     conversation = fields.id("session_id")
@@ -70,10 +72,11 @@ def read(payload: Mapping[str, object]) -> HookEvent:
             )
         case "PostCompact":
             done = compacted(conversation, _summary(fields.text("compact_summary")))
-    # SessionStart comes before PostCompact, which says what is left.
+    # After a compaction, SessionStart comes before PostCompact, which has the summary.
     is_compacting = event == "SessionStart" and fields.text("source") == "compact"
+    is_beginning = event == "SessionStart" and fields.text("source") in NEW_CONTEXT
     model = word(fields.text("model")) if fields.text("model") else ""
-    return HookEvent(event, conversation, agent, folder, done, session_id, batch, is_compacting, model)
+    return HookEvent(event, conversation, agent, folder, done, session_id, batch, is_compacting, model, is_beginning)
 
 
 def answer(event: str, line: str) -> dict[str, object]:
@@ -88,13 +91,13 @@ def _call(fields: Payload, conversation: str, result: str, *, failed: bool) -> t
 
 
 def _summary(text: str) -> str:
-    """The part of a summary that goes into the context, without the analysis before it."""
+    """The part of a summary that enters the context, without the analysis before it."""
     analysis, _, summary = text.partition(ANALYSIS_END)
     return summary.strip() or text if analysis.lstrip().startswith(ANALYSIS) else text
 
 
 def _batch(fields: Payload, conversation: str) -> tuple[tuple[HookOperation, ...], str | None]:
-    """The calls that were refused before they ran. Those that ran are reported by hooks of their own."""
+    """The calls that were refused before they ran. Other hooks report the calls that ran."""
     calls = fields["tool_calls"]
     if not isinstance(calls, list) or len(calls) > CALLS_MAX:
         raise ArgumentInvalid("tool_calls", f"must be a list of at most {CALLS_MAX} calls")

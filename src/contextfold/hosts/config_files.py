@@ -1,8 +1,8 @@
-"""The text of a host's configuration file with our server and hooks in it, and without them again. Reads no file.
+"""Adds this product's server and hooks to the text of a host's configuration file, and removes them. Reads no file.
 
-Removal is the exact inverse of installation, and no record is kept to make it so. The text itself shows what was there
-before: an object or array that was empty is filled directly behind its bracket (see `hosts.jsonc`), one that we added
-has white space there, and a file that we created is, character for character, what `_new_file` writes.
+Removal is the exact inverse of installation and needs no record of the original file. The text shows what was there: in
+an object or array that was empty, the new member directly follows the bracket (see `hosts.jsonc`); in one that install
+added there is white space; and a file that install created is exactly the output of `_new_file`.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from contextfold.hosts.programs import (
 HOOKS = "hooks"
 TABLE_COMMENT = "# Added by `context install`; `context uninstall` removes it."
 UNENDED = "(The line above had no end.)"
-# Elements of ours that are removed from one file at most; install writes one for each event.
+# At most this many hooks are removed from one file; install writes one for each event.
 REMOVED_MAX = 1_000
 INDENT = "  "
 
 
 class Unfit(ValueError):
-    """A configuration that cannot be edited safely. The text says why, and what to do."""
+    """A configuration file cannot be edited safely. The message says why and what to do."""
 
 
 def install_server(host: Host, text: str | None, wiring: Wiring, *, force: bool = False) -> str:
-    """The text with our entry in it; the same text if it is there already. None stands for a file that is not there."""
+    """Add the server's entry to a text, unless it already has it. None means that the file does not exist."""
     if host.is_toml:
         return install_table(host, text, wiring)
     if text is None:
@@ -79,7 +79,7 @@ def install_server(host: Host, text: str | None, wiring: Wiring, *, force: bool 
 
 
 def is_foreign(host: Host, text: str, wiring: Wiring) -> bool:
-    """Whether an entry of our name holds what install would lose: somebody else wrote it, or added to it."""
+    """Whether install would overwrite an entry of our name that another program wrote or changed."""
     if host.is_toml:
         return False
     _, ours = _locate(host, _root(text, has_comments=host.has_comments))
@@ -87,7 +87,7 @@ def is_foreign(host: Host, text: str, wiring: Wiring) -> bool:
 
 
 def uninstall_server(host: Host, text: str) -> str | None:
-    """The text without our entry and without what install wrote around it; None if install created the file."""
+    """Remove everything that `install_server` added; None if install created the file."""
     if host.is_toml:
         return uninstall_table(host, text)
     root = _root(text, has_comments=host.has_comments)
@@ -104,9 +104,9 @@ def uninstall_server(host: Host, text: str) -> str | None:
 
 
 def install_hooks(host: Host, text: str | None, daemon: Daemon, *, force: bool = False) -> str:
-    """The text with our hooks in it; the same text if they are there already. None stands for a missing file."""
+    """Add the hooks to a text. None means that the file does not exist. The text may already have the hooks."""
     if text is None:
-        # The version comes last: in a file that somebody else wrote it comes first, so that the two can be told apart.
+        # Here the version comes last. In files of other programs it comes first, so `uninstall` recognises its own.
         arrays: Mapping[str, Writable] = {event: [element] for event, element in elements(host, daemon).items()}
         return _new_file({HOOKS: arrays, **_version(host)})
     before = _hooks_root(host, text)
@@ -131,14 +131,14 @@ def install_hooks(host: Host, text: str | None, daemon: Daemon, *, force: bool =
 
 
 def uninstall_hooks(host: Host, text: str) -> str | None:
-    """The text without our hooks and without what install wrote around them; None if install created the file."""
+    """Remove everything that `install_hooks` added; None if install created the file."""
     try:
         root = _hooks_root(host, text)
         _refuse_edited(host, root)
     except Unfit:
         if mentions(host, text):
             raise
-        # Whatever is wrong with the file, nothing in it is ours.
+        # The file is invalid, but it has no hook of this product.
         return text
     if _is_file_of_ours(host, root) and _is_new_file(text, root):
         return None
@@ -151,7 +151,7 @@ def uninstall_hooks(host: Host, text: str) -> str | None:
 
 
 def _with_element(host: Host, text: str, array: Member, event: str, wanted: Writable, *, force: bool) -> str:
-    """The text with our element in an event's array."""
+    """Add or update the element in an event's array."""
     ours = [member for member in array.node.members if is_our_element(host, event, member.node.value)]
     if len(ours) > 1:
         raise Unfit(f"its {HOOKS} for {event} have ours more than once; remove all but one of them")
@@ -172,7 +172,7 @@ def _with_element(host: Host, text: str, array: Member, event: str, wanted: Writ
 
 
 def _without_one(host: Host, text: str) -> str | None:
-    """The text without the last of our elements; None if there is none."""
+    """Remove the last of our elements; None if there is none."""
     root = _hooks_root(host, text)
     holder = _only(root, HOOKS)
     for array in reversed(holder.node.members if holder else ()):
@@ -202,7 +202,7 @@ def _root(text: str, *, has_comments: bool) -> Node:
 
 
 def _locate(host: Host, root: Node) -> tuple[Member | None, Member | None]:
-    """The servers and our entry among them; Unfit if either is ambiguous."""
+    """The servers and our entry among them. Raises Unfit if a key is repeated."""
     servers = _only(root, host.key)
     if servers is None:
         return None, None
@@ -212,7 +212,7 @@ def _locate(host: Host, root: Node) -> tuple[Member | None, Member | None]:
 
 
 def _hooks_root(host: Host, text: str) -> Node:
-    """The root of a hooks file whose arrays can be edited without doubt; Unfit otherwise."""
+    """Parse a file of hooks. Raises Unfit if its arrays cannot be edited safely."""
     assert host.hooks is not None
     root = _root(text, has_comments=host.hooks.has_comments)
     holder = _only(root, HOOKS)
@@ -224,7 +224,7 @@ def _hooks_root(host: Host, text: str) -> Node:
 
 
 def _array(root: Node, event: str) -> Member | None:
-    """The elements for an event."""
+    """The array of elements for an event."""
     holder = _only(root, HOOKS)
     array = _only(holder.node, event) if holder else None
     if array and not array.node.is_array:
@@ -233,23 +233,23 @@ def _array(root: Node, event: str) -> Member | None:
 
 
 def _only(node: Node, key: str) -> Member | None:
-    found = node.named(key)
-    if len(found) > 1:
+    members = node.named(key)
+    if len(members) > 1:
         raise Unfit(f"it has {key} more than once, and only one of them counts; remove the others")
-    return found[0] if found else None
+    return members[0] if members else None
 
 
 def _edited(host: Host, array: Member) -> list[Node]:
-    """The handlers of an event that call our daemon in an element that is not as we write it."""
-    found = []
+    """The handlers of an event that call our daemon but were changed after install wrote them."""
+    edited = []
     for member in array.node.members:
         nodes = [member.node]
         if host.hooks and host.hooks.is_grouped:
             nodes = [inner.node for group in member.node.named(HOOKS) for inner in group.node.members]
         assert array.key is not None
         if not is_our_element(host, array.key, member.node.value):
-            found += [node for node in nodes if is_about_us(host, node.value)]
-    return found
+            edited += [node for node in nodes if is_about_us(host, node.value)]
+    return edited
 
 
 def _refuse_edited(host: Host, root: Node) -> None:
@@ -268,7 +268,7 @@ def _version(host: Host) -> dict[str, Writable]:
 
 
 def _is_ours(host: Host, ours: Member) -> bool:
-    """Whether an entry is one of ours and holds nothing else, not even a repeated key."""
+    """Whether install wrote an entry and nothing was added to it, not even a repeated key."""
     return is_our_entry(host, ours.node.value) and _has_keys_once(ours.node)
 
 
@@ -277,7 +277,7 @@ def _has_keys_once(node: Node) -> bool:
 
 
 def _is_file_of_ours(host: Host, root: Node) -> bool:
-    """Whether there is nothing but our hooks."""
+    """Whether a file has only our hooks."""
     assert isinstance(root.value, dict)
     arrays = root.value.get(HOOKS)
     return (
@@ -289,7 +289,7 @@ def _is_file_of_ours(host: Host, root: Node) -> bool:
 
 
 def install_table(host: Host, text: str | None, wiring: Wiring) -> str:
-    """A TOML file with our table at its end; one of ours that is there already is replaced."""
+    """Add our table at the end of a TOML file, or replace it."""
     _parsed(text or "")
     if text is not None:
         text = uninstall_table(host, text)
@@ -304,15 +304,15 @@ def install_table(host: Host, text: str | None, wiring: Wiring) -> str:
 
 
 def uninstall_table(host: Host, text: str) -> str | None:
-    """A TOML file without the table that install wrote; None if there was nothing else in it."""
+    """Remove the table that install wrote from a TOML file; None if nothing else is in it."""
     comment = rf"(^|\n){re.escape(TABLE_COMMENT)}( {re.escape(UNENDED)})?\n"
-    found = re.search(rf"{comment}\[{host.key}\.{SERVER}\]\n(?:[a-z_]+ = .*\n)+", text)
-    if not found:
+    table = re.search(rf"{comment}\[{host.key}\.{SERVER}\]\n(?:[a-z_]+ = .*\n)+", text)
+    if not table:
         if SERVER in _parsed(text).get(host.key, {}):
             raise Unfit(f"its table {host.key}.{SERVER} is not as install wrote it; remove or rename it by hand")
         return text
-    left = text[: found.start()] + text[found.end() :]
-    return left or None
+    rest = text[: table.start()] + text[table.end() :]
+    return rest or None
 
 
 def _parsed(text: str) -> dict[str, dict[str, object]]:
@@ -329,18 +329,18 @@ def _new_file(value: Mapping[str, Writable]) -> str:
 
 
 def _is_new_file(text: str, root: Node) -> bool:
-    """Whether a text is exactly what we write into a new file."""
+    """Whether a text is exactly the content of a file that install creates."""
     assert isinstance(root.value, dict)
     return text == _new_file(root.value)
 
 
 def _holds(value: object, wanted: object) -> bool:
-    """Whether a value has every wanted member, and perhaps others."""
+    """Whether a value has at least the wanted members."""
     return isinstance(value, dict) and isinstance(wanted, Mapping) and wanted.items() <= value.items()
 
 
 def _check(host: Host, before: Node, written: str, wanted: Mapping[str, Writable]) -> None:
-    """A configuration is never written unless it reads as the old one with our entry in it."""
+    """Assert that the new text parses to the old configuration with our entry added."""
     after = read(written, comments=host.has_comments).value
     old = before.value
     assert isinstance(after, dict)
@@ -352,7 +352,7 @@ def _check(host: Host, before: Node, written: str, wanted: Mapping[str, Writable
 
 
 def _check_hooks(host: Host, before: Node, written: str, daemon: Daemon) -> None:
-    """Hooks are never written unless they read as the old ones with ours among them."""
+    """Assert that the new text parses to the old hooks with ours added."""
     after, old = _hooks_root(host, written).value, before.value
     assert isinstance(after, dict)
     assert isinstance(old, dict)

@@ -1,8 +1,8 @@
-"""Cursor's hooks (`.cursor/hooks.json`, version 1), read from its public reference of mid-2026 and not tried.
+"""Cursor's hooks (`.cursor/hooks.json`, version 1), written after its public reference of mid-2026; not tested with it.
 
-They are commands: the payload is on the command's input, the answer on its output. `postToolUse` and
+The hooks are commands: the payload is on the command's input, the answer on its output. `postToolUse` and
 `postToolUseFailure` report every call, with the tool's result as JSON in a string. The hooks for shells, files and MCP
-report some of the same calls again without naming them, so only the session that an MCP result names is read of them.
+report some of these calls again, without an id. So only the session id in an MCP result is used of them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ EVENTS = frozenset(
 )
 ANSWERED = frozenset({"postToolUse", "sessionStart"})
 LINE_LENGTH_MAX = 10_000
-# Stands before an MCP tool's name, in hooks that are for other tools too.
+# The prefix of an MCP tool's name in hooks that report other tools, too.
 MCP = "MCP:"
 
 
 def read(payload: Mapping[str, object]) -> HookEvent:
-    """ArgumentInvalid if it is no payload of a hook. Unknown events and members are no error."""
+    """Read a payload. Raises ArgumentInvalid if a member is invalid; ignores unknown events and members."""
     fields = Payload(payload)
     event = fields.event(EVENTS, "hook_event_name")
     conversation = fields.id("conversation_id", "session_id")
@@ -69,7 +69,7 @@ def _call(fields: Payload, conversation: str, result: str, *, failed: bool) -> t
 
 
 def _result(output: object) -> str:
-    """Documented as JSON in a string; what is none is taken as it is."""
+    """The text of a result, which is documented as JSON in a string. A string that is not JSON is used unchanged."""
     if not isinstance(output, str):
         return text_of(output)
     try:
@@ -79,7 +79,7 @@ def _result(output: object) -> str:
 
 
 def _folder(fields: Payload) -> str | None:
-    """The first folder of the workspace: `cwd` is where a command ran."""
+    """The first folder of the workspace. `cwd` may be another folder, in which a command ran."""
     roots = fields["workspace_roots"]
     first = roots[0] if isinstance(roots, list) and roots else None
     return encodable(first) if first and isinstance(first, str) else fields.folder("cwd")

@@ -1,4 +1,4 @@
-"""What a hook reports, whichever host it is. Knows no host's format, no session of ours and no wire."""
+"""The content of a hook report, the same for all hosts. Knows no host's format, no session and no protocol."""
 
 from __future__ import annotations
 
@@ -7,39 +7,41 @@ from contextfold.common.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HookOperation:
-    """Something that was done in the agent's working context."""
+    """One operation in the agent's context."""
 
-    # The tool's name, or the kind of thing it was: printable, 1 to 128 characters.
+    # The tool's name, or another kind of operation: printable, 1 to 128 characters.
     type: str
-    # What it put into the context, as the model reads it.
+    # The text that the model reads.
     content: str
     failed: bool = False
-    # Set where the content is not what fills the context.
+    # Set if the number of tokens in the context does not follow from the content.
     tokens: int | None = None
-    # The same for two reports of the same thing; empty if nothing tells them apart.
+    # Equal for two reports of the same operation; empty if repeated reports cannot be recognised.
     call_id: str = ""
-    # The content replaces everything that the context held.
+    # Whether the content replaces everything in the context.
     compacts: bool = False
-    # The words of a person.
+    # Whether the user wrote the content.
     by_user: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class HookEvent:
-    # The host's name for the event, if we know it; otherwise "other".
+    # The host's name of a known event; otherwise "other".
     event: str
-    # The host's own id of the conversation.
+    # The host's id of the conversation.
     conversation: str
     # Set for a subagent, which has a context of its own.
     agent: str | None = None
-    # Where the agent works.
+    # The agent's working folder.
     folder: str | None = None
     done: HookOperation | None = None
-    # A session of ours, named in the result of one of our tools.
+    # The session id in the result of one of this product's tools.
     session_id: str | None = None
-    # Calls of one turn, reported together; some may have been reported before.
+    # The calls of one turn, reported together. Some may have been reported before.
     batch: tuple[HookOperation, ...] = ()
-    # The host is compacting: the known figures are no longer true, and the new ones not yet known.
+    # Whether the host is compacting. The recorded figures are then obsolete, and the new ones are not yet known.
     is_compacting: bool = False
-    # The model at work, where the host names it.
+    # The model, if the host names it.
     model: str = ""
+    # A conversation begins with nothing in its context.
+    is_beginning: bool = False

@@ -1,4 +1,4 @@
-"""Operations in the agent's context, made from what a hook reports, the same way for every host."""
+"""Makes operations from the data in a hook's payload. All hosts use these functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextfold.hosts.tool_text import compact
 def tool_call(
     conversation: str, name: str, tool_input: object, result: str, tool_use_id: str, *, failed: bool
 ) -> HookOperation | None:
-    """A call as it stands in the context: what the model wrote, and what it got. None if the tool counts itself."""
+    """A tool call with its arguments and result. None if the service counts the call itself."""
     if not word(name):
         raise ArgumentInvalid("tool_name", "must be a string that is not blank")
     if accounts_for_itself(name):
@@ -26,7 +26,7 @@ def message(conversation: str, turn: str, text: str) -> HookOperation | None:
 
 
 def prompt(conversation: str, turn: str, text: str) -> HookOperation | None:
-    """What a person asked for, or the host in their name."""
+    """A prompt of the user, or of the host on the user's behalf."""
     return (
         HookOperation("prompt", text, call_id=call_id(conversation, turn, "prompt", text), by_user=True)
         if text
@@ -35,15 +35,18 @@ def prompt(conversation: str, turn: str, text: str) -> HookOperation | None:
 
 
 def compacted(conversation: str, summary: str) -> HookOperation | None:
-    """What a host has put in place of everything in the context. Reported twice, it is one: more has come since."""
-    same = call_id(conversation, "compacted", summary)
-    return HookOperation("compaction_summary", summary, call_id=same, compacts=True) if summary else None
+    """The summary that replaces everything in the context.
+
+    A repeated report has the same id and is ignored; otherwise it would remove later operations.
+    """
+    repeated_id = call_id(conversation, "compacted", summary)
+    return HookOperation("compaction_summary", summary, call_id=repeated_id, compacts=True) if summary else None
 
 
 def compaction(conversation: str, turn: str, *details: str) -> HookOperation:
-    """Counts no tokens: the instructions go to the summariser and not into the context.
+    """The beginning of a compaction. It has no tokens: the instructions do not enter the context.
 
-    Nothing tells one compaction of a turn from the next, so a second one counts as a repeated report.
+    Two compactions in one turn cannot be distinguished, so the second one counts as a repeated report.
     """
     content = ": ".join(filter(None, details))
     return HookOperation("compaction", content, tokens=0, call_id=call_id(conversation, f"compaction {turn} {content}"))

@@ -1,6 +1,6 @@
-"""A hook's payload, member by member: text that can be encoded, or an error that names the member. Knows no host.
+"""Reads the members of a hook's payload: as valid text, or with an error that names the member. Knows no host.
 
-Whatever may be absent or odd without harm reads as absent: hosts add members and change them with every release.
+An optional member of the wrong type is treated as missing, because hosts change members with every release.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ class Payload:
         return self._members.get(name)
 
     def id(self, *names: str) -> str:
-        """The first of these that is there; there must be one."""
-        found = next((self[name] for name in names if self[name] is not None), None)
-        if not isinstance(found, str) or not 1 <= len(found) <= ID_LENGTH_MAX:
+        """The first of these members that is present. Raises ArgumentInvalid if there is none."""
+        value = next((self[name] for name in names if self[name] is not None), None)
+        if not isinstance(value, str) or not 1 <= len(value) <= ID_LENGTH_MAX:
             raise ArgumentInvalid(names[0], f"must be a string of 1 to {ID_LENGTH_MAX} characters")
-        return encodable(found)
+        return encodable(value)
 
     def event(self, known: Iterable[str], *names: str) -> str:
         name = self.id(*names)
         return name if name in known else UNKNOWN_EVENT
 
     def text(self, name: str) -> str:
-        """Empty if there is none."""
-        found = self[name]
-        return encodable(found) if isinstance(found, str) else ""
+        """The text of a member; empty if it is missing."""
+        value = self[name]
+        return encodable(value) if isinstance(value, str) else ""
 
     def folder(self, name: str) -> str | None:
-        found = self[name]
-        if found is not None and not isinstance(found, str):
+        value = self[name]
+        if value is not None and not isinstance(value, str):
             raise ArgumentInvalid(name, "must be a string")
-        return encodable(found) if found else None
+        return encodable(value) if value else None
 
     def agent(self) -> str | None:
-        """A subagent, by its type and its id."""
+        """The type and id of a subagent; None for the main agent."""
         words = [word(self.text(name)) for name in ("agent_type", "agent_id")]
         return " ".join(filter(None, words)) if words[1] else None
 
 
 def encodable(text: str) -> str:
-    """The same text, with what no encoding has replaced."""
+    """Replace lone surrogates, which UTF-8 cannot encode."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -62,11 +62,14 @@ def encodable(text: str) -> str:
 
 
 def word(text: str) -> str:
-    """A name as it may stand in a table, or empty. What is none is not made one: cut, a secret would not be known."""
+    """A name for a table; empty, or UNNAMED if it is too long or not printable.
+
+    A long name is not cut, because the scrubber could not recognise a secret that was cut.
+    """
     name = text.strip()
     return name if len(name) <= WORD_LENGTH_MAX and name.isprintable() else UNNAMED
 
 
 def call_id(*parts: str) -> str:
-    """The same for the same parts; empty if one is missing, since nothing tells then."""
+    """A hash of the parts, to recognise repeated reports; empty if a part is missing."""
     return hashlib.sha256(json.dumps(parts).encode("ascii")).hexdigest() if all(parts) else ""

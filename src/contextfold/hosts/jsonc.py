@@ -1,15 +1,14 @@
-"""JSON text as it was typed, comments and trailing commas included: where each value stands, and how to put one member
-of an object or one element of an array in, or take one out, so that every other character stays.
+"""Parses JSON text with comments and trailing commas, and adds or removes one member without other changes.
 
-`take` undoes `put` to the character. That works without a record of what was there, because `put` only ever adds, and
-adds where `take` can find both ends again:
+`take` exactly undoes `put`. It needs no record of the original text, because `put` only adds characters, at positions
+that `take` can determine:
 
-    {"a": 1}              a comma right after the last value; the member after the comments that follow it
-    {"a": 1,}             the member and a comma of its own, after the last comma and its comments
-    {}                    the member right behind the brace or the last comment, nothing after it
+    {"a": 1}              a comma directly after the last value; the member after the comments that follow it
+    {"a": 1,}             the member and a comma, after the last comma and its comments
+    {}                    the member directly after the brace or the last comment, nothing after it
 
-So the white space before a member we put in is ours, and none after it is. Arrays are the same without keys. Knows no
-file and no host.
+So the white space before an added member was added with it, and the white space after it was not. Elements of arrays
+are treated in the same way. Knows no file and no host.
 """
 
 from __future__ import annotations
@@ -36,20 +35,21 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 
 Writable = str | int | Sequence["Writable"] | Mapping[str, "Writable"]
 
-INTEGER_DIGITS_MAX = 15  # beyond, only a float takes any number of digits
+# Longer numbers are parsed as floats, because the length of an integer is limited by Python.
+INTEGER_DIGITS_MAX = 15
 
 
 class Broken(ValueError):
-    """The text is not what it should be; says where and why."""
+    """The text is not valid; the message says where and why."""
 
 
 class Node(Record):
-    """A value and the span it stands in."""
+    """A value and its position in the text. `members` has the members of an object or the elements of an array."""
 
     start: int
     end: int
     value: object
-    members: tuple[Member, ...] = ()  # or the elements, of an array
+    members: tuple[Member, ...] = ()
 
     @property
     def is_object(self) -> bool:
@@ -64,7 +64,7 @@ class Node(Record):
 
 
 class Member(Record):
-    """A key with its value, and where the comma after it is; -1 if there is none. An element of an array has no key."""
+    """A key, its value, and the position of the comma after it, or -1. An element of an array has no key."""
 
     key: str | None
     start: int
@@ -77,11 +77,15 @@ class Member(Record):
 
 
 class Style(Record):
-    """How a text is laid out around one place."""
+    """The layout of a text at one position.
 
-    newline: str  # empty: all in one line
-    indent: str  # of the line the member begins in
-    unit: str  # what one level more is indented by
+    `newline` is empty if everything is in one line. `indent` is the indentation of the line in which the member
+    begins; `unit` is the additional indentation of the next level.
+    """
+
+    newline: str
+    indent: str
+    unit: str
 
     @property
     def inner(self) -> Style:
@@ -89,12 +93,15 @@ class Style(Record):
 
 
 def read(text: str, *, comments: bool) -> Node:
-    """The one value in this text; Broken if it is anything else, or has comments or trailing commas unasked."""
+    """Parse a text. Raises Broken if it is invalid; comments and trailing commas are valid if `comments` is true."""
     return _Reader(text, comments=comments).whole()
 
 
 def render(value: Writable, style: Style) -> str:
-    """A value's text: objects, and arrays of them, with a line or a space around each member, the rest in one line."""
+    """The text of a value. Members of objects and of arrays of objects have lines of their own, if the style has lines.
+
+    Any other value is in one line.
+    """
     parts: list[tuple[str | None, Writable]]
     if isinstance(value, Mapping):
         parts, brackets = list(value.items()), "{}"
@@ -114,12 +121,12 @@ def _member(key: str | None, value: Writable, style: Style) -> str:
 
 
 def put(text: str, target: Node, key: str | None, value: Writable) -> str:
-    """The text with one member more at the end of an object in it, or one element more of an array."""
+    """Add a member at the end of an object, or an element at the end of an array."""
     return _put(text, target, [(key, value)])
 
 
 def put_all(text: str, target: Node, members: Mapping[str, Writable]) -> str:
-    """The text with these members more at the end of an object in it; `take` undoes it from the last to the first."""
+    """Add members at the end of an object. `take` undoes it, from the last member to the first."""
     return _put(text, target, list(members.items()))
 
 
@@ -142,7 +149,7 @@ def _put(text: str, target: Node, parts: Sequence[tuple[str | None, Writable]]) 
 
 
 def take(text: str, target: Node, member: Member) -> str:
-    """The text without one member of an object or array. What others wrote around it stays, and stays apart."""
+    """Remove a member of an object or an element of an array. Comments around it stay, separated from each other."""
     position = target.members.index(member)
     before = target.members[position - 1] if position else None
     start, comment = _after_comments(text, before.comma + 1 if before else target.start + 1, member.start)
@@ -152,32 +159,35 @@ def take(text: str, target: Node, member: Member) -> str:
     elif before:
         head = text[: before.comma] + text[before.comma + 1 : start]
     if comment.startswith("//") and not tail.startswith(("\n", "\r")):
-        head += _newline_of(text)  # or the comment would swallow what follows
+        # Without a line break, the text after the comment would become part of it.
+        head += _newline_of(text)
     return head + tail
 
 
 def replace(text: str, old: Node, value: Writable) -> str:
-    """The text with another value in the place of one that is there."""
+    """Replace a value."""
     flat = not _NEWLINE.search(text, old.start, old.end)
     style = Style("" if flat else _newline_of(text), _indent_at(text, old.start), _unit_of(text))
     return text[: old.start] + render(value, style) + text[old.end :]
 
 
 def holds_only(text: str, target: Node, member: Member) -> bool:
-    """Whether an object or array has this member and nothing else, spread over lines or padded: as `render` writes
-    one, and as `put` never leaves one that it found empty."""
+    """Whether an object or array has only this member, with white space before it.
+
+    `render` writes white space there; `put` into an empty object or array does not.
+    """
     opened, closed = text[target.start + 1 : member.start], text[member.end : target.end - 1]
     return len(target.members) == 1 and bool(opened) and not (opened + closed).strip(_SPACE)
 
 
 def has_comment(text: str, member: Member) -> bool:
-    """Whether somebody wrote between a member's key and its value."""
+    """Whether there is a comment between a member's key and its value."""
     _, key_end = _STRINGS.raw_decode(text, member.start)
     return bool(_COMMENT.search(text, key_end, member.node.start))
 
 
 def _style_in(text: str, target: Node) -> Style:
-    """How members of this object are laid out, or would be."""
+    """The layout of this object's members, or of those that will be added."""
     outer, unit = _indent_at(text, target.start), _unit_of(text)
     if not target.members:
         is_whole = not text[: target.start].strip(_SPACE + BYTE_ORDER_MARK)
@@ -193,24 +203,24 @@ def _style_in(text: str, target: Node) -> Style:
 
 
 def _lead(text: str, target: Node) -> str:
-    """The white space to begin a member with: that of the last member with a line of its own, else of the last."""
+    """The white space before a new member: that of the last member with a line of its own, else of the last member."""
     leads = []
     opened = target.start + 1
     for member in target.members:
         start, _ = _after_comments(text, opened, member.start)
-        found = _LAST_LINE.search(text, start, member.start)
-        leads.append(found.group() if found else "")
+        match = _LAST_LINE.search(text, start, member.start)
+        leads.append(match.group() if match else "")
         opened = member.comma + 1
     return next((lead for lead in reversed(leads) if lead.startswith(("\r", "\n"))), leads[-1])
 
 
 def _own_line(text: str, lead: str, comment: str) -> str:
-    """Nothing can follow a line comment in its line."""
+    """Add a line break to the white space if it would follow a line comment."""
     return _newline_of(text) + lead if comment.startswith("//") and not lead.startswith(("\r", "\n")) else lead
 
 
 def _after_comments(text: str, start: int, end: int) -> tuple[int, str]:
-    """Where the last comment of a stretch between values ends, and that comment; the stretch's start if it has none."""
+    """The end of the last comment between two positions, and the comment; the first position if there is none."""
     last = None
     for last in _COMMENT.finditer(text, start, end):  # noqa: B007 - the last one is what is wanted
         pass
@@ -218,17 +228,17 @@ def _after_comments(text: str, start: int, end: int) -> tuple[int, str]:
 
 
 def _newline_of(text: str) -> str:
-    found = _NEWLINE.search(text)
-    return found.group() if found else "\n"
+    match = _NEWLINE.search(text)
+    return match.group() if match else "\n"
 
 
 def _unit_of(text: str) -> str:
-    found = _INDENTED.search(text)
-    return found.group(1) if found else USUAL_UNIT
+    match = _INDENTED.search(text)
+    return match.group(1) if match else USUAL_UNIT
 
 
 def _indent_at(text: str, position: int) -> str:
-    """What the line of this position begins with."""
+    """The indentation of the line at this position."""
     begin = max(text.rfind("\n", 0, position), text.rfind("\r", 0, position)) + 1
     line = text[begin:position]
     return line[: len(line) - len(line.lstrip(" \t"))]
@@ -263,11 +273,11 @@ class _Reader:
             case '"':
                 value, end = self._string(at)
                 return Node(at, end, value)
-        found = _LITERAL.match(self._text, at)
-        if not found:
+        literal_match = _LITERAL.match(self._text, at)
+        if not literal_match:
             raise self._broken(at, "a value is expected")
-        literal = found.group()
-        return Node(at, found.end(), _CONSTANTS[literal] if literal in _CONSTANTS else _number(literal))
+        literal = literal_match.group()
+        return Node(at, literal_match.end(), _CONSTANTS[literal] if literal in _CONSTANTS else _number(literal))
 
     def _object(self, start: int, depth: int) -> Node:
         members: list[Member] = []
@@ -299,7 +309,7 @@ class _Reader:
         return Node(start, at + 1, [member.node.value for member in members], tuple(members))
 
     def _comma(self, end: int, closing: str) -> tuple[int, int]:
-        """Where the comma after a value is, -1 if there is none, and where what follows begins."""
+        """The position of the comma after a value, or -1, and the position of the next token after it."""
         at = self._skip(end)
         if self._text[at : at + 1] != ",":
             return -1, at
@@ -316,8 +326,8 @@ class _Reader:
         return value, end
 
     def _skip(self, at: int) -> int:
-        found = _TRIVIA.match(self._text, at)
-        end = found.end() if found else at
+        trivia = _TRIVIA.match(self._text, at)
+        end = trivia.end() if trivia else at
         if not self._comments and (comment := _COMMENT.search(self._text, at, end)):
             raise self._broken(comment.start(), "a comment stands here")
         return end

@@ -1,17 +1,18 @@
-"""Our own tools, as hosts name them, and the session of ours that their results name."""
+"""Recognises this product's tools by the names that hosts give them, and the session in their results."""
 
 from __future__ import annotations
 
 import json
 import re
 
-NAME_LENGTH_MAX = 256  # the pattern's time grows faster than the name
+# Matching a longer name takes too long: the pattern's time grows faster than linearly.
+NAME_LENGTH_MAX = 256
 
-# `mcp__SERVER__TOOL`, `MCP:TOOL`, `mcp_SERVER_TOOL`
+# Hosts write `mcp__SERVER__TOOL`, `MCP:TOOL` or `mcp_SERVER_TOOL`.
 _OURS = re.compile(r"(?i:mcp)[_:](?:.*[_:./-])?context_(\w+)", re.DOTALL)
 _SESSION_ID = re.compile(r"sess_[0-9a-f]{16}")
 
-# These are accounted for by the service itself. A tool that only reads is an operation like any other.
+# The service counts the tokens of these tools itself. The other tools only read; hooks report them as operations.
 ACCOUNTED = frozenset({"branch", "return", "fold", "rollback", "record"})
 NAMING_SESSION = ACCOUNTED | {"branch_status"}
 
@@ -19,8 +20,8 @@ _JSON = json.JSONDecoder()
 
 
 def _verb(tool_name: str) -> str:
-    found = _OURS.fullmatch(tool_name) if len(tool_name) <= NAME_LENGTH_MAX else None
-    return found[1] if found else ""
+    match = _OURS.fullmatch(tool_name) if len(tool_name) <= NAME_LENGTH_MAX else None
+    return match[1] if match else ""
 
 
 def accounts_for_itself(tool_name: str) -> bool:
@@ -28,7 +29,7 @@ def accounts_for_itself(tool_name: str) -> bool:
 
 
 def session_named(tool_name: str, result: str) -> str | None:
-    """The session that the result of a call of ours names. Hosts may add lines after the result."""
+    """The session id in the result of one of this product's tools. Hosts may add lines after the result."""
     if _verb(tool_name) not in NAMING_SESSION:
         return None
     try:

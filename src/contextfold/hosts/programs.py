@@ -1,8 +1,8 @@
-"""The agent programs ("hosts") that can use our server: their files, what we write there, and how to recognise it.
+"""The agent programs ("hosts") that can use the server: their files, and the entries that install writes there. Pure.
 
-Values in, values out: reads no file and no environment. A host is connected in one of two ways. `Stdio`: it starts
-`context serve --stdio` itself. `Daemon`: it calls a running daemon, and its hooks report to that daemon what the agent
-does. Which entries were tried with the real program is recorded in docs/hosts.md.
+A host is connected in one of two ways. With `Stdio` it starts `context serve --stdio` itself. With `Daemon` it calls a
+running daemon, and its hooks report to the daemon what the agent does. docs/hosts.md records which entries were tested
+with the real program.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SERVER = "contextfold"
 COMMAND = "context"
 SERVING = ("serve", "--stdio", "--cache-root")
-# In seconds; more than `context hook` ever takes.
+# `context hook` never takes longer.
 HOOK_TIMEOUT_S = 5
 SKILL = "skills/context-folding/SKILL.md"
 _BARE_WORD = r"[\w@%+=:,./-]+"

@@ -1,9 +1,9 @@
-"""A tool's own structure → the text that the model reads of it. Knows the shapes of responses, not who sends them.
+"""Converts a tool's structured response to the text that the model reads. Knows the shapes of responses, no hosts.
 
-Hosts show hooks more than the model sees: whole files before and after an edit, patches, base64, what was cut off. The
-shapes are those of Claude Code 2.1.325, whose requests to the model were recorded beside its hooks (`tests/hosts`).
-Its fixed sentences are put into our words, so a call counts for less than the model reads, however long it is: by
-about 25 tokens for an edit, 60 for a command in the background, 140 to 230 for a subagent.
+A hook receives more than the model sees: whole files before and after an edit, patches, base64, output that was cut
+off. The shapes are those of Claude Code 2.1.325, whose requests to the model were recorded together with its hooks
+(`tests/hosts`). Shorter texts replace its fixed sentences. So a call is counted with fewer tokens than the model
+reads: about 25 fewer for an edit, 60 for a command in the background, 140 to 230 for a subagent.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from contextfold.errors import ArgumentInvalid
 
 Response = Mapping[str, object]
 
-PREVIEW_LENGTH = 2_000  # what the model reads of an output that was put into a file instead
+# If a long output was written into a file, the model reads this many characters of it.
+PREVIEW_LENGTH = 2_000
 LINE_NUMBER_MAX = 1 << 53
 BINARY_BLOCKS = frozenset({"image", "audio", "video", "document"})
 BINARY_MEMBERS = frozenset({"base64", "blob"})
 
 
 def compact(value: object) -> str:
-    """As JSON, without what is no text."""
+    """Encode a value as JSON, without binary data."""
     try:
         return json.dumps(_without_bytes(value), ensure_ascii=False, separators=(",", ":"))
-    except (RecursionError, ValueError):  # nested without end, or a number of thousands of digits
+    except (RecursionError, ValueError):
+        # The value is nested too deeply, or has a number of thousands of digits.
         raise ArgumentInvalid("payload", "must hold no JSON too deep or too long to be written") from None
 
 
@@ -38,7 +40,7 @@ def text_of(response: object) -> str:
 
 
 def _plain(value: object) -> str:
-    """What is no structure of a tool's own. Calls itself nowhere: nesting must not cost more than writing it."""
+    """The text of a value that has no known shape. It does not recurse, so deep nesting costs no extra time."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -56,12 +58,12 @@ def _without_bytes(value: object) -> object:
 
 
 def _text(response: Response, name: str) -> str:
-    found = response.get(name)
-    return found if isinstance(found, str) else ""
+    value = response.get(name)
+    return value if isinstance(value, str) else ""
 
 
-def _texts(found: object) -> list[str]:
-    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+def _texts(value: object) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _joined(*texts: str) -> str:
@@ -69,7 +71,7 @@ def _joined(*texts: str) -> str:
 
 
 def _blocks(blocks: list[object]) -> str:
-    """Content as the Messages API and MCP have it; a list of anything else is JSON."""
+    """The text of content blocks of the Messages API or MCP. Any other list is encoded as JSON."""
     if not all(isinstance(block, Mapping) and isinstance(block.get("type"), str) for block in blocks):
         return compact(blocks)
     return _joined(*(_block(block) for block in _mappings(blocks)))
@@ -100,8 +102,8 @@ def _numbered(content: str, first: object) -> str:
     return "\n".join(f"{number}\t{line}" for number, line in enumerate(content.split("\n"), start))
 
 
-def _mappings(found: object) -> list[Response]:
-    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
+def _mappings(value: object) -> list[Response]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
 def _cells(cells: object) -> str:
@@ -115,9 +117,9 @@ def _cell(cell: Response) -> str:
 
 def _shell(response: Response) -> str:
     stdout = "" if response.get("isImage") is True else _text(response, "stdout")
-    kept = _text(response, "persistedOutputPath")
-    if kept:
-        stdout = f"too long, kept in {kept}; it begins:\n{stdout[:PREVIEW_LENGTH]}"
+    output_file = _text(response, "persistedOutputPath")
+    if output_file:
+        stdout = f"too long, kept in {output_file}; it begins:\n{stdout[:PREVIEW_LENGTH]}"
     task = _text(response, "backgroundTaskId")
     running = f"runs in the background as {task}" if task else ""
     return _joined(stdout, _text(response, "stderr").strip("\n"), running) or "no output"
@@ -131,28 +133,28 @@ def _cell_edited(response: Response) -> str:
     return f"updated cell {_text(response, 'cell_id')} with {_text(response, 'new_source')}"
 
 
-def _found(response: Response) -> str:
+def _search_result(response: Response) -> str:
     limited = "only the first are shown" if "appliedLimit" in response or response.get("truncated") is True else ""
     return _joined(_text(response, "content"), *_texts(response.get("filenames")), limited) or "nothing found"
 
 
 def _agent(response: Response) -> str:
-    said = _plain(response.get("content"))
-    return _joined(said, f"{_text(response, 'status')} {_text(response, 'agentId')}", _text(response, "outputFile"))
+    content = _plain(response.get("content"))
+    return _joined(content, f"{_text(response, 'status')} {_text(response, 'agentId')}", _text(response, "outputFile"))
 
 
 def _content(response: Response) -> str:
     return _plain(response["content"]) or _plain(response.get("structuredContent"))
 
 
-# The first whose members are all there. What fits none is given as JSON.
+# The first shape whose members are all present is used. A response without a known shape is encoded as JSON.
 _SHAPES: tuple[tuple[frozenset[str], Callable[[Response], str]], ...] = (
     (frozenset({"type", "file"}), _read),
     (frozenset({"stdout"}), _shell),
     (frozenset({"filePath", "structuredPatch"}), _edited),
     (frozenset({"filePath", "originalFile"}), _edited),
     (frozenset({"notebook_path", "new_source"}), _cell_edited),
-    (frozenset({"filenames"}), _found),
+    (frozenset({"filenames"}), _search_result),
     (frozenset({"oldTodos", "newTodos"}), lambda _: "todos updated"),
     (frozenset({"url", "result"}), lambda response: _plain(response["result"])),
     (frozenset({"query", "results"}), lambda response: compact(response["results"])),

@@ -1,8 +1,9 @@
-"""VS Code's agent hooks (`.github/hooks/*.json`), read from its public reference of mid-2026 and not tried.
+"""VS Code's agent hooks (`.github/hooks/*.json`), written after its public reference of mid-2026; not tested with it.
 
-They are in preview, and commands only: the payload is on the command's input, the answer on its output. The events are
-Claude Code's, without one for failures; common members are in camelCase (`sessionId`, `hookEventName`), those of a
-tool are not. VS Code also runs the command hooks of `.claude/settings.json`, so both spellings are read.
+The hooks are a preview feature. They are commands: the payload is on the command's input, the answer on its output.
+The events are those of Claude Code, except the one for failures. Common members are in camelCase (`sessionId`,
+`hookEventName`), those of a tool are not. VS Code also runs the command hooks of `.claude/settings.json`, so both
+spellings are accepted.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ SPELLINGS = {"sessionId": "session_id", "hookEventName": "hook_event_name"}
 
 
 def read(payload: Mapping[str, object]) -> HookEvent:
-    ours = {SPELLINGS[name]: payload[name] for name in SPELLINGS if payload.get(name) is not None}
-    return claude_code.read({**payload, **ours})
+    renamed = {SPELLINGS[name]: payload[name] for name in SPELLINGS if payload.get(name) is not None}
+    return claude_code.read({**payload, **renamed})
 
 
 def answer(event: str, line: str) -> dict[str, object]:

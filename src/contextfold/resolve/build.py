@@ -1,7 +1,7 @@
-"""Compiling documents into a cache, all or nothing. Orders the pure parts and the disk; knows no format.
+"""Compiles documents into a cache, atomically. Calls the pure modules and those that write; knows no format.
 
-The documents come from a folder or from a packed cache. Where a cache is being replaced, finished work is taken over
-from it: a segment of the packed index whose documents did not change, and the text of a page that did not.
+The documents come from a folder or from a packed cache. A build that replaces a cache copies unchanged parts from it:
+segments of the packed index and converted texts.
 """
 
 from __future__ import annotations
@@ -34,25 +34,34 @@ Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 def silent(_done: int, _total: int) -> None:
-    """Progress that nobody watches."""
+    """Ignore the progress."""
 
 
 class BuildReport(Record):
+    """The result of a build.
+
+    `left_out` has the number of files left out for each reason. `is_changed` is false if the cache was up to date and
+    was not replaced. `reused` is the number of documents whose index entries were copied from the previous cache.
+    """
+
     cache: str
     cache_version: str
     document_count: int
     content_bytes: int
-    left_out: Mapping[str, int] = {}  # how many files, by the reason
-    is_changed: bool = True  # False: the cache was up to date and is still the one that it was
-    reused: int = 0  # documents whose index entries come from the cache before
+    left_out: Mapping[str, int] = {}
+    is_changed: bool = True
+    reused: int = 0
 
 
 class BuildRequest(Record):
-    """What to build, where, and by which rules."""
+    """What to build, where, and by which rules.
+
+    If `rules` is None, the build uses the rules of the previous cache, or the default rules of `kinds`.
+    """
 
     sources: bytes
     cache: bytes
-    rules: DocumentRules | None  # None: the rules that the cache at the path remembers, or the default of the kinds
+    rules: DocumentRules | None
     kinds: str
     force: bool
     created_at: str
@@ -64,7 +73,7 @@ class BuildRequest(Record):
         return remembered if remembered and remembered.kinds == self.kinds else make_rules(self.kinds)
 
     def may_replace(self, previous: PreviousCache | None) -> bool:
-        """Whether what is at the path may go: always by --force, and a cache of all text that is built again."""
+        """Whether the build may replace what is at the path: with --force, or if it is a cache of all text."""
         if self.force or self.kinds != ALL_TEXT:
             return self.force
         is_its_own = previous is not None and previous.rules is not None and previous.rules.kinds == ALL_TEXT
@@ -72,7 +81,7 @@ class BuildRequest(Record):
 
     @property
     def is_inside(self) -> bool:
-        """Whether the cache is the default one, inside the folder that it is made of."""
+        """Whether the cache has the default path, inside its own source folder."""
         return self.kinds == ALL_TEXT and os.path.abspath(self.cache) == os.path.abspath(default_cache(self.sources))
 
 
@@ -93,12 +102,12 @@ def build(
     created_at: str | None = None,
     progress: Progress = silent,
 ) -> BuildReport:
-    """Compile the documents below `sources` into the folder `cache`, `sources`/.context-cache if not given.
+    """Compile the documents below `sources` into the folder `cache`, by default `sources`/.context-cache.
 
-    `kinds` is "text" for every kind of text that is known, or "markdown" for `.md` files alone, read strictly.
-    `include` and `exclude` are patterns as in a .gitignore file; `gitignore` says whether such files are followed.
-    Without any of these three, a cache that is built again keeps those it was built with, unless `defaults` is true.
-    On any failure what was at `cache` is still there, and nothing else is.
+    `kinds` is "text" for every known kind of text, or "markdown" for `.md` files alone, read strictly. `include` and
+    `exclude` are patterns as in a .gitignore file; `gitignore` says whether .gitignore files are followed. If none of
+    these three is given, a rebuild uses the options of the existing cache, unless `defaults` is true. If the build
+    fails, whatever was at `cache` is unchanged and no other file is left behind.
     """
     request = make_request(
         sources,
@@ -148,7 +157,8 @@ def run_build(request: BuildRequest, progress: Progress) -> BuildReport:
             f"{shown(cache)} holds the sources {shown(sources)}, which replacing it would delete; choose another path"
         )
     with Staging(cache, force=request.force or request.may_replace(previous_cache(cache))) as staging:
-        previous = previous_cache(staging.target)  # again: from here on nobody else replaces it
+        # Only now, with the lock of the staging folder, no other build can replace the previous cache.
+        previous = previous_cache(staging.target)
         rules = request.chosen_rules(previous)
         before = survey(sources, rules, cache=cache)
         work = CacheWriter(
@@ -186,7 +196,7 @@ def build_from(
     created_at: str,
     progress: Progress = silent,
 ) -> BuildReport:
-    """Make a cache of documents that come in the order of their ids; `check` may refuse it at the end."""
+    """Make a cache of documents in the order of their ids. `check` may raise an error before the cache is in place."""
     with Staging(os.fsencode(cache), force=force) as staging:
         work = CacheWriter(staging.path, None, build_options)
         work.write_documents(documents, total, progress)
@@ -213,22 +223,25 @@ def _no_documents(sources: bytes, left_out: Counter[str]) -> NoDocuments:
 
 
 def counted(left_out: Mapping[str, int]) -> str:
-    """How many files were left out, and why, in the order of how many."""
+    """The number of files left out for each reason, as text, the largest number first."""
     ordered = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{count:,} {why}" for why, count in ordered)
 
 
 class _SourceReading:
-    """Turns the files of a survey into documents; counts those that are left out."""
+    """Turns the files of a survey into documents and counts the files that are left out.
+
+    `raw_versions` has the hashes of the original bytes of converted files, by document id.
+    """
 
     def __init__(self, rules: DocumentRules, previous: PreviousCache | None, left_out: Counter[str]) -> None:
         self._rules = rules
         self._previous = previous
         self.left_out = Counter(left_out)
-        self.raw_versions: dict[str, str] = {}  # of the files that are stored as another text, by id
+        self.raw_versions: dict[str, str] = {}
 
     def documents(self, sources: Iterable[Source]) -> Iterator[Document | None]:
-        """A document for each source, None for one that is left out."""
+        """Yield a document for each source, or None for one that is left out."""
         for source in sources:
             raw = read_source(source)
             try:

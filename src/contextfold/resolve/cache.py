@@ -1,7 +1,8 @@
-"""Reading a cache: every file accounted for before anything is answered from it. Writes nothing, ever.
+"""Reads a cache and checks every file before its contents are used. Writes nothing.
 
-Two ways lead to the same answer. If the packed index says that every file is as build left it, its counts are used.
-Otherwise whatever cannot be vouched for is read, checked and, where there is no usable pack, counted.
+If the packed index shows that no file has changed since the build, its counts are used. Otherwise the changed
+documents are read and checked. Without a usable packed index, all documents are read, checked and counted. The result
+is the same in all cases.
 """
 
 from __future__ import annotations
@@ -38,31 +39,32 @@ from contextfold.resolve.manifest import (
 from contextfold.resolve.pack import FRAME, PACK_FOLDER, POSTINGS_FILE, TABLE_FILE, Pack, decode_pack
 from contextfold.resolve.scoring import Measures
 
-TABLE_MAX_BYTES = 1 << 31  # what ten million documents need
+# The table of ten million documents has about this size.
+TABLE_MAX_BYTES = 1 << 31
 
 Progress = Callable[[int, int], None]
 
 
 def silent(_done: int, _total: int) -> None:
-    """Progress nobody watches."""
+    """Ignore the progress."""
 
 
 class Fault(Record):
-    """One thing that makes a cache invalid."""
+    """One problem that makes a cache invalid. `file` is relative to the cache."""
 
-    file: str  # relative to the cache
+    file: str
     problem: str
 
 
 class Checked(Record):
-    """A cache without fault, ready to be ranked."""
+    """The figures of a valid cache, ready to be ranked."""
 
     measures: Measures
     entry: Callable[[int], ManifestEntry]
 
 
 class CacheFolder:
-    """The files of one cache. Keeps the last pack it read, for as long as that file stays as it is."""
+    """The files of one cache. The packed index stays in memory until its file changes."""
 
     def __init__(self, path: bytes) -> None:
         self.path = path
@@ -72,7 +74,7 @@ class CacheFolder:
         self._pack_state: object = None
 
     def check(self, terms: Sequence[bytes]) -> Checked:
-        """Account for every file and count the terms in every document; CacheInvalid at the first fault."""
+        """Check every file and count the terms in every document. Raises CacheInvalid at the first fault."""
         pack = self.pack()
         if pack:
             try:
@@ -80,7 +82,8 @@ class CacheFolder:
                     self._raise_first_fault(Examination(self, pack))
                 return Checked(pack.measure(terms, self._read_postings), pack.entry)
             except Malformed:
-                pass  # a pack that does not fit this cache, or damaged postings: do without
+                # The pack belongs to another cache, or its postings are damaged: count the terms without it.
+                pass
         count = _Count(terms)
         examination = Examination(self, None, on_document=count.add)
         self._raise_first_fault(examination)
@@ -91,13 +94,14 @@ class CacheFolder:
         pack = self.pack() if trusting_pack else None
         examination = Examination(self, pack, progress=progress)
         try:
-            found = list(examination.faults())
-        except Malformed:  # the pack is of another cache
+            faults = list(examination.faults())
+        except Malformed:
+            # The pack belongs to another cache.
             return self.faults(trusting_pack=False, progress=progress)
-        return examination.manifest, found
+        return examination.manifest, faults
 
     def checked_version(self) -> str:
-        """The version of the cache once every file is accounted for; CacheInvalid at the first fault."""
+        """The version of the cache, after every file was checked. Raises CacheInvalid at the first fault."""
         manifest, faults = self.faults(trusting_pack=True)
         if faults:
             raise self.invalid(faults[0])
@@ -115,11 +119,11 @@ class CacheFolder:
         )
 
     def read_document(self, entry: ManifestEntry) -> Document:
-        """A document that was checked; checked once more, because it may have changed since."""
-        found = self.document_or_fault(entry)
-        if isinstance(found, Fault):
-            raise self.invalid(found)
-        return found
+        """Read a document. It is checked again, because it may have changed since the first check."""
+        document = self.document_or_fault(entry)
+        if isinstance(document, Fault):
+            raise self.invalid(document)
+        return document
 
     def document_or_fault(self, entry: ManifestEntry) -> Document | Fault:
         if not self._stays_inside(entry.file):
@@ -149,26 +153,27 @@ class CacheFolder:
         folder, _, name = file.rpartition("/")
         if not name or "\0" in file or os.path.isabs(file) or os.path.splitdrive(file)[0]:
             return False
-        if folder == DOCUMENTS_FOLDER:  # the usual case, without asking for the real path of each
+        if folder == DOCUMENTS_FOLDER:
+            # This is the usual case. It needs no call of `realpath` for each document.
             return not os.path.islink(self._documents)
         root = os.path.realpath(self.path)
         return os.path.commonpath([root, os.path.realpath(self._prefix + folder.encode())]) == root
 
     def documents_are_in_a_folder(self) -> bool:
-        """Whether documents/ is a real folder, or not there at all, as in a cache without documents."""
+        """Whether documents/ is a real folder or does not exist, as in a cache without documents."""
         return is_folder(self._documents) or not os.path.lexists(self._documents)
 
     def strangers(self, files: set[bytes]) -> Iterator[bytes]:
-        """What lies in documents/ and is none of these files."""
+        """The files in documents/ that are not in `files`."""
         folders = [DOCUMENTS_FOLDER.encode()] if os.path.lexists(self._documents) else []
         while folders:
             folder = folders.pop()
             try:
                 with os.scandir(self._prefix + folder) as entries:
-                    found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+                    listed = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
             except OSError as problem:
                 raise storage_failed("cannot list", self._prefix + folder, problem) from problem
-            for name, is_a_folder in found:
+            for name, is_a_folder in listed:
                 file = folder + b"/" + name
                 if is_a_folder:
                     folders.append(file)
@@ -176,7 +181,7 @@ class CacheFolder:
                     yield file
 
     def claimed_version(self) -> str:
-        """The `cache_version` of a manifest that may be wrong in every other way; empty without one."""
+        """The `cache_version` in the manifest, which may otherwise be invalid; empty if there is none."""
         try:
             members = decode(read_regular(self._prefix + MANIFEST_FILE.encode()))
         except (FileAbsent, NotRegular, Malformed, ContextError):
@@ -185,7 +190,7 @@ class CacheFolder:
         return version if isinstance(version, str) else ""
 
     def bytes_in_root(self) -> int:
-        """The files right in the cache's folder; not those below, not what links lead to."""
+        """The total size of the regular files directly in the cache's folder."""
         try:
             with os.scandir(self.path) as entries:
                 return sum(regular_size(entry.path) for entry in entries)
@@ -193,12 +198,12 @@ class CacheFolder:
             raise storage_failed("cannot list", self.path, problem) from problem
 
     def size_of(self, entries: Sequence[ManifestEntry]) -> int:
-        """The bytes of those document files that exist."""
+        """The total size of the document files that exist."""
         files = [entry.file.encode() for entry in entries if self._stays_inside(entry.file)]
         return sum(regular_size(self._prefix + file) for file in files)
 
     def pack(self) -> Pack | None:
-        """The packed index, if there is one and it is whole."""
+        """The packed index, or None if it is missing or damaged."""
         state = fingerprints(self._prefix, [PACK_FOLDER.encode(), TABLE_FILE.encode(), POSTINGS_FILE.encode()])
         if state != self._pack_state:
             self._pack_state, self._pack = state, self._read_pack()
@@ -210,11 +215,12 @@ class CacheFolder:
             if is_folder(self._prefix + PACK_FOLDER.encode()) and os.lstat(table).st_size <= TABLE_MAX_BYTES:
                 return decode_pack(read_regular(table))
         except (OSError, StorageFailed, FileAbsent, NotRegular, Malformed):
-            pass  # derived data: whatever is wrong with it, the cache itself answers
+            # The pack is derived data; without it the cache is read from its documents.
+            pass
         return None
 
     def is_as_built(self, pack: Pack) -> bool:
-        """Whether every file of the cache is the very one that build wrote, untouched since."""
+        """Whether no file of the cache has changed since the build."""
         return fingerprints(self._prefix, FRAME) == pack.frame and not self.changed_documents(pack)
 
     def changed_documents(self, pack: Pack) -> list[int]:
@@ -225,7 +231,7 @@ class CacheFolder:
 
 
 class Examination:
-    """One pass over all that makes a cache invalid. Documents that `pack` vouches for are not read."""
+    """One check of a whole cache. Documents that have not changed since `pack` was written are not read."""
 
     def __init__(
         self,
@@ -288,11 +294,11 @@ class Examination:
     def _document_faults(self, manifest: Manifest) -> Iterator[Fault]:
         for number in self._to_be_read(manifest.entries):
             self._progress(number, len(manifest.entries))
-            found = self._folder.document_or_fault(manifest.entries[number])
-            if isinstance(found, Fault):
-                yield found
+            document = self._folder.document_or_fault(manifest.entries[number])
+            if isinstance(document, Fault):
+                yield document
             else:
-                self._on_document(found)
+                self._on_document(document)
         self._progress(len(manifest.entries), len(manifest.entries))
 
     def _to_be_read(self, entries: Sequence[ManifestEntry]) -> Sequence[int]:
@@ -304,7 +310,7 @@ class Examination:
 
 
 class _Count:
-    """Counts the query's terms as documents pass by, keeping numbers only."""
+    """Counts the query's terms in one document after another; stores numbers only."""
 
     def __init__(self, terms: Sequence[bytes]) -> None:
         self._terms = terms

@@ -1,4 +1,4 @@
-"""A new cache while it grows in a staging folder: documents, manifest, packed index. Knows no sources."""
+"""Writes a new cache into a staging folder: documents, manifest, packed index. Knows nothing of the sources."""
 
 from __future__ import annotations
 
@@ -38,11 +38,14 @@ from contextfold.resolve.relevance.index.index_head import HEAD_FILE, RELEVANCE_
 from contextfold.resolve.relevance.index.index_writer import IndexWriter
 from contextfold.resolve.replace import Staging
 
+# A build waits at most three seconds for the file system's clock: the coarsest timestamps have steps of two seconds.
 CLOCK_TICK_S = 0.002
-CLOCK_TICKS = 1500  # three seconds: the coarsest file systems count in two
-NEVER_NS = -(2**63)  # older than any timestamp
-TIMESTAMPS_TELL = os.name == "posix"  # elsewhere ctime is the time of creation, which no change moves
-# Of a cache inside the folder that it is made of: keeps git from listing it. It is no part of the cache.
+CLOCK_TICKS = 1500
+# This time is older than any timestamp.
+NEVER_NS = -(2**63)
+# On other systems ctime is the time of creation, which a change of the file does not move.
+CTIME_SHOWS_CHANGES = os.name == "posix"
+# A cache inside its own source folder contains this file, so that git does not list the cache. It is not part of it.
 HIDING_FILE = ".gitignore"
 HIDING_TEXT = b"*\n"
 
@@ -53,7 +56,10 @@ Progress = Callable[[int, int], None]
 
 
 class CacheWriter:
-    """The new cache while it grows in the staging folder."""
+    """Writes one cache into a folder, and finally replaces the previous cache with it.
+
+    Files that the previous cache already has under the same name are not written but linked, at the end of the build.
+    """
 
     def __init__(
         self,
@@ -68,12 +74,12 @@ class CacheWriter:
         self._prefix = folder + b"/"
         self._previous = previous
         self._build_options = build_options
-        self._files = [HIDING_FILE] if hidden else []  # that were written so far
+        self._written_files = [HIDING_FILE] if hidden else []
         self.entries: list[ManifestEntry] = []
-        self._renamed: dict[str, str] = {}  # id -> path, where they differ
-        self._to_link: dict[
-            str, ManifestEntry
-        ] = {}  # by file: documents that the cache before has in a file of this name
+        # The path of each document whose path is not its id, by id.
+        self._renamed: dict[str, str] = {}
+        # The entries whose files are linked from the previous cache, by file name.
+        self._to_link: dict[str, ManifestEntry] = {}
         self._postings = packs.PostingsBuilder()
         self._tokens: array[int] = array("Q")
         self._total_words: array[int] = array("Q")
@@ -92,7 +98,7 @@ class CacheWriter:
         return self._prefix + file.encode()
 
     def write_documents(self, documents: Iterable[Document | None], total: int, progress: Progress) -> None:
-        """Write every document, and the postings of all of them unless the cache before has some to take over."""
+        """Write every document and its postings; copy the postings that the previous cache already has."""
         names = FileNames()
         postings_path = self._path(packs.POSTINGS_FILE)
         try:
@@ -111,12 +117,12 @@ class CacheWriter:
                         self._write_document(entry.file, document)
                     self.content_bytes += len(document.content)
                     if self._previous is None:
-                        postings.writelines(self._note(entry, document.content))
+                        postings.writelines(self._count(entry, document.content))
                         self._relevance.add(document)
                     else:
                         self._relevance.add(document, reused=self._previous.relevance_number(entry, document.source))
                 if self._previous is not None and not self.is_what_was_there():
-                    postings.writelines(self._noted_with(self._previous))
+                    postings.writelines(self._postings_with(self._previous))
                 postings.writelines(self._postings.finish())
             if not self.is_what_was_there():
                 self._relevance.finish()
@@ -128,10 +134,10 @@ class CacheWriter:
 
     def _write_document(self, file: str, document: Document) -> None:
         write_new(self._path(file), document.to_json())
-        self._files.append(file)
+        self._written_files.append(file)
 
     def is_what_was_there(self) -> bool:
-        """Whether the cache before has the same documents and options, and is complete and untouched."""
+        """Whether the previous cache has the same documents and options, and is complete and unchanged."""
         previous = self._previous
         return (
             previous is not None
@@ -141,15 +147,15 @@ class CacheWriter:
             and previous.is_untouched()
         )
 
-    def _note(self, entry: ManifestEntry, content: bytes) -> Iterator[bytes]:
-        """Keep what the pack will say of a document; gives the postings that are ready to be written."""
+    def _count(self, entry: ManifestEntry, content: bytes) -> Iterator[bytes]:
+        """Count a document's words for the packed index; yield the blocks of postings that are complete."""
         counts = count_words(content)
         self._tokens.append(tokens_of(len(content)))
         self._total_words.append(sum(counts.values()))
         return self._postings.add(_digest(entry), counts)
 
-    def _noted_with(self, previous: PreviousCache) -> Iterator[bytes]:
-        """The postings of all documents: whole segments of the cache before, and whatever else is to be counted."""
+    def _postings_with(self, previous: PreviousCache) -> Iterator[bytes]:
+        """The postings of all documents: unchanged segments are copied, the words of other documents are counted."""
         ids = [entry.id.encode() for entry in self.entries]
         versions = b"".join(map(_digest, self.entries))
         number = 0
@@ -157,14 +163,14 @@ class CacheWriter:
             segment = previous.segment_at(number, ids, versions) if self._postings.is_between_segments else None
             taken = self._take_over(previous, segment) if segment is not None else None
             if taken is None:
-                yield from self._note(self.entries[number], self.content_of(number))
+                yield from self._count(self.entries[number], self.content_of(number))
                 number += 1
             else:
                 yield from taken
                 number = len(self._tokens)
 
     def _take_over(self, previous: PreviousCache, segment: int) -> list[bytes] | None:
-        """The blocks of a segment of the cache before; None if they are damaged."""
+        """The blocks of a segment of the previous cache; None if they are damaged."""
         pack = previous.pack
         assert pack is not None
         try:
@@ -178,10 +184,10 @@ class CacheWriter:
         return blocks
 
     def content_of(self, number: int) -> bytes:
-        """The content of a document that was written or is to be linked, read back and checked."""
+        """The content of a document, read back from its file and checked."""
         entry = self.entries[number]
         if entry.file in self._to_link:
-            return self._document_before(entry).content
+            return self._previous_document(entry).content
         try:
             document = decode_document(read_regular(self._path(entry.file)))
         except (FileAbsent, NotRegular, Malformed):
@@ -190,7 +196,7 @@ class CacheWriter:
             raise _changed_meanwhile(self._path(entry.file))
         return document.content
 
-    def _document_before(self, entry: ManifestEntry) -> Document:
+    def _previous_document(self, entry: ManifestEntry) -> Document:
         assert self._previous is not None
         document = self._previous.document(entry)
         if document is None:
@@ -204,18 +210,18 @@ class CacheWriter:
         return manifest
 
     def write_source_records(self, raw_versions: dict[str, str]) -> None:
-        """What the next build needs to know of the files, and the documents do not say."""
+        """Record the facts about source files that the next build needs and the documents do not contain."""
         if raw_versions or self._renamed:
             write_new(self._path(SOURCES_FILE), SourceRecords(self._renamed, raw_versions).to_bytes())
-            self._files.append(SOURCES_FILE)
+            self._written_files.append(SOURCES_FILE)
 
     def put_in_place(self, manifest: Manifest, staging: Staging) -> None:
-        """Finish the cache, and have it replace the one before.
+        """Finish the cache and replace the previous one with it.
 
-        Unchanged documents get a second name here, as late as possible, because that changes the ctime of their files:
-        until the build is done, the cache before could not vouch for them. When the cache before is removed it changes
-        once more, and so the table is written again at the end. Killed before that, the new cache is complete and
-        correct, but slow to read until the next build.
+        The files of unchanged documents are linked here, as late as possible, because a link changes a file's ctime and
+        the packed index of the previous cache no longer matches. Removing the previous cache changes the ctime again,
+        so the table is written a second time at the end. If the process is killed before that, the new cache is
+        complete and correct, but slow to read until the next build.
         """
         self._link_documents()
         table, recorded_at_ns = self._table(manifest)
@@ -234,15 +240,15 @@ class CacheWriter:
                 os.close(pack_folder)
 
     def _link_documents(self) -> None:
-        """Take over the files of unchanged documents; where that is not possible, write them."""
+        """Link the files of unchanged documents; write a file that cannot be linked."""
         for file, entry in list(self._to_link.items()):
             assert self._previous is not None
             if not self._previous.link(file, self._path(file)):
-                self._write_document(file, self._document_before(entry))
+                self._write_document(file, self._previous_document(entry))
                 del self._to_link[file]
 
     def _record_files_again(self, manifest: Manifest, pack_folder: int) -> None:
-        """Replace the table. Through a descriptor, because another build may have replaced the whole cache already."""
+        """Replace the table. The folder is given by a descriptor, because another build may have replaced the cache."""
         try:
             table, _ = self._table(manifest)
             made = os.open(_NEW_TABLE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=pack_folder)
@@ -255,10 +261,11 @@ class CacheWriter:
                 os.close(made)
             os.rename(_NEW_TABLE, _TABLE, src_dir_fd=pack_folder, dst_dir_fd=pack_folder)
         except (OSError, StorageFailed):
-            pass  # the cache is complete without it
+            # The cache is complete without a current table, only slower to read.
+            pass
 
     def _table(self, manifest: Manifest) -> tuple[bytes, int]:
-        """The table of the packed index, and when it was recorded. All other files must have been written before."""
+        """The table of the packed index, and the time it records. All other files must have been written before."""
         files = [entry.file.encode() for entry in manifest.entries]
         derived = [file.encode() for file in RELEVANCE_FILES]
         recorded_at_ns = self._clock_after(fingerprints(self._prefix, [*packs.FRAME, *derived, *files]))
@@ -280,13 +287,14 @@ class CacheWriter:
 
     def _make_durable(self) -> None:
         derived = [packs.POSTINGS_FILE, packs.TABLE_FILE, *RELEVANCE_FILES, HEAD_FILE]
-        files = [*self._files, *derived, MANIFEST_FILE, INDEX_FILE]
+        files = [*self._written_files, *derived, MANIFEST_FILE, INDEX_FILE]
         make_durable(self._prefix, [*files, packs.PACK_FOLDER, DOCUMENTS_FOLDER])
 
     def _clock_after(self, seen: array[int]) -> int:
-        """A time of the file system's own clock, later than all timestamps seen if waiting for its next tick can do it.
+        """The time of the file system's clock, after waiting until it is later than all timestamps in `seen`.
 
-        A file that changes after this moment gets a timestamp that differs from the one recorded for it.
+        A file that changes after this time gets a timestamp that differs from the recorded one. If ctime does not
+        show changes on this file system, the result is NEVER_NS and no file is trusted.
         """
         newest = max(seen[1::4] + seen[2::4], default=0)
         probe = self._path(packs.CLOCK_FILE)
@@ -299,15 +307,15 @@ class CacheWriter:
                 if now_ns > newest:
                     break
                 time.sleep(CLOCK_TICK_S)
-            tells = TIMESTAMPS_TELL and _ctime_stays(probe)
+            is_reliable = CTIME_SHOWS_CHANGES and _ctime_stays(probe)
             os.unlink(probe)
         except OSError as problem:
             raise storage_failed("cannot write", probe, problem) from problem
-        return now_ns if tells else NEVER_NS
+        return now_ns if is_reliable else NEVER_NS
 
 
 def _ctime_stays(probe: bytes) -> bool:
-    """Whether ctime is the system's own record of a change, not a copy of what a program may set."""
+    """Whether the system alone sets ctime. On some file systems it copies the mtime that a program may set."""
     before_ns = os.lstat(probe).st_ctime_ns
     os.utime(probe, ns=(0, 0))
     return os.lstat(probe).st_ctime_ns >= before_ns

@@ -1,4 +1,4 @@
-"""One document: what names it, and the file that holds it in a cache. Pure; knows bytes, not where they lie."""
+"""One document: its id, its version and its JSON form in a cache. Pure; reads and writes no file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ _FIELDS = {"id": str, "version": str, "source": str, "content": str, "metadata":
 
 
 class Document(Record):
+    """A document. `source` is the path of its file relative to the sources; `content` is UTF-8."""
+
     id: str
     version: str
     source: str
-    content: bytes  # UTF-8
+    content: bytes
 
     @classmethod
     def from_source(cls, source: str, content: bytes) -> Document:
-        """The document that the file `source`, a path relative to the sources, becomes."""
+        """Make a document of a file; compute its id and version."""
         return cls(document_id(source), version_of(content), source, content)
 
     def to_json(self) -> bytes:
@@ -40,7 +42,7 @@ def document_id(source: str) -> str:
 
 
 def decode_document(raw: bytes) -> Document:
-    """The document in a file of the cache; Malformed if its shape, or the version it claims, is wrong."""
+    """Decode a document's file. Raises Malformed if a field or the version is wrong."""
     members = fields(decode(raw), _FIELDS, "the document")
     metadata = members["metadata"]
     assert isinstance(metadata, dict)

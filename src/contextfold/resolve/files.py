@@ -1,6 +1,6 @@
-"""Reading and writing single files as a cache needs it: only regular ones, never through a link, durable when written.
+"""Reads and writes the files of a cache: regular files only, without following links, with fsync after writing.
 
-Knows paths and the system's errors, nothing of documents. Paths are bytes, so that no locale has a say in them.
+Knows paths and the system's errors, nothing of documents. Paths are bytes, so they do not depend on the locale.
 """
 
 from __future__ import annotations
@@ -14,24 +14,28 @@ from collections.abc import Iterable, Sequence
 from contextfold.errors import StorageFailed
 from contextfold.resolve.pack import ABSENT, FINGERPRINT_FIELDS
 
+# O_NONBLOCK: opening a pipe must not wait for a writer.
 READ_FLAGS = (
     os.O_RDONLY
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)  # opening a pipe must not hang
+    | getattr(os, "O_NONBLOCK", 0)
     | getattr(os, "O_BINARY", 0)
 )
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 READ_BYTES = 1 << 20
-# A larger file is refused before it is read: a sparse one costs nothing on a disk and everything in memory.
+# A larger file is refused before it is read: a sparse file needs little space on the disk but all of it in memory.
 FILE_BYTES_MAX = 1 << 30
+# From this number of files on, the whole file system is synced at once.
 SYNC_TOGETHER_FROM = 500
-# Of folders that a build is working on, or that one is about to remove: no caches yet, or no more.
+# The names of folders that a build is writing, or is about to remove, end with these. They are not caches.
 STAGING_SUFFIX = b".contextfold-building"
 SET_ASIDE_SUFFIX = b".contextfold-replaced"
-INODE_MASK = 2**63 - 1  # some file systems number beyond what a signed integer holds
+# Some file systems have inode numbers that do not fit into a signed 64-bit integer.
+INODE_MASK = 2**63 - 1
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
-LEADS_NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}  # of a path that may have links
+# The errors of a path that leads to nothing, possibly through links.
+LEADS_NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _NOT_A_FILE = {errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EMLINK}
 
 
@@ -49,15 +53,15 @@ _ADVICE = {
 
 
 class FileAbsent(Exception):
-    """No file at that path."""
+    """There is no file at the path."""
 
 
 class NotRegular(Exception):
-    """A folder, link, pipe or device where a regular file should be."""
+    """There is a folder, link, pipe or device instead of a regular file."""
 
 
 def shown(path: bytes) -> str:
-    """A path as a person may see it."""
+    """A path as text for messages."""
     return os.fsdecode(path)
 
 
@@ -67,7 +71,7 @@ def storage_failed(doing: str, path: bytes, problem: OSError) -> StorageFailed:
 
 
 def read_regular(path: bytes) -> bytes:
-    """The bytes of a regular file that is no link."""
+    """Read a regular file. Links are not followed."""
     try:
         descriptor = os.open(path, READ_FLAGS)
     except OSError as problem:
@@ -91,7 +95,7 @@ def read_regular(path: bytes) -> bytes:
 
 
 def read_all(descriptor: int, expected_bytes: int) -> bytes:
-    """The rest of a file, in one call if it has the size it is expected to have."""
+    """Read the rest of a file; one system call is enough if the file has the expected size."""
     first = os.read(descriptor, expected_bytes + 1)
     if len(first) == expected_bytes:
         return first
@@ -102,7 +106,7 @@ def read_all(descriptor: int, expected_bytes: int) -> bytes:
 
 
 def read_part(path: bytes, offset: int, length: int) -> bytes:
-    """Up to `length` bytes from the middle of a regular file; empty if there is none to read."""
+    """Read up to `length` bytes at an offset; empty if the file cannot be read."""
     try:
         descriptor = os.open(path, READ_FLAGS)
     except OSError:
@@ -117,7 +121,7 @@ def read_part(path: bytes, offset: int, length: int) -> bytes:
 
 
 def is_folder(path: bytes) -> bool:
-    """Whether a folder, not a link to one, is there."""
+    """Whether there is a folder at the path. A link to a folder does not count."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError as problem:
@@ -127,7 +131,7 @@ def is_folder(path: bytes) -> bool:
 
 
 def regular_size(path: bytes) -> int:
-    """The bytes of a regular file; 0 where there is none."""
+    """The size of a regular file in bytes; 0 if there is none."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -136,9 +140,9 @@ def regular_size(path: bytes) -> int:
 
 
 def fingerprints(prefix: bytes, files: Iterable[bytes]) -> array[int]:
-    """What tells whether files are as they were: one lstat each, four numbers each.
+    """The fingerprints of files: four numbers for each, from one `lstat`. A change of a file changes its fingerprint.
 
-    This loop is most of a resolve over many unchanged documents; it is why nothing else is asked of each file.
+    This loop takes most of the time of a resolve over many unchanged documents, so it does nothing else.
     """
     seen: array[int] = array("q")
     extend, lstat = seen.extend, os.lstat
@@ -146,14 +150,15 @@ def fingerprints(prefix: bytes, files: Iterable[bytes]) -> array[int]:
         try:
             status = lstat(prefix + file)
             extend((status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino & INODE_MASK))
-        except (OSError, OverflowError):  # looked at properly by whoever reads the file
+        except (OSError, OverflowError):
+            # The function that reads the file reports the error.
             del seen[len(seen) // FINGERPRINT_FIELDS * FINGERPRINT_FIELDS :]
             extend(ABSENT)
     return seen
 
 
 def write_new(path: bytes, content: bytes) -> None:
-    """Create a file with this content. It may still be lost in a power cut until `make_durable` returns."""
+    """Create a file with this content. A power cut may lose it until `make_durable` has returned."""
     try:
         descriptor = os.open(path, _CREATE_FLAGS, 0o666)
         try:
@@ -167,10 +172,10 @@ def write_new(path: bytes, content: bytes) -> None:
 
 
 def make_durable(folder: bytes, files: Sequence[str]) -> None:
-    """Have these files and folders, and the folder they are in, on the disk.
+    """Sync these files and folders, and the folder that contains them, to the disk.
 
-    One call for the whole file system costs a tenth of ten thousand calls, but waits for other programs' data as well;
-    for a few files it is not worth that.
+    One sync of the whole file system takes a tenth of the time of ten thousand single ones, but it also waits for the
+    data of other programs. So a few files are synced one by one.
     """
     together = len(files) >= SYNC_TOGETHER_FROM and _sync_file_system(folder)
     for path in (folder,) if together else (*(os.path.join(folder, file.encode()) for file in files), folder):
@@ -178,7 +183,7 @@ def make_durable(folder: bytes, files: Sequence[str]) -> None:
 
 
 def sync(path: bytes) -> None:
-    """Have a file's content, or a folder's names, on the disk."""
+    """Sync a file's content, or a folder's entries, to the disk."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -186,12 +191,13 @@ def sync(path: bytes) -> None:
         finally:
             os.close(descriptor)
     except OSError as problem:
-        if problem.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP):  # some systems sync no folders
+        # Some systems cannot sync folders.
+        if problem.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP):
             raise storage_failed("cannot sync", path, problem) from problem
 
 
 def _sync_file_system(folder: bytes) -> bool:
-    """Have all of a file system on the disk; False where that cannot be asked for."""
+    """Sync a whole file system to the disk; False if the system cannot do that."""
     try:
         import ctypes
 

@@ -1,4 +1,4 @@
-"""The manifest and the index of a cache: what they say, how they read on disk, and what contradicts them. Pure."""
+"""The manifest and the index of a cache: their fields, their JSON form, their consistency checks. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ INDEX_FILE = "index.json"
 DOCUMENTS_FOLDER = "documents"
 
 BUILD_CONFIG = {"version": "1", "hash_algorithm": "sha256"}
-FILE_DIGITS = 12  # how many hex digits of the version name a document's file
+# A document's file is named after this many hex digits of its version.
+FILE_DIGITS = 12
 
 _FIELDS = {"cache_version": str, "build_config": dict, "created_at": str, "document_count": int, "documents": list}
 _ENTRY_FIELDS = {"id": str, "version": str, "file": str}
@@ -25,23 +26,30 @@ _MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 class ManifestEntry(Record):
+    """A document of the cache. `file` is relative to the cache."""
+
     id: str
     version: str
-    file: str  # relative to the cache
+    file: str
 
     @property
     def sort_key(self) -> bytes:
-        """Ids are ordered by their UTF-8 bytes, nothing else."""
+        """Entries are ordered by the UTF-8 bytes of their ids."""
         return self.id.encode()
 
 
 class Manifest(Record):
+    """The manifest of a cache; its entries are ordered by id.
+
+    `build_options` has the options that chose the documents, or None for those of the first version. Readers do not
+    check anything against it.
+    """
+
     cache_version: str
     build_config: Mapping[str, object]
     created_at: str
     document_count: int
-    entries: tuple[ManifestEntry, ...]  # by id
-    # The options that chose the documents, where they are not the first version's. Nothing is checked against it.
+    entries: tuple[ManifestEntry, ...]
     build_options: Mapping[str, Encodable] | None = None
 
     def to_json(self) -> bytes:
@@ -60,7 +68,7 @@ class Manifest(Record):
         return encode({entry.id: entry.file for entry in self.entries}, pretty=True).encode()
 
     def contradictions(self) -> Iterator[str]:
-        """What is wrong in a manifest of the right shape, without a look at any other file."""
+        """The errors in a decoded manifest that can be found without reading any other file."""
         if self.build_config != BUILD_CONFIG:
             yield "has a build_config that this version cannot read"
         if self.document_count != len(self.entries):
@@ -133,7 +141,7 @@ def is_rfc_3339(text: str) -> bool:
 
 
 class FileNames:
-    """Hands out the file of each document, in id order: the version's digits, with -2, -3, … where they recur."""
+    """Names the files of documents, in id order: the first digits of the version, then -2, -3, … if they repeat."""
 
     def __init__(self) -> None:
         self._given: Counter[str] = Counter()

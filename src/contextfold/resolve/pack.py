@@ -1,15 +1,16 @@
-"""The packed index: what `build` already knew of every document, laid out so that a resolve need not read them again.
+"""The packed index: facts about every document that let `resolve` skip reading the documents. Pure; reads no file.
 
-It is derived data. A table of all documents carries what their files looked like when build had written them; postings,
-in blocks, carry how often each word stands in which document. Both are checksummed, machine-bound and disposable: any
-doubt about them costs time, never a different answer. Pure; turns values into bytes and back, and reads no file.
+It is derived data. A table has the fingerprints of all documents' files as they were when the build had written them.
+Postings, in blocks, have the number of occurrences of each word in each document. Both have checksums and are bound to
+the machine's byte order. If anything is wrong with them, `resolve` reads the documents: it takes longer, and the
+result is the same.
 
     table     magic, SHA-256 of the rest, length of a JSON head, the head, sections of fixed order
-    postings  blocks of some 16 KB, each holding whole terms of one segment, in byte order
-    segment   a run of at most 65,536 documents indexed together, so that build's memory stays bounded
+    postings  blocks of some 16 KB, each with whole terms of one segment, in byte order
+    segment   at most 65,536 successive documents, indexed together to bound the memory of a build
 
-A segment ends after a document whose version says so, so a changed document changes the segment that it is in and no
-other. A build over an existing cache copies the blocks of the others.
+The version of a document decides whether a segment ends after it. So a changed document changes only its own segment,
+and a build over an existing cache copies the blocks of all others.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ from contextfold.resolve.scoring import Measures
 PACK_FOLDER = "pack"
 TABLE_FILE = "pack/table"
 POSTINGS_FILE = "pack/postings"
-CLOCK_FILE = "pack/clock"  # only while a build reads the time off it
+# A build reads the file system's time from the timestamps of this file, then removes it.
+CLOCK_FILE = "pack/clock"
 
-# What else must look as it did: the two lists, and the folder, which tells of files added or removed.
+# The table also has the fingerprints of these. The folder's timestamps change when a file is added or removed.
 FRAME = [MANIFEST_FILE.encode(), INDEX_FILE.encode(), DOCUMENTS_FOLDER.encode()]
 
 MAGIC = b"contextfold pack 1\n"
@@ -41,24 +43,31 @@ DIGEST_BYTES = 32
 HEAD_LENGTH_BYTES = 8
 BLOCK_DIGEST_BYTES = 8
 BLOCK_TARGET_BYTES = 16 * 1024
-COUNT_BITS = 16  # a posting is the document's ordinal in its segment, and in the low bits how often the term is there
+# A posting is one integer: the document's ordinal in its segment in the high bits, the term's count in the low bits.
+COUNT_BITS = 16
 POSTING_COUNT_MAX = (1 << COUNT_BITS) - 1
-SEGMENT_MAX_DOCUMENTS = 1 << 16
-SEGMENT_MAX_POSTINGS = 2_000_000  # bounds what build holds in memory
+# After its least number of documents, a segment ends after 1024 more on average. The largest numbers of documents and
+# postings bound the memory of a build.
 SEGMENT_MIN_DOCUMENTS = 256
-SEGMENT_ENDS_IN = 1024  # documents behind the least, on average
-SEGMENTATION = 2  # the version of these rules; a pack made by others is read, but nothing is copied from it
-SEPARATOR = b"\0"  # in no path, hence in no id and no file
-TERM_SEPARATOR = b"\n"  # in no word
+SEGMENT_ENDS_IN = 1024
+SEGMENT_MAX_DOCUMENTS = 1 << 16
+SEGMENT_MAX_POSTINGS = 2_000_000
+# The version of these rules. A pack made by other rules is read, but a build copies no segment from it.
+SEGMENTATION = 2
+# No path contains a NUL, so no id and no file name does. No word contains a newline.
+SEPARATOR = b"\0"
+TERM_SEPARATOR = b"\n"
 
-# A file's fingerprint: size, mtime, ctime and inode. These two equal no other and not each other.
+# A file's fingerprint has four numbers: size, mtime, ctime and inode. No real file has a negative size, so these two
+# values differ from every fingerprint and from each other. UNTRUSTED is recorded for a file that must always be read;
+# ABSENT is the fingerprint of a file whose status cannot be read.
 FINGERPRINT_FIELDS = 4
-UNTRUSTED = (-1, 0, 0, 0)  # recorded for a file that must be read in any case
-ABSENT = (-2, 0, 0, 0)  # seen for a file that cannot be looked at
+UNTRUSTED = (-1, 0, 0, 0)
+ABSENT = (-2, 0, 0, 0)
 
 
 class Block(Record):
-    """Where a block of postings lies, and how to know it is whole."""
+    """The position of a block of postings in its file, and its checksum."""
 
     offset: int
     length: int
@@ -72,11 +81,14 @@ class Segment(Record):
 
 
 class PostingsBuilder:
-    """Takes the word counts of one document after another and gives blocks to be written in that order."""
+    """Turns the word counts of documents into blocks of postings, which are to be written in the order returned.
+
+    `first_terms` has the first term of each block.
+    """
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
-        self.first_terms: list[bytes] = []  # of each block
+        self.first_terms: list[bytes] = []
         self.segments: list[Segment] = []
         self.byte_count = 0
         self._first_document = 0
@@ -92,13 +104,14 @@ class PostingsBuilder:
         return self._documents == self._first_document
 
     def add(self, version: bytes, counts: Mapping[bytes, int]) -> Iterator[bytes]:
-        """Take the words of the next document, whose version is the SHA-256 of its content."""
+        """Add the next document. `version` is the SHA-256 of its content, `counts` has its words."""
         ordinal = self._documents - self._first_document
         if max(counts.values(), default=0) > POSTING_COUNT_MAX:
             counts = self._without_overflow(ordinal, counts)
-        # One step for every word of every document: a third of a build's computing, so the loop runs inside `map`.
-        made = map(or_, repeat(ordinal << COUNT_BITS), counts.values())
-        deque(map(array.append, map(self._postings.__getitem__, counts), made), maxlen=0)
+        # This runs for every word of every document and takes a third of a build's processor time; `map` is faster
+        # than a `for` statement.
+        postings = map(or_, repeat(ordinal << COUNT_BITS), counts.values())
+        deque(map(array.append, map(self._postings.__getitem__, counts), postings), maxlen=0)
         self._documents += 1
         self._posting_count += len(counts)
         if (
@@ -109,15 +122,15 @@ class PostingsBuilder:
             yield from self.finish()
 
     def adopt(self, pack: Pack, number: int, read_block: Callable[[int, int], bytes]) -> list[bytes]:
-        """Take a whole segment of another pack; Malformed, and nothing is taken, if one of its blocks is damaged."""
+        """Copy a whole segment of another pack. Raises Malformed and copies nothing if one of its blocks is damaged."""
         assert self.is_between_segments
         segment = pack.segments[number]
-        of_segment = range(segment.first_block, segment.end_block)
-        blocks = [read_block(pack.blocks[at].offset, pack.blocks[at].length) for at in of_segment]
-        if [_block_digest(block) for block in blocks] != [pack.blocks[at].digest for at in of_segment]:
+        block_numbers = range(segment.first_block, segment.end_block)
+        blocks = [read_block(pack.blocks[at].offset, pack.blocks[at].length) for at in block_numbers]
+        if [_block_digest(block) for block in blocks] != [pack.blocks[at].digest for at in block_numbers]:
             raise Malformed("a block of the packed index is damaged")
         first_block = len(self.blocks)
-        for at, block in zip(of_segment, blocks, strict=True):
+        for at, block in zip(block_numbers, blocks, strict=True):
             self.first_terms.append(pack.first_terms[at])
             self.blocks.append(pack.blocks[at]._replace(offset=self.byte_count))
             self.byte_count += len(block)
@@ -127,7 +140,7 @@ class PostingsBuilder:
         return blocks
 
     def _without_overflow(self, ordinal: int, counts: Mapping[bytes, int]) -> dict[bytes, int]:
-        """Spread what one posting cannot hold over several; whoever counts adds them up."""
+        """Write several postings for a count that is too large for one; readers add up all postings of a document."""
         small = {}
         for term, count in counts.items():
             full, small[term] = divmod(count, POSTING_COUNT_MAX)
@@ -135,7 +148,7 @@ class PostingsBuilder:
         return small
 
     def finish(self) -> Iterator[bytes]:
-        """Close the segment under way, if one is."""
+        """End the current segment, if it has documents, and yield its blocks."""
         if self.is_between_segments and self.segments:
             return
         first_block = len(self.blocks)
@@ -177,7 +190,7 @@ def _block_digest(block: bytes) -> bytes:
 
 
 def _postings_in(block: bytes, term: bytes) -> Sequence[int]:
-    """The postings of a term in a block; none where it has no such term."""
+    """The postings of a term in a block; empty if the block does not have the term."""
     term_count, names_length = _integers("Q", block[:16])
     names_at = 16 + 8 * term_count
     runs_at = names_at + names_length
@@ -197,28 +210,32 @@ def _integers(typecode: str, raw: bytes) -> array[int]:
 
 
 class Pack(Record):
-    """The table: every document by number, in id order."""
+    """The table. Documents are numbered in the order of their ids.
 
-    frame: array[int]  # the fingerprints of FRAME
-    fingerprints: array[int]  # of each document's file
+    `frame` has the fingerprints of FRAME, `fingerprints` those of the documents' files. `versions` has DIGEST_BYTES
+    for each document. `first_terms` has the first term of each block.
+    """
+
+    frame: array[int]
+    fingerprints: array[int]
     tokens: array[int]
     total_words: array[int]
     files: list[bytes]
     ids: list[bytes]
-    versions: bytes  # DIGEST_BYTES for each document
+    versions: bytes
     segments: list[Segment]
     blocks: list[Block]
-    first_terms: list[bytes]  # of each block
+    first_terms: list[bytes]
     segmentation: int = SEGMENTATION
 
     def segment_length(self, number: int) -> int:
-        """How many documents a segment has."""
-        behind = self.segments[number + 1].first_document if number + 1 < len(self.segments) else len(self.ids)
-        return behind - self.segments[number].first_document
+        """The number of documents in a segment."""
+        end = self.segments[number + 1].first_document if number + 1 < len(self.segments) else len(self.ids)
+        return end - self.segments[number].first_document
 
     @property
     def is_consistent(self) -> bool:
-        """Whether every list is as long as the number of documents asks for."""
+        """Whether the lengths of all lists fit the number of documents."""
         count = len(self.ids)
         lengths = (
             len(self.files),
@@ -238,20 +255,20 @@ class Pack(Record):
         return ManifestEntry(self.ids[number].decode(), HASH_PREFIX + digest.hex(), self.files[number].decode())
 
     def describes(self, entries: Sequence[ManifestEntry]) -> bool:
-        """Whether this pack was made of these very documents."""
+        """Whether this pack was made of exactly these documents."""
         return len(entries) == len(self.ids) and all(
             self.entry(number) == entry for number, entry in enumerate(entries)
         )
 
     def changed_since(self, seen: array[int]) -> list[int]:
-        """The documents whose files no longer look as they did."""
+        """The numbers of the documents whose current fingerprints differ from the recorded ones."""
         if seen == self.fingerprints:
             return []
         step, recorded = FINGERPRINT_FIELDS, self.fingerprints
         return [at // step for at in range(0, len(seen), step) if seen[at : at + step] != recorded[at : at + step]]
 
     def measure(self, terms: Sequence[bytes], read_block: Callable[[int, int], bytes]) -> Measures:
-        """Count the terms in every document; Malformed if a block is not what build wrote."""
+        """Count the terms in every document. Raises Malformed if a block is damaged."""
         matches: dict[int, int] = {}
         for term in terms:
             for segment in self.segments:
@@ -297,7 +314,10 @@ class Pack(Record):
 
 
 def older_than(moment_ns: int, seen: array[int]) -> array[int]:
-    """Mark every file that could still change without its timestamps telling as one to be read in any case."""
+    """Replace the fingerprints of files that are not older than `moment_ns` by UNTRUSTED.
+
+    Such a file could still change without a change of its timestamps.
+    """
     trustworthy: array[int] = array("q")
     for at in range(0, len(seen), FINGERPRINT_FIELDS):
         row = seen[at : at + FINGERPRINT_FIELDS]
@@ -308,13 +328,13 @@ def older_than(moment_ns: int, seen: array[int]) -> array[int]:
 
 
 def decode_pack(raw: bytes) -> Pack:
-    """The table in these bytes; Malformed if they are not a whole one that this machine can read."""
+    """Decode a table. Raises Malformed if it is damaged or this machine cannot read it."""
     body_at = len(MAGIC) + DIGEST_BYTES
     body = memoryview(raw)[body_at:]
     if raw[: len(MAGIC)] != MAGIC or raw[len(MAGIC) : body_at] != hashlib.sha256(body).digest():
         raise Malformed("the packed index is damaged, or of another version")
     try:
-        pack = _laid_out(body)
+        pack = _decode_body(body)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError) as problem:
         raise Malformed("the packed index is laid out otherwise") from problem
     if not pack.is_consistent:
@@ -322,7 +342,7 @@ def decode_pack(raw: bytes) -> Pack:
     return pack
 
 
-def _laid_out(body: memoryview) -> Pack:
+def _decode_body(body: memoryview) -> Pack:
     at = HEAD_LENGTH_BYTES + int.from_bytes(body[:HEAD_LENGTH_BYTES], "little")
     head = decode(bytes(body[HEAD_LENGTH_BYTES:at]))
     if not isinstance(head, dict):

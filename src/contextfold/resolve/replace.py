@@ -1,8 +1,8 @@
-"""Putting a finished folder in its place in one step, with one builder at a time. Knows folders, not what is in them.
+"""Replaces a folder with a new one in one step, for one builder at a time. Knows folders, not their contents.
 
-A staging folder stands beside the target under a name of its own. Its builder holds a lock on it that dies with the
-process, so a staging folder without a lock is what a killed build left behind, and the next build empties and takes it.
-The finished folder trades places with the old one in a single system call: whoever looks sees the old one or the new.
+The new folder is made as a staging folder beside the target. Its builder holds a lock on it, which the system releases
+when the process ends. A staging folder without a lock was left behind by a killed build; the next build empties and
+uses it. A single system call exchanges the finished folder with the old one, so a reader sees one or the other.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from contextfold.errors import CacheExists, StorageFailed
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, is_folder, shown, storage_failed, sync
 from contextfold.resolve.manifest import MANIFEST_FILE
 
+# A system without advisory locks stops a second builder only at the rename.
 try:
     import fcntl
-except ImportError:  # no advisory locks on this system: a second builder is stopped by the rename alone
+except ImportError:
     fcntl = None  # type: ignore[assignment]
 
-NAME_BYTES = 200  # of the target's name, so that ours stays within what file systems allow
+# A longer target name is shortened in the names of the staging folders, to stay within the limits of file systems.
+NAME_BYTES = 200
 LOCK_ATTEMPTS = 10
 
 _UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class Staging:
-    """A folder that `commit` puts at the target, and that is gone afterwards if nothing did."""
+    """A staging folder. `commit` moves it to the target; without a commit it is removed at the end of the block."""
 
     def __init__(self, target: bytes, *, force: bool) -> None:
         self.target = _real_target(target, force=force)
@@ -68,13 +70,14 @@ class Staging:
         self._leave()
 
     def _take(self) -> None:
-        """Hold the staging folder, empty and locked."""
+        """Create or take over the staging folder, lock it and empty it."""
         for _ in range(LOCK_ATTEMPTS):
             try:
                 self._made_parents += _make_parents(self._parent)
                 os.mkdir(self.path)
             except FileNotFoundError:
-                continue  # a failed build took back the parent it had made
+                # A failed build has removed the parent folder that it had created.
+                continue
             except FileExistsError:
                 if fcntl is None:
                     raise self._busy() from None
@@ -85,7 +88,8 @@ class Staging:
                     _empty(self.path)
                     return
             except FileNotFoundError:
-                pass  # its builder finished between our two looks
+                # Its builder finished after the `mkdir` above failed.
+                pass
             self._unlock()
         raise self._busy()
 
@@ -112,15 +116,15 @@ class Staging:
         )
 
     def _recover(self) -> None:
-        """Bring back a cache that a build killed between its renames had set aside, or finish what it was about."""
+        """Complete or undo the exchange of a build that was killed between its two renames."""
         if os.path.lexists(self._set_aside):
             if os.path.lexists(self.target):
-                _remove(self._set_aside)  # the new one was in place already
+                _remove(self._set_aside)
             else:
                 os.rename(self._set_aside, self.target)
 
     def _check_target(self) -> None:
-        """Refuse what must not be replaced, before any work is done."""
+        """Raise an error if the target must not be replaced."""
         if not os.path.lexists(self.target):
             return
         if not self._force:
@@ -142,7 +146,7 @@ class Staging:
             )
 
     def commit(self) -> None:
-        """Put the folder at the target, and remove what was there. No signal comes in between."""
+        """Move the folder to the target and remove the old one. Signals are delayed until both are done."""
         with signals.held_back():
             self._put_in_place()
             self._leave()
@@ -151,20 +155,22 @@ class Staging:
         try:
             self._check_target()
             if os.path.lexists(self.target):
-                self._lock(self.target)  # so that no other build takes what we are about to remove for its own
+                # The old folder becomes the staging folder by the exchange; the lock stops other builds from using it.
+                self._lock(self.target)
                 if not _rename_with(_EXCHANGE, self.path, self.target):
                     self._exchange_in_two_steps()
             else:
                 if not _rename_with(_NO_REPLACE, self.path, self.target):
                     os.rename(self.path, self.target)
-                self._owned = False  # the name is free: what stands there from now on is another builder's
+                # From now on a folder at the staging path belongs to another builder.
+                self._owned = False
             sync(self._parent)
             self._made_parents = []
         except OSError as problem:
             raise storage_failed("cannot put the new cache at", self.target, problem) from problem
 
     def _exchange_in_two_steps(self) -> None:
-        """Where the system has no exchange. Killed in between, the next build brings the old folder back."""
+        """Exchange the folders with plain renames. If the process is killed in between, the next build recovers."""
         os.rename(self.target, self._set_aside)
         try:
             os.rename(self.path, self.target)
@@ -181,13 +187,14 @@ class Staging:
             try:
                 os.rmdir(folder)
             except OSError:
-                break  # somebody uses it
+                # Another program has put something into the folder.
+                break
         self._made_parents = []
         self._unlock()
 
 
 def _real_target(target: bytes, *, force: bool) -> bytes:
-    """The path to be built: without trailing slashes, and behind a link where --force may replace what it leads to."""
+    """The path of the cache without trailing slashes. With --force, links are resolved: their target is replaced."""
     stripped = target
     while stripped.endswith((b"/", b"/.")) and stripped.strip(b"/"):
         stripped = stripped.removesuffix(b".").rstrip(b"/")
@@ -201,14 +208,15 @@ def _short(name: bytes) -> bytes:
 
 
 def _make_parents(folder: bytes) -> list[bytes]:
-    """Make a folder and whatever it needs above it; those that were made, the outermost first."""
+    """Make a folder and its missing parents; return the folders that were made, the outermost first."""
     if folder in (b".", b"/") or _exists(folder):
         return []
     made = _make_parents(os.path.dirname(folder) or b".")
     try:
         os.mkdir(folder)
     except FileExistsError:
-        return made  # another build was quicker
+        # Another build has made it at the same time.
+        return made
     return [*made, folder]
 
 
@@ -230,7 +238,7 @@ def _empty(folder: bytes) -> None:
 
 
 def _remove(folder: bytes) -> None:
-    """Remove a folder as far as possible, read-only folders in it included."""
+    """Remove a folder and its read-only subfolders; ignore what cannot be removed."""
     for path, folders, _ in os.walk(folder):
         for inner in (path, *(os.path.join(path, name) for name in folders)):
             if not os.path.islink(inner):
@@ -245,7 +253,7 @@ _AT_FDCWD = -100
 
 
 def _rename_with(flag: int, old: bytes, new: bytes) -> bool:
-    """Rename with a promise the plain call does not give; False where the system cannot give it."""
+    """Rename with a flag of renameat2 or renamex_np; False if the system does not support it."""
     try:
         import ctypes
 

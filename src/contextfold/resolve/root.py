@@ -1,4 +1,4 @@
-"""The folder that holds caches: names from outside become caches inside it, and nowhere else. Knows no wire."""
+"""The folder that contains the caches: opens them by name, and never a path outside of it. Knows no protocol."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from contextfold.resolve.manifest import MANIFEST_FILE
 from contextfold.resolve.service import Cache
 
 NAME_MAX_BYTES = 4096
-# Bounds the memory of a server that runs for months.
+# This many caches stay open, which bounds the memory of the server.
 CACHES_OPEN_MAX = 8
-# Caches that one question may go to.
+# A question without a cache's name goes to all caches, if there are at most this many.
 ASKED_TOGETHER_MAX = 64
 
 
 class ListedCache(Record):
-    """`path` is the name that a tool takes as `cache`."""
+    """A folder below the root. `path` is the name that a tool takes as `cache`."""
 
     path: str
     has_manifest: bool
 
 
 class CacheSummary(Record):
-    """`total_bytes` counts the files in the cache's own folder."""
+    """Figures of a cache. `total_bytes` counts only the files directly in the cache's folder."""
 
     cache_version: str
     document_count: int
@@ -40,7 +40,10 @@ class CacheSummary(Record):
 
 
 def check_name(name: object) -> str:
-    """A name that may be looked up; CacheMissing for anything that could lead elsewhere, before any disk is touched."""
+    """Return the name if it is safe to look up. Raises CacheMissing for a name that could lead out of the root.
+
+    It reads nothing from the disk.
+    """
     if not isinstance(name, str) or not name or ".." in name or name[0] in "/\\" or "\0" in name:
         raise CacheMissing("the name is not that of a cache below the root")
     try:
@@ -53,14 +56,14 @@ def check_name(name: object) -> str:
 
 
 class CacheRoot:
-    """Caches by name. The last ones that were asked stay open, with what they have verified."""
+    """The caches by name. The most recently used ones stay open, with their checked indexes."""
 
     def __init__(self, path: bytes) -> None:
         self.path = path
         self._open: OrderedDict[bytes, Cache] = OrderedDict()
 
     def cache(self, name: str) -> Cache:
-        """The cache of a checked name, once its real path lies inside the real root."""
+        """The cache of a checked name. Its real path must be inside the real root."""
         try:
             path = os.path.realpath(os.path.join(self.path, name.encode()))
             root = os.path.realpath(self.path)
@@ -72,7 +75,7 @@ class CacheRoot:
         if path.endswith((STAGING_SUFFIX, SET_ASIDE_SUFFIX)):
             raise CacheMissing("the name is that of a build in progress")
         cache = self._open.pop(path, None) or Cache(path)
-        # A cache that is not there is not remembered.
+        # This raises CacheMissing if there is no such folder, so a missing cache is not added to the open ones.
         cache.identity()
         self._open[path] = cache
         if len(self._open) > CACHES_OPEN_MAX:
@@ -80,7 +83,7 @@ class CacheRoot:
         return cache
 
     def list(self) -> tuple[ListedCache, ...]:
-        """Every folder in the root that can be asked for, by name."""
+        """Every folder in the root with a valid name, ordered by name."""
         try:
             with os.scandir(self.path) as entries:
                 names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -89,7 +92,7 @@ class CacheRoot:
         return tuple(ListedCache(name.decode(), self._has_manifest(name)) for name in names if _can_be_asked_for(name))
 
     def names(self) -> tuple[str, ...]:
-        """The names of all caches, for a question to all of them; CacheMissing if there is none."""
+        """The names of all caches. Raises CacheMissing if there are none, or too many to ask together."""
         names = tuple(listed.path for listed in self.list() if listed.has_manifest)
         if not names:
             raise CacheMissing("there is no cache below the root")
@@ -104,10 +107,12 @@ class CacheRoot:
             return False
 
     def summary(self, name: str) -> CacheSummary:
-        """What a cache is, also when its manifest cannot be read."""
+        """The figures of a cache, even if its manifest cannot be read."""
         cache = self.cache(name)
-        found = cache.root_summary()
-        return CacheSummary(*found) if found else CacheSummary(cache.claimed_version(), 0, cache.bytes_in_root(), False)
+        figures = cache.root_summary()
+        if figures is None:
+            return CacheSummary(cache.claimed_version(), 0, cache.bytes_in_root(), False)
+        return CacheSummary(*figures)
 
 
 def _can_be_asked_for(name: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""How well documents answer a query, and in which order they are tried. Pure; knows counts, not texts."""
+"""Scores documents for a query and ranks them. Pure; knows counts, not texts."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ from contextfold.common.record import Record
 
 
 class Measures(Record):
-    """What scoring needs of each document; documents are numbered by id in byte order."""
+    """The counts of all documents, which are numbered in the byte order of their ids.
+
+    `term_matches` has only the documents with a match.
+    """
 
     tokens: Sequence[int]
     total_words: Sequence[int]
-    term_matches: Mapping[int, int]  # only documents with a match
+    term_matches: Mapping[int, int]
 
     def score(self, number: int) -> Float32:
         """The share of the document's words that are query terms."""
         return ratio(self.term_matches.get(number, 0), self.total_words[number])
 
     def ranked(self) -> Iterator[int]:
-        """Every document: best score first, equal scores by id."""
+        """The numbers of all documents: the best score first, equal scores by id."""
         numbers = sorted(self.term_matches)
         parts = array("f", [self.term_matches[number] for number in numbers])
         wholes = array("f", [self.total_words[number] for number in numbers])
-        scores = array("f", map(truediv, parts, wholes))  # as in float32.ratio, for many at once
-        best_first = sorted(range(len(numbers)), key=scores.__getitem__, reverse=True)  # stable: ties stay by id
+        # This is `float32.ratio` for many documents at once. The sort is stable, so equal scores stay ordered by id.
+        scores = array("f", map(truediv, parts, wholes))
+        best_first = sorted(range(len(numbers)), key=scores.__getitem__, reverse=True)
         yield from (numbers[position] for position in best_first)
         yield from (number for number in range(len(self.tokens)) if number not in self.term_matches)

@@ -1,4 +1,4 @@
-"""The answer to a query: which documents fit the budget, and the frozen shape in which they are told. Pure."""
+"""The result of a query: selects the documents that fit the budget and encodes them in the frozen format. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUDGET_MAX = 2**63 - 1
 
 
 class Query(Record):
-    """A question that can be asked: checked text and budget, and the terms as typed."""
+    """A valid query: its text, its budget, and its terms in their original spelling."""
 
     text: str
     budget: int
@@ -22,7 +22,7 @@ class Query(Record):
 
     @property
     def distinct_terms(self) -> tuple[bytes, ...]:
-        """A term typed twice counts once."""
+        """The terms without repetitions."""
         return tuple(term.encode() for term in dict.fromkeys(self.terms))
 
 
@@ -55,13 +55,13 @@ class SelectionResult(Record):
     selection: Selection
 
     def to_json(self, *, pretty: bool = False) -> str:
-        """What `context resolve` prints, its newline included."""
+        """The output of `context resolve`, with its newline."""
         documents = [document._asdict() | {"why": document.why._asdict()} for document in self.documents]
         return encode({"documents": documents, "selection": self.selection._asdict()}, pretty=pretty) + "\n"
 
 
 def ask(text: object, budget: object) -> Query:
-    """Check a question before anything is read for it."""
+    """Check a query and its budget. Raises QueryInvalid or BudgetInvalid."""
     if not isinstance(text, str):
         raise QueryInvalid("the query is not text")
     try:
@@ -74,7 +74,7 @@ def ask(text: object, budget: object) -> Query:
 
 
 def choose(order: Iterable[int], tokens: Sequence[int], budget: int) -> list[int]:
-    """Take documents in order while they fit; one that does not is passed over whole, and the next is tried."""
+    """Select documents in order. A document that does not fit the remaining budget is skipped."""
     if budget == 0:
         return []
     chosen, left = [], budget

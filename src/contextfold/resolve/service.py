@@ -1,7 +1,7 @@
-"""What can be asked of a cache: resolve a query, inspect it, verify it. Orders checks, reading and choosing.
+"""The operations on a cache: resolve, ask, get, inspect, verify. Calls the modules that check, read and select.
 
-Every answer is of one cache, never of two: if the folder at the path is replaced while it is read, the work is done
-again on the new one.
+A result never mixes two caches: if the folder at the path is replaced during an operation, the operation is repeated
+on the new folder.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ class Verification(Record):
     cache_version: str
     document_count: int
     faults: tuple[Fault, ...]
-    packed: bool  # whether the packed index lets resolve skip what has not changed
+    # Whether the packed index is usable, so that `resolve` reads only changed documents.
+    packed: bool
 
 
 def open_cache(path: Path) -> Cache:
-    """The cache at a path; CacheMissing if there is no folder."""
+    """Open the cache at a path. Raises CacheMissing if there is no folder."""
     cache = Cache(path)
     cache.identity()
     return cache
@@ -72,7 +73,7 @@ def ask_many(
     unit: str = "section",
     counter: str = "estimate-1",
 ) -> AskResult:
-    """Ask several caches as if they were one. Each has a name, which stands before the ids of its documents."""
+    """Query several caches as one. The name of each cache is the prefix of its documents' ids."""
     from contextfold.common.relevance.question import read_question
     from contextfold.resolve.relevance.asking import NamedIndex, ask
 
@@ -88,7 +89,7 @@ def ask_many(
 
 
 class Cache:
-    """A cache to be asked more than once. Keeps what it has learned, and notices every change before it answers."""
+    """A cache that stays open for several operations. Each operation first checks whether files have changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = os.fsencode(path)
@@ -96,7 +97,7 @@ class Cache:
         self._relevance: RelevanceFiles | None = None
 
     def resolve(self, query: str, budget: int) -> SelectionResult:
-        """The documents worth showing for a query within a budget of tokens, each with the reason for its score."""
+        """The best documents for a query within a budget of tokens, each with the reason for its score."""
         question = ask(query, budget)
 
         def answer() -> SelectionResult:
@@ -129,7 +130,7 @@ class Cache:
     def ask(self, query: str, budget: int, *, unit: str = "section", counter: str = "estimate-1") -> AskResult:
         """The sections that answer a query best within a budget of tokens, each with the reasons for its score.
 
-        `unit` "document" gives whole documents. `counter` "o200k" counts tokens exactly; it needs the extra `o200k`.
+        `unit` "document" selects whole documents. `counter` "o200k" counts tokens exactly; it needs the extra `o200k`.
         """
         return ask_many([("", self)], query, budget, unit=unit, counter=counter)
 
@@ -143,7 +144,7 @@ class Cache:
         around: int = 0,
         counter: str = "estimate-1",
     ) -> GetResult:
-        """A document, the sections below a heading or those with certain lines, and `around` neighbours of them."""
+        """A document, its sections below a heading, or its sections in a range of lines, with `around` neighbours."""
         from contextfold.resolve.relevance.asking import NamedIndex, get
 
         def answer() -> GetResult:
@@ -153,7 +154,7 @@ class Cache:
         return self.of_one_cache(answer)
 
     def mapped_index(self) -> MappedIndex:
-        """The relevance index, checked; CacheInvalid if the cache has none or it is damaged."""
+        """The relevance index, checked. Raises CacheInvalid if it is missing or damaged."""
         return self._relevance_files().mapped()
 
     def _relevance_files(self) -> RelevanceFiles:
@@ -164,7 +165,7 @@ class Cache:
         return self._relevance
 
     def inspect(self) -> Inspection:
-        """What the cache is; CacheInvalid only if its manifest cannot be read."""
+        """Version, size and validity of the cache. Raises CacheInvalid only if the manifest cannot be read."""
 
         def answer() -> Inspection:
             manifest, faults = self._folder.faults(trusting_pack=True)
@@ -176,7 +177,7 @@ class Cache:
         return self.of_one_cache(answer)
 
     def root_summary(self) -> Inspection | None:
-        """As `inspect`, but with the bytes of the files in the cache's own folder; None without a readable manifest."""
+        """Like `inspect`, but counts only the files directly in the folder; None if the manifest cannot be read."""
 
         def answer() -> Inspection | None:
             manifest, faults = self._folder.faults(trusting_pack=True)
@@ -187,11 +188,11 @@ class Cache:
         return self.of_one_cache(answer)
 
     def bytes_in_root(self) -> int:
-        """The bytes of the files in the cache's own folder."""
+        """The total size of the files directly in the cache's folder."""
         return self._folder.bytes_in_root()
 
     def claimed_version(self) -> str:
-        """The version that a manifest names which is otherwise unreadable; empty if it names none."""
+        """The `cache_version` in the manifest, which may otherwise be invalid; empty if there is none."""
         return self._folder.claimed_version()
 
     def verify(self, progress: Progress = silent) -> Verification:
@@ -209,10 +210,11 @@ class Cache:
         return self.of_one_cache(answer)
 
     def identity(self) -> tuple[int, int, int]:
-        """What tells this folder from any other that may come to stand at the path."""
+        """Device, inode and ctime of the folder. They change when another folder replaces it."""
         try:
             status = os.stat(self.path)
-        except ValueError:  # a path with a NUL in it
+        except ValueError:
+            # The path contains a NUL.
             raise self._missing("there is nothing at that path") from None
         except OSError as problem:
             if problem.errno in LEADS_NOWHERE:
@@ -228,10 +230,11 @@ class Cache:
         )
 
     def of_one_cache(self, answer: Callable[[], Answer]) -> Answer:
+        """Call `answer`; repeat the call if the folder was replaced meanwhile."""
         for _ in range(REPLACED_ATTEMPTS):
             before = self.identity()
             try:
-                answered = answer()
+                result = answer()
             except MemoryError:
                 raise StorageFailed(f"{shown(self.path)}: out of memory; free some, or split the cache") from None
             except ContextError:
@@ -239,7 +242,7 @@ class Cache:
                     raise
                 continue
             if self.identity() == before:
-                return answered
+                return result
         raise StorageFailed(
             f"{shown(self.path)} keeps being replaced while it is read; try again when builds have ended"
         )

@@ -1,7 +1,7 @@
-"""Finding and reading the documents below a folder. Knows the file system, nothing of caches.
+"""Finds and reads the documents below a folder. Knows the file system, nothing of caches.
 
-A survey records what the file of every document looked like. Two equal surveys show that the folder did not change
-while it was read, so that a cache is always the folder as it was at one moment.
+A survey records the size, timestamps and inode of every document's file. Two equal surveys show that the folder did
+not change while it was read. So a cache always shows the folder at one point in time.
 """
 
 from __future__ import annotations
@@ -34,20 +34,28 @@ DEFAULT_CACHE_NAME = b".context-cache"
 IGNORE_FILE_NAME = b".gitignore"
 IGNORE_FILE_MAX_BYTES = 4 << 20
 REPOSITORY_MARK = b".git"
-FOLDER_LEVELS = 1000  # how far up a repository's folder is looked for
+# The search for the repository's root goes up at most this many folders.
+FOLDER_LEVELS = 1000
 
-# A pipe that has replaced a document since the survey must not block the build.
+# O_NONBLOCK: a pipe that has replaced a document since the survey must not block the build.
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
-State = tuple[int, int, int, int, int]  # size, mtime, ctime, inode, device
+# Size, mtime, ctime, inode and device of a file.
+State = tuple[int, int, int, int, int]
 
 
 class Source(Record):
+    """The file of one document.
+
+    `source` is its path relative to the sources, in its original spelling. `is_included` means that an --include
+    pattern matches it, so it becomes a document even if it looks generated.
+    """
+
     id: str
-    source: str  # the path relative to the sources, as it was
+    source: str
     path: bytes
     state: State
-    is_included: bool = False  # by a pattern, so that it is taken although it looks generated
+    is_included: bool = False
 
     @property
     def byte_count(self) -> int:
@@ -55,39 +63,45 @@ class Source(Record):
 
 
 class Survey(Record):
-    sources: list[Source]  # by id
-    left_out: Counter[str]  # how many files, by the reason
+    """All sources, ordered by id, and the number of files left out for each reason."""
+
+    sources: list[Source]
+    left_out: Counter[str]
 
 
 def survey(sources: bytes, rules: DocumentRules = PLAIN_MARKDOWN, *, cache: bytes | None = None) -> Survey:
-    """Every document below the folder. The cache itself is none, wherever it is."""
+    """List every document below the folder. Files of the cache itself are skipped."""
     walk = _SourceWalk(sources, rules, cache)
-    found = sorted(walk.documents(), key=lambda source: (source.id.encode(), source.source.encode()))
-    for earlier, later in pairwise(found):
+    by_id = sorted(walk.documents(), key=lambda source: (source.id.encode(), source.source.encode()))
+    for earlier, later in pairwise(by_id):
         if earlier.id == later.id:
             if rules.is_lenient:
-                return Survey(_first_of_each_id(found, walk.left_out), walk.left_out)
+                return Survey(_first_of_each_id(by_id, walk.left_out), walk.left_out)
             raise SourceInvalid(
                 f"{shown(earlier.path)} and {shown(later.path)} both become the document {later.id}; rename one of them"
             )
-    return Survey(found, walk.left_out)
+    return Survey(by_id, walk.left_out)
 
 
-def _first_of_each_id(found: Iterable[Source], left_out: Counter[str]) -> list[Source]:
-    kept: list[Source] = []
-    for source in found:
-        if kept and kept[-1].id == source.id:
+def _first_of_each_id(by_id: Iterable[Source], left_out: Counter[str]) -> list[Source]:
+    distinct: list[Source] = []
+    for source in by_id:
+        if distinct and distinct[-1].id == source.id:
             left_out[kinds.SAME_ID] += 1
         else:
-            kept.append(source)
-    return kept
+            distinct.append(source)
+    return distinct
 
 
 class _Ignored(Record):
-    """A .gitignore file and where it lies."""
+    """A .gitignore file.
 
-    depth: int  # how many components of a path lead from the sources to its folder
-    above: tuple[bytes, ...]  # the components from its folder down to the sources, if it is not below them
+    `depth` is the number of path components from the sources to its folder. If the file is above the sources, `above`
+    has the components from its folder to the sources.
+    """
+
+    depth: int
+    above: tuple[bytes, ...]
     patterns: IgnoreFile
 
     def verdict(self, components: tuple[bytes, ...], *, is_folder: bool) -> bool | None:
@@ -95,14 +109,17 @@ class _Ignored(Record):
 
 
 class _Folder(Record):
-    """A folder that is still to be listed."""
+    """A folder that is still to be listed, with the .gitignore files that apply to it, the nearest first.
 
-    components: tuple[bytes, ...]  # from the sources on
-    ignored: tuple[_Ignored, ...]  # by which .gitignore files, the nearest first
+    `components` is its path relative to the sources.
+    """
+
+    components: tuple[bytes, ...]
+    ignored: tuple[_Ignored, ...]
 
 
 class _SourceWalk:
-    """One walk over all folders."""
+    """One walk over all folders below the sources."""
 
     def __init__(self, sources: bytes, rules: DocumentRules, cache: bytes | None) -> None:
         self._sources = sources
@@ -134,7 +151,7 @@ class _SourceWalk:
                         raise storage_failed("cannot look at", entry.path, problem) from problem
 
     def _is_a_programs(self, names: set[bytes]) -> bool:
-        """Whether a folder with files of these names is filled by a program, and so left out."""
+        """Whether files of these names show that a program filled the folder, which is then left out."""
         if not self._rules.is_lenient:
             return False
         is_marked = bool(names & kinds.MARKS_OF_PROGRAMS)
@@ -157,7 +174,7 @@ class _SourceWalk:
         return _source(components, entry.path, status, is_included=self._chooser.is_included(components))
 
     def _fault(self, components: tuple[bytes, ...], status: os.stat_result) -> str | None:
-        """Why a file is left out, as far as that can be said before it is read."""
+        """The reason to leave a file out that is known without reading it, or None."""
         if status.st_size > kinds.TEXT_MAX_BYTES:
             return kinds.TOO_LARGE
         if kinds.is_generated_name(components[-1]) and not self._chooser.is_included(components):
@@ -182,9 +199,10 @@ class _SourceWalk:
         return True
 
     def _is_the_cache(self, entry: os.DirEntry[bytes]) -> bool:
-        """Whether a folder is the cache that is being built, or one that a build of it is working on."""
+        """Whether a folder is the cache that is being built, or a staging folder of such a build."""
         if self._rules == PLAIN_MARKDOWN or self._cache is None:
-            return False  # no file of a cache ends in .md
+            # A cache contains no file with the suffix .md, so this walk finds nothing in it anyway.
+            return False
         if entry.name.endswith((STAGING_SUFFIX, SET_ASIDE_SUFFIX)):
             return True
         return entry.name == os.path.basename(self._cache) and os.path.realpath(entry.path) == self._cache
@@ -208,25 +226,28 @@ class _SourceWalk:
 
 
 def _ignore_files_above(sources: bytes) -> Iterator[_Ignored]:
-    """The .gitignore files between the sources and the root of the repository that they are in, the nearest first."""
+    """The .gitignore files in the folders above the sources up to the repository's root, the nearest first.
+
+    Sources outside of a repository have none.
+    """
     folder = os.path.realpath(sources)
-    found: list[_Ignored] = []
+    above: list[_Ignored] = []
     down: tuple[bytes, ...] = ()
     for _ in range(FOLDER_LEVELS):
         if os.path.lexists(os.path.join(folder, REPOSITORY_MARK)):
-            yield from found
+            yield from above
             return
         parent, name = os.path.split(folder)
         if not name:
-            return  # in no repository
+            return
         down = (name, *down)
         folder = parent
         if patterns := _read_ignore_file(os.path.join(folder, IGNORE_FILE_NAME)):
-            found.append(_Ignored(0, down, patterns))
+            above.append(_Ignored(0, down, patterns))
 
 
 def _read_ignore_file(path: bytes) -> IgnoreFile:
-    """Its patterns; none where there is no regular file, as git has it."""
+    """The patterns of a .gitignore file. Like git, it treats anything but a regular file as an empty one."""
     try:
         if os.lstat(path).st_size > IGNORE_FILE_MAX_BYTES:
             raise SourceInvalid(f"{shown(path)} is larger than {IGNORE_FILE_MAX_BYTES >> 20} MiB; shorten it")
@@ -260,7 +281,7 @@ def _state(status: os.stat_result) -> State:
 
 
 def read_source(source: Source) -> bytes:
-    """The bytes of a document's file, whole and unchanged since the survey."""
+    """Read a document's file; raise an error if it has changed since the survey."""
     try:
         descriptor = os.open(source.path, _READ_FLAGS)
         try:
@@ -286,7 +307,7 @@ def changed_while_read(path: bytes) -> StorageFailed:
 
 
 def check_unchanged(before: Survey, after: Survey) -> None:
-    """Fail if the folder is not what it was at the first survey."""
+    """Raise an error if the folder has changed between two surveys."""
     if after.sources != before.sources:
-        moved = {source.path for source in set(after.sources) ^ set(before.sources)}
-        raise changed_while_read(min(moved))
+        changed = {source.path for source in set(after.sources) ^ set(before.sources)}
+        raise changed_while_read(min(changed))

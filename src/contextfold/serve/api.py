@@ -38,23 +38,26 @@ from contextfold.serve.ops.logs import log
 from contextfold.serve.request_error import RequestError
 from contextfold.serve.resolvers import Resolvers
 
-SESSIONS, SESSIONS_MOST = 20, 100  # in one answer
+# The default and the largest number of sessions, and of rows of a tree, in one response.
+SESSIONS, SESSIONS_MOST = 20, 100
 ROWS, ROWS_MOST = 100, 500
 SUMMARIES = 20
-DISCARDED_MOST = 100  # that a preview names
-TEXT_MOST = 1_000  # characters of a query, a cursor, an id
+# A preview names at most this many branches that would be discarded.
+DISCARDED_MOST = 100
+# A query, a cursor or an id has at most this many characters.
+TEXT_MOST = 1_000
 ALIVE_EVERY_S = 15.0
 RETRY_MS = 1_000
 EVENT_STREAM = "text/event-stream"
 UNPROCESSABLE = 422
 
 Handler = Callable[[Request], Awaitable[Response]]
-# An event: its cursor, its kind, its JSON.
+# The cursor, the kind and the JSON of an event.
 StreamedEvent = tuple[str, str, str]
 
 
 class HttpApi:
-    """`resolvers` answer questions about documents; without them those two paths are not served."""
+    """The handlers of `/v1`. Without `resolvers`, the two paths about documents are not served."""
 
     def __init__(self, fold: FoldService, resolvers: Resolvers | None = None) -> None:
         self._fold = fold
@@ -192,7 +195,7 @@ class HttpApi:
         return await self._resolved("context.ask", object_in(await request.body()))
 
     async def _resolved(self, tool: str, arguments: Mapping[str, object]) -> Response:
-        """A resolve tool's text; its errors have the same text, with the status 422."""
+        """Call a resolve tool and return its text. An error has the tool's text and the status 422."""
         assert self._resolvers is not None
         result = await self._resolvers.call(tool, arguments)
         return Response(result.text, status_code=UNPROCESSABLE if result.kind else 200, media_type=JSON)
@@ -211,7 +214,7 @@ class HttpApi:
 
 
 async def _stream(cursor: str, events: AsyncGenerator[StreamedEvent]) -> AsyncGenerator[str]:
-    """Server-sent events, with a comment now and then so that both ends notice a broken connection."""
+    """Server-sent events, with a comment at intervals so that both ends notice a broken connection."""
     coming = asyncio.ensure_future(anext(events))
     try:
         yield f"retry: {RETRY_MS}\nid: {cursor}\nevent: following\ndata: {{}}\n\n"
@@ -233,7 +236,7 @@ async def _stream(cursor: str, events: AsyncGenerator[StreamedEvent]) -> AsyncGe
 
 
 async def _ended(coming: asyncio.Future[StreamedEvent], events: AsyncGenerator[StreamedEvent]) -> None:
-    """Stop following once the client is gone."""
+    """Stop following after the client has disconnected."""
     coming.cancel()
     with suppress(asyncio.CancelledError, StopAsyncIteration, FoldError):
         await coming

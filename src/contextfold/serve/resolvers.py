@@ -1,7 +1,7 @@
-"""The resolve tools for the daemon: a few stdio servers as child processes, each of which gets one call at a time.
+"""Runs the resolve tools of the daemon in a few stdio servers as child processes, one call at a time in each.
 
-They are the servers that a host would start, so the text is the same on every transport, a stuck call ends by their
-timeout, and a long resolve does not delay folding. Knows lines and processes, not what a tool does.
+A host would start the same servers, so the text is the same on every transport. Their timeout ends a call that hangs,
+and a long resolve does not delay folding. Knows lines and processes, not the tools.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ENVELOPE = {META_VERSION: STATELESS_VERSIONS[-1], META_CAPABILITIES: {}}
 
 class Resolvers:
     def __init__(self, settings: Settings, processes: int = PROCESSES) -> None:
-        # The last one used has most of its cache in memory.
+        # The most recently used process has the most data in memory, so it is used first.
         self._idle: asyncio.LifoQueue[ResolverProcess] = asyncio.LifoQueue()
         self._processes = [ResolverProcess(settings) for _ in range(processes)]
         for process in reversed(self._processes):
@@ -43,7 +43,7 @@ class Resolvers:
         self._waiting = 0
 
     async def call(self, tool: str, arguments: Mapping[str, object]) -> ToolResult:
-        """A tool's result; RequestError if the call is a protocol error, or if too many calls came at once."""
+        """Call a tool. Raises RequestError for a protocol error, or if too many calls are waiting."""
         if self._waiting >= WAITING_MAX:
             raise busy(f"{WAITING_MAX} calls of resolve tools wait already; try again in a moment")
         self._waiting += 1
@@ -65,10 +65,10 @@ class Resolvers:
 
 
 class ResolverProcess:
-    """A stdio server that is started when it is first needed, and again after it was killed."""
+    """A stdio server that is started at its first call, and again after it was killed."""
 
     def __init__(self, settings: Settings) -> None:
-        # The daemon has read the variables and the file already; the child must not read them again.
+        # The daemon has already read the variables and the file; the child must not read them again.
         inherited = {name: value for name, value in os.environ.items() if name not in _SETTLED_VARIABLES}
         self._environment = inherited | {
             CACHE_ROOT: os.fsdecode(settings.cache_root),
@@ -91,7 +91,7 @@ class ResolverProcess:
         except RequestError:
             raise
         except Exception as problem:
-            # The response may still come, and must not be taken for the next call's.
+            # A late response must not be taken for the response to the next call.
             await self.stop()
             return failure(InternalError(type(problem).__name__))
         except asyncio.CancelledError:
@@ -107,8 +107,8 @@ class ResolverProcess:
 
     async def _ask(self, request: bytes) -> bytes:
         if self._process is None or self._process.returncode is not None:
-            # Its stderr may quote the request, and the response has the error's code. A session of its own keeps
-            # Ctrl-C on the daemon's terminal away from it.
+            # Its stderr is discarded: it may quote the request, and the response has the error's code. In a process
+            # session of its own it does not receive Ctrl-C on the daemon's terminal.
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "contextfold", "serve", "--stdio"),
                 stdin=asyncio.subprocess.PIPE,

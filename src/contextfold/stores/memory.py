@@ -68,15 +68,15 @@ _Decisions = dict[tuple[str, str], ArchivedResult]
 
 class MemoryStore:
     def __init__(self) -> None:
-        # In order of creation, ended ones included.
+        # The live and ended sessions in the order of their creation.
         self._sessions: list[_MemorySession] = []
         self._live: dict[SessionKey, _MemorySession] = {}
-        # By number, in order.
+        # The events by number, in order.
         self._events: dict[int, tuple[_MemorySession, Event]] = {}
         self._last = 0
         self._left_out: dict[tuple[str, str], _Decisions] = {}
         self._conversations: dict[tuple[str, str], ProxiedConversation] = {}
-        # By the reference of a source: see `_recall_sources`.
+        # The documents by the reference of their source; see `_recall_sources`.
         self._documents: dict[str, tuple[RecallSource, DocumentTerms]] = {}
         self._watchers: set[asyncio.Event] = set()
         self._closed = False
@@ -256,7 +256,7 @@ class MemoryStore:
         lists = _Lists([each for each in self._documents.values() if each[0].owner == owner], scope)
         ranking = rank(question, lists)
         hits = [RecallHit(hit, lists.source(hit.number)) for hit in ranking.hits]
-        return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched)
+        return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched, ranking.score_most)
 
     def _recall_sources(self) -> Iterator[RecallSource]:
         """Everything that recall finds. The reference changes with the summary, and when its entries are deleted."""
@@ -524,7 +524,7 @@ def _words(text: str) -> list[str]:
 
 
 def _score(phrases: Sequence[Sequence[str]], summary: Summary) -> int:
-    """How often the phrases occur in a summary; 0 if one of them does not."""
+    """The number of occurrences of the phrases in a summary; 0 if one of them does not occur."""
     texts = [_words(summary.description), _words(summary.summary)]
     counts = [
         sum(_count(phrase, text, is_prefix=number == len(phrases)) for text in texts)

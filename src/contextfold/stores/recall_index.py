@@ -1,15 +1,17 @@
 """Recall's index in a SQLite connection: the documents of owners, and a list of them for each stem and level.
 
-The lists are those of a full-text table that gets tokens of ours instead of a text: it stores them compactly, adds to
-them cheaply, and gives their sizes without reading documents. A token names owner, state, level and stem, so that one
-owner's documents are in no list of another's, and do not count in its sizes. Knows no store and no transaction.
+The lists are those of a full-text table, which is given tokens instead of a text. It stores lists compactly, updates
+them cheaply, and returns their sizes without reading documents. A token has owner, state, level and stem, so the lists
+of different owners are separate, and so are their sizes. Knows no store and no transaction.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
+from operator import itemgetter
 from typing import Final
 
 from contextfold.fold.recall.documents import LEVELS, DocumentTerms, first_number, leveled_stems
@@ -27,7 +29,7 @@ TABLES: Final = (
         project TEXT NOT NULL,
         id TEXT NOT NULL,
         words INTEGER NOT NULL,
-        packed TEXT NOT NULL
+        packed BLOB NOT NULL
     )""",
     "CREATE UNIQUE INDEX recall_of_source ON recall_documents (kind, ref)",
     "CREATE VIRTUAL TABLE recall_lists USING fts5 (tokens, content='', detail=none, columnsize=0, tokenize='ascii')",
@@ -47,20 +49,20 @@ def put(
     *,
     undone: bool,
 ) -> None:
-    """Put a document in the place of the one before. `whose` is its owner and its project."""
+    """Add a document or replace it. `whose` is its owner and its project."""
     remove(connection, source)
     owner, project_hash = whose
     connection.execute("INSERT OR IGNORE INTO recall_owners (owner) VALUES (?)", (owner,))
     space = f"{_owner_number(connection, owner)}{_UNDONE if undone else _FOLDED}"
     project = _project_token(project_hash)
     number = terms.number
-    # Two documents of one second whose hashes begin alike.
+    # Two documents of the same second may have hashes with the same beginning.
     while connection.execute("SELECT 1 FROM recall_documents WHERE number = ?", (number,)).fetchone():
         number += 1
     connection.execute(
         "INSERT INTO recall_documents (number, kind, ref, space, project, id, words, packed)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (number, *source, space, project, document_id, terms.words, terms.packed),
+        (number, *source, space, project, document_id, terms.words, _compressed(terms.packed)),
     )
     connection.execute(
         "INSERT INTO recall_lists (rowid, tokens) VALUES (?, ?)", (number, _tokens(space, project, terms))
@@ -74,7 +76,7 @@ def remove(connection: sqlite3.Connection, source: tuple[str, int]) -> None:
     if row is None:
         return
     number, words, packed, space, project = row
-    tokens = _tokens(space, project, DocumentTerms(number, words, packed))
+    tokens = _tokens(space, project, DocumentTerms(number, words, _unpacked(packed)))
     connection.execute(
         "INSERT INTO recall_lists (recall_lists, rowid, tokens) VALUES ('delete', ?, ?)", (number, tokens)
     )
@@ -90,7 +92,7 @@ def sources(connection: sqlite3.Connection, numbers: Iterable[int]) -> dict[int,
 
 
 class RecallLists:
-    """The lists of one owner, as `fold.recall.ranking` reads them."""
+    """The lists of one owner, for `fold.recall.ranking`."""
 
     def __init__(self, connection: sqlite3.Connection, owner: str, scope: RecallScope) -> None:
         self._connection = connection
@@ -101,10 +103,14 @@ class RecallLists:
         self._first = first_number(scope.since) if scope.since else 0
 
     def document_count(self) -> int:
-        return sum(self._size(space) for space in self._spaces)
+        return sum(size for _, size in self._sizes(self._spaces))
 
     def sizes(self, stem: str) -> Sequence[int]:
-        return [sum(self._size(token) for token in self._tokens(stem, level)) for level in range(LEVELS)]
+        tokens = {token: level for level in range(LEVELS) for token in self._tokens(stem, level)}
+        sizes = [0] * LEVELS
+        for token, size in self._sizes(list(tokens)):
+            sizes[tokens[token]] += size
+        return sizes
 
     def numbers(self, stem: str, level: int) -> Iterable[int]:
         wanted = " OR ".join(f'"{token}"' for token in self._tokens(stem, level))
@@ -112,23 +118,34 @@ class RecallLists:
             "SELECT rowid FROM recall_lists WHERE recall_lists MATCH ? AND rowid >= ?",
             (f"{self._in_project}({wanted})", self._first),
         )
-        return (number for (number,) in rows)
+        return map(itemgetter(0), rows)
 
     def documents(self, numbers: Sequence[int]) -> Mapping[int, IndexedDocument]:
-        found = {}
-        for number in numbers:
-            row = self._connection.execute(
-                "SELECT kind, id, words, packed FROM recall_documents WHERE number = ?", (number,)
-            ).fetchone()
-            found[number] = IndexedDocument(*row)
-        return found
+        marks = ", ".join("?" * len(numbers))
+        rows = self._connection.execute(
+            f"SELECT number, kind, id, words, packed FROM recall_documents WHERE number IN ({marks})",  # noqa: S608 - only marks
+            numbers,
+        )
+        return {
+            number: IndexedDocument(kind, document_id, words, _unpacked(packed))
+            for number, kind, document_id, words, packed in rows
+        }
 
     def _tokens(self, stem: str, level: int) -> list[str]:
         return [_token(space, level, stem) for space in self._spaces]
 
-    def _size(self, token: str) -> int:
-        row = self._connection.execute("SELECT doc FROM recall_sizes WHERE term = ?", (token,)).fetchone()
-        return row[0] if row else 0
+    def _sizes(self, tokens: Sequence[str]) -> Iterable[tuple[str, int]]:
+        """The tokens that any document has, each with the number of those."""
+        marks = ", ".join("?" * len(tokens))
+        return self._connection.execute(f"SELECT term, doc FROM recall_sizes WHERE term IN ({marks})", tokens)  # noqa: S608 - only marks
+
+
+def _compressed(packed: str) -> bytes:
+    return zlib.compress(packed.encode())
+
+
+def _unpacked(blob: bytes) -> str:
+    return zlib.decompress(blob).decode()
 
 
 def _tokens(space: str, project: str, terms: DocumentTerms) -> str:

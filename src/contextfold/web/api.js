@@ -26,9 +26,10 @@
  * @typedef {{ currency: string, sent_micros: number, without_micros: number, saved_micros: number }} Money
  * @typedef {{ model: string, currency: string | null, input: string, output: string, cache_read: string,
  *   cache_write_5m: string, cache_write_1h: string }} ModelPrices
- * @typedef {{ requests: number, estimated_requests: number, extra_requests: number, tokens_sent: number,
- *   tokens_without: number, tokens_saved: number, output_tokens: number, output_tokens_without: number,
- *   cost_sent: number, cost_without: number, cost_saved: number, money: Money | null }} Sums  of requests through the
+ * @typedef {{ requests: number, estimated_requests: number, extra_requests: number, warm_requests: number,
+ *   tokens_sent: number, tokens_without: number, tokens_saved: number, output_tokens: number,
+ *   output_tokens_without: number, cost_sent: number, cost_without: number, cost_saved: number,
+ *   money: Money | null }} Sums  of requests through the
  *   proxy; costs are in input tokens' worth
  * @typedef {Sums & { session_id: string, prices: ModelPrices[], results_dropped: number,
  *   failed_open: Record<string, number>,
@@ -41,8 +42,11 @@
  * @typedef {{ sessions: (SessionName & { last_at: string, host: string | null })[],
  *   branches: (SessionName & { branch_id: string, description: string, status: Branch["status"] })[],
  *   summaries: Summary[] }} SearchResult
+ * @typedef {{ term: string, in: string[], score: number }[]} Why
+ * @typedef {{ id: string, kind: "fold" | "result", at: string, project_path: string | null, session_id: string | null,
+ *   description: string, summary: string | null, tokens: number, score: number, why: Why }} RecalledFold
  * @typedef {{ heading: string[], lines: [number, number], tokens: number, score: number, content: string,
- *   why: { term: string, in: string[], score: number }[] }} Section
+ *   why: Why }} Section
  * @typedef {{ id: string, title: string, score: number, sections: Section[],
  *   left_out: { heading: string[], tokens: number, reason: string }[] }} AnsweredDocument
  * @typedef {{ documents: AnsweredDocument[], selection: { query: string, unmatched: string[], budget: number,
@@ -202,6 +206,12 @@ export function totals(by) {
 /** @param {string} query @param {number} limit of each kind @returns {Promise<SearchResult>} */
 export function search(query, limit) {
   return json("/v1/search", { query, limit });
+}
+
+/** Folds and left-out results that have any word of a query, best first. @param {string} query @param {number} budget
+ * @returns {Promise<{ folds: RecalledFold[] }>} */
+export function recall(query, budget) {
+  return post("/v1/recall", { query, budget });
 }
 
 /** Create a scripted session to look around in. @returns {Promise<{ session_id: string }>} */

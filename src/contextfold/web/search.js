@@ -1,5 +1,6 @@
 // @ts-check
-/** The view of search results: sessions by project, branches, and summaries, also those of ended sessions. */
+/** The view of search results: sessions by project, branches, and summaries, also those of ended sessions; below them
+ * earlier work that has some of the words, with the reason for each. */
 
 import * as api from "./api.js";
 import { byId, el, fill, setText } from "./dom.js";
@@ -8,6 +9,7 @@ import { crumbs, failure, longText, marked, messageOf, statusChip } from "./piec
 import { sessionLink } from "./routes.js";
 
 const MOST_RESULTS = 20;
+const RECALL_BUDGET = 4000;
 
 export class SearchView {
   title = "Search";
@@ -16,7 +18,7 @@ export class SearchView {
     class: "results",
     onkeydown: (/** @type {KeyboardEvent} */ event) => this.#key(event),
   });
-  // Of several responses the one to the last search counts.
+  // Only the response to the last search is shown.
   #turn = 0;
 
   /** @param {import("./app.js").Page} page @param {string} words */
@@ -55,8 +57,10 @@ export class SearchView {
       return;
     }
     try {
-      const result = await api.search(words, MOST_RESULTS);
-      if (turn === this.#turn) this.#show(result);
+      // The daemon refuses a recall without any term. Then there are no further results.
+      const recalling = api.recall(words, RECALL_BUDGET).catch(() => ({ folds: [] }));
+      const [result, { folds }] = await Promise.all([api.search(words, MOST_RESULTS), recalling]);
+      if (turn === this.#turn) this.#show(result, folds);
     } catch (error) {
       if (turn !== this.#turn || this.page.failed(error)) return;
       fill(
@@ -95,8 +99,11 @@ export class SearchView {
     }
   }
 
-  /** @param {api.SearchResult} result */
-  #show({ sessions, branches, summaries }) {
+  /** @param {api.SearchResult} result @param {api.RecalledFold[]} folds */
+  #show({ sessions, branches, summaries }, folds) {
+    const why = new Map(folds.map((fold) => [fold.id, fold.why]));
+    const known = new Set(summaries.map((summary) => summary.branch_id));
+    const others = folds.filter((fold) => !known.has(fold.id));
     const words = this.words.trim().split(/\s+/);
     const parts = [
       sessions.length ? counted(sessions.length, "session") : "",
@@ -111,15 +118,19 @@ export class SearchView {
       this.#results,
       ...group(
         "Sessions",
-        sessions.map((found) => sessionResult(found, words)),
+        sessions.map((session) => sessionResult(session, words)),
       ),
       ...group(
         "Branches",
-        branches.map((found) => branchResult(found, words)),
+        branches.map((branch) => branchResult(branch, words)),
       ),
       ...group(
         "Summaries",
-        summaries.map((found) => summaryResult(found, words)),
+        summaries.map((summary) => summaryResult(summary, words, why.get(summary.branch_id))),
+      ),
+      ...group(
+        "Earlier work with some of these words",
+        others.map((fold) => recalledResult(fold, words)),
       ),
     );
   }
@@ -131,50 +142,77 @@ function group(name, items) {
   return [el("h2", {}, name), el("ol", { class: "results-list", "aria-label": name }, ...items)];
 }
 
-/** @param {api.SearchResult["sessions"][number]} found @param {string[]} words */
-function sessionResult(found, words) {
+/** @param {api.SearchResult["sessions"][number]} session @param {string[]} words */
+function sessionResult(session, words) {
   return el(
     "li",
     { class: "card result" },
-    el("h3", {}, el("a", { href: sessionLink(found.session_id) }, ...marked(baseName(found.project_path), words))),
+    el("h3", {}, el("a", { href: sessionLink(session.session_id) }, ...marked(baseName(session.project_path), words))),
     el(
       "p",
       { class: "muted" },
-      ...marked([found.project_path, found.name, found.host].filter(Boolean).join(" · "), words),
+      ...marked([session.project_path, session.name, session.host].filter(Boolean).join(" · "), words),
       " · last activity ",
-      timeElement(found.last_at),
+      timeElement(session.last_at),
     ),
   );
 }
 
-/** @param {api.SearchResult["branches"][number]} found @param {string[]} words */
-function branchResult(found, words) {
-  const href = sessionLink(found.session_id, found.branch_id);
+/** @param {api.SearchResult["branches"][number]} branch @param {string[]} words */
+function branchResult(branch, words) {
+  const href = sessionLink(branch.session_id, branch.branch_id);
   return el(
     "li",
     { class: "card result" },
-    el("h3", {}, el("a", { href }, ...marked(found.description, words))),
-    el("p", { class: "muted" }, statusChip(found.status), ` ${baseName(found.project_path)}`),
+    el("h3", {}, el("a", { href }, ...marked(branch.description, words))),
+    el("p", { class: "muted" }, statusChip(branch.status), ` ${baseName(branch.project_path)}`),
   );
 }
 
-/** @param {api.Summary} found @param {string[]} words */
-function summaryResult(found, words) {
-  const name = marked(found.description || "A branch", words);
-  const isEnded = found.live === false;
+/** @param {api.RecalledFold} fold @param {string[]} words */
+function recalledResult(fold, words) {
   return el(
     "li",
     { class: "card result" },
-    el("h3", {}, ...(isEnded ? name : [el("a", { href: sessionLink(found.session_id, found.branch_id) }, ...name)])),
+    el("h3", {}, ...marked(fold.description, words)),
     el(
       "p",
       { class: "muted" },
-      el("span", { title: found.project_path }, baseName(found.project_path)),
+      ...(fold.project_path ? [el("span", { title: fold.project_path }, baseName(fold.project_path)), " · "] : []),
+      fold.kind === "fold" ? "folded " : "left out ",
+      timeElement(fold.at),
+      ` · ${counted(fold.tokens, "token")} · `,
+      el("code", {}, `context fold expand ${fold.id}`),
+    ),
+    whyText(fold.why),
+    ...(fold.summary ? [longText(fold.summary, "", words)] : []),
+  );
+}
+
+/** The terms that a result matches. @param {api.Why} why */
+function whyText(why) {
+  const reasons = why.map(({ term, in: fields }) => `${term} (${fields.join(", ")})`);
+  return el("p", { class: "muted why" }, `Found by ${reasons.join(", ")}`);
+}
+
+/** @param {api.Summary} summary @param {string[]} words @param {api.Why} [why] */
+function summaryResult(summary, words, why) {
+  const name = marked(summary.description || "A branch", words);
+  const isEnded = summary.live === false;
+  return el(
+    "li",
+    { class: "card result" },
+    el("h3", {}, ...(isEnded ? name : [el("a", { href: sessionLink(summary.session_id, summary.branch_id) }, ...name)])),
+    el(
+      "p",
+      { class: "muted" },
+      el("span", { title: summary.project_path }, baseName(summary.project_path)),
       " · folded ",
-      timeElement(found.folded_at),
-      ` · ${counted(found.tokens_folded, "token")}`,
+      timeElement(summary.folded_at),
+      ` · ${counted(summary.tokens_folded, "token")}`,
       isEnded ? " · its session has ended" : "",
     ),
-    longText(found.summary || "Folded without a summary.", "", words),
+    ...(why ? [whyText(why)] : []),
+    longText(summary.summary || "Folded without a summary.", "", words),
   );
 }

@@ -18,7 +18,8 @@ from tests.support.machine import Call
 
 KNOWN_SECRET = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
 SHAPE = [
-    "session_id", "prices", "requests", "estimated_requests", "extra_requests", "tokens_sent", "tokens_without",
+    "session_id", "prices", "requests", "estimated_requests", "extra_requests", "warm_requests", "tokens_sent",
+    "tokens_without",
     "tokens_saved", "output_tokens", "output_tokens_without", "cost_sent", "cost_without", "cost_saved", "money",
     "results_dropped", "failed_open", "folds", "costly_folds", "days", "points", "verdict",
 ]  # fmt: skip

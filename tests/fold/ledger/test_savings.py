@@ -12,8 +12,9 @@ from contextfold.common.canonical import encode
 from contextfold.fold.events import BranchCreated, Event, RequestSent, from_json, to_json
 from contextfold.fold.ledger.prices import LedgerPrices
 from contextfold.fold.ledger.savings import LedgerBook, SavingsLedger, ledger_of, ledger_result
-from contextfold.fold.ledger.sent_request import FoldSeen, Usage
+from contextfold.fold.ledger.sent_request import FoldSeen, Usage, was_warm
 from contextfold.fold.model_catalog import MODELS, ModelsInvalid, TokenPrices, parse_models
+from tests.support.clauses import covers
 from tests.support.machine import times
 
 AT = "2026-01-17T10:30:00Z"
@@ -113,6 +114,23 @@ def test_a_prefix_that_was_warm_after_all_is_not_put_down_as_saved() -> None:
     later = request(3, 9_100, 5_100, cached(4_900, 200), at="2026-01-17T12:30:00Z")
     ledger = ledger_of([*FOLDED[:2], replace(later, kept_tokens=5_000)])
     assert ledger.sums.cost_without == ledger_of(FOLDED[:2]).sums.cost_without + 9_000 * 10 + 100 * 125
+
+
+@covers("proxy.md#cold-results")
+def test_a_prompt_that_was_still_cached_is_told_and_its_cache_is_taken_to_live_that_long() -> None:
+    """The second pause is shorter, and what was cut hides from the usage that the prompt would have been read."""
+    warm = replace(request(3, 9_100, None, cached(9_000, 100), at="2026-01-17T10:40:00Z"), warm_after_s=600)
+    cut = replace(request(4, 9_200, 5_200, cached(1_000, 4_200), at="2026-01-17T10:49:00Z"), kept_tokens=5_000)
+    ledger = ledger_of([*FOLDED[:2], warm, cut])
+    assert ledger.sums.warm_requests == 1
+    assert ledger.sums.cost_without == ledger_of([*FOLDED[:2], warm]).sums.cost_without + 9_100 * 10 + 100 * 125
+    unknown = ledger_of([*FOLDED[:2], replace(warm, warm_after_s=0), cut])
+    assert unknown.sums.cost_without > ledger.sums.cost_without
+
+
+@pytest.mark.parametrize(("read", "is_warm"), [(23_100, True), (21_500, False), (0, False)])
+def test_only_what_stands_behind_the_models_first_words_shows_whose_cache_it_was(read: int, is_warm: bool) -> None:
+    assert was_warm(cached(read, 40_000 - read), 41_600, 21_000) is is_warm
 
 
 def test_one_hour_writes_are_priced_as_such() -> None:

@@ -133,6 +133,16 @@ def test_the_newest_read_of_a_file_that_was_edited_after_it_stays(format: Format
     assert ids(cold(again, format)) == ["a", "b", "c", "d"]
 
 
+def test_an_edit_that_failed_protects_no_read_and_a_read_that_failed_replaces_none() -> None:
+    format: Format = "anthropic"
+    failed_edit = [call(format, "e", "Edit", file_path="src/app.py"), *answered(format, ("e", "no"), failed=True)]
+    edit = [call(format, "f", "Edit", file_path="src/app.py"), *answered(format, ("f", "done"))]
+    failed_read = [call(format, "g", "Read", file_path="src/app.py"), *answered(format, ("g", "no"), failed=True)]
+    last = [*read(format, "y", "other"), *read(format, "z", "other")]
+    assert ids(cold([*say("go", format), *read(format, "a"), *failed_edit, *last], format)) == ["a"]
+    assert ids(cold([*say("go", format), *read(format, "a"), *edit, *failed_read, *last], format)) == []
+
+
 @every_format
 def test_a_call_id_that_is_used_again_for_another_text_keeps_that_text(format: Format) -> None:
     messages = [*say("go", format), *read(format, "a"), *read(format, "b", "x", "s"), *read(format, "c", "x", "s")]

@@ -179,7 +179,7 @@ def test_an_upstream_that_does_not_take_the_request_is_a_gateway_timeout(
 
 
 def test_connections_that_nobody_uses_are_let_go_by_themselves(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream, "KEPT_S", 0.05)
+    monkeypatch.setattr(upstream, "IDLE_S", 0.05)
     is_let_go = threading.Event()
 
     def script(_: Asked, wire: Wire) -> None:

@@ -25,6 +25,7 @@ from contextfold.serve.proxy.conversations import conversation_of
 from contextfold.stores.memory import MemoryStore
 from tests.fold.messages.projecting import Message, answered, asked, back, branch, say, work
 from tests.serve.proxy.test_bounds import MESSAGES, Client, Place
+from tests.support.clauses import covers
 from tests.support.known_secrets import known_secrets
 
 SECRET = known_secrets(1)[0]
@@ -167,6 +168,31 @@ def test_a_header_or_a_longer_cache_makes_results_stay(
     proxied(scenario, LeftOutResultsInMemory())
 
 
+@covers("proxy.md#cold-results")
+@pytest.mark.parametrize(("read", "is_warm"), [(2_200, True), (300, False)])
+def test_a_prompt_that_was_still_cached_corrects_how_long_its_cache_is_taken_to_live(read: int, is_warm: bool) -> None:
+    """What the provider reads in front of the model's first words may be another conversation's."""
+    store, clock = MemoryStore(), Clock()
+
+    async def scenario() -> None:
+        daemons = [Proxied(LeftOutResultsInStore(store, clock=clock), clock) for _ in range(2)]
+        usage = {"input_tokens": 2_300 - read, "cache_read_input_tokens": read, "output_tokens": 5}
+        answer = json.dumps({"type": "message", "role": "assistant", "content": [], "usage": usage}).encode()
+        for daemon in daemons:
+            daemon.place.upstream.script = lambda _, wire: wire.answer(answer)
+        steps = [(0, "ab", 0), (400, "ab", 0), (399, "abc", 0 if is_warm else 1), (402, "abc", 1)]
+        for number, (pause_s, ids, left_out) in enumerate(steps):
+            clock.now += pause_s
+            daemon = daemons[number // 2]
+            await daemon.ask(history(*ids))
+            assert len(stubs(daemon.sent())) == left_out
+        for daemon in daemons:
+            await daemon.place.proxy.close()
+            daemon.place.close()
+
+    asyncio.run(scenario())
+
+
 def test_without_a_store_nothing_is_left_out() -> None:
     async def scenario(proxy: Proxied) -> None:
         for _ in range(2):
@@ -192,7 +218,15 @@ class Unavailable(UnavailableForTexts):
     async def remembered(self, owner: str, conversation: str) -> ConversationRecord:
         raise StoreUnavailable("away")
 
-    async def note_request(self, owner: str, conversation: str, at: float, outcomes: Mapping[str, CallOutcome]) -> None:
+    async def note_request(
+        self,
+        owner: str,
+        conversation: str,
+        at: float,
+        outcomes: Mapping[str, CallOutcome],
+        *,
+        cache_life_s: float = 0.0,
+    ) -> None:
         raise StoreUnavailable("away")
 
 

@@ -220,7 +220,9 @@ def test_a_key_is_in_no_log_store_or_figure(tmp_path: Path) -> None:
         page = place.ask("GET", "/metrics").body.decode()
         place.daemon.stop()
         with closing(sqlite3.connect(place.daemon.store)) as store:
-            stored = "\n".join(store.iterdump())
+            # Virtual tables keep what they have in others.
+            tables = store.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE '%VIRTUAL%'")
+            stored = "\n".join(str(row) for (name,) in tables for row in store.execute(f"SELECT * FROM {name}"))
         for text in (page, stored, place.daemon.log.read_text()):
             assert len(text) > 100
             assert KEY not in text

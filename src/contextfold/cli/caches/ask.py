@@ -1,4 +1,4 @@
-"""`context ask`: the sections that answer a question. Text to read on a terminal, JSON in a pipe."""
+"""`context ask`: prints the sections that answer a question, as text on a terminal and as JSON in a pipe."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_read_by_a_person() -> bool:
 
 
 def explanation(result: AskResult) -> str:
-    """Why each section was chosen, term by term."""
+    """The reasons for each section's score, term by term."""
     lines = ["\nWhy:\n"]
     for document in result.documents:
         for section in document.sections:

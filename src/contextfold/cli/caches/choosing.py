@@ -1,4 +1,4 @@
-"""Which caches a command is about: those that are named, all below a root, or the nearest one."""
+"""Chooses the caches for a command: the named ones, all below a root, or the nearest one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THOUSAND = 1_000
 
 
 def chosen_caches(values: Values) -> list[tuple[str, Cache]]:
-    """Each cache with the name that stands before its ids; a single cache needs no name."""
+    """The caches, each with the name that is the prefix of its ids. The name of a single cache is empty."""
     paths = list(values.every("cache"))
     if "cache-root" in values:
         root = values["cache-root"]
@@ -53,7 +53,7 @@ def nearest_cache(folder: str) -> str:
 
 
 def budget_for_people(text: str | None) -> int:
-    """A budget as people write it: 4000, 4,000 or 4k."""
+    """Parse a budget, written as 4000, 4,000 or 4k."""
     if text is None:
         return DEFAULT_BUDGET
     digits = text.replace(",", "").replace("_", "").lower()
@@ -69,6 +69,6 @@ def _is_cache(path: str) -> bool:
 
 
 def _name(path: str) -> str:
-    """The folder's name; for a default cache that of the folder around it."""
+    """The name of the cache's folder; for a default cache, the name of its parent folder."""
     folder, name = os.path.split(os.path.abspath(path))
     return os.path.basename(folder) if name == DEFAULT_CACHE else name

@@ -1,4 +1,4 @@
-"""`context resolve`: the selection as JSON on stdout."""
+"""`context resolve`: prints the selection as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(values: Mapping[str, str]) -> int:
 
 
 def query_in(argument: str) -> str:
-    """The argument's own bytes read as UTF-8, whatever the locale made of them."""
+    """Decode the original bytes of an argument as UTF-8, independently of the locale."""
     try:
         return os.fsencode(argument).decode("utf-8")
     except UnicodeError:

@@ -1,4 +1,4 @@
-"""`context fold search`: what folded branches came to, straight from the store."""
+"""`context fold search`: finds summaries of folded branches in the store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _json(found: Sequence[Summary]) -> dict[str, Any]:
 
 
 def _words(query: str) -> re.Pattern[str]:
-    """Where the words of a query stand; the last may be a beginning."""
+    """A pattern for the words of a query. The last word may be a prefix."""
     words = [re.escape(word) for word in re.findall(r"\w+", query)] or [r"(?!)"]
     return re.compile("|".join([*(rf"\b{word}\b" for word in words[:-1]), rf"\b{words[-1]}\w*"]), re.IGNORECASE)
 
@@ -56,7 +56,7 @@ def _rendered(shown: Screen, summary: Summary, words: re.Pattern[str]) -> str:
 
 
 def _marked(text: str, words: re.Pattern[str], style: str = "") -> list[Part]:
-    """A text with the words that were looked for in another style."""
+    """A text with the words of the query highlighted."""
     parts: list[Part] = []
     reached = 0
     for found in words.finditer(text):

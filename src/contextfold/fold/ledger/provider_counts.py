@@ -15,7 +15,7 @@ from typing import Protocol
 
 from contextfold.common.dataclass import dataclass, replace
 from contextfold.fold.events import Event, OperationCompleted, RequestSent
-from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, ThreadSeen
+from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, ThreadSeen, was_warm
 from contextfold.fold.session import Branch, State, Thread
 
 # The type of the operations, and the source of their figures.
@@ -142,6 +142,7 @@ def _event(sent: Sent, n: int, at: str, call_id: str, model: str) -> RequestSent
         kept_tokens=None if sent.kept_tokens is None else _bounded(sent.kept_tokens),
         new_blocks=_bounded(sent.new_blocks),
         conversation=sent.conversation[:WORD_LENGTH_MAX],
+        warm_after_s=_bounded(sent.lapsed_s) if was_warm(usage, sent.tokens_after, sent.opening_tokens) else 0,
     )
 
 

@@ -30,6 +30,7 @@ from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.events import BranchCreated, Event, RequestSent, WorkFolded
 from contextfold.fold.ledger.prices import LedgerPrices
 from contextfold.fold.ledger.provider_counts import ESTIMATE_OFF_MAX
+from contextfold.fold.ledger.sent_request import CACHEABLE_TOKENS
 from contextfold.fold.model_catalog import TokenPrices
 from contextfold.fold.service.session_views import POINTS_MAX, thinned
 
@@ -39,8 +40,6 @@ POINTS_CACHED = 4 * POINTS_MAX
 FOLDS_LISTED_MAX = 200
 # Conversations and models of a session that are told apart.
 CHAINS_MAX = 256
-# Providers cache nothing shorter; a prefix must have this many tokens before its being read says something.
-CACHEABLE_TOKENS = 1_024
 # How many blocks Anthropic looks back from a breakpoint for a cached prefix.
 LOOKBACK_BLOCKS = 20
 # A prompt of which this much is read has been found in the cache.
@@ -92,6 +91,8 @@ class LedgerSums:
     estimated_requests: int = 0
     # Requests that were made only because of our tools.
     extra_requests: int = 0
+    # Requests after a pause whose prompt was still cached, although its cache was taken to have lapsed.
+    warm_requests: int = 0
     # Requests of models whose prices are known.
     priced_requests: int = 0
     tokens_sent: int = 0
@@ -195,6 +196,8 @@ class _Chain:
     grown: int = 0
     grown_estimate: int = 0
     has_cache: bool = False
+    # The longest pause after which the prompt was still cached, where that was not expected.
+    life_s: int = 0
     # The least that was ever read: what does not depend on the last prompt, such as the system prompt.
     least_read: int = 0
     new_blocks: int = 0
@@ -253,6 +256,7 @@ class LedgerBook:
         if event.kept_tokens is not None:
             cut = event.kept_tokens if cut is None else min(cut, event.kept_tokens)
         seconds = _seconds(event.at)
+        chain.life_s = max(chain.life_s, event.warm_after_s)
         prompt, was_warm = _sent_prompt(event, chain, cut, seconds)
         chain.new_blocks += event.new_blocks
         if prompt.read and _has_usage(event):
@@ -287,6 +291,7 @@ class LedgerBook:
             1,
             not _has_usage(event),
             event.only_ours,
+            event.warm_after_s > 0,
             is_money,
             prompt.tokens,
             counterfactual.tokens,
@@ -346,7 +351,8 @@ def _has_usage(event: RequestSent) -> bool:
 
 def _sent_prompt(event: RequestSent, chain: _Chain, cut: int | None, seconds: int) -> tuple[_Prompt, bool]:
     """What was sent, by the provider's usage or else by the estimate; and whether the cache was warm."""
-    life_s = CACHE_LIFE_S if event.api == "anthropic" and not chain.writes_1h else CACHE_LIFE_1H_S
+    usual_s = CACHE_LIFE_S if event.api == "anthropic" and not chain.writes_1h else CACHE_LIFE_1H_S
+    life_s = max(usual_s, chain.life_s)
     is_in_time = chain.last_s is not None and seconds - chain.last_s <= life_s
     expected = chain.last_sent if cut is None else min(chain.last_sent, _scaled(event, cut))
     if not _has_usage(event):
@@ -478,6 +484,7 @@ def sums_result(sums: LedgerSums) -> dict[str, Encodable]:
         "requests": sums.requests,
         "estimated_requests": sums.estimated_requests,
         "extra_requests": sums.extra_requests,
+        "warm_requests": sums.warm_requests,
         "tokens_sent": sums.tokens_sent,
         "tokens_without": sums.tokens_without,
         "tokens_saved": sums.tokens_without - sums.tokens_sent,
@@ -509,6 +516,9 @@ def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:
         sentence = f"With folding, {requests} cost {percent} % more than without it: {amount} were lost"
     if costly:
         sentence += f"; {costly:,} of {folds:,} folds cost more than they saved"
+    if sums.warm_requests:
+        many = sums.warm_requests > 1
+        sentence += f"; {sums.warm_requests:,} {'prompts were' if many else 'prompt was'} still cached after a pause"
     if sums.estimated_requests:
         sentence += f"; {sums.estimated_requests:,} of the requests are estimates"
     return sentence + "."

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from contextfold.common.dataclass import dataclass
 
+# Providers cache nothing shorter; a prefix must have this many tokens before its being read says something.
+CACHEABLE_TOKENS = 1_024
+# An estimate of a part of a prompt is off by at most one in so many.
+ESTIMATE_OFF_SHARE = 10
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -23,6 +28,17 @@ class Usage:
     def prompt_tokens(self) -> int:
         """Everything the model was sent."""
         return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+
+def was_warm(usage: Usage | None, tokens: int, opening_tokens: int) -> bool:
+    """Whether the provider had in its cache what only this conversation can have put there.
+
+    `tokens` are those of the request and `opening_tokens` those in front of the model's first words, both estimated.
+    """
+    if usage is None or not tokens:
+        return False
+    opening = opening_tokens * usage.prompt_tokens // tokens
+    return usage.cache_read_tokens >= opening + max(CACHEABLE_TOKENS, opening // ESTIMATE_OFF_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +104,7 @@ class Sent:
     new_blocks: int = 0
     # Identifies the conversation within the session; empty where only one is known.
     conversation: str = ""
+    # The seconds since the conversation's last request, where its prompt's cache was taken to have lapsed; or 0.
+    lapsed_s: int = 0
+    # The estimated tokens that are sent in front of the model's first words. Other conversations may have the same.
+    opening_tokens: int = 0

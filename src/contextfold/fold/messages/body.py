@@ -21,11 +21,13 @@ from contextfold.fold.messages.apis.facts import UNKNOWN, Result
 from contextfold.fold.messages.cold_results import (
     ColdResult,
     ColdSettings,
+    LocatedResults,
     cache_life_s,
     cold_results,
+    encoded_object_stub,
     encoded_stub,
     hash_of,
-    remembered_stubs,
+    result_hashes,
     seen_results,
 )
 from contextfold.fold.messages.formats import Format, api_of, binds_thinking
@@ -33,7 +35,7 @@ from contextfold.fold.messages.own_tool_weights import OwnCallWeights, definitio
 from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names, names_in
 from contextfold.fold.messages.receipt import Outcome, Plan, Receipt, Span, outcome_of, plan_of, untouched
 from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, LeftOutResult, Remembered
-from contextfold.fold.messages.rewriting import Splice, plain_content_span, splices_of
+from contextfold.fold.messages.rewriting import Rewrite, splices_of
 from contextfold.fold.messages.walk import MIXED, UNCONFIRMED_TOOL, WORDS, FoldRange, Walk, first_movable, is_inside
 from contextfold.fold.messages.weight import excess_of
 
@@ -57,6 +59,10 @@ BODY_REASONS = (NOT_JSON, REPEATED_MEMBERS, TOO_DEEP, TOO_MANY_VALUES, NO_MESSAG
 _NESTING = frozenset({dict, list})
 _LOOKED_AT = frozenset({"model", "stream", "thinking", "tools", "prompt_cache_retention"})
 _CLOSING = {"{": "}", "[": "]"}
+# Of messages with results that are left out: what is known of each after it was read once. A conversation's requests
+# repeat its messages byte for byte. The key is a hash of those bytes that nobody outside of the process can predict.
+LOCATED_MAX = 20_000
+_located: dict[tuple[str, int, int], LocatedResults] = {}
 _SIGN = re.compile(r"[ \t\n\r]*+(.)[ \t\n\r]*+")
 _VALUE = re.compile(rb'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"?|[\[{]|[^\s"\[\]{},:]++')
 
@@ -105,6 +111,11 @@ class BodyProjection:
     def has_words(self, place: int) -> bool:
         """Whether a user wrote some of a message."""
         return self._reading.walk.fates[place] in (WORDS, MIXED)
+
+    @property
+    def opening_tokens(self) -> int:
+        """The tokens that are sent in front of the model's first words: all of them, if it has said nothing."""
+        return self._reading.opening_tokens
 
     def tokens_before_stubs(self, results: Collection[str]) -> int | None:
         """The tokens that are sent in front of the first stub of these results; None if none of them is sent."""
@@ -157,7 +168,7 @@ class _BodyReader:
         self.format = format
         self.api = api_of(format)
         self._model, self._remembered = model, remembered
-        self._result_path = () if self.api.results.is_object else self.api.results.path({})
+        self._encoded_stub = encoded_object_stub if self.api.results.is_object else encoded_stub
         # Of the top level, those that are looked at.
         self.members: dict[str, object] = {}
         self._folded: list[FoldRange] = []
@@ -170,8 +181,8 @@ class _BodyReader:
         self.own_calls, self.blocks = OwnCallWeights(), 0
         # What is sent: the weights of the messages, and of what is around them.
         self._sent_weights, self._rest = array("q"), 0
-        # By place: for messages whose one result is easily found.
-        self._stub_splices: dict[int, Splice] = {}
+        # By place: for messages with results that are left out.
+        self._stub_splices: dict[int, list[tuple[int, int, bytes]]] = {}
 
     @property
     def model(self) -> str:
@@ -202,6 +213,11 @@ class _BodyReader:
     def _is_bound(self) -> bool:
         return binds_thinking(self.api, self.model, self.members.get("thinking"))
 
+    @property
+    def opening_tokens(self) -> int:
+        first = self.walk.turns[0] if self.walk.turns else len(self._sent_weights)
+        return tokens_of(self._rest + sum(self._sent_weights[:first]))
+
     def tokens_before_stubs(self, results: Collection[str]) -> int | None:
         places = [
             place
@@ -231,31 +247,46 @@ class _BodyReader:
         retention = {"prompt_cache_retention": self.members.get("prompt_cache_retention")}
         return cache_life_s(self.format, retention, default_s)
 
-    def _stubs_of(self, text: str, start: int, end: int, results: Sequence[Result]) -> dict[int, LeftOutResult]:
-        """Which results of the message from `start` to `end` are left out, by their number."""
-        results = [each if each.id.isascii() else each._replace(id=_as_sent(each.id)) for each in results]
-        if text.find("\\u", start, end) < 0:
-            # Every character is a byte of the UTF-8 that the client sent.
-            return remembered_stubs(results, self._remembered, encoding="latin-1")
-        if not any(each.id in self._remembered.results for each in results):
-            return {}
-        sent = self.api.reader()(json.loads(self.body[start:end])).results
-        results = [each._replace(content=other.content) for each, other in zip(results, sent, strict=True)]
-        return remembered_stubs(results, self._remembered)
+    def _note_stubs(self, text: str, start: int, end: int, *, message: object, results: Sequence[Result]) -> int:
+        """Remember which results of the message become stubs, and where they are.
 
-    def _note_stubs(
-        self, text: str, start: int, end: int, *, results: Sequence[Result], stubs: dict[int, LeftOutResult]
-    ) -> None:
-        """Remember which results of the message become stubs, and where they are if that is easily found."""
-        place = len(self.starts)
-        self.stubs[place] = stubs
-        if len(results) > 1 or self.api.results.is_object:
-            return
-        (name,) = self._result_path
-        is_nested = self.api.parts is not None
-        span = plain_content_span(text, start, end, results[0].content, name, is_nested=is_nested)
-        if span:
-            self._stub_splices[place] = Splice(*span, encoded_stub(stubs[0].stub))
+        Gives how much more the bytes of its files are than what they count for.
+        """
+        ids = [each.id if each.id.isascii() else _as_sent(each.id) for each in results]
+        remembered = [self._remembered.results.get(call_id) for call_id in ids]
+        if not any(remembered):
+            return _checked_excess(text, start, end, message) if end - start > SHORT_BYTES else 0
+        text = text[start:end]
+        key = self.format, end - start, hash(text)
+        located = _located.get(key)
+        if located is None:
+            if len(_located) >= LOCATED_MAX:
+                _located.clear()
+            located = _located[key] = self._locate(text, message, results)
+        stubs: dict[int, LeftOutResult] = {}
+        splices: list[tuple[int, int, bytes]] = []
+        for number, known in enumerate(remembered):
+            found = known.get(located.hashes[number]) if known else None
+            if found:
+                stubs[number] = found
+                first, last = located.spans[number]
+                splices.append((start + first, start + last, self._encoded_stub(found.stub)))
+        if stubs:
+            place = len(self.starts)
+            self.stubs[place], self._stub_splices[place] = stubs, splices
+        return located.excess
+
+    def _locate(self, text: str, message: object, results: Sequence[Result]) -> LocatedResults:
+        if "\\u" in text:
+            # Some characters were written with escapes, so not every character is a byte of the client's UTF-8.
+            sent = self.api.reader()(json.loads(text.encode("latin-1"))).results
+            hashes = result_hashes(sent)
+        else:
+            hashes = result_hashes(results, encoding="latin-1")
+        numbers = [number for number, text_hash in enumerate(hashes) if text_hash]
+        splices = splices_of(text, Rewrite(stubs=dict.fromkeys(numbers, "")), (), self.api)
+        spans = {number: (splice.start, splice.end) for number, splice in zip(numbers, splices, strict=True)}
+        return LocatedResults(hashes, spans, _checked_excess(text, 0, len(text), message))
 
     def _applied(self, plan: Plan) -> tuple[bytes, array[int]]:
         """The body without what goes, and what each of its messages weighs then."""
@@ -269,8 +300,9 @@ class _BodyReader:
         for place, rewrite in plan.rewrites.items():
             known = self._stub_splices.get(place)
             if known and not rewrite.words_of:
-                splices.append((known.start, known.end, known.replacement.encode("ascii")))
-                weights[place] += len(known.replacement) - (known.end - known.start)
+                splices += known
+                for start, end, stub in known:
+                    weights[place] += len(stub) - (end - start)
                 continue
             begin = self.starts[place]
             sources = [self._text(source) for source in rewrite.words_of]
@@ -334,7 +366,7 @@ class _BodyReader:
         return end
 
     def _list(self, text: str, at: int) -> int:
-        decode, read, take, count = _decode, self.api.reader(), self.walk.take, text.count
+        decode, read, take = _decode, self.api.reader(), self.walk.take
         starts, ends, weights = self.starts.append, self.ends.append, self.weights.append
         stubs, own, blocks = self._remembered.results, self.own_calls.take, 0
         list_of_parts = "parts" if self.format == "gemini" else "content"
@@ -351,14 +383,9 @@ class _BodyReader:
             parts = message.get(list_of_parts) if type(message) is dict else None
             blocks += len(parts) if type(parts) is list else 1
             if stubs and fact.results:
-                those = self._stubs_of(text, start, end, fact.results)
-                if those:
-                    self._note_stubs(text, start, end, results=fact.results, stubs=those)
-            excess = 0
-            if end - start > SHORT_BYTES:
-                if count("[", start, end) + count("{", start, end) > DEPTH_MAX:
-                    _check_depth(message)
-                excess = excess_of(message) if type(message) is dict else 0
+                excess = self._note_stubs(text, start, end, message=message, results=fact.results)
+            else:
+                excess = _checked_excess(text, start, end, message) if end - start > SHORT_BYTES else 0
             # The most usual ways to go on come first, because they cost less.
             if text.startswith(",{", end):
                 at, sign = end + 1, ","
@@ -414,6 +441,13 @@ def _check(body: bytes) -> None:
     for number, _ in enumerate(_VALUE.finditer(body), 1):
         if number > VALUES_MAX:
             raise _UnreadableBody(TOO_MANY_VALUES)
+
+
+def _checked_excess(text: str, start: int, end: int, message: object) -> int:
+    """How much more the bytes of a message's files are than what they count for. Refuses one that is too deep."""
+    if text.count("[", start, end) + text.count("{", start, end) > DEPTH_MAX:
+        _check_depth(message)
+    return excess_of(message) if type(message) is dict else 0
 
 
 def _check_depth(value: object) -> None:

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from contextfold.common.dataclass import dataclass
@@ -90,16 +91,30 @@ def _has_long_cache(members: Mapping[str, Any]) -> bool:
     return False
 
 
-def remembered_stubs(
-    results: Sequence[Result], remembered: Remembered, *, encoding: str = "utf-8"
-) -> dict[int, LeftOutResult]:
-    """Which results of a message were left out of earlier requests, by their number. `encoding` gives the UTF-8 bytes
-    of a text: latin-1 where they were read as that."""
+class LocatedResults(NamedTuple):
+    """The results of a message."""
+
+    # Of their texts; empty for what is not only text.
+    hashes: tuple[str, ...]
+    # By number: where the contents of those are in the message that are only text.
+    spans: Mapping[int, tuple[int, int]] = MappingProxyType({})
+    # How much more the bytes of the message's files are than what they count for.
+    excess: int = 0
+
+
+def result_hashes(results: Sequence[Result], *, encoding: str = "utf-8") -> tuple[str, ...]:
+    """`encoding` gives the UTF-8 bytes of a text: latin-1 where they were read as that."""
+    texts = [plain_text(result.content) for result in results]
+    return tuple("" if text is None else hash_of(text, encoding) for text in texts)
+
+
+def remembered_stubs(results: Sequence[Result], remembered: Remembered) -> dict[int, LeftOutResult]:
+    """Which results of a message were left out of earlier requests, by their number."""
     stubs: dict[int, LeftOutResult] = {}
     for number, result in enumerate(results):
         known = remembered.results.get(result.id)
         text = plain_text(result.content) if known else None
-        if known and text is not None and (found := known.get(hash_of(text, encoding))):
+        if known and text is not None and (found := known.get(hash_of(text))):
             stubs[number] = found
     return stubs
 
@@ -110,9 +125,15 @@ def hash_of(text: str, encoding: str = "utf-8") -> str:
 
 
 @lru_cache(maxsize=STUBS_ENCODED_MAX)
-def encoded_stub(stub: str) -> str:
+def encoded_stub(stub: str) -> bytes:
     """The stub as a JSON string. The same stubs are sent in every request of a conversation."""
-    return json.dumps(stub)
+    return json.dumps(stub).encode("ascii")
+
+
+@lru_cache(maxsize=STUBS_ENCODED_MAX)
+def encoded_object_stub(stub: str) -> bytes:
+    """The stub as a JSON object, where a result must be one."""
+    return json.dumps({"output": stub}).encode("ascii")
 
 
 def cold_results(
@@ -181,12 +202,15 @@ def _path_of(arguments: Members) -> str:
 
 
 def _reads_before_edits(seen: Sequence[SeenResult]) -> set[int]:
-    """The newest read of each file, where the file was edited after it: the model may still work from it."""
+    """The newest read of each file, where the file was edited after it: the model may still work from it.
+
+    A call that failed neither read nor edited anything.
+    """
     newest: dict[str, int] = {}
     protected: dict[str, int] = {}
     for number, each in enumerate(seen):
         path = _path_of(each.arguments)
-        if not path:
+        if not path or each.failed:
             continue
         if _EDITS.search(each.tool):
             if path in newest:

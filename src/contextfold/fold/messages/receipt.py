@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.messages.remembered import LeftOutResult
-from contextfold.fold.messages.rewriting import Rewrite
+from contextfold.fold.messages.rewriting import UNCHANGED, Rewrite
 from contextfold.fold.messages.walk import MIXED, STAYS, WORDS, Decision, FoldRange, Walk, decide, is_inside
 
 # Fates of messages, as patterns over all of them: these are found faster than by looking at each.
@@ -106,7 +106,9 @@ NO_STUBS: Stubs = {}
 
 
 def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool, stubs: Stubs = NO_STUBS) -> Plan:
-    changes = [(place, each.decided_at) for place, those in stubs.items() for each in those.values()]
+    changes: list[tuple[int, int]] = []
+    if binds_thinking:
+        changes = [(place, each.decided_at) for place, those in stubs.items() for each in those.values()]
     decision = decide(walk, binds_thinking=binds_thinking, stubs=changes)
     rewrites = {place: Rewrite(without_thinking=True) for place in decision.without_thinking}
     cuts: list[tuple[int, int]] = []
@@ -120,10 +122,10 @@ def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool, stubs: Stub
             if words:
                 rewrites[pair.start - 1] = Rewrite(words_of=words)
     for place, those in stubs.items():
-        if not is_inside(place, decision.folded):
+        if not decision.folded or not is_inside(place, decision.folded):
+            earlier = rewrites.get(place, UNCHANGED)
             texts = {number: each.stub for number, each in those.items()}
-            earlier = rewrites.get(place)
-            rewrites[place] = replace(earlier, stubs=texts) if earlier else Rewrite(stubs=texts)
+            rewrites[place] = Rewrite(earlier.without_thinking, earlier.words_of, texts)
     return Plan(decision, tuple(cuts), rewrites, tuple(cuts_of))
 
 

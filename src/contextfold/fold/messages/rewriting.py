@@ -8,33 +8,30 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from contextfold.common.dataclass import dataclass, field
 from contextfold.fold.messages.apis.facts import Members, block_members, items_of
 from contextfold.fold.messages.formats import Api, MessageParts, ResultMembers
 from contextfold.fold.messages.weight import excess_in
 
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _TEXT_PART = '{"type":"text","text":%s}'
-_ONE_TEXT = re.compile(r'\[\s*+\{\s*+"type"\s*+:\s*+"(?:text|input_text|output_text)"\s*+,\s*+"text"\s*+:\s*+(?=")')
-_ONE_TEXT_END = re.compile(r"\s*+\}\s*+\]")
-# How much of a string's beginning and end is compared.
-_EDGE_CHARS = 32
-_encode_string: Callable[[str], str] = json.encoder.encode_basestring
 _decoder: Any = json.JSONDecoder(parse_int=len, parse_float=len)
 _decode: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once
 
 
-@dataclass(frozen=True, slots=True)
-class Rewrite:
-    """What changes in one message that stays."""
+class Rewrite(NamedTuple):
+    """What changes in one message that stays. A request may have hundreds of them."""
 
     without_thinking: bool = False
     # The messages that go and whose words are put behind its parts.
     words_of: tuple[int, ...] = ()
     # By number of the result in the message: the text that stands in place of its content.
-    stubs: Mapping[int, str] = field(default_factory=dict)
+    stubs: Mapping[int, str] = MappingProxyType({})
+
+
+UNCHANGED = Rewrite()
 
 
 class Splice(NamedTuple):
@@ -117,47 +114,6 @@ def splices_of(text: str, rewrite: Rewrite, sources: Sequence[str], api: Api) ->
     if added:
         end = elements[-1].end
         yield Splice(end, end, "".join("," + raw for raw in added), excess)
-
-
-def plain_content_span(
-    text: str, start: int, end: int, content: object, name: str, *, is_nested: bool
-) -> tuple[int, int] | None:
-    """Where the content of the one result stands in the message from `start` to `end`; it is the member `name`.
-
-    It is located without parsing the message again, if it is a string, or a list of one text, and the last member.
-    None where that is not certain: then the message has to be parsed. `is_nested`: the list of parts has the same name.
-    """
-    member = f'"{name}":'
-    first = text.find(member, start, end)
-    if is_nested and first >= 0:
-        first = text.find(member, first + len(member), end)
-    if first < 0:
-        return None
-    first = _past_space(text, first + len(member))
-    begin = first
-    if isinstance(content, list):
-        opened = _ONE_TEXT.match(text, first, end)
-        content = content[0].get("text") if opened and len(content) == 1 and type(content[0]) is dict else None
-        begin = opened.end() if opened else begin
-    if not isinstance(content, str):
-        return None
-    # Up to the last quote of the message there is either this string alone, or also more members, and these have quotes
-    # of their own. A quote that is written as a number would make the counts wrong.
-    last = text.rfind('"', begin, end)
-    quotes = content.count('"')
-    if text.count('"', begin + 1, last) != quotes or (quotes and text.find("\\u0022", begin, last) >= 0):
-        return None
-    edges = _encode_string(content[:_EDGE_CHARS])[:-1], _encode_string(content[-_EDGE_CHARS:])[1:]
-    if (
-        last - begin <= len(content)
-        or not text.startswith(edges[0], begin)
-        or not text.endswith(edges[1], begin, last + 1)
-    ):
-        return None
-    if begin == first:
-        return first, last + 1
-    closed = _ONE_TEXT_END.match(text, last + 1, end)
-    return (first, closed.end()) if closed else None
 
 
 def _stub_splice(text: str, at: int, path: Sequence[str], stub: str, results: ResultMembers) -> Splice:

@@ -1,6 +1,6 @@
-"""The port for what is remembered of proxied conversations: left-out tool results, outcomes of our calls, times.
+"""The port for the records of proxied conversations: left-out tool results, outcomes of our calls, times.
 
-Everything is per owner: an id of another owner's is not found. Texts arrive here scrubbed. A store that cannot write
+Records belong to an owner; an id of another owner is not found. Texts are already scrubbed. A store that cannot write
 raises `StoreUnavailable`, and then nothing is left out.
 """
 
@@ -16,7 +16,7 @@ from contextfold.fold.messages.remembered import LeftOutResult, merged_outcomes
 
 class StoredResult(NamedTuple):
     result: LeftOutResult
-    # Scrubbed.
+    # The scrubbed text.
     text: str
 
 
@@ -34,13 +34,25 @@ ORIGIN_UNKNOWN = ResultOrigin()
 
 @dataclass(frozen=True, slots=True)
 class ConversationRecord:
-    """What is remembered of one conversation."""
+    """The record of one conversation."""
 
     results: tuple[LeftOutResult, ...] = ()
-    # By call id, see `fold.messages.remembered`.
+    # The outcomes by call id; see `fold.messages.remembered`.
     outcomes: Mapping[str, CallOutcome] = field(default_factory=dict)
-    # When its last request was answered, in seconds since 1970; None before the first.
+    # The time at which its last request was answered, in seconds since 1970; None before the first.
     last_request_at: float | None = None
+    # The longest pause after which its prompt was still cached, if that was longer than expected.
+    cache_life_s: float = 0.0
+
+    def with_request(
+        self, at: float, outcomes: Mapping[str, CallOutcome], cache_life_s: float = 0.0
+    ) -> ConversationRecord:
+        return ConversationRecord(
+            self.results,
+            merged_outcomes(self.outcomes, outcomes),
+            at if self.last_request_at is None else max(at, self.last_request_at),
+            max(self.cache_life_s, cache_life_s),
+        )
 
 
 NEW_CONVERSATION = ConversationRecord()
@@ -48,7 +60,7 @@ NEW_CONVERSATION = ConversationRecord()
 
 class LeftOutResults(Protocol):
     async def remembered(self, owner: str, conversation: str) -> ConversationRecord:
-        """NEW_CONVERSATION for one that is not known."""
+        """Return the record of a conversation; NEW_CONVERSATION if there is none."""
         ...
 
     async def keep(
@@ -58,11 +70,22 @@ class LeftOutResults(Protocol):
         results: Sequence[StoredResult],
         origin: ResultOrigin = ORIGIN_UNKNOWN,
     ) -> Sequence[LeftOutResult]:
-        """Store results and texts, all or none. One that is stored already stays as it is. Return all of them."""
+        """Store results and texts, all or none, and return all of them. A result that is already stored stays."""
         ...
 
-    async def note_request(self, owner: str, conversation: str, at: float, outcomes: Mapping[str, CallOutcome]) -> None:
-        """Store the time of a request, if it is later, and add outcomes (`merged_outcomes`)."""
+    async def note_request(
+        self,
+        owner: str,
+        conversation: str,
+        at: float,
+        outcomes: Mapping[str, CallOutcome],
+        *,
+        cache_life_s: float = 0.0,
+    ) -> None:
+        """Store the time of a request, if it is later, and add outcomes (`merged_outcomes`).
+
+        `cache_life_s`: after such a pause the prompt was still cached; the longest is stored.
+        """
         ...
 
     async def text(self, owner: str, result_id: str) -> str | None:
@@ -71,7 +94,7 @@ class LeftOutResults(Protocol):
 
 
 class LeftOutResultsInMemory:
-    """For one process. The oldest conversations are forgotten first."""
+    """The records in the memory of one process. The oldest conversations are forgotten first."""
 
     CONVERSATIONS_MAX = 10_000
 
@@ -98,11 +121,17 @@ class LeftOutResultsInMemory:
         self._put(owner, conversation, replace(record, results=added))
         return added
 
-    async def note_request(self, owner: str, conversation: str, at: float, outcomes: Mapping[str, CallOutcome]) -> None:
+    async def note_request(
+        self,
+        owner: str,
+        conversation: str,
+        at: float,
+        outcomes: Mapping[str, CallOutcome],
+        *,
+        cache_life_s: float = 0.0,
+    ) -> None:
         record = self._records.get((owner, conversation), NEW_CONVERSATION)
-        latest = at if record.last_request_at is None else max(at, record.last_request_at)
-        merged = merged_outcomes(record.outcomes, outcomes)
-        self._put(owner, conversation, replace(record, outcomes=merged, last_request_at=latest))
+        self._put(owner, conversation, record.with_request(at, outcomes, cache_life_s))
 
     async def text(self, owner: str, result_id: str) -> str | None:
         return self._texts.get((owner, result_id))

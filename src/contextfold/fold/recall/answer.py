@@ -12,13 +12,22 @@ from contextfold.common.canonical import Encodable, encode
 from contextfold.common.dataclass import dataclass
 from contextfold.common.relevance.token_estimate import ESTIMATE, estimate
 from contextfold.fold.ports.store import Recalled, RecallHit, Summary
-from contextfold.fold.recall.documents import FOLD, RESULT
+from contextfold.fold.recall.documents import FIELDS, FOLD, OPERATIONS, RESULT
 from contextfold.fold.recall.ranking import RecallReason
 
 SEMANTICS = "v1"
 HOW_TO_EXPAND = "context_expand with branch_id and project_path, or `context fold expand ID`"
 # Of an item: the comma before it.
 ITEM_TOKENS = 1
+# The line at a session's start names at most this many folds. Each must have a share of the prompt's terms, and of the
+# score of a document that is full of them; its description is cut to a number of characters.
+MEMORY_FOLDS = 3
+MEMORY_TERMS_MIN = 3
+MEMORY_PERCENT_MIN = 35
+MEMORY_DESCRIPTION_LENGTH = 60
+_WRITTEN = frozenset(FIELDS[FOLD][:OPERATIONS])
+# Documents that are passed over because they do not fit, until no more are tried.
+PASSED_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,7 @@ def answer(found: Recalled, budget: int) -> RecallAnswer:
     while unmatched and _frame_tokens(unmatched, budget, found) > budget // 2:
         unmatched = unmatched[: len(unmatched) // 2]
     left = budget - _frame_tokens(unmatched, budget, found)
+    passed = 0
     for hit in found.hits:
         for fold in _forms(hit):
             tokens = estimate(encode(fold.as_members())) + ITEM_TOKENS
@@ -97,8 +107,30 @@ def answer(found: Recalled, budget: int) -> RecallAnswer:
                 chosen.append(fold)
                 left -= tokens
                 break
+        else:
+            passed += 1
+        if passed == PASSED_MAX:
+            break
     used = budget - left
     return RecallAnswer(tuple(chosen), unmatched, budget, used, found.documents, found.matched)
+
+
+def memory_line(found: Recalled) -> str:
+    """One line that names earlier folds which fit a prompt well; empty if none does."""
+    fitting = [
+        hit.source
+        for hit in found.hits
+        if isinstance(hit.source, Summary)
+        and sum(1 for reason in hit.ranked.why if set(reason.fields) & _WRITTEN) >= MEMORY_TERMS_MIN
+        and hit.ranked.score * 100 >= MEMORY_PERCENT_MIN * found.score_most
+    ][:MEMORY_FOLDS]
+    if not fitting:
+        return ""
+    named = "; ".join(
+        f"{' '.join(fold.description.split())[:MEMORY_DESCRIPTION_LENGTH]} ({fold.branch_id}, {fold.folded_at[:10]})"
+        for fold in fitting
+    )
+    return f"contextfold: earlier work here that may help: {named}. context_expand with an id reads it."
 
 
 def _frame_tokens(unmatched: tuple[str, ...], budget: int, found: Recalled) -> int:

@@ -16,8 +16,10 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from hashlib import sha256
-from itertools import pairwise
+from itertools import pairwise, product
+from typing import NamedTuple
 
 from contextfold.common.dataclass import dataclass
 from contextfold.common.relevance.term_scores import saturation
@@ -54,6 +56,13 @@ _ERROR_LINE = re.compile(
 )
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)Z", re.ASCII)
 _PAIR_JOINT = " "
+_HEX = "0123456789abcdef"
+# The weighted occurrences of every three digits.
+_STRONG = {
+    "".join(digits): sum(weight * int(digit, 16) for weight, digit in zip(FIELD_WEIGHTS, digits, strict=True))
+    for digits in product(_HEX, repeat=OPERATIONS)
+}
+TOKENS_CACHED = 1 << 15
 # The last bits of a document's number; the others are its time.
 HASH_BITS = 24
 
@@ -99,66 +108,96 @@ def notable(text: str) -> str:
 
 
 def document_terms(number: int, fields: Sequence[str]) -> DocumentTerms:
-    counts: dict[str, list[int]] = {}
+    counts: dict[tuple[str, str], list[int]] = {}
     length = 0
     for field, text in enumerate(fields[:OPERATIONS]):
         for token, times in Counter(tokens(text)).items():
-            read = read_token(token)
-            length += times * len(read.words)
-            for word in (*read.words, *read.parts):
-                counts.setdefault(word, [0, 0, 0, 0])[field] += times
-    for word, times in _operation_words(fields[OPERATIONS]).items():
-        counts.setdefault(word, [0, 0, 0, 0])[OPERATIONS] += times
-    keys = {(stem_of(word), word): found for word, found in counts.items()}
-    described = [stem_of(word) for token in tokens(fields[0]) for word in read_token(token).words]
+            read = _read(token)
+            length += times * read.length
+            for key in read.keys:
+                counts.setdefault(key, [0, 0, 0, 0])[field] += times
+    for key, times in _operation_words(fields[OPERATIONS]).items():
+        counts.setdefault(key, [0, 0, 0, 0])[OPERATIONS] = times
+    described = [stem for token in tokens(fields[0]) for stem, _ in _read(token).keys[: _read(token).length]]
     for pair, times in Counter(pairwise(described)).items():
-        keys[_PAIR_JOINT.join(pair), ""] = [times, 0, 0, 0]
-    lines = (
-        f"{stem}\t{word if word != stem else ''}\t{''.join(f'{min(count, COUNT_MAX):x}' for count in found)}"
-        for (stem, word), found in sorted(keys.items())
-    )
+        counts[_PAIR_JOINT.join(pair), ""] = [times, 0, 0, 0]
+    lines = []
+    for (stem, word), found in sorted(counts.items()):
+        digits = "".join([_HEX[count] if count < COUNT_MAX else _HEX[COUNT_MAX] for count in found])
+        lines.append(f"{stem}\t{word if word != stem else ''}\t{digits}")
     return DocumentTerms(number, min(length, WORDS_MAX), "\n" + "\n".join(lines) + "\n")
 
 
-def _operation_words(text: str) -> dict[str, int]:
-    words: dict[str, int] = {}
+def _operation_words(text: str) -> dict[tuple[str, str], int]:
+    words: dict[tuple[str, str], int] = {}
     for token, times in Counter(tokens(text)).items():
         if len(token) <= OPERATION_WORD_CHARACTERS:
-            read = read_token(token)
-            for word in (*read.words, *read.parts):
-                words[word] = words.get(word, 0) + times
+            for key in _read(token).keys:
+                words[key] = words.get(key, 0) + times
         if len(words) >= OPERATION_WORDS:
             break
     return words
 
 
-@dataclass(frozen=True, slots=True)
-class WordCounts:
-    word: str
-    counts: tuple[int, ...]
+class _FieldBits(dict[str, int]):
+    """Which of four digits are not 0, as bits, computed once for each."""
 
-    @property
-    def strong(self) -> int:
-        """The weighted occurrences in the first three fields."""
-        return sum(weight * count for weight, count in zip(FIELD_WEIGHTS, self.counts, strict=False))
+    def __missing__(self, digits: str) -> int:
+        self[digits] = sum(1 << field for field, digit in enumerate(digits) if digit != "0")
+        return self[digits]
 
 
-def counts_of(packed: str, stem: str) -> list[WordCounts]:
-    """The words of a stem in a document."""
-    found = []
+_FIELD_BITS = _FieldBits()
+
+
+class _ReadToken(NamedTuple):
+    """The stems and words of a token. The first `length` of them count as words, the others are parts of one."""
+
+    length: int
+    keys: tuple[tuple[str, str], ...]
+
+
+# Most tokens of a store occur again and again.
+@lru_cache(TOKENS_CACHED)
+def _read(token: str) -> _ReadToken:
+    read = read_token(token)
+    return _ReadToken(len(read.words), tuple((stem_of(word), word) for word in (*read.words, *read.parts)))
+
+
+class TermCounts(NamedTuple):
+    """A stem in a document: weighted occurrences in the first three fields, of them those of certain words, then the
+    occurrences in the fourth; and the fields, as bits."""
+
+    strong: int
+    typed: int
+    weak: int
+    fields: int
+
+
+def term_counts(packed: str, stem: str, words: Sequence[str]) -> TermCounts | None:
+    """None if the document does not have the stem."""
     start = packed.find(f"\n{stem}\t")
+    if start < 0:
+        return None
+    strong = typed = weak = fields = 0
+    # The words of a stem follow one another.
     while start >= 0:
         end = packed.index("\n", start + 1)
-        _, word, counts = packed[start + 1 : end].split("\t")
-        found.append(WordCounts(word or stem, tuple(int(digit, 16) for digit in counts)))
+        digits = packed[end - OPERATIONS - 1 : end]
+        occurrences = _STRONG[digits[:OPERATIONS]]
+        strong += occurrences
+        if occurrences and (packed[start + len(stem) + 2 : end - OPERATIONS - 2] or stem) in words:
+            typed += occurrences
+        weak += _HEX.index(digits[OPERATIONS])
+        fields |= _FIELD_BITS[digits]
         start = end if packed.startswith(f"{stem}\t", end + 1) else -1
-    return found
+    return TermCounts(strong, typed, weak, fields)
 
 
 def pair_count(packed: str, first: str, second: str) -> int:
     """How often two stems are neighbours in the first field."""
-    found = counts_of(packed, f"{first}{_PAIR_JOINT}{second}")
-    return found[0].counts[0] if found else 0
+    start = packed.find(f"\n{first}{_PAIR_JOINT}{second}\t")
+    return _HEX.index(packed[packed.index("\n", start + 1) - OPERATIONS - 1]) if start >= 0 else 0
 
 
 def level_of(strong: int, words: int) -> int:
@@ -171,11 +210,10 @@ def leveled_stems(terms: DocumentTerms) -> Iterator[tuple[str, int]]:
     """Each stem of a document with its level."""
     strong: dict[str, int] = {}
     for line in terms.packed.split("\n")[1:-1]:
-        stem, word, counts = line.split("\t")
-        if _PAIR_JOINT not in stem:
-            found = WordCounts(word, tuple(int(digit, 16) for digit in counts))
-            strong[stem] = strong.get(stem, 0) + found.strong
-    return ((stem, level_of(occurrences, terms.words)) for stem, occurrences in strong.items())
+        stem, _, counts = line.split("\t")
+        strong[stem] = strong.get(stem, 0) + _STRONG[counts[:OPERATIONS]]
+    levels = {occurrences: level_of(occurrences, terms.words) for occurrences in set(strong.values())}
+    return ((stem, levels[occurrences]) for stem, occurrences in strong.items() if _PAIR_JOINT not in stem)
 
 
 def document_number(at: str, *key: str) -> int:

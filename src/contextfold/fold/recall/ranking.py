@@ -29,20 +29,12 @@ from contextfold.common.relevance.term_scores import (
     term_weight,
 )
 from contextfold.common.relevance.words import stem_of
-from contextfold.fold.recall.documents import (
-    AVERAGE_WORDS,
-    FIELDS,
-    LEVELS,
-    OPERATIONS,
-    WordCounts,
-    counts_of,
-    pair_count,
-)
+from contextfold.fold.recall.documents import AVERAGE_WORDS, FIELDS, LEVELS, TermCounts, pair_count, term_counts
 
 TERMS_MAX = 32
 POSTINGS_MAX = 20_000
-NOMINEES_MAX = 200
-HITS_MAX = 50
+NOMINEES_MAX = 120
+HITS_MAX = 40
 # What a level counts for before the words of a document are read: twice the middle of what they will score.
 LEVEL_SCORES = (2, 4, 6, 7, 9)
 WEAK_FACTOR, WEAK_DIVISOR = 6, 5
@@ -101,12 +93,16 @@ class RankedFold:
 
 @dataclass(frozen=True, slots=True)
 class RecallRanking:
-    """The best documents. `matched` counts those in the lists that were read; `unmatched` words are in no document."""
+    """The best documents. `matched` counts those in the lists that were read; `unmatched` words are in no document.
+
+    `score_most` is what a document would score that is full of every word.
+    """
 
     hits: tuple[RankedFold, ...]
     unmatched: tuple[str, ...]
     documents: int
     matched: int
+    score_most: int
 
 
 class _WeightedTerm(NamedTuple):
@@ -131,14 +127,20 @@ def rank(question: Question, lists: PostingLists) -> RecallRanking:
     # Of equal ones the newest.
     nominees = [number for number, _ in nlargest(NOMINEES_MAX, nominated.items(), key=itemgetter(1, 0))]
     weights = {each.term.stem: each.weight for each in terms}
-    pairs = [pair for pair in question.pairs if pair[0] in weights and pair[1] in weights]
-    scored: list[tuple[int, str, int, RankedFold]] = []
-    for number, document in lists.documents(nominees).items():
-        why = _reasons(document, terms, {pair: min(weights[pair[0]], weights[pair[1]]) for pair in pairs})
-        score = sum(reason.score for reason in why)
-        scored.append((-score, document.id, number, RankedFold(number, score, why)))
-    scored.sort(key=itemgetter(0, 1, 2))
-    return RecallRanking(tuple(hit for *_, hit in scored[:HITS_MAX]), tuple(unmatched), count, len(nominated))
+    pairs = {
+        pair: min(weights[pair[0]], weights[pair[1]])
+        for pair in question.pairs
+        if pair[0] in weights and pair[1] in weights
+    }
+    documents = lists.documents(nominees)
+    scored = [(-_score(document, terms, pairs), document.id, number) for number, document in documents.items()]
+    scored.sort()
+    hits = [
+        RankedFold(number, -negative, _reasons(documents[number], terms, pairs))
+        for negative, _, number in scored[:HITS_MAX]
+    ]
+    score_most = (STEM_WEIGHT + WORD_WEIGHT) * sum(weights.values())
+    return RecallRanking(tuple(hits), tuple(unmatched), count, len(nominated), score_most)
 
 
 def _nominated(terms: Sequence[_WeightedTerm], lists: PostingLists) -> dict[int, int]:
@@ -157,16 +159,29 @@ def _nominated(terms: Sequence[_WeightedTerm], lists: PostingLists) -> dict[int,
     return scores
 
 
+def _score(document: IndexedDocument, terms: Sequence[_WeightedTerm], pairs: Mapping[tuple[str, str], int]) -> int:
+    """The sum of what `_reasons` lists."""
+    packed, words = document.packed, document.words
+    score = 0
+    for term, weight, _ in terms:
+        found = term_counts(packed, term.stem, term.words)
+        if found is not None:
+            score += _term_score(found, weight, words)
+    for (first, second), weight in pairs.items():
+        score += PAIR_WEIGHT * pair_score(weight, pair_count(packed, first, second))
+    return score
+
+
 def _reasons(
     document: IndexedDocument, terms: Sequence[_WeightedTerm], pairs: Mapping[tuple[str, str], int]
 ) -> tuple[RecallReason, ...]:
     names = FIELDS[document.kind]
     reasons = []
     for term, weight, _ in terms:
-        found = counts_of(document.packed, term.stem)
-        if found:
-            fields = tuple(name for at, name in enumerate(names) if any(each.counts[at] for each in found))
-            reasons.append(RecallReason(term.words[0], fields, _score(found, term.words, weight, document.words)))
+        found = term_counts(document.packed, term.stem, term.words)
+        if found is not None:
+            fields = tuple(name for bit, name in enumerate(names) if found.fields >> bit & 1)
+            reasons.append(RecallReason(term.words[0], fields, _term_score(found, weight, document.words)))
     for (first, second), weight in pairs.items():
         if times := pair_count(document.packed, first, second):
             reasons.append(RecallReason(f"{first} {second}", (names[0],), PAIR_WEIGHT * pair_score(weight, times)))
@@ -174,11 +189,10 @@ def _reasons(
     return tuple(reasons)
 
 
-def _score(found: Sequence[WordCounts], typed: Sequence[str], weight: int, words: int) -> int:
-    stem = sum(each.strong for each in found)
-    word = sum(each.strong for each in found if each.word in typed)
-    weak = sum(each.counts[OPERATIONS] for each in found)
+def _term_score(found: TermCounts, weight: int, words: int) -> int:
     strong = weight * (
-        STEM_WEIGHT * saturation(stem, words, AVERAGE_WORDS) + WORD_WEIGHT * saturation(word, words, AVERAGE_WORDS)
+        STEM_WEIGHT * saturation(found.strong, words, AVERAGE_WORDS)
+        + WORD_WEIGHT * saturation(found.typed, words, AVERAGE_WORDS)
     )
-    return (strong >> SATURATION_BITS) + WEAK_FACTOR * weight * weak // (WEAK_DIVISOR * (weak + 1))
+    weak = WEAK_FACTOR * weight * found.weak // (WEAK_DIVISOR * (found.weak + 1))
+    return (strong >> SATURATION_BITS) + weak

@@ -1,7 +1,7 @@
-"""Recall as a service: brings the index up to date, then asks it. Knows no wire and no database.
+"""Recall as a service: updates the index, then queries it. Knows no protocol and no database.
 
-What was folded is indexed after its commit, so that a commit does not wait for it: by the daemon's maintenance, and
-before every answer. An answer is therefore always about everything that was stored before the question.
+Folded work is indexed after its commit, so that a commit does not wait for it: by the daemon's maintenance, and before
+every answer. So an answer always includes everything that was stored before the question.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Protocol
 
 from contextfold.common.dataclass import dataclass
 from contextfold.common.relevance.question import read_question
-from contextfold.errors import ArgumentInvalid, StoreUnavailable
+from contextfold.errors import ArgumentInvalid, ContextError, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import RecallSource, Store
-from contextfold.fold.recall.answer import RecallAnswer, answer
+from contextfold.fold.ports.store import RecallSource, SessionKey, Store
+from contextfold.fold.recall.answer import RecallAnswer, answer, memory_line
 from contextfold.fold.recall.documents import (
     FOLD,
     OPERATION_CHARACTERS,
@@ -30,14 +30,16 @@ from contextfold.fold.recall.documents import (
 from contextfold.fold.recall.ranking import RecallScope
 from contextfold.fold.service.archive_reader import ArchivedThread, thread_entries
 from contextfold.fold.service.sessions import timestamp
-from contextfold.fold.tool_arguments import RecallRequest
+from contextfold.fold.tool_arguments import QUERY_LENGTH_MAX, RecallRequest
 
-# Documents that are indexed in one step.
+# This many documents are indexed in one step.
 STEP_DOCUMENTS = 32
-# Steps of one call of maintenance. The next call continues.
+# One call of maintenance makes at most this many steps. The next call continues.
 MAINTENANCE_STEPS = 64
-# How long a question waits for the index.
+# A question waits at most this long for the index.
 CATCH_UP_S = 10.0
+# How long a prompt waits for a line about earlier work.
+MEMORY_S = 1.0
 PAGE_CHARACTERS = 1 << 16
 
 
@@ -64,8 +66,21 @@ class Recall:
         scope = RecallScope(request.project.hash if request.project else None, since, request.undone)
         return answer(await self.store.recall(owner, question, scope), request.budget_tokens)
 
+    async def memory_line(self, key: SessionKey, prompt: str) -> str:
+        """A line about earlier folds of the project that fit a prompt; empty if there is none, or no time for it."""
+        try:
+            async with asyncio.timeout(MEMORY_S):
+                (scrubbed,) = await self.scrub(prompt[:QUERY_LENGTH_MAX])
+                question = read_question(scrubbed.text, 0)
+                if not question.terms:
+                    return ""
+                await self.catch_up(key.owner)
+                return memory_line(await self.store.recall(key.owner, question, RecallScope(key.project_hash)))
+        except (TimeoutError, ContextError):
+            return ""
+
     async def catch_up(self, owner: str) -> None:
-        """Index everything of an owner; StoreUnavailable if that takes too long, and then a later call continues."""
+        """Index everything of an owner. Raises StoreUnavailable if that takes too long; a later call continues."""
         try:
             async with asyncio.timeout(CATCH_UP_S):
                 while await self._step(owner):
@@ -74,13 +89,13 @@ class Recall:
             raise StoreUnavailable("the index of what was folded is still being built: ask again in a minute") from None
 
     async def maintain(self) -> None:
-        """Index what was stored meanwhile, of every owner."""
+        """Index new documents of all owners."""
         for _ in range(MAINTENANCE_STEPS):
             if not await self._step(None):
                 return
 
     async def _step(self, owner: str | None) -> bool:
-        """Whether there may be more."""
+        """Index some documents; return whether there may be more."""
         sources = await self.store.unindexed(owner, STEP_DOCUMENTS)
         texts = [await self._fields(source) for source in sources]
         if sources:
@@ -88,7 +103,7 @@ class Recall:
         return len(sources) == STEP_DOCUMENTS
 
     async def _fields(self, source: RecallSource) -> Sequence[str] | None:
-        """The texts of a document; None if there is none any more."""
+        """The texts of a document; None if it was deleted."""
         if source.result is not None:
             return result_fields(source.result.decision.stub, source.result.text)
         summary = source.summary

@@ -1,7 +1,7 @@
-"""From the bytes of a file to the text that is stored of it. Pure.
+"""Converts the bytes of a source file to the text of its document. Pure.
 
-HTML pages and notebooks are stored as their text; any other file is stored as it is. The version of this step is part
-of what a cache remembers, because a later one may give another text for the same bytes.
+HTML pages and notebooks are converted to text; any other file is stored unchanged. A cache records the version of the
+conversion, because a later version may produce another text from the same bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ CONVERSION_VERSION = 1
 
 
 class NotText(Exception):
-    """Bytes that cannot become a document: `why` for a count, the message for a person who must repair the file."""
+    """The file cannot become a document. `why` is the reason for statistics; the message tells how to repair it."""
 
     def __init__(self, why: str, message: str) -> None:
         super().__init__(message)
@@ -21,13 +21,13 @@ class NotText(Exception):
 
 
 def is_converted(name: bytes) -> bool:
-    """Whether a file of this name is stored as something else than its own bytes."""
+    """Whether a file of this name is converted."""
     suffix = suffix_of(name)
     return suffix in HTML or suffix in NOTEBOOK
 
 
 def text_of(name: bytes, raw: bytes) -> bytes:
-    """What is stored of a file, as UTF-8; NotText if there is no text in it."""
+    """The text of a file, as UTF-8. Raises NotText if it has none."""
     if suffix_of(name) in NOTEBOOK:
         from contextfold.resolve.documents.notebook_text import notebook_text
 

@@ -1,8 +1,8 @@
-"""The text of an HTML page, with its headings, lists and code written as Markdown. Pure.
+"""Converts an HTML page to text, with headings, lists and code as Markdown. Pure.
 
-The tags are read here and not by the standard library's parser for two reasons: what that parser makes of broken
-markup depends on the version of Python, and a cache must not; and some of its versions need quadratic time for input
-such as an endless row of `<!--`. This one looks at every character a bounded number of times and never recurses.
+It does not use the standard library's parser for two reasons. The result of that parser for broken markup depends on
+the version of Python, and a cache must not. Some versions need quadratic time for input such as many `<!--` in a row.
+This parser reads every character a bounded number of times and never recurses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SURROGATES = range(0xD800, 0xE000)
 
 
 def html_text(page: str) -> str:
-    """The text of a page. A <nav> that is never closed is taken as part of the page, not as the end of it."""
+    """The text of a page. If a <nav> is never closed, its content is part of the text."""
     reader = _PageReader(DROPPED)
     reader.read(page)
     if reader.dropping == "nav":
@@ -45,17 +45,24 @@ def html_text(page: str) -> str:
 
 
 class _PageReader:
+    """Reads one page.
+
+    `dropping` is the name of the element whose content is being left out, `_depth` the number of open elements of that
+    name. `_line` and `_prefix` are the text and the Markdown marker of the current block. `_missing_quotes` has the
+    quotation marks that do not occur in the rest of the page.
+    """
+
     def __init__(self, dropped: frozenset[str]) -> None:
         self._dropped = dropped
-        self.dropping = ""  # the element whose content is left out at present
-        self._depth = 0  # how many elements of that name are open
+        self.dropping = ""
+        self._depth = 0
         self._title = ""
         self._has_heading = False
         self._blocks: list[str] = []
-        self._line: list[str] = []  # the block under way
-        self._prefix = ""  # of the block under way: a heading's or a list item's mark
+        self._line: list[str] = []
+        self._prefix = ""
         self._preformatted = 0
-        self._missing_quotes: set[str] = set()  # those that do not occur in the rest of the page
+        self._missing_quotes: set[str] = set()
 
     def read(self, page: str) -> None:
         at = 0
@@ -66,11 +73,11 @@ class _PageReader:
         self._end_block()
 
     def _markup(self, page: str, at: int) -> int:
-        """Take what begins with `<`; gives where the page goes on."""
+        """Process the markup that begins with `<`; return the position after it."""
         if page.startswith("<!--", at):
-            return _behind(page, "-->", at + 4)
+            return _end_of(page, "-->", at + 4)
         if page.startswith(("<!", "<?"), at):
-            return _behind(page, ">", at + 2)
+            return _end_of(page, ">", at + 2)
         is_end = page.startswith("</", at)
         name = _NAME.match(page, at + 1 + is_end)
         if name is None:
@@ -79,7 +86,7 @@ class _PageReader:
         tag = name.group().lower()
         if is_end:
             self._close(tag)
-            return _behind(page, ">", name.end())
+            return _end_of(page, ">", name.end())
         end = self._tag_end(page, name.end())
         if tag in RAW_TEXT and not self.dropping:
             return self._raw_text(page, tag, end)
@@ -88,7 +95,7 @@ class _PageReader:
         return end
 
     def _tag_end(self, page: str, at: int) -> int:
-        """Behind the `>` of a start tag, which is not one in a quoted value."""
+        """The position after the `>` of a start tag. A `>` in a quoted value does not count."""
         while match := _QUOTE_OR_END.search(page, at):
             at = match.end()
             quote = match.group()
@@ -104,14 +111,14 @@ class _PageReader:
         return len(page)
 
     def _raw_text(self, page: str, tag: str, at: int) -> int:
-        """Take the content of an element that has no tags in it."""
+        """Process an element whose content is plain text; return the position after it."""
         end = re.compile(f"</{tag}(?=[\\s/>])", re.IGNORECASE).search(page, at)
         content = page[at : end.start() if end else len(page)]
         if tag == "title":
             self._title = self._title or _squeezed(_unescaped(content))
         elif tag not in self._dropped:
             self._add_text(content)
-        return _behind(page, ">", end.end()) if end else len(page)
+        return _end_of(page, ">", end.end()) if end else len(page)
 
     def _open(self, tag: str, attributes: str, *, is_closed: bool) -> None:
         if self.dropping:
@@ -195,9 +202,10 @@ class _PageReader:
         return "".join(parts) + "\n" if parts else ""
 
 
-def _behind(page: str, end: str, at: int) -> int:
-    found = page.find(end, at)
-    return len(page) if found < 0 else found + len(end)
+def _end_of(page: str, mark: str, at: int) -> int:
+    """The position after the next occurrence of `mark`, or the end of the page."""
+    start = page.find(mark, at)
+    return len(page) if start < 0 else start + len(mark)
 
 
 def _squeezed(text: str) -> str:

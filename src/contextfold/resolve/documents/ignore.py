@@ -1,8 +1,8 @@
-"""Patterns of .gitignore files: which paths they exclude. Pure; knows names as bytes, reads no file.
+"""Matches paths with the patterns of .gitignore files. Pure; names are bytes; reads no file.
 
-The rules are those of git, its treatment of bytes included: `?` matches one byte. A pattern is compiled once. Matching
-a path takes time linear in its length: stars inside one path component are matched from left to right without going
-back, and `**` is followed by a set of positions instead of by trying each.
+The rules are those of git. As in git, `?` matches one byte. A pattern is compiled once. Matching a path takes time
+linear in its length: stars inside one path component are matched from left to right without backtracking, and `**` is
+matched with a set of positions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from contextfold.common.record import Record
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 SLASH = b"/"
 STARS = b"**"
-PATTERN_MAX_BYTES = 4096  # a longer line can match no path that a system accepts
+# No system accepts a path that a longer pattern could match.
+PATTERN_MAX_BYTES = 4096
 SPECIAL = re.compile(rb"[*?\[\\]")
 DOUBLE_STAR_AT_START = re.compile(rb"\*\*+(?=/|\\/|\Z)")
 NEVER = re.compile(rb"(?!)")
@@ -39,7 +40,7 @@ _ASCII = range(0x80)
 
 
 class _Unmatchable(ValueError):
-    """A pattern that git compares with every path and that equals none."""
+    """A pattern that matches no path."""
 
 
 class _AnyFolders:
@@ -51,12 +52,15 @@ _Component = re.Pattern[bytes] | _AnyFolders
 
 
 class Pattern(Record):
-    """One line of a .gitignore file."""
+    """One line of a .gitignore file.
 
-    negated: bool  # paths that match are not excluded
+    `negated` means that matching paths are not excluded. A pattern without a slash has a `name`, which is compared
+    with the last component of a path. Any other has `paths`, which are alternatives and are compared with the path
+    relative to the folder of the .gitignore file.
+    """
+
+    negated: bool
     folders_only: bool
-    # A pattern without a slash is compared with the last component of a path, any other with the path from the folder
-    # of the .gitignore file on. Of several alternatives, one must match.
     name: re.Pattern[bytes] | None
     paths: tuple[tuple[_Component, ...], ...]
 
@@ -69,13 +73,14 @@ class Pattern(Record):
 
 
 class IgnoreFile:
-    """The patterns of one .gitignore file, or of one list of options; the last that matches a path decides."""
+    """The patterns of one .gitignore file or one option. The last pattern that matches a path decides."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
-        # Plain names are looked up together, however many there are; only other patterns are compared one by one.
+        # Plain names are looked up in a dictionary; only other patterns are compared one by one. `_excludes` has, for
+        # each pattern by its number, whether it excludes the paths that it matches.
         self._names: dict[bytes, int] = {}
         self._others: list[tuple[int, Pattern]] = []
-        self._excludes: list[bool] = []  # by the number of the pattern
+        self._excludes: list[bool] = []
         for line in lines:
             number = len(self._excludes)
             if name := _plain_name(line):
@@ -90,7 +95,7 @@ class IgnoreFile:
         return bool(self._excludes)
 
     def verdict(self, components: Sequence[bytes], *, is_folder: bool) -> bool | None:
-        """Whether the path, by its components from this file's folder on, is excluded; None if no pattern matches."""
+        """Whether a path, relative to this file's folder, is excluded; None if no pattern matches."""
         decided = self._names.get(components[-1], -1)
         for number, pattern in self._others:
             if number < decided:
@@ -102,13 +107,13 @@ class IgnoreFile:
 
 
 def ignore_file(raw: bytes) -> IgnoreFile:
-    """The patterns in the bytes of a .gitignore file."""
+    """Parse the bytes of a .gitignore file."""
     lines = raw.removeprefix(BYTE_ORDER_MARK).split(b"\n")
     return IgnoreFile(line.removesuffix(b"\r") for line in lines if not line.startswith(b"#"))
 
 
 def parse_pattern(line: bytes) -> Pattern | None:
-    """The pattern in a line; None if the line has none. Comments are recognised by `ignore_file`."""
+    """Parse a line; None if it has no pattern. `ignore_file` has already removed comments."""
     text = _without_trailing_spaces(line)
     negated = text.startswith(b"!")
     text = text.removeprefix(b"!")
@@ -131,14 +136,14 @@ def _without_trailing_spaces(line: bytes) -> bytes:
 
 
 def _plain_name(line: bytes) -> bytes | None:
-    """The one name that a line matches, if it has no wildcard and no slash."""
+    """The name in a line without wildcards and slashes; None for any other line."""
     if SPECIAL.search(line) or SLASH in line or len(line) > PATTERN_MAX_BYTES:
         return None
     return _without_trailing_spaces(line).removeprefix(b"!")
 
 
 def _alternatives(text: bytes) -> Iterator[bytes]:
-    """What git makes of a `**` that follows plain letters: it cuts the letters off first, and so takes it for `**/`."""
+    """Imitate git for a `**` after plain letters: git removes the letters first and then treats it as `**/`."""
     special = SPECIAL.search(text)
     stars = DOUBLE_STAR_AT_START.match(text, special.start()) if special else None
     if stars is None or stars.start() == 0 or text[stars.start() - 1 : stars.start()] == SLASH:
@@ -147,7 +152,7 @@ def _alternatives(text: bytes) -> Iterator[bytes]:
     before, after = text[: stars.start()], text[stars.end() :]
     if after:
         rest = after.removeprefix(b"\\").removeprefix(SLASH)
-        # An escaped slash behind the stars has no such exception.
+        # This alternative does not exist for an escaped slash after the stars.
         if after.startswith(SLASH):
             yield before + rest
         yield before + b"*/**/" + rest
@@ -157,7 +162,7 @@ def _alternatives(text: bytes) -> Iterator[bytes]:
 
 
 def _path(text: bytes) -> tuple[_Component, ...] | None:
-    """The components of a pattern with slashes; None if it can match nothing."""
+    """Compile a pattern with slashes; None if it cannot match any path."""
     components: list[_Component] = []
     for component in _split(text):
         if len(component) >= len(STARS) and not component.strip(b"*"):
@@ -171,7 +176,7 @@ def _path(text: bytes) -> tuple[_Component, ...] | None:
 
 
 def _split(text: bytes) -> Iterator[bytes]:
-    """The parts between slashes; a slash in brackets separates nothing."""
+    """Split a pattern at its slashes, except those in brackets."""
     start = at = 0
     while at < len(text):
         if text[at : at + 1] == b"[":
@@ -180,7 +185,7 @@ def _split(text: bytes) -> Iterator[bytes]:
             except _Unmatchable:
                 at += 1
         elif text[at : at + 2] == b"\\/":
-            # Before an escaped slash, git lets a `**` stand for one component at least.
+            # In git, a `**` before an escaped slash matches at least one component.
             if at - start >= len(STARS) and not text[start:at].strip(b"*"):
                 yield b"*"
             yield text[start:at]
@@ -198,7 +203,7 @@ def _split(text: bytes) -> Iterator[bytes]:
 
 
 def _path_matches(path: Sequence[_Component], components: Sequence[bytes]) -> bool:
-    """Follow all positions in the pattern that the components so far can have led to."""
+    """Compare a path with a pattern. Tracks all positions in the pattern that the components so far can lead to."""
     end = len(path)
     positions = _with_skipped(path, {0})
     for number, component in enumerate(components):
@@ -210,7 +215,7 @@ def _path_matches(path: Sequence[_Component], components: Sequence[bytes]) -> bo
             expected = path[position]
             if isinstance(expected, _AnyFolders):
                 following.add(position)
-                # A `**` at the end needs at least one component; elsewhere it may stand for none.
+                # A `**` at the end needs at least one component; elsewhere it may match none.
                 if is_last and position == end - 1:
                     return True
             elif expected.fullmatch(component):
@@ -222,7 +227,7 @@ def _path_matches(path: Sequence[_Component], components: Sequence[bytes]) -> bo
 
 
 def _with_skipped(path: Sequence[_Component], positions: set[int]) -> set[int]:
-    """These positions, and those behind a `**` that stands for no component."""
+    """Add the positions after each `**`, which may match no component."""
     reached = set(positions)
     for position in positions:
         if position < len(path) - 1 and path[position] is _ANY_FOLDERS:
@@ -231,8 +236,11 @@ def _with_skipped(path: Sequence[_Component], positions: set[int]) -> set[int]:
 
 
 def _compiled(text: bytes) -> re.Pattern[bytes]:
-    """One path component as a regular expression that never goes back: each run between stars is taken at its first
-    match, which no later star can make wrong, and the last run must end the name."""
+    """Compile one path component to a regular expression without backtracking.
+
+    Each run between stars is matched at its first occurrence, which is always right because a star follows it. The
+    last run must match at the end of the name.
+    """
     try:
         first, *rest = _runs(text)
     except _Unmatchable:
@@ -245,7 +253,7 @@ def _compiled(text: bytes) -> re.Pattern[bytes]:
 
 
 def _runs(text: bytes) -> Iterator[list[bytes]]:
-    """What stands between the stars: a regular expression for each byte."""
+    """The runs between the stars, each as a list with a regular expression for each byte."""
     run: list[bytes] = []
     at = 0
     while at < len(text):
@@ -272,11 +280,12 @@ def _runs(text: bytes) -> Iterator[list[bytes]]:
 
 
 def _bracket(text: bytes, start: int) -> tuple[bytes, int]:
-    """A set of bytes in brackets as a regular expression, and where the text goes on."""
+    """A set of bytes in brackets as a regular expression, and the position after it."""
     negated = text[start + 1 : start + 2] in (b"!", b"^")
     first = at = start + 1 + negated
     chosen: set[int] = set()
-    low = -1  # what a range would begin with
+    # The first byte of a range, if a `-` follows; negative if no range can start here.
+    low = -1
     while True:
         byte = _byte(text, at)
         if byte == ord("]") and at > first:
@@ -309,7 +318,7 @@ def _byte(text: bytes, at: int) -> int:
 
 
 def _named_class(text: bytes, at: int) -> tuple[set[int], int] | None:
-    """The bytes of a class such as [:alpha:] and the position of its last letter; None where no class is meant."""
+    """The bytes of a class such as [:alpha:] and the position of its last byte; None if it is not a class."""
     end = text.find(b"]", at + 2)
     if end < 0:
         raise _Unmatchable

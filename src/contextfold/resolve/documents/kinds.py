@@ -1,7 +1,7 @@
-"""What a file is, by its name and its first bytes: prose, source code, or nothing to be read. Pure.
+"""Recognises the kinds of files by name and first bytes: prose, source code, others. Pure.
 
-A name decides whether a file is read at all; its content decides whether it is text that somebody wrote. Names are
-compared in ASCII lowercase, so that README.MD is Markdown too.
+The name decides whether a file is read. The content decides whether it is text that a person wrote. Names are compared
+in ASCII lowercase, so README.MD is Markdown too.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ NAMES = frozenset(
     b"procfile rakefile readme todo vagrantfile".split()
 )
 
-# Folders that hold the state of version control, and folders that other programs fill.
+# The folders of version control systems, and folders that other programs fill.
 VERSION_CONTROL = frozenset((b".git", b".hg", b".svn", b".jj", b".bzr", b"CVS"))
 FILLED_BY_PROGRAMS = frozenset(
     b"node_modules bower_components __pycache__ .mypy_cache .pytest_cache .ruff_cache .tox .nox .eggs .gradle .next "
     b".nuxt .svelte-kit .parcel-cache .terraform .venv .yarn .pnpm-store".split()
 )
-# A folder with one of these files in it was made by a program that says so.
+# A folder with one of these files was made by a program.
 MARKS_OF_PROGRAMS = frozenset((b"pyvenv.cfg", b"CACHEDIR.TAG"))
-# A folder with all of these is a cache of ours.
+# A folder with all of these names is a cache of this program.
 NAMES_IN_A_CACHE = frozenset((b"manifest.json", b"index.json", b"documents"))
 
 GENERATED_NAMES = frozenset(
@@ -43,13 +43,15 @@ GENERATED_NAMES = frozenset(
     b"poetry.lock uv.lock yarn.lock".split()
 )
 GENERATED_SUFFIXES = (b".min.js", b".min.css", b".bundle.js", b"_pb2.py", b"_pb2_grpc.py", b".pb.go", b".g.dart")
-GENERATED_LINE_BYTES = 5000  # nobody writes such a line of code by hand
-HEAD_BYTES = 8192  # of a file: where a NUL or a generator's note would be
+# Source code with a longer line was not written by hand.
+GENERATED_LINE_BYTES = 5000
+# A NUL byte and a generator's note are searched for in this many bytes at the beginning of a file.
+HEAD_BYTES = 8192
 _GENERATOR_NOTE = re.compile(rb"@generated\b|\bcode generated\b.{0,200}\bdo not edit\b", re.IGNORECASE)
 
 TEXT_MAX_BYTES = 8 << 20
 
-# Why a file is left out, as a person reads it behind a number.
+# The reasons why files are left out. Messages print them after a number.
 OF_ANOTHER_KIND = "of another kind"
 BINARY = "binary"
 NOT_UTF_8 = "not UTF-8"
@@ -68,12 +70,12 @@ def suffix_of(name: bytes) -> bytes:
 
 
 def is_plain_markdown(name: bytes) -> bool:
-    """Whether a name ends in `.md` exactly, the one kind of the first version of caches."""
+    """Whether a name ends in `.md`, in lowercase. The first version of caches had only such files."""
     return name.endswith(MARKDOWN_SUFFIX) and name != MARKDOWN_SUFFIX
 
 
 def is_text_name(name: bytes) -> bool:
-    """Whether a file of this name is read when every kind of text is wanted."""
+    """Whether a file of this name is read when the documents are of the kind "text"."""
     suffix = suffix_of(name)
     return suffix in PROSE or suffix in CODE or (not suffix and name.lower() in NAMES)
 
@@ -84,7 +86,7 @@ def is_generated_name(name: bytes) -> bool:
 
 
 def fault_of(name: bytes, raw: bytes) -> str | None:
-    """Why these bytes are no text that somebody wrote; None if they are."""
+    """The reason why these bytes are not text that a person wrote; None if they are."""
     if b"\0" in raw[:HEAD_BYTES]:
         return BINARY
     if suffix_of(name) in CODE and (_GENERATOR_NOTE.search(raw[:HEAD_BYTES]) or _has_long_line(raw)):

@@ -1,6 +1,6 @@
-"""The text of a Jupyter notebook: its prose as it is, its code fenced, its outputs up to a limit. Pure.
+"""Converts a Jupyter notebook to text: prose unchanged, code in fences, outputs up to a limit. Pure.
 
-Reads the formats 3 and 4. Pictures and other outputs that are no plain text are left out.
+It reads the formats 3 and 4. Images and other outputs that are not plain text are left out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from contextfold.common.canonical import Malformed, decode
 
-OUTPUT_MAX_CHARACTERS = 2000  # of one cell
+# The output of one cell is cut after this many characters.
+OUTPUT_MAX_CHARACTERS = 2000
 HEADING_LEVELS = range(1, 7)
 FENCE = "```"
 _LANGUAGE = re.compile(r"[A-Za-z0-9+#_-]{1,20}")
@@ -18,12 +19,13 @@ _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
 
 def notebook_text(raw: bytes) -> str:
-    """The text of a notebook; Malformed if the bytes are none."""
+    """Convert a notebook to text. Raises Malformed if it is not a notebook."""
     notebook = decode(raw)
     if not isinstance(notebook, dict):
         raise Malformed("is not a notebook: not an object")
     cells = notebook.get("cells")
-    if cells is None:  # format 3
+    if cells is None:
+        # Format 3 has the cells in worksheets.
         sheets = notebook.get("worksheets")
         cells = [cell for sheet in _dicts(sheets) for cell in _dicts(sheet.get("cells"))] if sheets else None
     if not isinstance(cells, list):
@@ -42,7 +44,8 @@ def _blocks(cell: dict[str, object], language: str) -> Iterator[str]:
         if output := "\n".join(_outputs(cell)).strip("\n"):
             cut = output[:OUTPUT_MAX_CHARACTERS]
             yield _fenced(cut if cut == output else cut + "\n…", "")
-    elif kind == "heading" and text.strip():  # format 3
+    elif kind == "heading" and text.strip():
+        # Only format 3 has such cells.
         level = cell.get("level")
         marks = level if isinstance(level, int) and level in HEADING_LEVELS else 1
         yield "#" * marks + " " + " ".join(text.split())
@@ -66,9 +69,9 @@ def _outputs(cell: dict[str, object]) -> Iterator[str]:
 def _language(notebook: dict[str, object]) -> str:
     metadata = notebook.get("metadata")
     if isinstance(metadata, dict):
-        for place, name in (("language_info", "name"), ("kernelspec", "language")):
-            found = metadata.get(place)
-            language = found.get(name) if isinstance(found, dict) else None
+        for member, name in (("language_info", "name"), ("kernelspec", "language")):
+            value = metadata.get(member)
+            language = value.get(name) if isinstance(value, dict) else None
             if isinstance(language, str) and _LANGUAGE.fullmatch(language):
                 return language
     return ""

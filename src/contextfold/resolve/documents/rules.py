@@ -1,8 +1,8 @@
-"""The options that choose documents: what a build was asked for, and how a cache remembers it. Pure.
+"""The options that choose the documents of a build, and their form in the manifest. Pure.
 
 A file is a document if its kind is wanted or a pattern of `include` matches it, and neither a .gitignore file nor a
-pattern of `exclude` excludes it. Both lists have the syntax of a .gitignore file; `exclude` comes after the .gitignore
-files and so may take back what they say, with `!`.
+pattern of `exclude` excludes it. Both lists have the syntax of a .gitignore file. `exclude` is applied after the
+.gitignore files, so a pattern with `!` can override them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextfold.errors import SourceInvalid
 from contextfold.resolve.documents.ignore import PATTERN_MAX_BYTES, IgnoreFile
 from contextfold.resolve.documents.kinds import is_plain_markdown, is_text_name
 
-# The kinds that are wanted: `.md` exactly, or every kind of text that we know.
+# The kinds of documents: `.md` files only, or every known kind of text.
 MARKDOWN_ONLY = "markdown"
 ALL_TEXT = "text"
 PATTERNS_MAX = 10_000
@@ -37,7 +37,7 @@ class DocumentRules(Record):
         return bool(self.include or self.exclude or self.gitignore != (self.kinds == ALL_TEXT))
 
     def to_options(self) -> dict[str, Encodable] | None:
-        """As the manifest has it; None for the first version's rules, whose manifest has no such member."""
+        """The `build_options` of the manifest; None for the rules of the first version, which has no such member."""
         if self == PLAIN_MARKDOWN:
             return None
         return self._asdict() | {"include": list(self.include), "exclude": list(self.exclude)}
@@ -50,7 +50,7 @@ EVERY_TEXT = DocumentRules(ALL_TEXT, gitignore=True)
 def make_rules(
     kinds: str, *, include: Sequence[str] = (), exclude: Sequence[str] = (), gitignore: bool | None = None
 ) -> DocumentRules:
-    """Rules from options; SourceInvalid if a pattern is none."""
+    """Make rules from options. Raises SourceInvalid if a pattern is invalid."""
     if kinds not in (MARKDOWN_ONLY, ALL_TEXT):
         raise SourceInvalid(f"there is no kind of documents {kinds!r}; give {MARKDOWN_ONLY!r} or {ALL_TEXT!r}")
     if len(include) + len(exclude) > PATTERNS_MAX:
@@ -73,7 +73,7 @@ def _is_encodable(pattern: str) -> bool:
 
 
 def rules_in(options: object) -> DocumentRules | None:
-    """The rules that a manifest remembers; None if it has none that we understand."""
+    """Decode the `build_options` of a manifest; None if they are invalid."""
     if options is None:
         return PLAIN_MARKDOWN
     if not isinstance(options, Mapping):
@@ -95,7 +95,7 @@ def _are_strings(values: list[object]) -> bool:
 
 
 class Chooser:
-    """Rules, ready to be asked about one path after another."""
+    """Applies the rules to paths."""
 
     def __init__(self, rules: DocumentRules) -> None:
         self._is_wanted_name = is_text_name if rules.kinds == ALL_TEXT else is_plain_markdown

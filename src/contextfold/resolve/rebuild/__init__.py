@@ -1,1 +1,1 @@
-"""Building again: what a new cache may take over from the one before it, and when a folder has changed."""
+"""Rebuilding a cache: reuses parts of the previous cache, and detects changes of the sources."""

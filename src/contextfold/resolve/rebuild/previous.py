@@ -1,7 +1,6 @@
-"""The cache that a build is about to replace, as a store of finished work. Trusts nothing that it cannot check.
+"""Reuses parts of the cache that a build is about to replace. Checks everything that it reuses.
 
-Whatever is missing, damaged or made by another version is not taken over, and so is made anew: the new cache has the
-same bytes either way.
+A part that is missing, damaged or made by another version is made again. The new cache has the same bytes either way.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ from contextfold.resolve.pack import DIGEST_BYTES, PACK_FOLDER, POSTINGS_FILE, S
 from contextfold.resolve.relevance.index.index_file import RelevanceFiles
 from contextfold.resolve.relevance.index.index_format import IndexView
 
-# Of documents that differ from their files in more than the case of a path; with a checksum of the rest before it.
+# The records of renamed and converted documents, after a line with their checksum.
 SOURCES_FILE = "pack/sources"
 
-# A second name for a file changes its ctime, so the table of the packed index is written again afterwards, which needs
-# a way to write into a folder wherever it has been moved to.
+# A link changes a file's ctime, so the table of the packed index is written again after linking. The folder may have
+# been moved by then, so that needs calls that take the descriptor of a folder.
 CAN_LINK = hasattr(os, "link") and {os.open, os.rename, os.unlink} <= os.supports_dir_fd
 
 _UNREADABLE = (ContextError, OSError, FileAbsent, NotRegular, Malformed)
 
 
 class PreviousCache:
-    """A cache whose manifest could be read."""
+    """The previous cache. Its manifest is valid; all other files are checked before they are used."""
 
     def __init__(self, path: bytes, manifest: Manifest) -> None:
         self.path = path
@@ -52,19 +51,19 @@ class PreviousCache:
 
     @property
     def rules(self) -> DocumentRules | None:
-        """The rules that chose its documents; None if they cannot be understood."""
+        """The rules that chose its documents; None if they cannot be decoded."""
         return rules_in(self.manifest.build_options)
 
     @cached_property
     def relevance(self) -> IndexView | None:
-        """Its relevance index, checked; None if it has none that can be used."""
+        """Its relevance index, checked; None if it is missing or unusable."""
         try:
             return RelevanceFiles(self.path, lambda: self.manifest.cache_version).mapped().view
         except _UNREADABLE:
             return None
 
     def relevance_number(self, entry: ManifestEntry, source: str) -> int | None:
-        """The number of this very document, from a file of the same path, in its relevance index."""
+        """The number of an unchanged document in its relevance index; None if the document or its path differs."""
         if self.relevance is None or self._sources is None:
             return None
         before = self._entries.get(entry.id)
@@ -75,11 +74,11 @@ class PreviousCache:
         return self.relevance.document_number(entry.id.encode())
 
     def is_untouched(self) -> bool:
-        """Whether it is complete and every file is as its build wrote it."""
+        """Whether it is complete and no file has changed since its build."""
         return self.pack is not None and self._folder.is_as_built(self.pack) and self.relevance is not None
 
     def converted(self, name: str, raw_version: str) -> bytes | None:
-        """The text that is stored of a file with these bytes, if it is this cache that stores it."""
+        """The converted text of a document; None unless it was made of a file with this hash."""
         entry = self._entries.get(name)
         if entry is None or self._sources is None or self._sources.converted.get(name) != raw_version:
             return None
@@ -87,13 +86,13 @@ class PreviousCache:
         return document.content if document else None
 
     def has_file(self, entry: ManifestEntry, source: str) -> bool:
-        """Whether it has this very document in a file of the same name, which nobody has touched."""
+        """Whether it has the same document in an unchanged file of the same name."""
         if self._sources is None or entry.file not in self._untouched_files or self._entries.get(entry.id) != entry:
             return False
         return self._sources.renamed.get(entry.id, entry.id) == source
 
     def link(self, file: str, target: bytes) -> bool:
-        """Give a file of its documents a second name; False if that cannot be done or the file has changed."""
+        """Link a document's file to `target`; False if that fails or the file has changed."""
         path = os.path.join(self.path, file.encode())
         try:
             os.link(path, target, follow_symlinks=False)
@@ -111,17 +110,17 @@ class PreviousCache:
         return False
 
     def document(self, entry: ManifestEntry) -> Document | None:
-        """A document as the cache has it, checked; None if anything is wrong with it."""
+        """Read and check a document; None if anything is wrong with it."""
         try:
-            found = self._folder.document_or_fault(entry)
+            document = self._folder.document_or_fault(entry)
         except ContextError:
             return None
-        return None if isinstance(found, Fault) else found
+        return None if isinstance(document, Fault) else document
 
     def segment_at(self, number: int, ids: list[bytes], versions: bytes) -> int | None:
-        """The segment of its pack that has exactly the documents of the new cache from this number on.
+        """The segment that has exactly the new cache's documents that start at `number`; None if there is none.
 
-        `versions` has the digests of all documents in a row.
+        `versions` is the concatenation of all documents' digests.
         """
         pack = self.pack
         if pack is None:
@@ -130,7 +129,7 @@ class PreviousCache:
         if segment is None:
             return None
         first, length = pack.segments[segment].first_document, pack.segment_length(segment)
-        # The last segment ended with the list of documents; it is whole only where the new list ends too.
+        # The last segment ended because there were no more documents. The new list must end there, too.
         if segment == len(pack.segments) - 1 and number + length != len(ids):
             return None
         same_ids = pack.ids[first : first + length] == ids[number : number + length]
@@ -146,7 +145,7 @@ class PreviousCache:
 
     @cached_property
     def pack(self) -> Pack | None:
-        """Its packed index, if segments can be taken over from it."""
+        """Its packed index; None if segments cannot be copied from it."""
         pack = self._folder.pack()
         if pack is None or pack.segmentation != SEGMENTATION or not pack.describes(self.manifest.entries):
             return None
@@ -166,7 +165,7 @@ class PreviousCache:
 
     @cached_property
     def _untouched_files(self) -> dict[str, tuple[int, int, int]]:
-        """Size, mtime and inode of each document's file that is as its build wrote it."""
+        """Size, mtime and inode of each document's file that has not changed since the build."""
         if self.pack is None or not CAN_LINK or not self._folder.documents_are_in_a_folder():
             return {}
         seen = fingerprints(os.path.join(self.path, b""), self.pack.files)
@@ -192,10 +191,14 @@ class PreviousCache:
 
 
 class SourceRecords(Record):
-    """What a cache's documents do not say of the files that they were made of."""
+    """Facts about source files that the documents do not contain, by document id.
 
-    renamed: dict[str, str]  # id -> the path as it was, where it is not the id
-    converted: dict[str, str]  # id -> the version of the file's own bytes, where another text is stored
+    `renamed` has the path of each file whose path is not the document's id. `converted` has the hash of the original
+    bytes of each file that was converted to another text.
+    """
+
+    renamed: dict[str, str]
+    converted: dict[str, str]
 
     def to_bytes(self) -> bytes:
         body = encode({"conversion": CONVERSION_VERSION, **self._asdict()}).encode()
@@ -203,7 +206,7 @@ class SourceRecords(Record):
 
 
 def decode_source_records(raw: bytes) -> SourceRecords:
-    """Malformed if the bytes are damaged, or made by another version of the conversion."""
+    """Decode the records. Raises Malformed if they are damaged or of another version of the conversion."""
     checksum, _, body = raw.partition(b"\n")
     if checksum != hashlib.sha256(body).hexdigest().encode():
         raise Malformed("the records of the sources are damaged")
@@ -224,7 +227,7 @@ def _digests(first: int, end: int) -> slice:
 
 
 def previous_cache(path: bytes) -> PreviousCache | None:
-    """The cache at a path; None where there is none that can be read."""
+    """The cache at a path; None if there is none with a readable manifest."""
     try:
         manifest = decode_manifest(read_regular(os.path.join(path, MANIFEST_FILE.encode())))
         return PreviousCache(path, manifest)

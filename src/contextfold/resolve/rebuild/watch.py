@@ -1,8 +1,8 @@
-"""Noticing that the documents below a folder have changed, by looking again and again. Builds nothing.
+"""Detects changes of the documents below a folder by polling. Builds nothing.
 
-A change is reported once the folder has been the same for two looks in a row, so that a program that writes many files
-causes one build. The pause between two looks grows with the time that a look takes: watching a large folder costs a
-bounded share of one processor.
+A change is reported when two successive polls have the same result, so a program that writes many files causes one
+build. The pause between two polls grows with the time that a poll takes, so watching a large folder uses a bounded
+share of one processor.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from contextfold.resolve.sources import Source, survey
 
 PAUSE_MIN_S = 0.5
 PAUSE_MAX_S = 30.0
-PAUSE_PER_LOOK = 10  # how many times as long as a look a pause is
-RESTLESS_LOOKS_MAX = 20  # after so many looks that all differ, a build is tried nevertheless
+# A pause is this many times as long as the poll before it.
+PAUSE_PER_LOOK = 10
+# If the folder keeps changing, a change is reported after this many polls.
+RESTLESS_LOOKS_MAX = 20
 
 Pause = Callable[[float], None]
 pause: Pause = time.sleep
 
 
 class Watch:
-    """What the documents looked like when the watch began, or when a change was last reported."""
+    """Compares the documents with those at the last reported change, or at the beginning."""
 
     def __init__(self, request: BuildRequest) -> None:
         self._request = request
         self._seen = self._look()
 
     def changes(self, wait: Pause) -> Iterator[None]:
-        """One item for each change, for ever. `wait` pauses for a number of seconds."""
+        """Yield once for each change, without end. `wait` pauses for a number of seconds."""
         restless = 0
         before = self._seen
         while True:
@@ -50,7 +52,7 @@ class Watch:
                 yield
 
     def _look(self) -> list[Source] | str:
-        """The documents, or why they cannot be listed, which is a state like any other."""
+        """The documents, or the reason why they cannot be listed. Both are compared with the next poll."""
         request = self._request
         began = time.monotonic()
         try:

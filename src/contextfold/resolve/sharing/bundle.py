@@ -1,13 +1,13 @@
-"""The file that `context pack` writes: what each line of it says, and what contradicts it. Pure.
+"""The format of the file that `context pack` writes, and its checks. Pure.
 
     contextfold bundle 1
     {"cache_version":…,"document_count":…,"build_options":…}
     {"id":…,"version":…,"source":…,"content":…,"metadata":{}}     a line for each document, by id
     {"sha256":…}                                                  of all bytes before this line
 
-Every line is the canonical JSON of its value, so the same documents give the same bytes. The file holds no path of a
-machine, no time, and nothing compressed: what unpacks it cannot be made to write more than it reads. The indexes of a
-cache are not in it; they follow from the documents and are made again.
+Every line is the canonical JSON of its value, so the same documents give the same bytes. The file has no absolute path,
+no time, and no compressed data, so unpacking cannot write much more than it reads. The indexes of a cache are not in
+the file; unpacking makes them again from the documents.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from contextfold.resolve.document import Document, decode_document, document_id
 
 BUNDLE_MAGIC = b"contextfold bundle 1\n"
 HEAD_MAX_BYTES = 64 << 20
-LINE_MAX_BYTES = 1 << 30  # of one document
+# The line of a document has at most this many bytes.
+LINE_MAX_BYTES = 1 << 30
 DOCUMENTS_MAX = 100_000_000
 PATH_MAX_BYTES = 1 << 16
 
@@ -63,13 +64,13 @@ def decode_head(line: bytes) -> BundleHead:
 
 
 def document_line(document: Document) -> bytes:
-    """The line of a document; BundleInvalid if its path is none that may be shared."""
+    """The line of a document. Raises BundleInvalid if its path is unsafe."""
     check_paths(document)
     return document.to_json() + b"\n"
 
 
 def decode_line(line: bytes, after: bytes | None) -> Document:
-    """The document in a line, which must follow the id `after`."""
+    """Decode the line of a document. Its id must come after `after`."""
     try:
         document = decode_document(line)
     except Malformed as problem:
@@ -83,7 +84,7 @@ def decode_line(line: bytes, after: bytes | None) -> Document:
 
 
 def check_paths(document: Document) -> None:
-    """BundleInvalid unless the path of a document stays below a folder and gives its id."""
+    """Raise BundleInvalid unless a document's path is a safe relative path and yields its id."""
     for path in (document.id, document.source.replace("\\", "/")):
         parts = path.removeprefix("./").split("/")
         is_long = len(path.encode()) > PATH_MAX_BYTES

@@ -1,4 +1,4 @@
-"""Packing a cache into one file and unpacking it. Orders checks, reading and writing; `bundle.py` knows the format."""
+"""Packs a cache into one file and unpacks it. `bundle.py` knows the format."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ HASH_BYTES_AT_ONCE = 1 << 20
 
 class PackReport(Record):
     file: str
-    sha256: str  # of the whole file
+    # The hash of the whole file.
+    sha256: str
     document_count: int
     byte_count: int
 
@@ -66,7 +67,7 @@ def pack(cache: Path, file: Path, *, progress: Progress = silent) -> PackReport:
 
 
 def pack_to(cache: Path, write: Callable[[bytes], object], *, progress: Progress = silent) -> PackReport:
-    """Give the bytes of a packed cache, part by part, once the manifest has been checked."""
+    """Pass the bytes of a packed cache to `write`, part by part, after the manifest has been checked."""
     opened = Cache(cache)
     before = opened.identity()
     folder = CacheFolder(os.fsencode(cache))
@@ -90,7 +91,8 @@ def pack_to(cache: Path, write: Callable[[bytes], object], *, progress: Progress
         raise folder.invalid(fault)
     manifest = examination.manifest
     assert manifest is not None
-    if not written:  # a cache without documents
+    if not written:
+        # The cache has no documents.
         put(BUNDLE_MAGIC)
         put(lines.add(_head(manifest).to_line()))
     put(lines.last_line())
@@ -119,7 +121,7 @@ def _check_replaceable(path: bytes) -> None:
 def unpack(
     file: Path, cache: Path, *, force: bool = False, created_at: str | None = None, progress: Progress = silent
 ) -> BuildReport:
-    """Make a cache of a packed one, whole or not at all."""
+    """Make a cache of a packed file, atomically."""
     path = os.fsencode(file)
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
@@ -155,7 +157,7 @@ def _unpack(
 
 
 class _BundleReader:
-    """Reads line after line; no line is longer in memory than its limit."""
+    """Reads a packed file line by line. The length of each line is limited."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

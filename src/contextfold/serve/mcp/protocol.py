@@ -1,10 +1,10 @@
-"""MCP as a server speaks it, in both eras. Pure: it reads no stream, keeps no session and runs no tool.
+"""The server side of MCP, in both eras. Pure: it reads no stream, stores no session and runs no tool.
 
     handshake era   2024-11-05 … 2025-11-25: the client sends `initialize` first
     stateless era   2026-07-28: every request carries its version in `params._meta`; no handshake, no ping
 
-A request goes in; a response comes out, or a tool call that the transport runs and passes to `encode_tool_result`. What
-only one transport can check (the handshake on stdio, the headers on HTTP) is that transport's own.
+The result of a request is a response, or a tool call that the transport runs and passes to `encode_tool_result`. Each
+transport itself checks what only it knows: the handshake on stdio, the headers on HTTP.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ META_VERSION = "io.modelcontextprotocol/protocolVersion"
 META_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 META_SERVER = "io.modelcontextprotocol/serverInfo"
 
-# As the stateless era defines them.
+# Error codes that the stateless era defines.
 HEADER_MISMATCH = -32020
 UNSUPPORTED_VERSION = -32022
 
 TOOLS_CALL = "tools/call"
-# How metrics and spans name a call of a tool that does not exist.
+# The name in metrics and spans for a call of a tool that does not exist.
 UNKNOWN_TOOL_KIND = "unknown_tool"
 
 SERVER_INFO = {"name": "contextfold", "version": __version__}
@@ -63,7 +63,7 @@ class McpServer:
         self._instructions = instructions(tools)
 
     def answer(self, request: RpcRequest) -> bytes | McpToolCall:
-        """The response to a request, or the tool call that it asks for; RequestError if it gets an error."""
+        """The response to a request, or the tool call in it. Raises RequestError if the response is an error."""
         is_stateless = has_envelope(request)
         if is_stateless:
             _check_envelope(request.params["_meta"])
@@ -110,7 +110,7 @@ class McpServer:
 
 
 def encode_tool_result(call: McpToolCall, tool_result: ToolResult) -> bytes:
-    """The response that carries a tool's result: its text is the only content block."""
+    """The response with a tool's result. Its text is the only content block."""
     content = [{"type": "text", "text": tool_result.text}]
     result: Members = {"content": content, "isError": bool(tool_result.kind)}
     meta = tool_result.meta()
@@ -128,7 +128,7 @@ def is_initialize(request: RpcRequest) -> bool:
 
 
 def has_envelope(request: RpcRequest) -> bool:
-    """Whether a request is of the stateless era. Only the version key says so: the handshake era has `_meta` too."""
+    """Whether a request belongs to the stateless era. The handshake era has `_meta`, too, but no version key."""
     meta = request.params.get("_meta") if isinstance(request.params, dict) else None
     return isinstance(meta, dict) and META_VERSION in meta
 

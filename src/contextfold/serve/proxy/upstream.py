@@ -1,14 +1,14 @@
-"""A provider of models, as proxied requests reach it: connections that are kept, raw bytes both ways. Knows HTTP.
+"""The HTTP client of the proxy: persistent connections to one provider, raw bytes in both directions.
 
-It is asked by the transport of httpx2, below its client: that one would keep cookies, decode bodies, add headers, and
-follow where it is sent. A request goes to the configured origin and nowhere else, once; it is never sent again.
+It uses the transport of httpx2 and not its client, because the client stores cookies, decodes bodies, adds headers and
+follows redirects. A request is sent only to the configured origin. It is sent once; there are no retries.
 
-    headers to the provider     all but those of one connection, `X-Context-…`, `Host` and `Expect`
-    headers to the client       all but those of one connection
-    accept-encoding             where we read along, what we can read: gzip, deflate, identity
+    headers to the provider     all except hop-by-hop headers, `X-Context-…`, `Host` and `Expect`
+    headers to the client       all except hop-by-hop headers
+    accept-encoding             if the proxy reads the response: only gzip, deflate and identity
 
-A request for an upstream that lies below another `/proxy/`, and so may lead back here, names us in `Via`; one that
-comes with that name is refused.
+An upstream whose path contains `/proxy/` may be this proxy itself. Requests to such an upstream carry this process's
+name in `Via`, and a request that arrives with that name is refused.
 """
 
 from __future__ import annotations
@@ -24,19 +24,23 @@ from contextfold.serve.http.exchange import PROXY_PATH, Headers
 from contextfold.serve.proxy.httpx2_internals import unread_bytes
 from contextfold.settings import Upstream
 
+# Timeouts: connecting, sending the next part of a request, receiving the next part of a response (a model may think
+# for minutes), and waiting for a free connection of the pool.
 CONNECT_S = 10.0
-WRITE_S = 30.0  # for the next part of a request to be taken
-READ_S = 600.0  # for the next part of an answer: a model may think for minutes
-ROOM_S = 10.0  # for a connection, where all are in use
-CONNECTIONS_MAX = 1024  # as many as the edge lets in at once
-KEPT_MAX = 64
-KEPT_S = 60.0  # that a connection may be idle
+WRITE_S = 30.0
+READ_S = 600.0
+POOL_S = 10.0
+# The server accepts at most this many requests at once, so the pool never needs more connections.
+CONNECTIONS_MAX = 1024
+IDLE_CONNECTIONS_MAX = 64
+# A connection that was idle for this time is closed.
+IDLE_S = 60.0
 STATUS_LEAST, STATUS_MOST = 200, 599
 
 UNREACHABLE, TIMEOUT, BROKEN, BUSY = "unreachable", "timeout", "broken", "busy"
 FAILURES = (UNREACHABLE, TIMEOUT, BROKEN, BUSY)
 
-_OF_CONNECTION = frozenset(
+_HOP_BY_HOP = frozenset(
     {
         b"connection",
         b"keep-alive",
@@ -49,13 +53,14 @@ _OF_CONNECTION = frozenset(
         b"upgrade",
     }
 )
-_NOT_SENT_ON = frozenset({b"host", b"expect"})  # ours to say; answered by the server already
-_OURS = b"x-context-"
+# `Host` is set to the upstream's name; the server has already answered `Expect: 100-continue`.
+_NOT_FORWARDED = frozenset({b"host", b"expect"})
+_OWN_PREFIX = b"x-context-"
 _READABLE = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})
 
 
 class UpstreamFailed(Exception):
-    """No answer, or not all of it. `kind` is one of FAILURES, `exception` the name of what happened below."""
+    """The response is missing or incomplete. `kind` is one of FAILURES, `exception` the name of httpx2's exception."""
 
     def __init__(self, kind: str, exception: str) -> None:
         super().__init__(kind)
@@ -63,15 +68,15 @@ class UpstreamFailed(Exception):
 
 
 class UpstreamResponse:
-    """A response of an upstream whose headers have arrived. The caller closes it."""
+    """An upstream's response whose headers have arrived. The caller must close it."""
 
     def __init__(self, response: httpx2.Response, on_closed: Callable[[], None]) -> None:
         self._response, self._on_closed = response, on_closed
         self.status = response.status_code
-        self.headers = _of_answer(response.headers.raw)
+        self.headers = _response_headers(response.headers.raw)
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The body as it arrives, each part at once, in the encoding it has."""
+        """Yield the parts of the body as they arrive, without decoding them."""
         assert isinstance(self._response.stream, httpx2.AsyncByteStream)
         try:
             async for part in self._response.stream:
@@ -80,11 +85,11 @@ class UpstreamResponse:
             raise _failed(problem) from None
 
     async def close(self) -> None:
-        """The connection is kept if the answer was read to its end and nothing came behind it, and cut if not."""
+        """Return the connection to the pool if the response was read to its end and no bytes follow; else close it."""
         assert isinstance(self._response.stream, httpx2.AsyncByteStream)
         try:
             if unread_bytes(self._response.stream):
-                # They would be read as the response to the next request.
+                # The unread bytes would be taken for the response to the next request.
                 await self._response.extensions["network_stream"].aclose()
             await self._response.stream.aclose()
         finally:
@@ -92,7 +97,7 @@ class UpstreamResponse:
 
 
 class Provider:
-    """One upstream. Nothing is opened before the first request, and no address looked up."""
+    """One upstream. The first request resolves its address and opens the first connection."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._url = httpx2.URL(upstream.url)
@@ -100,74 +105,77 @@ class Provider:
         self._path = self._url.raw_path.rstrip(b"/")
         self._transport: httpx2.AsyncHTTPTransport | None = None
         self._in_use = 0
-        self._resting: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._name = b"contextfold-" + secrets.token_hex(4).encode()
-        self._names_us = PROXY_PATH.encode() in self._path + b"/"
+        self._sends_via = PROXY_PATH.encode() in self._path + b"/"
 
     async def ask(self, method: str, target: bytes, headers: Headers, body: httpx2.AsyncByteStream) -> UpstreamResponse:
-        """The head of the answer to a request for what is at `target` below the upstream's URL."""
+        """Send a request for `target` below the upstream's URL; return the response when its headers have arrived."""
         host = [(b"host", self._url.netloc)]
-        via = [(b"via", b"1.1 " + self._name)] if self._names_us else []
+        via = [(b"via", b"1.1 " + self._name)] if self._sends_via else []
         request = httpx2.Request(
             method,
             self._url,
             headers=[*host, *headers, *via],
             stream=body,
             extensions={
-                "target": self._path + b"/" + target,  # as it was written: a URL would spell it anew
-                "timeout": {"connect": CONNECT_S, "write": WRITE_S, "read": READ_S, "pool": ROOM_S},
+                # The client's own bytes: httpx2.URL would normalise them.
+                "target": self._path + b"/" + target,
+                "timeout": {"connect": CONNECT_S, "write": WRITE_S, "read": READ_S, "pool": POOL_S},
             },
         )
         self._in_use += 1
         try:
-            response = await self._opened().handle_async_request(request)
+            response = await self._open_transport().handle_async_request(request)
         except BaseException as problem:
-            self._used()
+            self._request_ended()
             if isinstance(problem, httpx2.TransportError):
                 raise _failed(problem) from None
             raise
-        answer = UpstreamResponse(response, self._used)
+        upstream_response = UpstreamResponse(response, self._request_ended)
         if not STATUS_LEAST <= response.status_code <= STATUS_MOST:
-            await answer.close()
+            await upstream_response.close()
             raise UpstreamFailed(BROKEN, "Status")
-        return answer
+        return upstream_response
 
     def leads_back(self, headers: Headers) -> bool:
-        """Whether a request has been here before."""
+        """Whether this process has forwarded the request before."""
         return any(name == b"via" and self._name in value for name, value in headers)
 
     async def close(self) -> None:
-        self._rest()
+        self._close_connections()
         await asyncio.gather(*self._closing)
 
-    def _used(self) -> None:
-        """A request is over. The library looks for connections that are idle for too long only when it is asked."""
+    def _request_ended(self) -> None:
+        """Restart the idle timer. It is needed because httpx2 closes expired connections only during a request."""
         self._in_use -= 1
-        if self._resting is not None:
-            self._resting.cancel()
-        self._resting = asyncio.get_running_loop().call_later(KEPT_S, self._rest_if_idle)
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._idle_timer = asyncio.get_running_loop().call_later(IDLE_S, self._close_if_idle)
 
-    def _rest_if_idle(self) -> None:
+    def _close_if_idle(self) -> None:
         if not self._in_use:
-            self._rest()
+            self._close_connections()
 
-    def _rest(self) -> None:
-        """Let all connections go; the next request opens new ones."""
-        if self._resting is not None:
-            self._resting.cancel()
+    def _close_connections(self) -> None:
+        """Close all connections; the next request opens new ones."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         transport, self._transport = self._transport, None
         if transport is not None:
             closing = asyncio.get_running_loop().create_task(transport.aclose())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
-    def _opened(self) -> httpx2.AsyncHTTPTransport:
+    def _open_transport(self) -> httpx2.AsyncHTTPTransport:
         if self._transport is None:
             limits = httpx2.Limits(
-                max_connections=CONNECTIONS_MAX, max_keepalive_connections=KEPT_MAX, keepalive_expiry=KEPT_S
+                max_connections=CONNECTIONS_MAX,
+                max_keepalive_connections=IDLE_CONNECTIONS_MAX,
+                keepalive_expiry=IDLE_S,
             )
-            # To read the machine's certificates takes a while, and where there is no TLS nobody asks for them.
+            # Loading the system's certificates is slow, and a plain HTTP upstream does not need them.
             verify = True if self._url.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             self._transport = httpx2.AsyncHTTPTransport(
                 verify=verify, trust_env=True, limits=limits, proxy=self._through or None
@@ -176,47 +184,49 @@ class Provider:
 
 
 def sent_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """A request's headers for the provider: in their order, without those that end here."""
+    """The headers of a client's request that are forwarded to the provider, in their order."""
     headers = list(headers)
-    kept = [
+    forwarded = [
         (name, value)
         for name, value in passed_on(headers)
-        if name.lower() not in _NOT_SENT_ON and not name.lower().startswith(_OURS)
+        if name.lower() not in _NOT_FORWARDED and not name.lower().startswith(_OWN_PREFIX)
     ]
-    is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in headers)  # the server takes no other
-    return [*kept, (b"transfer-encoding", b"chunked")] if is_chunked else kept
+    # The server accepts no transfer encoding but chunked.
+    is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in headers)
+    return [*forwarded, (b"transfer-encoding", b"chunked")] if is_chunked else forwarded
 
 
 def with_body(headers: Headers, length: int) -> Headers:
-    """The headers for a body that is here, whole."""
-    kept = [header for header in headers if header[0].lower() not in (b"content-length", b"transfer-encoding")]
-    return [*kept, (b"content-length", str(length).encode())]
+    """The headers for a body of a known length."""
+    others = [header for header in headers if header[0].lower() not in (b"content-length", b"transfer-encoding")]
+    return [*others, (b"content-length", str(length).encode())]
 
 
 def with_readable_encoding(headers: Headers) -> Headers:
-    """What is accepted, less what nobody here can read."""
+    """Remove the encodings that the proxy cannot decode from `Accept-Encoding`."""
     return [(name, _readable(value) if name.lower() == b"accept-encoding" else value) for name, value in headers]
 
 
 def passed_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Without the headers that are about one connection, and those that `Connection` says are."""
+    """Remove the hop-by-hop headers and those that `Connection` names."""
     headers = list(headers)
     words = (word for name, value in headers if name.lower() == b"connection" for word in value.split(b","))
-    named = {word.strip().lower() for word in words} - {b"content-length"}  # which says where a body ends, to everybody
-    return [header for header in headers if header[0].lower() not in _OF_CONNECTION | named]
+    # Every hop needs `Content-Length` to know where the body ends.
+    named = {word.strip().lower() for word in words} - {b"content-length"}
+    return [header for header in headers if header[0].lower() not in _HOP_BY_HOP | named]
 
 
-def _of_answer(headers: Headers) -> Headers:
-    """An answer's headers for the client. Where it comes in chunks, a length beside them is not its own."""
+def _response_headers(headers: Headers) -> Headers:
+    """A response's headers for the client. `Content-Length` is invalid in a chunked response and removed."""
     is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in headers)
-    kept = passed_on(headers)
-    return [header for header in kept if header[0].lower() != b"content-length"] if is_chunked else kept
+    forwarded = passed_on(headers)
+    return [header for header in forwarded if header[0].lower() != b"content-length"] if is_chunked else forwarded
 
 
 def _readable(accepted: bytes) -> bytes:
     codings = [word.strip() for word in accepted.split(b",")]
-    kept = [coding for coding in codings if coding.partition(b";")[0].strip().lower() in _READABLE]
-    return b", ".join(kept) or b"identity"
+    readable = [coding for coding in codings if coding.partition(b";")[0].strip().lower() in _READABLE]
+    return b", ".join(readable) or b"identity"
 
 
 def _failed(problem: httpx2.TransportError) -> UpstreamFailed:

@@ -22,7 +22,7 @@ from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
 from contextfold.stores.sqlite.statements import TrajectoryQuery, phrases
 
-# Messages that are read at once.
+# This many messages are read at once.
 AT_ONCE: Final = 32
 # The most owners whose summaries are in memory.
 OWNERS_MOST: Final = 64

@@ -26,7 +26,7 @@ from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
 
 AT_ONCE: Final = 16
 TRIES: Final = 3
-# How often a conversation is read again that another daemon notes at the same time.
+# A conversation is read again at most this many times if another daemon changes it at the same time.
 NOTE_TRIES: Final = 20
 _LAST_REQUEST_AT: Final = "Cf-Last-Request-At"
 _HEADERS: Final = {field.name: f"Cf-{field.name.replace('_', '-').title()}" for field in fields(LeftOutDecision)}
@@ -74,7 +74,7 @@ class NatsConversations:
             try:
                 await self._js.put(
                     subject,
-                    records.encode_outcomes(merged),
+                    records.encode_conversation(merged),
                     expected=stored.seq if stored else 0,
                     headers={_LAST_REQUEST_AT: merged.last_request_at},
                 )
@@ -174,7 +174,7 @@ def _decision(stored: StoredMessage) -> LeftOutDecision:
 
 
 def _noted(stored: StoredMessage) -> ProxiedConversation:
-    return ProxiedConversation(stored.headers.get(_LAST_REQUEST_AT, ""), records.outcomes_from(stored.data))
+    return records.conversation_from(stored.headers.get(_LAST_REQUEST_AT, ""), stored.data)
 
 
 def _order(decision: LeftOutDecision) -> tuple[str, str]:

@@ -41,7 +41,7 @@ from contextfold.stores.nats.wire.records import CommitRecord
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
 
 AT_ONCE: Final = 16
-# How often a session is read again that ends while it is read.
+# A session that ends while it is read is read again at most this many times.
 TRIES: Final = 3
 # The size of an imported commit.
 PART_EVENTS: Final = 256

@@ -27,7 +27,7 @@ from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
 
 # The most bytes of a commit's texts in its message. Longer ones are stored as chunks, which loading a session skips.
 TEXTS_INLINE_BYTES: Final = 8 << 10
-# How long a commit may take, with all attempts.
+# The longest time that a commit takes, with all attempts.
 COMMIT_PATIENCE_S: Final = 4.0
 RETRY_S: Final = 0.05
 LOADS_TRIED: Final = 3
@@ -37,17 +37,17 @@ REMEMBERED_MOST: Final = 200_000
 
 @dataclass(slots=True)
 class LogIndex:
-    """What is known of the log of a key: revision and sequence of each commit, and the sequence of each operation."""
+    """The index of a key's log: revision and sequence of each commit, and the sequence of each operation."""
 
     # Empty if there is no live session.
     session_id: str = ""
-    # Of the last message, which may be the end of the previous session.
+    # The sequence of the last message, which may be the end of the previous session.
     seq: int = 0
     last_at: str = ""
     revisions: list[int] = field(default_factory=list)
     seqs: list[int] = field(default_factory=list)
     operations: dict[str, int] = field(default_factory=dict)
-    # Whether it starts with the first commit.
+    # Whether the index starts with the first commit.
     is_complete: bool = True
 
     @property

@@ -141,7 +141,7 @@ class _IndexedResult:
 
 @dataclass(slots=True)
 class _OwnerIndex:
-    """The documents of one owner by row, and which of them are not in the lists as they are now, by a version."""
+    """The documents of one owner by row. `stale` has the rows that the lists do not have in their current version."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     summaries_reached: int = 0
@@ -222,7 +222,7 @@ class _OwnerIndex:
                 hits.append(RecallHit(hit, document.decision))
             elif document is not None and document.current is not None:
                 hits.append(RecallHit(hit, document.current))
-        return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched)
+        return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched, ranking.score_most)
 
     def _row(self, key: str) -> int:
         return self.rows.setdefault(key, len(self.rows) + 1)

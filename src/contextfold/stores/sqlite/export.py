@@ -25,7 +25,7 @@ _ENDED: Final = 3
 
 
 def export_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
-    """Everything, as of one moment."""
+    """All records, from one consistent snapshot."""
     connection.execute("BEGIN")
     yield from _all_records(connection)
     connection.execute("COMMIT")
@@ -83,7 +83,8 @@ def _left_out(connection: sqlite3.Connection) -> Iterator[ExportedLeftOut]:
 
 def _conversations(connection: sqlite3.Connection) -> Iterator[ExportedConversation]:
     rows = connection.execute(
-        "SELECT owner, conversation, last_request_at, outcomes FROM conversations ORDER BY owner, conversation"
+        "SELECT owner, conversation, last_request_at, outcomes, cache_life_s FROM conversations"
+        " ORDER BY owner, conversation"
     )
     for owner, conversation, *noted in rows:
         yield ExportedConversation(owner, conversation, statements.conversation_of(*noted))

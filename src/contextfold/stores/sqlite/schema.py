@@ -20,7 +20,7 @@ from contextfold.stores.recall_index import TABLES as RECALL_TABLES
 
 # "cxfd" in the header of the file identifies it as ours.
 APPLICATION_ID: Final = 0x63786664
-# How long another process may lock the file.
+# The longest time to wait for a lock of another process.
 BUSY_TIMEOUT_S: Final = 2.0
 # A check of all pages of a file of this size takes about 0.1 s, and the start waits for it.
 CHECK_MOST_BYTES: Final = 128 * 1024 * 1024
@@ -32,7 +32,7 @@ WAL_PAUSE_S: Final = 0.05
 
 _HEADER_BYTES: Final = 100
 _MAGIC: Final = b"SQLite format 3\x00"
-# Errors of a statement, not of the disk or a lock.
+# These errors are caused by a statement, not by the disk or a lock.
 _STATEMENT_AT_FAULT: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
 _START_ANEW: Final = "move it away (with its -wal and -shm files) to start with a new file, or name another file"
 
@@ -198,6 +198,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
         " JOIN sessions s ON s.id = m.session",
         "INSERT INTO recall_queue (kind, ref, owner) SELECT 'result', id, owner FROM left_out",
     ),
+    ("ALTER TABLE conversations ADD COLUMN cache_life_s INTEGER NOT NULL DEFAULT 0",),
 )
 
 

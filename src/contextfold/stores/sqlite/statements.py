@@ -178,7 +178,7 @@ def find(connection: sqlite3.Connection, owner: str, session_id: str) -> Session
 
 
 def _digest(operation_id: str) -> bytes:
-    """Operation ids are chosen by callers and may be long."""
+    """A digest of an operation id, which callers choose and which may be long."""
     return hashlib.sha256(operation_id.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -387,21 +387,24 @@ def left_out_text(connection: sqlite3.Connection, owner: str, result_id: str) ->
 
 def conversation(connection: sqlite3.Connection, owner: str, name: str) -> ProxiedConversation | None:
     row = connection.execute(
-        "SELECT last_request_at, outcomes FROM conversations WHERE owner = ? AND conversation = ?", (owner, name)
+        "SELECT last_request_at, outcomes, cache_life_s FROM conversations WHERE owner = ? AND conversation = ?",
+        (owner, name),
     ).fetchone()
     return conversation_of(*row) if row else None
 
 
-def conversation_of(last_request_at: str, outcomes: str) -> ProxiedConversation:
-    return ProxiedConversation(last_request_at, dict(json.loads(outcomes)))
+def conversation_of(last_request_at: str, outcomes: str, cache_life_s: int) -> ProxiedConversation:
+    return ProxiedConversation(last_request_at, dict(json.loads(outcomes)), cache_life_s)
 
 
 def note_conversation(connection: sqlite3.Connection, owner: str, name: str, noted: ProxiedConversation) -> None:
     known = conversation(connection, owner, name)
     merged = known.merged(noted) if known else noted
+    outcomes = encode([list(pair) for pair in merged.outcomes.items()])
     connection.execute(
-        "INSERT OR REPLACE INTO conversations (owner, conversation, last_request_at, outcomes) VALUES (?, ?, ?, ?)",
-        (owner, name, merged.last_request_at, encode([list(pair) for pair in merged.outcomes.items()])),
+        "INSERT OR REPLACE INTO conversations (owner, conversation, last_request_at, outcomes, cache_life_s)"
+        " VALUES (?, ?, ?, ?, ?)",
+        (owner, name, merged.last_request_at, outcomes, merged.cache_life_s),
     )
 
 
@@ -476,7 +479,7 @@ def recall(connection: sqlite3.Connection, owner: str, question: Question, scope
         rows = recall_index.sources(connection, (hit.number for hit in ranking.hits))
         found = ((hit, _recall_source(connection, *rows[hit.number])) for hit in ranking.hits)
         hits = [RecallHit(hit, source) for hit, source in found if source is not None]
-        return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched)
+        return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched, ranking.score_most)
     finally:
         connection.execute("COMMIT")
 
@@ -506,7 +509,7 @@ class IdleSession:
 
 
 def correct_future(connection: sqlite3.Connection, at: str) -> None:
-    """Activity in the future was recorded by a clock that was wrong: it counts as activity now."""
+    """Replace times in the future, which a wrong clock recorded, by the current time."""
     connection.execute("UPDATE sessions SET last_at = ? WHERE stage = 0 AND last_at > ?", (at, at))
 
 
@@ -613,9 +616,9 @@ def _has_archive(connection: sqlite3.Connection, session: int) -> bool:
 
 
 def _queue_folds(connection: sqlite3.Connection, sessions: Sequence[int]) -> None:
-    """Have recall read the folds of these sessions again, which lose words.
+    """Queue the folds of these sessions for recall, because their documents lose words.
 
-    What is queued already may be read at this moment, so it is queued anew.
+    A fold that is already queued may be read at this moment, so it is queued again.
     """
     for session in sessions:
         connection.execute(

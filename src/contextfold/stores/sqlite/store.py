@@ -44,16 +44,16 @@ from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite import statements as sqlite_rows
 from contextfold.stores.sqlite.threads import Readers, Work, Writer, unavailable
 
-# How soon a watcher sees commits of another process. Those of this process it sees at once.
+# The interval after which a watcher sees commits of other processes. It sees those of this process at once.
 POLL_S: Final = 0.4
-# For the readers, and again for the writer.
+# This timeout applies to the readers, and again to the writer.
 CLOSE_TIMEOUT_S: Final = 4.0
 # Steps of each kind in one sweep: enough for more than half a million sessions.
 SWEEP_STEPS: Final = 10_000
 EXPORT_AT_ONCE: Final = 64
-# What the readiness check writes: as much as a commit with a long tool result.
+# The readiness check writes as many bytes as a commit with a long tool result.
 CHECK_BYTES: Final = 64 << 10
-# Enough for a 64-bit number.
+# The largest number of digits in a cursor; enough for a 64-bit number.
 CURSOR_DIGITS: Final = 18
 
 T = TypeVar("T")

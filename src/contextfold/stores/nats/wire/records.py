@@ -33,7 +33,7 @@ FORMAT: Final = 1
 PUBLISHED_MOST: Final = 64_000
 CUT: Final = "…"
 
-# Escaped as in a subject.
+# The value of this header is escaped as in a subject.
 SESSION: Final = "Cf-Session"
 BEFORE: Final = "Cf-Before"
 REVISION: Final = "Cf-Revision"
@@ -77,13 +77,13 @@ class CommitRecord:
 
 
 def is_ours(headers: Mapping[str, str]) -> bool:
-    """Whether the headers are those of a commit of ours."""
+    """Whether the headers are those of a commit of this program."""
     numbers = (headers.get(name, "") for name in (BEFORE, REVISION))
     return SESSION in headers and LAST_AT in headers and all(each.isascii() and each.isdigit() for each in numbers)
 
 
 def revision_in(headers: Mapping[str, str]) -> int:
-    """-1 if there is none."""
+    """The revision in the headers; -1 if there is none."""
     document = headers.get(REVISION, "")
     return int(document) if document.isascii() and document.isdigit() else -1
 
@@ -93,7 +93,7 @@ def session_in(headers: Mapping[str, str]) -> str:
 
 
 def digest_of(operation_id: str) -> str:
-    """Operation ids are chosen by callers and may be long."""
+    """A digest of an operation id, which callers choose and which may be long."""
     return hashlib.sha256(operation_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -224,7 +224,7 @@ def encode_summary(summary: Summary) -> bytes:
 
 
 def _summary_members(summary: Summary) -> dict[str, Encodable]:
-    """`undone` is the last member, and left out where it is false, so that earlier versions read what they know."""
+    """The members of a summary. `undone` is written only if it is true, so that earlier versions can read the rest."""
     return {name: getattr(summary, name) for name in _SUMMARY if name != "undone" or summary.undone}
 
 
@@ -232,7 +232,7 @@ RETRACTED: Final = b'{"format":1,"retracted":true}'
 
 
 def summary_from(data: bytes) -> Summary | None:
-    """None if it was retracted."""
+    """Decode a summary; None if it was retracted."""
     document = _object(data)
     try:
         if document.get("retracted") is True:
@@ -281,13 +281,17 @@ def left_out_from(data: bytes) -> tuple[str, ChunkReference | None]:
         raise _unreadable(problem) from problem
 
 
-def encode_outcomes(noted: ProxiedConversation) -> bytes:
-    return _raw({"format": FORMAT, "outcomes": [list(pair) for pair in noted.outcomes.items()]})
+def encode_conversation(noted: ProxiedConversation) -> bytes:
+    """All but the time of the last request, which is in a header."""
+    outcomes = [list(pair) for pair in noted.outcomes.items()]
+    return _raw({"format": FORMAT, "outcomes": outcomes, "cache_life_s": noted.cache_life_s})
 
 
-def outcomes_from(data: bytes) -> dict[str, str]:
+def conversation_from(last_request_at: str, data: bytes) -> ProxiedConversation:
     try:
-        return dict(_object(data)["outcomes"])
+        document = _object(data)
+        # Earlier versions did not store the cache's life.
+        return ProxiedConversation(last_request_at, dict(document["outcomes"]), int(document.get("cache_life_s", 0)))
     except (KeyError, TypeError, ValueError) as problem:
         raise _unreadable(problem) from problem
 
@@ -301,7 +305,7 @@ def encode_event(session_id: str, event: Event) -> bytes:
 
 
 def encode_branch(branch: Branch, prompt: str, summary: str, revision: int) -> bytes:
-    """The seed's document of a branch. A closed branch has more members than an open one."""
+    """The published document of a branch. A closed branch has more members than an open one."""
     document: dict[str, Encodable] = {
         "id": branch.id,
         "description": branch.description,

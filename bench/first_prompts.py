@@ -1,0 +1,98 @@
+"""What the line about earlier work costs at a session's start, and how often it fits, on recorded conversations.
+
+python -m bench.first_prompts [FILE]
+
+The conversations of a file (OpenAI's chat format, one JSON object a line) are taken as sessions of one project: each is
+a fold, described by its first prompt and summarised by its last answer. Every one of them then begins again with all
+others folded. A line fits where its first fold ended with the same kind of call as the session that asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from contextfold.common.relevance.token_estimate import estimate
+from contextfold.fold.project import project_at
+from contextfold.fold.service.callers import Caller, target_of
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.tool_arguments import BranchRequest, ReturnRequest
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.stores.memory import MemoryStore
+
+RECORDED = Path(__file__).parent.parent.parent / "shared" / "trajectories" / "tau-bench-airline.jsonl"
+# Calls that change something say what a conversation was about.
+READING = ("get_", "list_", "search_", "calculate", "think")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSession:
+    prompt: str
+    answer: str
+    kind: str
+
+
+def sessions(file: Path) -> list[RecordedSession]:
+    found = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        messages = json.loads(line)["messages"]
+        said = [each["content"] for each in messages if each["role"] == "user" and each.get("content")]
+        answers = [each["content"] for each in messages if each["role"] == "assistant" and each.get("content")]
+        calls = [
+            call["function"]["name"]
+            for each in messages
+            for call in each.get("tool_calls") or ()
+            if not call["function"]["name"].startswith(READING)
+        ]
+        if said and answers:
+            found.append(RecordedSession(said[0], answers[-1], calls[-1] if calls else ""))
+    return found
+
+
+async def _line(recorded: list[RecordedSession], asking: int) -> tuple[str, str]:
+    """The line at the start of a session, and the kind of the first fold that it names."""
+    service = FoldService(MemoryStore(), standard_scrubber())
+    place, caller = project_at("/recorded"), Caller("local")
+    kinds: dict[str, str] = {}
+    for number, each in enumerate(recorded):
+        if number != asking:
+            opened = await service.branch(caller, BranchRequest(place, each.prompt[:200] or "-", each.prompt[:10_000]))
+            await service.fold(caller, ReturnRequest(place, each.answer, None))
+            kinds[json.loads(opened.answer)["branch_id"]] = each.kind
+    line = await service.recalls.memory_line(target_of(caller, place).key, recorded[asking].prompt)
+    first = min((at, kind) for branch_id, kind in kinds.items() if (at := line.find(branch_id)) >= 0)[1] if line else ""
+    await service.close()
+    return line, first
+
+
+async def _lines(recorded: list[RecordedSession]) -> list[tuple[str, str]]:
+    return [await _line(recorded, number) for number in range(len(recorded))]
+
+
+def main(file: Path = RECORDED) -> bool:
+    if not file.exists():
+        print("the line at a session's start: the recorded conversations are not here")
+        return True
+    recorded = sessions(file)
+    lines = asyncio.run(_lines(recorded))
+    given = [(line, kind, each) for (line, kind), each in zip(lines, recorded, strict=True) if line]
+    tokens = [estimate(line) for line, _, _ in given] or [0]
+    fitting = sum(kind == each.kind for _, kind, each in given)
+    counts = Counter(each.kind for each in recorded)
+    chance = sum(count * (count - 1) for count in counts.values()) / (len(recorded) * (len(recorded) - 1))
+    print(f"the line at a session's start: given in {len(given)} of {len(recorded)} recorded sessions,")
+    print(
+        f"  {statistics.median(tokens):.0f} tokens each, at most {max(tokens)};"
+        f" the first fold ended alike in {fitting},"
+    )
+    print(f"  by chance it would be {chance * len(given):.0f}")
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main(*map(Path, sys.argv[1:])) else 1)

@@ -1,0 +1,223 @@
+"""Recall over many folded branches on SQLite: time of an answer, growth of the file, cost of a commit.
+
+python -m bench.recall [FOLDS]
+
+Folds are made of words of this repository, drawn as often as they occur in it: description, prompt, summary, and what
+was done. A question is a few neighbouring words of one of them. Times are processor time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from contextfold.common.relevance.question import read_question
+from contextfold.common.relevance.words import tokens
+from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.ports.store import SessionKey, Summary
+from contextfold.fold.ports.store_export import ExportedSession, ExportRecord
+from contextfold.fold.project import project_at
+from contextfold.fold.service.callers import Caller
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.tool_arguments import BranchRequest, RecallRequest, ReturnRequest
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.stores.sqlite.statements import phrases
+from contextfold.stores.sqlite.store import SqliteStore
+
+FOLDS = 100_000
+PROJECTS = 20
+PER_SESSION = 50
+QUESTIONS = 200
+COMMITS = 400
+P50_MAX_MS = 60.0
+TO_FULL_TEXT_MAX = 3.0
+COMMIT_MAX = 1.15
+# What recall adds to a state file, for `_without_recall`.
+TRIGGERS = [f"recall_{table}_{name}" for table in ("summaries", "left_out") for name in ("added", "changed", "gone")]
+
+
+class Folds:
+    """Random folds. The same seed gives the same ones."""
+
+    def __init__(self, count: int) -> None:
+        root = Path(__file__).parent.parent
+        files = sorted([*root.glob("docs/*.md"), *root.glob("src/contextfold/**/*.py")])
+        self._words = [word for file in files for word in tokens(file.read_text(encoding="utf-8"))]
+        self._dice = random.Random(7)
+        self.count = count
+        self.questions: list[str] = []
+
+    def text(self, words: int) -> str:
+        """Pieces of six neighbouring words, so that some words belong together."""
+        starts = (self._dice.randrange(len(self._words) - 6) for _ in range(-(-words // 6)))
+        return " ".join(" ".join(self._words[start : start + 6]) for start in starts)
+
+    def records(self) -> Iterator[ExportRecord]:
+        projects = sorted(
+            (project_at(f"/work/project-{number:02}") for number in range(PROJECTS)), key=lambda each: each.hash
+        )
+        firsts = range(0, self.count, PER_SESSION)
+        for project, first in (
+            (project, first) for at, project in enumerate(projects) for first in firsts[at::PROJECTS]
+        ):
+            session_id = f"sess_{first:08}"
+            at = f"2026-{1 + first * 11 // self.count:02}-{1 + first % 28:02}T12:00:00Z"
+            yield ExportedSession(SessionKey("local", project.hash, f"{first:08}"), session_id, 1, at, at, "")
+            numbers = range(first, min(first + PER_SESSION, self.count))
+            entries: list[ArchiveEntry] = []
+            for number in numbers:
+                branch_id = f"br_{number:08}"
+                described, summary, done = self.text(8), self.text(60), self.text(120)
+                if number % (self.count // QUESTIONS or 1) == 0:
+                    self.questions.append(" ".join(self._dice.choice((described, summary, done)).split()[:6]))
+                entries.append(ArchiveEntry(branch_id, 3 * number, at, "prompt", self.text(30)))
+                entries.append(ArchiveEntry(branch_id, 3 * number + 1, at, "operation", done, type="Bash"))
+                yield Summary(project.hash, project.path, session_id, branch_id, described, summary, 9_000, at)
+            yield from entries
+
+
+async def _answers(service: FoldService, questions: list[str], project: str | None) -> list[float]:
+    took = []
+    place = project_at(project) if project else None
+    for question in questions:
+        begun = time.process_time()
+        await service.recalls.answer("local", RecallRequest(question, place))
+        took.append((time.process_time() - begun) * 1_000)
+    return took
+
+
+def _full_text(path: Path, questions: list[str]) -> tuple[list[float], list[float]]:
+    """The full-text table of summaries alone: any of the words, best first; and all of them, as `fold search` asks."""
+    connection = sqlite3.connect(path)
+    any_words: list[float] = []
+    all_words: list[float] = []
+    for question in questions:
+        every = phrases(question)
+        for matching, took in ((every.removesuffix(" *").replace(" AND ", " OR "), any_words), (every, all_words)):
+            begun = time.process_time()
+            connection.execute(
+                "SELECT m.* FROM summary_words JOIN summaries m ON m.id = summary_words.rowid"
+                " WHERE summary_words MATCH ? ORDER BY bm25(summary_words), m.id LIMIT 50",
+                (matching,),
+            ).fetchall()
+            took.append((time.process_time() - begun) * 1_000)
+    connection.close()
+    return any_words, all_words
+
+
+def _size(path: Path) -> int:
+    return sum(each.stat().st_size for each in path.parent.iterdir())
+
+
+def _without_recall(path: Path) -> None:
+    """A state file as it was before recall: nothing is queued."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    for trigger in TRIGGERS:
+        connection.execute(f"DROP TRIGGER {trigger}")
+    connection.close()
+
+
+async def _folding(folder: Path, folds: Folds, *, has_recall: bool) -> tuple[float, float]:
+    """Milliseconds of processor time for a branch and its fold, and for indexing it afterwards."""
+    path = folder / "state.db"
+    store = SqliteStore.open(path)
+    if not has_recall:
+        _without_recall(path)
+    service = FoldService(store, standard_scrubber())
+    place = project_at("/work/app")
+    took = []
+    for _ in range(COMMITS):
+        request, done = (
+            BranchRequest(place, folds.text(8)[:200], folds.text(30)),
+            ReturnRequest(place, folds.text(60), None),
+        )
+        begun = time.process_time()
+        await service.branch(Caller("local"), request)
+        await service.fold(Caller("local"), done)
+        took.append(time.process_time() - begun)
+    begun = time.process_time()
+    while await store.unindexed(None, 1):
+        await service.recalls.maintain()
+    indexed = time.process_time() - begun
+    await service.close()
+    return statistics.median(took) * 1_000, indexed / COMMITS * 1_000
+
+
+async def _commit_costs(folds: Folds) -> tuple[float, float, float]:
+    """Alternately with and without recall, the least of each: what else runs on the machine only adds."""
+    plain: list[float] = []
+    queued: list[float] = []
+    indexed: list[float] = []
+    for _ in range(3):
+        for has_recall, costs in ((False, plain), (True, queued)):
+            with tempfile.TemporaryDirectory() as folder:
+                cost, indexing = await _folding(Path(folder), folds, has_recall=has_recall)
+                costs.append(cost)
+                if has_recall:
+                    indexed.append(indexing)
+    return min(plain), min(queued), min(indexed)
+
+
+async def measured(count: int) -> bool:
+    folds = Folds(count)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.db"
+        store = SqliteStore.open(path)
+        await store.import_all(folds.records())
+        service = FoldService(store, standard_scrubber())
+        _checkpoint(path)
+        before = _size(path)
+        begun = time.process_time()
+        while await store.unindexed(None, 1):
+            await service.recalls.maintain()
+        indexing_ms = (time.process_time() - begun) / count * 1_000
+        _checkpoint(path)
+        after = _size(path)
+        asked = (question for question in folds.questions if read_question(question, 0).terms)
+        questions = list(itertools.islice(asked, QUESTIONS))
+        await _answers(service, questions[:20], None)
+        everywhere = await _answers(service, questions, None)
+        here = await _answers(service, questions, "/work/project-03")
+        any_words, all_words = _full_text(path, questions)
+        await service.close()
+    plain, queued, later = await _commit_costs(folds)
+    p50, to_full_text, commit = statistics.median(everywhere), _ratio(everywhere, any_words), queued / plain
+    any_ms, all_ms = statistics.median(any_words), statistics.median(all_words)
+    print(f"recall, {count:,} folds: p50 {p50:.1f} ms, p95 {_p95(everywhere):.1f} ms (p50 at most {P50_MAX_MS:g})")
+    print(f"  in one of {PROJECTS} projects: p50 {statistics.median(here):.1f} ms, p95 {_p95(here):.1f} ms")
+    print(f"  full-text query for any of the words: p50 {any_ms:.1f} ms, recall {to_full_text:.2f} times as long")
+    print(f"  (at most {TO_FULL_TEXT_MAX:g}); for all of the words, as `fold search`: p50 {all_ms:.1f} ms")
+    print(f"  state file: {before / 1e6:.0f} MB, with the index {after / 1e6:.0f} MB ({after / before:.2f})")
+    print(f"  a branch and its fold: {queued:.2f} ms, without recall {plain:.2f} ms ({commit:.2f},")
+    print(f"  at most {COMMIT_MAX:g}); indexing afterwards: {later:.2f} ms, with what was done {indexing_ms:.2f} ms")
+    return p50 <= P50_MAX_MS and to_full_text <= TO_FULL_TEXT_MAX and commit <= COMMIT_MAX
+
+
+def _checkpoint(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+
+
+def _ratio(some: list[float], others: list[float]) -> float:
+    return statistics.median(some) / statistics.median(others)
+
+
+def _p95(times: list[float]) -> float:
+    return sorted(times)[len(times) * 95 // 100]
+
+
+def main(count: int = FOLDS) -> bool:
+    return asyncio.run(measured(count))
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main(int(sys.argv[1]) if len(sys.argv) > 1 else FOLDS) else 1)
