@@ -124,7 +124,7 @@ class HttpApi:
         return _json(encode(await self._overview.timeline(*_session(request))))
 
     async def savings(self, request: Request) -> Response:
-        """What folding saved or cost in a session's requests to models, with at most 240 points."""
+        """The savings or costs of folding in a session's requests to models, with at most 240 points."""
         return _json(encode(await self._overview.savings(*_session(request))))
 
     async def savings_by(self, request: Request) -> Response:
@@ -135,7 +135,7 @@ class HttpApi:
         return _json(encode(await self._overview.savings_by(_owner(request), group)))
 
     async def trajectory(self, request: Request) -> Response:
-        """What a branch did, or the main thread, page by page: `branch_id`, `budget`, `cursor`."""
+        """The trajectory of a branch or of the main thread, page by page: `branch_id`, `budget`, `cursor`."""
         asked = _QueryParameters(request)
         budget = asked.whole("budget", EXPAND_BUDGET, EXPAND_BUDGET_MIN, EXPAND_BUDGET_MAX)
         position = position_of(asked.text("cursor") or "0.0")
@@ -145,7 +145,7 @@ class HttpApi:
         return _json(encode(result))
 
     async def preview(self, request: Request) -> Response:
-        """What a rollback would discard and recover: `branch_id`, `restore_state`."""
+        """The branches and tokens that a rollback would discard and recover: `branch_id`, `restore_state`."""
         asked = _QueryParameters(request)
         restore_state = asked.flag("restore_state", default=True)
         branch_id = asked.text("branch_id") or ""
@@ -155,7 +155,7 @@ class HttpApi:
         return _json(encode(result))
 
     async def rollback(self, request: Request) -> Response:
-        """Go back to where a branch began; the body is `{"branch_id": …, "restore_state": true}`."""
+        """Roll back to the beginning of a branch; the body is `{"branch_id": …, "restore_state": true}`."""
         choice = rollback_choice(object_in(await request.body()))
         answer = await self._overview.roll_back(
             *_session(request),
@@ -183,7 +183,7 @@ class HttpApi:
         return _json(encode((await self._fold.recalls.answer(_owner(request), asked)).as_members()))
 
     async def demo(self, request: Request) -> Response:
-        """Create a small scripted session, clearly named, to look around in; the one there is, if there is one."""
+        """Create a small scripted session to explore the dashboard, or return the one that exists."""
         return _json(await demo_session(self._fold, _owner(request)))
 
     async def caches(self, _request: Request) -> Response:
@@ -201,7 +201,7 @@ class HttpApi:
         return Response(result.text, status_code=UNPROCESSABLE if result.kind else 200, media_type=JSON)
 
     async def events(self, request: Request) -> Response:
-        """Events as they happen (server-sent); `session`; `after` or `Last-Event-ID` to go on after one."""
+        """New events (server-sent); `session`; `after` or `Last-Event-ID` to continue after an event."""
         asked = _QueryParameters(request)
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
