@@ -107,16 +107,16 @@ class HttpApi:
 
     async def sessions(self, request: Request) -> Response:
         """Live sessions, the latest activity first, or with `ended=true` the ended ones: `limit`, `cursor`."""
-        asked = _QueryParameters(request)
-        limit = asked.whole("limit", SESSIONS, 1, SESSIONS_MOST)
-        read = self._overview.ended_sessions if asked.flag("ended", default=False) else self._overview.sessions
-        return _json(encode(await read(_owner(request), cursor=asked.text("cursor"), limit=limit)))
+        parameters = _QueryParameters(request)
+        limit = parameters.whole("limit", SESSIONS, 1, SESSIONS_MOST)
+        read = self._overview.ended_sessions if parameters.flag("ended", default=False) else self._overview.sessions
+        return _json(encode(await read(_owner(request), cursor=parameters.text("cursor"), limit=limit)))
 
     async def session(self, request: Request) -> Response:
         """A session's figures and the last rows of its tree: `limit`, `before` (a row's number)."""
-        asked = _QueryParameters(request)
-        limit = asked.whole("limit", ROWS, 1, ROWS_MOST)
-        before = asked.whole("before", 0, 0, 10**9) if asked.has("before") else None
+        parameters = _QueryParameters(request)
+        limit = parameters.whole("limit", ROWS, 1, ROWS_MOST)
+        before = parameters.whole("before", 0, 0, 10**9) if parameters.has("before") else None
         return _json(encode(await self._overview.session(*_session(request), before=before, limit=limit)))
 
     async def timeline(self, request: Request) -> Response:
@@ -136,19 +136,19 @@ class HttpApi:
 
     async def trajectory(self, request: Request) -> Response:
         """The trajectory of a branch or of the main thread, page by page: `branch_id`, `budget`, `cursor`."""
-        asked = _QueryParameters(request)
-        budget = asked.whole("budget", EXPAND_BUDGET, EXPAND_BUDGET_MIN, EXPAND_BUDGET_MAX)
-        position = position_of(asked.text("cursor") or "0.0")
-        branch_id = asked.text("branch_id")
+        parameters = _QueryParameters(request)
+        budget = parameters.whole("budget", EXPAND_BUDGET, EXPAND_BUDGET_MIN, EXPAND_BUDGET_MAX)
+        position = position_of(parameters.text("cursor") or "0.0")
+        branch_id = parameters.text("branch_id")
         owner, session_id = _session(request)
         result = await self._overview.trajectory(owner, session_id, branch_id, budget_tokens=budget, position=position)
         return _json(encode(result))
 
     async def preview(self, request: Request) -> Response:
         """The branches and tokens that a rollback would discard and recover: `branch_id`, `restore_state`."""
-        asked = _QueryParameters(request)
-        restore_state = asked.flag("restore_state", default=True)
-        branch_id = asked.text("branch_id") or ""
+        parameters = _QueryParameters(request)
+        restore_state = parameters.flag("restore_state", default=True)
+        branch_id = parameters.text("branch_id") or ""
         result = await self._overview.preview(
             *_session(request), branch_id, restore_state=restore_state, most=DISCARDED_MOST
         )
@@ -167,20 +167,22 @@ class HttpApi:
 
     async def summaries(self, request: Request) -> Response:
         """Folded branches whose summary or description has every word of `query`; `limit`."""
-        asked = _QueryParameters(request)
-        limit = asked.whole("limit", SUMMARIES, 1, SEARCH_MOST)
-        return _json(encode(await self._overview.search(_owner(request), asked.text("query") or "", limit=limit)))
+        parameters = _QueryParameters(request)
+        limit = parameters.whole("limit", SUMMARIES, 1, SEARCH_MOST)
+        return _json(encode(await self._overview.search(_owner(request), parameters.text("query") or "", limit=limit)))
 
     async def search(self, request: Request) -> Response:
         """Sessions, branches and summaries that have every word of `query`; `limit` for each kind."""
-        asked = _QueryParameters(request)
-        limit = asked.whole("limit", SUMMARIES, 1, SEARCH_MOST)
-        return _json(encode(await self._overview.search_all(_owner(request), asked.text("query") or "", limit=limit)))
+        parameters = _QueryParameters(request)
+        limit = parameters.whole("limit", SUMMARIES, 1, SEARCH_MOST)
+        return _json(
+            encode(await self._overview.search_all(_owner(request), parameters.text("query") or "", limit=limit))
+        )
 
     async def recall(self, request: Request) -> Response:
         """Folds and left-out results that answer a question; the body is what `context_recall` takes, and `undone`."""
-        asked = recall_request(object_in(await request.body()))
-        return _json(encode((await self._fold.recalls.answer(_owner(request), asked)).as_members()))
+        recall = recall_request(object_in(await request.body()))
+        return _json(encode((await self._fold.recalls.answer(_owner(request), recall)).as_members()))
 
     async def demo(self, request: Request) -> Response:
         """Create a small scripted session to explore the dashboard, or return the one that exists."""
@@ -202,14 +204,14 @@ class HttpApi:
 
     async def events(self, request: Request) -> Response:
         """New events (server-sent); `session`; `after` or `Last-Event-ID` to continue after an event."""
-        asked = _QueryParameters(request)
+        parameters = _QueryParameters(request)
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
-        after = request.headers.get("last-event-id") or asked.text("after")
+        after = request.headers.get("last-event-id") or parameters.text("after")
         if after:
             await self._fold.store.check_cursor(after)
         cursor = after or await self._fold.store.cursor()
-        events = self._overview.follow(_owner(request), cursor, asked.text("session"))
+        events = self._overview.follow(_owner(request), cursor, parameters.text("session"))
         return StreamingResponse(_stream(cursor, events), media_type=EVENT_STREAM)
 
 

@@ -189,14 +189,14 @@ def make_all(changes: list[FileChange]) -> None:
     """Change all the files, or none of them."""
     for change in changes:
         change.file.refuse_if_read_only()
-    made: list[FileChange] = []
+    done: list[FileChange] = []
     with signals.held_back():
         try:
             for change in changes:
                 change.make()
-                made.insert(0, change)
+                done.insert(0, change)
         except Exception:
-            for change in made:
+            for change in done:
                 change.file.restore()
             raise
 
