@@ -230,7 +230,7 @@ class CacheWriter:
         self._make_durable()
         pack_folder = os.open(self._path(packs.PACK_FOLDER), os.O_RDONLY) if self._to_link else None
         try:
-            with signals.held_back():
+            with signals.delayed():
                 staging.commit()
                 if pack_folder is not None:
                     self._prefix = os.path.join(staging.target, b"")

@@ -108,15 +108,15 @@ class HttpApi:
     async def sessions(self, request: Request) -> Response:
         """Live sessions, the latest activity first, or with `ended=true` the ended ones: `limit`, `cursor`."""
         parameters = _QueryParameters(request)
-        limit = parameters.whole("limit", SESSIONS, 1, SESSIONS_MOST)
+        limit = parameters.integer("limit", SESSIONS, 1, SESSIONS_MOST)
         read = self._overview.ended_sessions if parameters.flag("ended", default=False) else self._overview.sessions
         return _json(encode(await read(_owner(request), cursor=parameters.text("cursor"), limit=limit)))
 
     async def session(self, request: Request) -> Response:
         """A session's figures and the last rows of its tree: `limit`, `before` (a row's number)."""
         parameters = _QueryParameters(request)
-        limit = parameters.whole("limit", ROWS, 1, ROWS_MOST)
-        before = parameters.whole("before", 0, 0, 10**9) if parameters.has("before") else None
+        limit = parameters.integer("limit", ROWS, 1, ROWS_MOST)
+        before = parameters.integer("before", 0, 0, 10**9) if parameters.has("before") else None
         return _json(encode(await self._overview.session(*_session(request), before=before, limit=limit)))
 
     async def timeline(self, request: Request) -> Response:
@@ -137,7 +137,7 @@ class HttpApi:
     async def trajectory(self, request: Request) -> Response:
         """The trajectory of a branch or of the main thread, page by page: `branch_id`, `budget`, `cursor`."""
         parameters = _QueryParameters(request)
-        budget = parameters.whole("budget", EXPAND_BUDGET, EXPAND_BUDGET_MIN, EXPAND_BUDGET_MAX)
+        budget = parameters.integer("budget", EXPAND_BUDGET, EXPAND_BUDGET_MIN, EXPAND_BUDGET_MAX)
         position = position_of(parameters.text("cursor") or "0.0")
         branch_id = parameters.text("branch_id")
         owner, session_id = _session(request)
@@ -168,13 +168,13 @@ class HttpApi:
     async def summaries(self, request: Request) -> Response:
         """Folded branches whose summary or description has every word of `query`; `limit`."""
         parameters = _QueryParameters(request)
-        limit = parameters.whole("limit", SUMMARIES, 1, SEARCH_MOST)
+        limit = parameters.integer("limit", SUMMARIES, 1, SEARCH_MOST)
         return _json(encode(await self._overview.search(_owner(request), parameters.text("query") or "", limit=limit)))
 
     async def search(self, request: Request) -> Response:
         """Sessions, branches and summaries that have every word of `query`; `limit` for each kind."""
         parameters = _QueryParameters(request)
-        limit = parameters.whole("limit", SUMMARIES, 1, SEARCH_MOST)
+        limit = parameters.integer("limit", SUMMARIES, 1, SEARCH_MOST)
         return _json(
             encode(await self._overview.search_all(_owner(request), parameters.text("query") or "", limit=limit))
         )
@@ -260,7 +260,7 @@ class _QueryParameters:
             raise ArgumentInvalid(name, f"must have at most {TEXT_MOST} characters")
         return value
 
-    def whole(self, name: str, default: int, least: int, most: int) -> int:
+    def integer(self, name: str, default: int, least: int, most: int) -> int:
         value = self._given.get(name) or str(default)
         if not (value.isascii() and value.isdigit() and len(value) <= len(str(most)) and least <= int(value) <= most):
             raise ArgumentInvalid(name, f"must be a whole number from {least} to {most}")

@@ -145,7 +145,7 @@ class Overview:
         end = len(rows) if before is None else min(before, len(rows))
         first = max(0, end - limit)
         return {
-            "session": await self._found_row(found),
+            "session": await self._row_of(found),
             "open_branches": [branch_view(row) for row in open_rows(state)],
             "branches": [branch_view(row) for row in rows[first:end]],
             "first_row": first,
@@ -367,7 +367,7 @@ class Overview:
     def row(self, state: State) -> dict[str, Encodable]:
         return session_view(state, self._service.policy)
 
-    async def _found_row(self, found: FoundSession) -> Shape:
+    async def _row_of(self, found: FoundSession) -> Shape:
         if found.ended is None:
             return await self._row_with_savings(found.key, found.state)
         sums = self._ended_ledger(found.ended).sums
