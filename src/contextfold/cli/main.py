@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:  # noqa: PLR0911 - one return for each way
         return EXIT_CODES[StorageFailed.code]
     except Exception as problem:
         # A bug ends with an exit code and a message instead of a traceback.
-        print_error(InternalError.message, f"this is a bug in contextfold {__version__}: {_whereabouts(problem)}")
+        print_error(InternalError.message, f"this is a bug in contextfold {__version__}: {_location(problem)}")
         return EXIT_CODES[InternalError.code]
 
 
@@ -63,7 +63,7 @@ def _execute(invocation: Invocation) -> int:
     return EXIT_OK
 
 
-def _whereabouts(problem: Exception) -> str:
+def _location(problem: Exception) -> str:
     from contextfold.common.exception_location import place_of
 
     return f"{type(problem).__name__}: {problem} at {place_of(problem)}"

@@ -63,14 +63,14 @@ class MovedWork:
 
 def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str]) -> list[ArchiveEntry]:
     """The archive entries of events after state `before`. `texts` has the texts of operations by their `n`."""
-    made: list[ArchiveEntry] = []
+    entries: list[ArchiveEntry] = []
     discarded: list[str] = []
     for event in events:
         match event:
             case BranchCreated():
-                made.append(ArchiveEntry(event.branch_id, event.n, event.at, "prompt", event.prompt, event.tokens))
+                entries.append(ArchiveEntry(event.branch_id, event.n, event.at, "prompt", event.prompt, event.tokens))
             case OperationCompleted():
-                made.append(
+                entries.append(
                     ArchiveEntry(
                         event.branch_id,
                         event.n,
@@ -84,14 +84,14 @@ def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str])
                     )
                 )
             case BranchFolded():
-                made.extend(_of_fold(before, event))
+                entries.extend(_of_fold(before, event))
             case WorkFolded():
-                made.extend(_of_work_folded(before, event))
+                entries.extend(_of_work_folded(before, event))
             case BranchDiscarded():
                 discarded.append(event.branch_id)
             case SessionRolledBack():
-                made.extend(_of_rollback(before, event, discarded))
-    return made
+                entries.extend(_of_rollback(before, event, discarded))
+    return entries
 
 
 def _of_fold(before: State, event: BranchFolded) -> list[ArchiveEntry]:
@@ -143,11 +143,11 @@ def _of_rollback(before: State, event: SessionRolledBack, discarded: Sequence[st
 
 def up_to(entries: Iterable[ArchiveEntry], characters: int | None) -> Iterator[ArchiveEntry]:
     """Entries until their texts together have this many characters, including the entry that reaches the limit."""
-    seen = 0
+    length = 0
     for entry in entries:
         yield entry
-        seen += len(entry.text)
-        if characters is not None and seen >= characters:
+        length += len(entry.text)
+        if characters is not None and length >= characters:
             return
 
 

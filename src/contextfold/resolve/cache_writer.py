@@ -230,7 +230,7 @@ class CacheWriter:
         self._make_durable()
         pack_folder = os.open(self._path(packs.PACK_FOLDER), os.O_RDONLY) if self._to_link else None
         try:
-            with signals.held_back():
+            with signals.delayed():
                 staging.commit()
                 if pack_folder is not None:
                     self._prefix = os.path.join(staging.target, b"")
@@ -251,14 +251,14 @@ class CacheWriter:
         """Replace the table. The folder is given by a descriptor, because another build may have replaced the cache."""
         try:
             table, _ = self._table(manifest)
-            made = os.open(_NEW_TABLE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=pack_folder)
+            descriptor = os.open(_NEW_TABLE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=pack_folder)
             try:
                 rest = memoryview(table)
                 while rest:
-                    rest = rest[os.write(made, rest) :]
-                os.fsync(made)
+                    rest = rest[os.write(descriptor, rest) :]
+                os.fsync(descriptor)
             finally:
-                os.close(made)
+                os.close(descriptor)
             os.rename(_NEW_TABLE, _TABLE, src_dir_fd=pack_folder, dst_dir_fd=pack_folder)
         except (OSError, StorageFailed):
             # The cache is complete without a current table, only slower to read.

@@ -52,7 +52,7 @@ class Staging:
 
     def __enter__(self) -> Staging:
         try:
-            with signals.held_back():
+            with signals.delayed():
                 self._take()
             self._recover()
             self._check_target()
@@ -147,7 +147,7 @@ class Staging:
 
     def commit(self) -> None:
         """Move the folder to the target and remove the old one. Signals are delayed until both are done."""
-        with signals.held_back():
+        with signals.delayed():
             self._put_in_place()
             self._leave()
 

@@ -224,14 +224,14 @@ class MemoryStore:
 
     async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
         self._check_open()
-        found = [
+        summaries = [
             summary
             for session in self._sessions
             if session.key.owner == owner and project_hash in (None, session.key.project_hash)
             for _, summary in session.summaries.values()
             if not summary.undone
         ]
-        return sorted(found, key=lambda summary: (summary.session_id, summary.branch_id))
+        return sorted(summaries, key=lambda summary: (summary.session_id, summary.branch_id))
 
     # ---- recall: everything is compared and read again with each call
 
@@ -477,13 +477,13 @@ class _Lists:
         return (number for number in self._in_scope if self._levels[number].get(stem) == level)
 
     def documents(self, numbers: Sequence[int]) -> dict[int, IndexedDocument]:
-        found = {}
+        documents = {}
         for number in numbers:
             source, terms = self._all[number]
             origin = _origin(source)
             kind, name = (FOLD, origin.branch_id) if isinstance(origin, Summary) else (RESULT, origin.result_id)
-            found[number] = IndexedDocument(kind, name, terms.words, terms.packed)
-        return found
+            documents[number] = IndexedDocument(kind, name, terms.words, terms.packed)
+        return documents
 
     def source(self, number: int) -> Summary | LeftOutDecision:
         return _origin(self._all[number][0])

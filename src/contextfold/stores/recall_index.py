@@ -18,7 +18,7 @@ from contextfold.fold.recall.documents import LEVELS, DocumentTerms, first_numbe
 from contextfold.fold.recall.ranking import IndexedDocument, RecallScope
 
 # `kind` and `ref` name the row of another table that a document is made from. `tokens` of a document follow from
-# `space`, `project`, `words` and `packed`, so they can be taken out of the lists again.
+# `space`, `project`, `words` and `packed`, so they can be removed from the lists.
 TABLES: Final = (
     "CREATE TABLE recall_owners (id INTEGER PRIMARY KEY, owner TEXT NOT NULL UNIQUE)",
     """CREATE TABLE recall_documents (

@@ -199,10 +199,11 @@ function whyText(why) {
 function summaryResult(summary, words, why) {
   const name = marked(summary.description || "A branch", words);
   const isEnded = summary.live === false;
+  const href = sessionLink(summary.session_id, summary.branch_id);
   return el(
     "li",
     { class: "card result" },
-    el("h3", {}, ...(isEnded ? name : [el("a", { href: sessionLink(summary.session_id, summary.branch_id) }, ...name)])),
+    el("h3", {}, ...(isEnded ? name : [el("a", { href }, ...name)])),
     el(
       "p",
       { class: "muted" },

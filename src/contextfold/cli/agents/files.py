@@ -65,7 +65,7 @@ class ConfigFile:
 
     def _replace(self, text: str, like: os.stat_result | None) -> None:
         folder = os.path.dirname(self._real)
-        with signals.held_back():
+        with signals.delayed():
             try:
                 os.makedirs(folder, exist_ok=True)
             except (FileExistsError, NotADirectoryError):
@@ -84,7 +84,7 @@ class ConfigFile:
     def delete(self) -> None:
         self.refuse_if_read_only()
         try:
-            with signals.held_back(), self._staging():
+            with signals.delayed(), self._staging():
                 self._refuse_if_changed()
                 os.unlink(self._real)
         except OSError as problem:
@@ -189,14 +189,14 @@ def make_all(changes: list[FileChange]) -> None:
     """Change all the files, or none of them."""
     for change in changes:
         change.file.refuse_if_read_only()
-    made: list[FileChange] = []
-    with signals.held_back():
+    done: list[FileChange] = []
+    with signals.delayed():
         try:
             for change in changes:
                 change.make()
-                made.insert(0, change)
+                done.insert(0, change)
         except Exception:
-            for change in made:
+            for change in done:
                 change.file.restore()
             raise
 

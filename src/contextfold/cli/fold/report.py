@@ -62,33 +62,33 @@ def _report(store: OpenStore, owner: str, found: FoundSession) -> SessionReport:
     session_id = found.state.session_id or ""
     row: Any = store.fold.run(store.overview.session(owner, session_id, limit=1))["session"]
     rows = tree(found.state)
-    kept = rows[-FOLDS_MOST:]
-    folded = [row for row in kept if row.branch.status == "folded"]
+    shown = rows[-FOLDS_MOST:]
+    folded = [row for row in shown if row.branch.status == "folded"]
     service = store.fold.service
     summaries = [store.fold.run(service.summary_of(found.key, row.branch.id)) for row in folded]
     # Stored texts are already redacted. They are redacted again, because the rules may have improved since.
     texts = [
         _home_as_tilde(row["project_path"]),
         row["name"] or "",
-        *(row.branch.description for row in kept),
+        *(row.branch.description for row in shown),
         *summaries,
     ]
     scrubbed = store.fold.run(service.scrub(*texts))
     project, name, *clean = (one.text for one in scrubbed)
-    descriptions = {row.branch.id: text for row, text in zip(kept, clean, strict=False)}
+    descriptions = {row.branch.id: text for row, text in zip(shown, clean, strict=False)}
     return SessionReport(
         project,
         name,
         row,
         [
             f"{guide}{row.branch.status:<9} {descriptions[row.branch.id]}{_figures(row)}"
-            for row, guide in zip(kept, guides([row.depth for row in kept]), strict=True)
+            for row, guide in zip(shown, guides([row.depth for row in shown]), strict=True)
         ],
         [
             QuotedFold(row.branch.id, descriptions[row.branch.id], row.branch.tokens, row.branch.summary_tokens, text)
-            for row, text in zip(folded, clean[len(kept) :], strict=True)
+            for row, text in zip(folded, clean[len(shown) :], strict=True)
         ],
-        left_out=len(rows) - len(kept),
+        left_out=len(rows) - len(shown),
         redacted=row["secrets_scrubbed"] + sum(len(one.rules) for one in scrubbed),
     )
 

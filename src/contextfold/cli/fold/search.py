@@ -21,20 +21,20 @@ def run(values: Values) -> int:
     query, limit = values["query"], int(between(1, SEARCH_MOST)("--limit", values.get("limit", LIMIT)))
     owner, project = owner_of(values), project_of(values) if "project" in values else None
     with open_store(values) as store:
-        found = store.fold.run(store.fold.service.search(owner, query, project, limit=limit))
+        summaries = store.fold.run(store.fold.service.search(owner, query, project, limit=limit))
     if "json" in values:
-        write_json(_json(found))
+        write_json(_json(summaries))
         return EXIT_OK
     shown, words = screen(), _words(query)
-    write("".join(_rendered(shown, summary, words) for summary in found))
-    if not found:
+    write("".join(_rendered(shown, summary, words) for summary in summaries))
+    if not summaries:
         print_note("no summary has all of these words")
     return EXIT_OK
 
 
-def _json(found: Sequence[Summary]) -> dict[str, Any]:
+def _json(summaries: Sequence[Summary]) -> dict[str, Any]:
     members = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
-    return {"summaries": [{name: getattr(one, name) for name in members} for one in found]}
+    return {"summaries": [{name: getattr(one, name) for name in members} for one in summaries]}
 
 
 def _words(query: str) -> re.Pattern[str]:
@@ -59,7 +59,7 @@ def _marked(text: str, words: re.Pattern[str], style: str = "") -> list[Part]:
     """A text with the words of the query highlighted."""
     parts: list[Part] = []
     reached = 0
-    for found in words.finditer(text):
-        parts += [(text[reached : found.start()], style), (found.group(), MATCH_STYLE)]
-        reached = found.end()
+    for match in words.finditer(text):
+        parts += [(text[reached : match.start()], style), (match.group(), MATCH_STYLE)]
+        reached = match.end()
     return [*parts, (text[reached:], style)]

@@ -82,8 +82,8 @@ class OpenStore:
                 raise
             for other in self._sessions(address.owner):
                 if given in other.branches:
-                    found = SessionAddress(address.owner, project_at(other.project_path), other.name)
-                    return found, other, given
+                    branch_address = SessionAddress(address.owner, project_at(other.project_path), other.name)
+                    return branch_address, other, given
             raise
 
     def ended_addresses(self, address: SessionAddress) -> Iterator[SessionAddress]:

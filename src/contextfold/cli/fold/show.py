@@ -102,7 +102,7 @@ def _head(shown: Screen, state: State, branch_id: str | None) -> str:
     branch = state.branches.get(branch_id)
     if branch is None:
         return shown.lines([(branch_id, "bold"), ("  of an earlier session, or another one", "dim")], "")
-    stands = branch_status(branch, state)
+    status = branch_status(branch, state)
     figures: list[Part] = [f"{shown.figure(branch.tokens)} tokens"]
     if branch.status == "folded":
         figures += [f" folded to {shown.figure(branch.summary_tokens)}, ", saved_part(shown, branch), " saved"]
@@ -110,8 +110,8 @@ def _head(shown: Screen, state: State, branch_id: str | None) -> str:
     return shown.lines(
         [
             (branch.id, "dim"),
-            (f"  {stands.mark} " if shown.is_terminal else "  ", stands.style),
-            (stands.word, stands.style),
+            (f"  {status.mark} " if shown.is_terminal else "  ", status.style),
+            (status.word, status.style),
         ],
         [(branch.description, "bold")],
         _above(state, branch.parent_id),
@@ -177,13 +177,13 @@ def _children(shown: Screen, state: State, branch_id: str | None) -> str:
     length = id_length(state.branches)
     rows: list[Sequence[Line]] = []
     for child in children[-CHILDREN_MOST:]:
-        stands = branch_status(child, state)
+        status = branch_status(child, state)
         rows.append(
             [
                 [(shown.short(child.id, length), "dim")],
-                [(f"{stands.mark} " if shown.is_terminal else "", stands.style), (stands.word, stands.style)],
+                [(f"{status.mark} " if shown.is_terminal else "", status.style), (status.word, status.style)],
                 [shown.figure(child.tokens)],
-                [(child.description, stands.text_style)],
+                [(child.description, status.text_style)],
             ]
         )
     left_out = len(children) - len(rows)

@@ -130,12 +130,12 @@ def saved_part(screen: Screen, branch: Branch) -> Part:
 
 
 def _cells(screen: Screen, state: State, row: BranchRow, guide: str, length: int) -> list[Line]:
-    branch, stands = row.branch, branch_status(row.branch, state)
-    style = "dim" if branch.status == "discarded" else stands.text_style
+    branch, status = row.branch, branch_status(row.branch, state)
+    style = "dim" if branch.status == "discarded" else status.text_style
     return [
-        [(guide, "dim"), (stands.mark, stands.style), " ", (branch.description, stands.text_style)],
+        [(guide, "dim"), (status.mark, status.style), " ", (branch.description, status.text_style)],
         [(branch.id[:length], "dim")],
-        [(stands.word, stands.style)],
+        [(status.word, status.style)],
         *_figures(screen.figure, branch, style),
         [saved_part(screen, branch)] if branch.status == "folded" else [],
     ]

@@ -145,7 +145,7 @@ class Overview:
         end = len(rows) if before is None else min(before, len(rows))
         first = max(0, end - limit)
         return {
-            "session": await self._found_row(found),
+            "session": await self._row_of(found),
             "open_branches": [branch_view(row) for row in open_rows(state)],
             "branches": [branch_view(row) for row in rows[first:end]],
             "first_row": first,
@@ -169,10 +169,10 @@ class Overview:
         }
 
     async def _points(self, key: SessionKey, session_id: str) -> Sequence[TimelinePoint]:
-        kept = self._timelines.get(session_id) or _Timeline()
-        known = KnownRevision(session_id, kept.state.revision) if kept.state.revision else None
+        cached = self._timelines.get(session_id) or _Timeline()
+        known = KnownRevision(session_id, cached.state.revision) if cached.state.revision else None
         log = await self._store.load(key, known)
-        state, points = kept.state, list(kept.points)
+        state, points = cached.state, list(cached.points)
         events = log.events if log and log.session_id == session_id else ()
         for begin_at in range(0, len(events), REPLAY_STEP_EVENTS):
             for after in states(events[begin_at : begin_at + REPLAY_STEP_EVENTS], state):
@@ -233,18 +233,18 @@ class Overview:
         return {"by": group, "groups": rows, "total": {**sums_result(total), "verdict": verdict(total)}}
 
     async def _ledger(self, key: SessionKey, session_id: str) -> SavingsLedger:
-        kept = self._books.pop(session_id, None) or _CachedLedger(LedgerBook(self._service.policy.ledger_prices))
-        log = await self._store.load(key, KnownRevision(session_id, kept.revision) if kept.revision else None)
+        cached = self._books.pop(session_id, None) or _CachedLedger(LedgerBook(self._service.policy.ledger_prices))
+        log = await self._store.load(key, KnownRevision(session_id, cached.revision) if cached.revision else None)
         events = log.events if log and log.session_id == session_id else ()
         for count, event in enumerate(events, 1):
-            kept.book.take(event)
-            kept.revision = event.n
+            cached.book.take(event)
+            cached.revision = event.n
             if count % REPLAY_STEP_EVENTS == 0:
                 await asyncio.sleep(0)
-        self._books[session_id] = kept
+        self._books[session_id] = cached
         if len(self._books) > LEDGERS_MAX:
             self._books.popitem(last=False)
-        return kept.book.ledger()
+        return cached.book.ledger()
 
     def _keep(self, session_id: str, timeline: _Timeline) -> None:
         self._timelines[session_id] = timeline
@@ -296,12 +296,13 @@ class Overview:
 
     async def search(self, owner: str, query: str, *, limit: int) -> Shape:
         """Summaries of folded branches, and whether their sessions are live."""
-        found = await self._service.search(owner, query, None, limit=limit)
-        sessions = {one.session_id for one in found}
+        summaries = await self._service.search(owner, query, None, limit=limit)
+        sessions = {one.session_id for one in summaries}
         live = {session_id: await self._store.find(owner, session_id) is not None for session_id in sessions}
         return {
             "summaries": [
-                {**{name: getattr(one, name) for name in SUMMARY_FIELDS}, "live": live[one.session_id]} for one in found
+                {**{name: getattr(one, name) for name in SUMMARY_FIELDS}, "live": live[one.session_id]}
+                for one in summaries
             ]
         }
 
@@ -366,7 +367,7 @@ class Overview:
     def row(self, state: State) -> dict[str, Encodable]:
         return session_view(state, self._service.policy)
 
-    async def _found_row(self, found: FoundSession) -> Shape:
+    async def _row_of(self, found: FoundSession) -> Shape:
         if found.ended is None:
             return await self._row_with_savings(found.key, found.state)
         sums = self._ended_ledger(found.ended).sums

@@ -189,7 +189,7 @@ def add(path: str, owner: str) -> str:
     # A symbolic link is not replaced; its target is.
     real = os.path.realpath(path)
     token = mint()
-    with signals.held_back():
+    with signals.delayed():
         try:
             _replace(real, f"{owner} {hashed(token)}\n".encode())
         except OSError as problem:

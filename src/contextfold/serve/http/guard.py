@@ -56,7 +56,7 @@ CROSS_SITE = "cross-site"
 CALLS_PER_SECOND = "calls_per_second"
 
 OK = 200
-# The time for an event stream to end after the application was told that the client has disconnected.
+# After the application has received the disconnection of a client, its event stream must end within this time.
 STREAM_GRACE_S = 1.0
 # The status in logs and metrics if the client has disconnected. It is never sent.
 CLIENT_CLOSED = 499

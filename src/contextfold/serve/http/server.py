@@ -89,12 +89,12 @@ def _addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
     if host.lower() == "localhost":
         return [(socket.AF_INET, IPV4_LOOPBACK), (socket.AF_INET6, "::1")]
     try:
-        found = socket.getaddrinfo(host.strip("[]") or None, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host.strip("[]") or None, None, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as problem:
         raise SettingsError(
             f"no address is known for {host}; give --host a name or address of this machine"
         ) from problem
-    return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
+    return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in addresses))
 
 
 def _ipv6_loopback(port: int) -> list[socket.socket]:

@@ -142,7 +142,7 @@ class SessionReports:
         conversation = report.conversation
         try:
             # A hook may have reported the host's session while the model worked.
-            target = report.target or self._of_host(report.owner, conversation)
+            target = report.target or self._host_target(report.owner, conversation)
             if target is not None:
                 for earlier in self._assigned(report.owner, conversation):
                     self._fold.sent(target, earlier)
@@ -218,9 +218,9 @@ class SessionReports:
             except UnicodeDecodeError:
                 raise ArgumentInvalid("X-Context-Project", "must be UTF-8") from None
             target = target_of(Caller(owner, name), project_at(project))
-            return target if name else _of_agent(target, conversation)
+            return target if name else _agent_target(target, conversation)
         named = await self._by_id(owner, session_id) if session_id else None
-        return _of_agent(named, conversation) if named else self._of_host(owner, conversation)
+        return _agent_target(named, conversation) if named else self._host_target(owner, conversation)
 
     async def _by_id(self, owner: str, session_id: str) -> Target | None:
         known = self._fold.address(owner, session_id)
@@ -230,13 +230,13 @@ class SessionReports:
         state = await self._fold.sessions.look(key) if key else None
         return Target(key, state.project_path, state.name) if key is not None and state is not None else None
 
-    def _of_host(self, owner: str, conversation: Conversation | None) -> Target | None:
+    def _host_target(self, owner: str, conversation: Conversation | None) -> Target | None:
         if conversation is None or not conversation.host_session:
             return None
         return self._host_sessions(owner, conversation.host_session, conversation.agent or None)
 
 
-def _of_agent(target: Target, conversation: Conversation | None) -> Target:
+def _agent_target(target: Target, conversation: Conversation | None) -> Target:
     """A subagent has a session of its own, so that its context does not count as its parent's."""
     if conversation is None or not conversation.agent:
         return target

@@ -278,7 +278,7 @@ class SessionLogs:
             if not index.session_id and base:
                 await self._finish_before(key, base)
             if not data:
-                record, data = await self._laid_out(key, record)
+                record, data = await self._encoded(key, record)
             headers = _headers(record, mark, last_at)
             try:
                 seq = await self._js.put(self._names.log_of(key), data, expected=base, headers=headers)
@@ -335,7 +335,7 @@ class SessionLogs:
                     return stored.seq
         return 0
 
-    async def _laid_out(self, key: SessionKey, record: CommitRecord) -> tuple[CommitRecord, bytes]:
+    async def _encoded(self, key: SessionKey, record: CommitRecord) -> tuple[CommitRecord, bytes]:
         """The record and its bytes. What is too long for one message is written as chunks first."""
         archived = self._names.archived(key, record.session_id)
         texts = records.encode_entries(record.entries) if record.entries else b""

@@ -147,9 +147,9 @@ class NatsStore:
     ) -> Sequence[ListedSession]:
         self._check_open()
         await self._table.reach()
-        found = [row for row in self._table.live(owner) if after is None or (row.last_at, row.session_id) < after]
-        found.sort(key=lambda row: (row.last_at, row.session_id), reverse=True)
-        return [ListedSession(row.key, row.session_id, row.last_at) for row in found[: max(limit, 0)]]
+        rows = [row for row in self._table.live(owner) if after is None or (row.last_at, row.session_id) < after]
+        rows.sort(key=lambda row: (row.last_at, row.session_id), reverse=True)
+        return [ListedSession(row.key, row.session_id, row.last_at) for row in rows[: max(limit, 0)]]
 
     async def ended_sessions(
         self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None

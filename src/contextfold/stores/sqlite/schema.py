@@ -242,7 +242,7 @@ def refuse_older(path: Path, newest: int, busy_timeout_s: float) -> None:
 
 
 def open_for_reading(path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
-    """A connection beside the writer's. In WAL mode it neither waits for a commit nor delays one."""
+    """A second connection for reading. In WAL mode it neither waits for a commit nor delays one."""
     connection = connect(path, busy_timeout_s)
     connection.execute("PRAGMA query_only = ON")
     return connection
@@ -390,7 +390,7 @@ def _run(connection: sqlite3.Connection, path: Path, number: int, statements: Mi
 
 
 def _enable_wal(connection: sqlite3.Connection) -> None:
-    """Changing the mode needs an exclusive lock, and SQLite does not wait for it by itself."""
+    """Enable WAL mode. The change needs an exclusive lock, and SQLite itself does not wait for it."""
     for attempt in range(WAL_TRIES):
         try:
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]

@@ -187,7 +187,7 @@ class SqliteStore:
         return reached if position is None else position
 
     async def _events_after(self, owner: str, position: int) -> sqlite_rows.EventPage | None:
-        """None if the store was closed meanwhile, which ends a watch and is not a failure."""
+        """The next events; None if the store was closed meanwhile, which ends a watch and is not a failure."""
         try:
             return await self._readers.read(lambda connection: sqlite_rows.events_after(connection, owner, position))
         except StoreUnavailable:
@@ -258,7 +258,7 @@ class SqliteStore:
     # ---- export and import
 
     async def export(self) -> AsyncGenerator[ExportRecord]:
-        """A snapshot: commits made while it is read are not in it, and are not held up."""
+        """Export a snapshot: commits during the export are not in it, and do not wait for it."""
         connection = schema.open_for_reading(self._path)
         try:
             records = sqlite_export.export_records(connection)

@@ -51,10 +51,10 @@ async def _write(js: JetStream, subject: str, piece: bytes) -> None:
 async def read_chunks(js: JetStream, stream: str, archived: str, chunks: ChunkReference) -> bytes:
     subjects = f"{archived}.pieces.{chunks.mark}.*"
     last = await js.last(stream, subjects)
-    found: dict[int, bytes] = {}
+    pieces: dict[int, bytes] = {}
     if last is not None:
         async for stored in read_to(js, StreamQuery(stream, subjects), last.seq):
-            found[int(stored.subject.rpartition(".")[2])] = stored.data
-    if len(found) != chunks.count:
-        raise StoreInvalid(f"NATS has {len(found)} of the {chunks.count} pieces of a text")
-    return b"".join(found[number] for number in range(chunks.count))
+            pieces[int(stored.subject.rpartition(".")[2])] = stored.data
+    if len(pieces) != chunks.count:
+        raise StoreInvalid(f"NATS has {len(pieces)} of the {chunks.count} pieces of a text")
+    return b"".join(pieces[number] for number in range(chunks.count))

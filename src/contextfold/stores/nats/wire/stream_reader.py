@@ -138,10 +138,10 @@ class _PullConsumer:
             subscription = await client.subscribe(client.new_inbox(), cb=arrive)
         except (NatsError, OSError) as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
-        made = cls(js, query.stream, config["name"], subscription)
-        made._left = int(created.get("num_pending", 1))
-        arrived.append(made)
-        return made
+        consumer = cls(js, query.stream, config["name"], subscription)
+        consumer._left = int(created.get("num_pending", 1))
+        arrived.append(consumer)
+        return consumer
 
     async def messages(self, last: int | None) -> AsyncGenerator[StoredMessage]:
         """Yield messages in order until there is an irregularity, or the last one was deleted."""
