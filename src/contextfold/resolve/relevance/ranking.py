@@ -1,29 +1,25 @@
 """Which documents and sections answer a question best. Pure; knows indexes and scores, not files or budgets.
 
 Two phases keep the work small. Documents are nominated by their postings, rarest term first; commoner terms, once
-30,000 postings were read, change the order of 200 nominees only. Then the sections of the best 60 documents are
+100,000 postings were read, change the order of 400 nominees only. Then the sections of the best 100 documents are
 scored. Several indexes are ranked together as if they were one: document counts and frequencies are summed.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import chain
-from operator import itemgetter
 
 from contextfold.common.record import Record
-from contextfold.resolve.relevance.index.index_format import IndexView, Postings
+from contextfold.resolve.relevance.index.index_format import SWAP, IndexView, Postings, integers
 from contextfold.resolve.relevance.question import Question
-from contextfold.resolve.relevance.term_keys import pair_key
+from contextfold.resolve.relevance.term_keys import pair_key, word_of_key
 from contextfold.resolve.relevance.term_scores import (
     AVERAGE_FACTOR,
     BEST_PIECE_WEIGHT,
     BEST_SECTION_WEIGHT,
-    CLASS_MASK,
     FRONT,
     FRONT_IN_SECTION,
     LENGTH_FACTOR,
-    OCCURRENCES_SHIFT,
     PAIR_WEIGHT,
     SATURATION_BITS,
     SECTION_IN_SECTION,
@@ -42,10 +38,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-POSTINGS_MAX = 30_000
-NOMINEES_MAX = 200
-DOCUMENTS_MAX = 60
-DICT_FROM = 16  # from so many postings per wanted document on, searching is quicker than reading them all
+POSTINGS_MAX = 100_000
+NOMINEES_MAX = 400
+DOCUMENTS_MAX = 100
+LANE_BYTES = 8  # of a document's score, where the scores of all documents are added up as one number
+SAMPLED_FROM = 16  # times as many documents as are wanted: from there on a sample tells which scores are high
+SAMPLE_SLACK = 8
 
 # The fields in which a term occurred, as bits below the weighted occurrences of a section.
 FIELDS = ("title", "heading", "body", "path", "identifier")
@@ -74,8 +72,7 @@ class TermPostings(Record):
     word: str  # as typed
     stem_weight: int
     cost: int  # how many postings there are to read
-    by_index: list[list[Postings]]  # for each index, the words of the stem
-    word_weights: dict[bytes, int]  # of the words that were typed
+    by_index: list[list[tuple[int, Postings]]]  # what to add up in each index, with the weight of its values
 
 
 class RankedSection(Record):
@@ -112,20 +109,20 @@ class ScoredTerm(Record):
 def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
     document_count = sum(view.head.document_count for view in views)
     terms, unmatched = _look_up(question, views, document_count)
-    scores = [[0] * view.head.document_count for view in views]
-    left = POSTINGS_MAX
-    common: list[TermPostings] = []
-    for number, term in enumerate(terms):
+    left, read = POSTINGS_MAX, 0
+    for term in terms:
         left -= term.cost
-        if left < 0 and number:
-            common = terms[number:]
+        if left < 0 and read:
             break
-        for view, postings, found in zip(views, term.by_index, scores, strict=True):
-            _add_term(view.saturations, term, postings, found)
+        read += 1
+    scores = [
+        _scores(view, [weighted for term in terms[:read] for weighted in term.by_index[index]])
+        for index, view in enumerate(views)
+    ]
     _add_pairs(question, views, document_count, scores)
     nominees = _best(scores, NOMINEES_MAX)
-    for term in common:
-        _rescore(views, term, nominees)
+    for term in terms[read:]:
+        _rescore(term, nominees)
     nominees = {place: score >> SATURATION_BITS for place, score in nominees.items()}
     best = sorted(nominees, key=lambda place: (-nominees[place], place))[:DOCUMENTS_MAX]
     documents, sections = _with_sections(views, terms, {place: nominees[place] for place in best})
@@ -139,113 +136,113 @@ def _look_up(
     terms: list[tuple[int, str, TermPostings]] = []
     unmatched: list[str] = []
     for stem, words in question.terms:
-        by_index = [view.words_of(stem.encode()) for view in views]
+        by_index = [view.terms_of(stem.encode()) for view in views]
         if not any(by_index):
             unmatched.append(words[0])
             continue
         frequency = sum(postings[0].stem_documents for postings in by_index if postings)
-        typed = {word.encode() for word in words}
-        frequencies: dict[bytes, int] = {}
-        for postings in by_index:
-            for found in postings:
-                if found.word in typed:
-                    frequencies[found.word] = frequencies.get(found.word, 0) + len(found.documents)
-        weights = {word: term_weight(document_count, count) for word, count in frequencies.items()}
-        cost = sum(len(found.documents) for postings in by_index for found in postings)
-        term = TermPostings(words[0], term_weight(document_count, frequency), cost, by_index, weights)
-        terms.append((cost, stem, term))
+        frequencies: dict[bytes, int] = {word.encode(): 0 for word in words}
+        for found in by_index:
+            for postings in found:
+                if postings.ends and (word := word_of_key(postings.key)) in frequencies:
+                    frequencies[word] += len(postings.documents)
+        stem_weight = term_weight(document_count, frequency)
+        weights = {
+            word: WORD_WEIGHT * term_weight(document_count, count) for word, count in frequencies.items() if count
+        }
+        cost = sum(len(postings.documents) for found in by_index for postings in found if postings.ends)
+        weighted = [[(_weight(postings, stem_weight, weights), postings) for postings in found] for found in by_index]
+        terms.append((cost, stem, TermPostings(words[0], stem_weight, cost, weighted)))
     terms.sort(key=lambda found: found[:2])
     return [term for _, _, term in terms], tuple(unmatched)
 
 
-def _add_term(saturations: Mapping[int, int], term: TermPostings, words: list[Postings], scores: list[int]) -> None:
-    """Add a term's part of the score to every document that has it. Most of a question's time goes by here."""
-    stem_weight = STEM_WEIGHT * term.stem_weight
-    if len(words) == 1:
-        _add_impacts(saturations, stem_weight + _word_weight(term, words[0]), words[0], scores)
-        return
-    for postings in words:
-        if weight := _word_weight(term, postings):
-            _add_impacts(saturations, weight, postings, scores)
-    together: dict[int, int] = {}
-    for postings in words:
-        impacts = dict(zip(postings.documents, postings.impacts, strict=True))
-        for document in together.keys() & impacts.keys():
-            impacts[document] = together[document] + (impacts[document] & ~CLASS_MASK)
-        together.update(impacts)
-    for document, saturated in zip(together, map(saturations.__getitem__, together.values()), strict=True):
-        scores[document] += stem_weight * saturated
+def _weight(postings: Postings, stem_weight: int, word_weights: Mapping[bytes, int]) -> int:
+    """What the values of these postings count: as a form of the stem, as the very word, or as what is too much."""
+    if not postings.ends:
+        return -STEM_WEIGHT * stem_weight
+    return STEM_WEIGHT * stem_weight + word_weights.get(word_of_key(postings.key), 0)
 
 
-def _word_weight(term: TermPostings, postings: Postings) -> int:
-    return WORD_WEIGHT * term.word_weights.get(postings.word, 0)
+def _scores(view: IndexView, weighted: Sequence[tuple[int, Postings]]) -> list[int]:
+    """Every document's score. Most of a question's time goes by here."""
+    count = view.head.document_count
+    scores = [0] * count
+    common = [(weight, postings.all_values) for weight, postings in weighted if postings.all_values is not None]
+    if common:
+        # Values of all documents are one number with a lane for each document; no lane can overflow into the next.
+        total = sum([weight * int.from_bytes(_lanes(values, count), "little") for weight, values in common])
+        scores = integers(memoryview(total.to_bytes(LANE_BYTES * count, "little")), "Q", swap=SWAP).tolist()
+    for weight, postings in weighted:
+        if postings.all_values is None:
+            for document, value in zip(postings.documents.tolist(), postings.values.tolist(), strict=True):
+                scores[document] += weight * value
+    return scores
 
 
-def _add_impacts(saturations: Mapping[int, int], weight: int, postings: Postings, scores: list[int]) -> None:
-    saturated = map(saturations.__getitem__, postings.impacts)
-    for document, fraction in zip(postings.documents, saturated, strict=True):
-        scores[document] += weight * fraction
+def _lanes(values: memoryview, count: int) -> bytearray:
+    lanes = bytearray(LANE_BYTES * count)
+    lanes[0::LANE_BYTES] = values[:count]
+    lanes[1::LANE_BYTES] = values[count:]
+    return lanes
 
 
 def _add_pairs(question: Question, views: Sequence[IndexView], document_count: int, scores: list[list[int]]) -> None:
     for first, second in question.pairs:
         key = pair_key(first, second)[:-1]
-        by_index = [view.words_of(key) for view in views]
+        by_index = [view.terms_of(key) for view in views]
         frequency = sum(len(found.documents) for postings in by_index for found in postings)
         weight = term_weight(document_count, frequency)
         for postings, found in zip(by_index, scores, strict=True):
             for pair in postings:
-                for document, impact in zip(pair.documents, pair.impacts, strict=True):
-                    score = pair_score(weight, impact >> OCCURRENCES_SHIFT)
-                    found[document] += PAIR_WEIGHT * score << SATURATION_BITS
+                for document, occurrences in zip(pair.documents, pair.values, strict=True):
+                    found[document] += PAIR_WEIGHT * pair_score(weight, occurrences) << SATURATION_BITS
 
 
 def _best(scores: list[list[int]], count: int) -> dict[tuple[int, int], int]:
     """The documents with the highest scores, those by index and number; equal scores in that order."""
-    positive = sorted(filter(None, chain.from_iterable(scores)), reverse=True)
-    if not positive:
-        return {}
-    least = positive[min(count, len(positive)) - 1]
-    chosen = [
+    every = [score for found in scores for score in found] if len(scores) > 1 else scores[0]
+    least = 1
+    if len(every) > SAMPLED_FROM * count:
+        # So low in a sample of the scores that more than `count` of all of them are higher; if not, all are looked at.
+        sample = sorted(every[:: len(every) // count], reverse=True)
+        least = max(sample[min(len(sample) - 1, 2 * count * len(sample) // len(every) + SAMPLE_SLACK)], 1)
+    chosen = _from(scores, least)
+    if len(chosen) < count and least > 1:
+        chosen = _from(scores, 1)
+    chosen.sort()
+    return {(index, document): -negative for negative, index, document in chosen[:count]}
+
+
+def _from(scores: list[list[int]], least: int) -> list[tuple[int, int, int]]:
+    return [
         (-score, index, document)
         for index, found in enumerate(scores)
         for document, score in enumerate(found)
         if score >= least
     ]
-    chosen.sort()
-    return {(index, document): -negative for negative, index, document in chosen[:count]}
 
 
-def _rescore(views: Sequence[IndexView], term: TermPostings, nominees: dict[tuple[int, int], int]) -> None:
+def _rescore(term: TermPostings, nominees: dict[tuple[int, int], int]) -> None:
     """Add a common term's part to the scores of the nominees alone."""
-    for index, words in enumerate(term.by_index):
+    for index, weighted in enumerate(term.by_index):
         wanted = sorted(document for at, document in nominees if at == index)
-        saturations = views[index].saturations
-        together: dict[int, int] = {}
-        for postings in words:
-            weight = _word_weight(term, postings)
-            for document, impact in _impacts(postings, wanted):
-                known = together.get(document)
-                together[document] = impact if known is None else known + (impact & ~CLASS_MASK)
-                nominees[index, document] += weight * saturations[impact]
-        for document, impact in together.items():
-            nominees[index, document] += STEM_WEIGHT * term.stem_weight * saturations[impact]
+        for weight, postings in weighted:
+            documents, values = postings.documents, postings.values
+            for document, at in _places(documents, wanted):
+                nominees[index, document] += weight * values[at]
 
 
-def _impacts(postings: Postings, wanted: list[int]) -> list[tuple[int, int]]:
-    """The impacts of a word in the documents that are wanted, of those that have it."""
-    documents, count = postings.documents, len(postings.documents)
-    if count <= DICT_FROM * len(wanted):
-        known = dict(zip(documents, postings.impacts, strict=True))
-        return [(document, known[document]) for document in known.keys() & wanted]
+def _places(documents: Sequence[int], wanted: list[int]) -> list[tuple[int, int]]:
+    """Which of the wanted documents are among these, and where; both are in ascending order."""
     found = []
-    at = 0
+    at, count = 0, len(documents)
     for document in wanted:
         at = bisect_left(documents, document, at)
         if at == count:
             break
         if documents[at] == document:
-            found.append((document, postings.impacts[at]))
+            found.append((document, at))
     return found
 
 
@@ -268,7 +265,7 @@ def _with_sections(
             for (section, found, parts), piece in zip(scored, pieces, strict=True)
         ]
     ranked.sort(key=lambda found: (-found.score, found.cache, found.document))
-    sections.sort(key=itemgetter(0, 1, 2, 3))
+    sections.sort()  # places differ, so that nothing behind them is compared
     return ranked, [
         RankedSection(index, document, section, found, -negative, parts)
         for negative, index, document, section, found, parts in sections
@@ -291,30 +288,22 @@ def _noted_terms(
 ) -> dict[tuple[int, int], dict[int, dict[int, int]]]:
     """For each document, for each of its sections (and its front), the noted occurrences of each term."""
     noted: dict[tuple[int, int], dict[int, dict[int, int]]] = {place: {} for place in documents}
-    places = sorted(noted)
-    for number, term in enumerate(terms):
-        for index, words in enumerate(term.by_index):
-            wanted = [document for at, document in places if at == index]
-            for postings in words:
-                _note_word(number, postings, wanted, {document: noted[index, document] for document in wanted})
+    for index in range(len(terms[0].by_index) if terms else 0):
+        of_index = {document: found for (at, document), found in noted.items() if at == index}
+        wanted = sorted(of_index)
+        for number, term in enumerate(terms):
+            for _, postings in term.by_index[index]:
+                if postings.ends:
+                    _note_word(number, postings, wanted, of_index)
     return noted
 
 
 def _note_word(number: int, postings: Postings, wanted: list[int], noted: dict[int, dict[int, dict[int, int]]]) -> None:
     """Note a word's occurrences in the documents that are wanted, which are in ascending order."""
-    documents, entry_counts = postings.documents, postings.entry_counts
-    section_numbers, counts = postings.section_numbers, postings.counts
-    at = entries_at = 0
-    for document in wanted:
-        next_at = bisect_left(documents, document, at)
-        if next_at == len(documents):
-            break
-        if documents[next_at] != document:
-            continue
-        entries_at += sum(entry_counts[at:next_at])
-        at = next_at
+    ends, section_numbers, counts = postings.ends, postings.section_numbers, postings.counts
+    for document, at in _places(postings.documents, wanted):
         sections = noted[document]
-        for entry in range(entries_at, entries_at + entry_counts[at]):
+        for entry in range(ends[at - 1] if at else 0, ends[at]):
             section = section_numbers[entry]
             found = (_NOTED_SECTION if section else _NOTED_FRONT)[counts[entry]]
             of_section = sections.get(section)

@@ -21,6 +21,7 @@ SECTIONS_MAX = ENTRY_MASK - 1  # in one document
 STEM_END = b"\0"  # between a stem and the rest of its word; in no word
 WHOLE_WORD = b"\1"  # follows STEM_END where a word does not begin with its stem
 PAIR_JOINT = " "  # in no stem
+PAIR_MARK = PAIR_JOINT.encode()
 
 
 class SectionRow(Record):

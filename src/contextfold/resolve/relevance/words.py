@@ -85,6 +85,7 @@ QUESTION_WORDS = frozenset(
 )
 
 _ASCII_TOKEN = re.compile(r"[0-9A-Za-z_]+(?:'[A-Za-z]+)?")
+_CHUNK_CHARACTERS = {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) in "_'")}
 _IDENTIFIER = re.compile("[a-z0-9][A-Z]|[A-Za-z0-9]_+[A-Za-z0-9]|[A-Z]{2}[a-z]")
 _PART = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _STEMMED = re.compile("[a-z']+")
@@ -128,6 +129,11 @@ def tokens(text: str) -> list[str]:
     if text.isascii():
         return _ASCII_TOKEN.findall(text)
     return _wide_token(BASIC_PLANE_LAST if max(text) <= BASIC_PLANE_LAST else LAST_CHARACTER).findall(text)
+
+
+def chunks(text: str) -> list[str]:
+    """The tokens of an ASCII text, but with the apostrophes around them; much quicker than looking for tokens."""
+    return text.translate(_CHUNK_CHARACTERS).split()
 
 
 def read_token(token: str) -> Token:

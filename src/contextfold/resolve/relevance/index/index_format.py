@@ -5,11 +5,16 @@ lies. All integers are little-endian and of fixed width. On a machine of the oth
 swapped when they are read. No offset is followed before it is compared with the bytes that are there: whatever does
 not fit raises Malformed.
 
-    term         key = stem, NUL, rest of the word; keys are sorted, so that the words of a stem are neighbours
-    postings     three counts (documents, entries, documents of the stem), then five columns:
-                 document numbers, impacts, entries per document, section numbers, packed counts
-    impact       weighted occurrences of the word in the document (high byte), the document's length class (low byte)
+    term         a word (key: stem, NUL, rest of the word), a pair of stems (key: both with a space between, NUL), or
+                 what the words of a stem share (key: the stem); keys are sorted, so these are neighbours
+    postings     three counts (documents, entries, documents of the stem), then six columns: document numbers, values,
+                 the values of all documents, entries up to each document's end, section numbers, packed counts
+    value        of a word: tf / (tf + K) in 65536ths; of a pair: how often it occurs; of a stem: by how much the values
+                 of its words together exceed that of all their occurrences, in the documents that have several
     entry        a section of a document that has the word; section 0 is the document's title and path
+
+The values of all documents are there for a word that a fourth of them has: adding those up as one long number is
+quicker than going from posting to posting.
 """
 
 from __future__ import annotations
@@ -20,28 +25,20 @@ from array import array
 from contextfold.common.canonical import Malformed
 from contextfold.common.record import Record
 from contextfold.resolve.relevance.term_keys import (
+    PAIR_MARK,
     SECTION_DIGEST_BYTES,
     STEM_END,
     DocumentRow,
     SectionRow,
-    stem_of_key,
-    word_of_key,
-)
-from contextfold.resolve.relevance.term_scores import (
-    CLASS_LENGTHS,
-    CLASS_MASK,
-    OCCURRENCES_SHIFT,
-    average_length,
-    saturation,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    Integers = Sequence[int]
+    Integers = memoryview[int] | array[int]
 
-FORMAT = "relevance-2"  # names the layout, the stemmer, the words and the weights that went into the postings
+FORMAT = "relevance-3"  # names the layout, the stemmer, the words and the weights that went into the postings
 VERSION_BYTES = 32
 POSTINGS_UNIT = 4  # postings begin at multiples of this
 HEADER_FIELDS = 3
@@ -49,6 +46,7 @@ WIDTH_SHIFT = 30  # the two high bits of the entry count say how wide its sectio
 COUNT_MASK = (1 << WIDTH_SHIFT) - 1
 WIDTHS = ("B", "H", "I")
 NARROW_DOCUMENTS = 1 << 16  # up to so many documents, their numbers take two bytes
+COMMON_SHARE = 4  # a word is common if one of so many documents has it
 SWAP = sys.byteorder == "big"
 ITEM_BYTES = {"B": 1, "H": 2, "I": 4, "Q": 8}
 
@@ -101,36 +99,57 @@ def to_bytes(code: str, numbers: Integers, *, swap: bool = SWAP) -> bytes:
 
 
 class Postings(Record):
-    """Where one word occurs. The columns are parallel: `section_numbers` and `counts` to each other, the rest too."""
+    """Where one term occurs. `documents`, `values` and `ends` are parallel, `section_numbers` and `counts` too."""
 
-    word: bytes
+    key: bytes
     stem_documents: int  # how many documents have any word of the stem
-    documents: Integers
-    impacts: Integers
-    entry_counts: Integers
-    section_numbers: Integers
-    counts: Integers
+    documents: Sequence[int]
+    values: Sequence[int]
+    ends: Sequence[int]  # of each document's entries; empty for what the words of a stem share
+    section_numbers: Sequence[int]
+    counts: Sequence[int]
+    all_values: memoryview | None = None  # of a common word: the low byte for each document, then the high byte
+
+    @property
+    def is_of_word(self) -> bool:
+        return STEM_END in self.key and PAIR_MARK not in self.key
+
+
+def width_of(highest: int) -> int:
+    return 0 if highest < 1 << 8 else 1 if highest < 1 << 16 else 2
 
 
 def document_code(document_count: int) -> str:
     return "H" if document_count <= NARROW_DOCUMENTS else "I"
 
 
+def value_code(key: bytes) -> str:
+    return "H" if STEM_END in key else "I"
+
+
 def encode_postings(postings: Postings, document_count: int, *, swap: bool = SWAP) -> bytes:
-    widest = max(max(postings.section_numbers, default=0), max(postings.entry_counts, default=0))
-    width = 0 if widest < 1 << 8 else 1 if widest < 1 << 16 else 2
-    code = WIDTHS[width]
-    header = (len(postings.documents), len(postings.counts) | width << WIDTH_SHIFT, postings.stem_documents)
-    return b"".join(
+    documents, values, entries = postings.documents, postings.values, len(postings.counts)
+    width = width_of(max(postings.section_numbers, default=0))
+    common = b""
+    if postings.is_of_word and COMMON_SHARE * len(documents) >= document_count:
+        spread = [0] * document_count
+        for document, value in zip(documents, values, strict=True):
+            spread[document] = value
+        both = to_bytes("H", spread)
+        common = both[0::2] + both[1::2]
+    header = (len(documents), entries | width << WIDTH_SHIFT, postings.stem_documents)
+    raw = b"".join(
         (
             to_bytes("I", header, swap=swap),
-            to_bytes(document_code(document_count), postings.documents, swap=swap),
-            to_bytes("H", postings.impacts, swap=swap),
-            to_bytes(code, postings.entry_counts, swap=swap),
-            to_bytes(code, postings.section_numbers, swap=swap),
+            to_bytes(document_code(document_count), documents, swap=swap),
+            to_bytes(value_code(postings.key), values, swap=swap),
+            common,
+            to_bytes(WIDTHS[width_of(entries)], postings.ends, swap=swap),
+            to_bytes(WIDTHS[width], postings.section_numbers, swap=swap),
             bytes(postings.counts),
         )
     )
+    return raw + b"\0" * (-len(raw) % POSTINGS_UNIT)
 
 
 class IndexHead(Record):
@@ -144,19 +163,6 @@ class IndexHead(Record):
     columns: Mapping[str, tuple[int, int]]  # offset and length
 
 
-class Saturations(dict[int, int]):
-    """What a posting's impact comes to, tf / (tf + K), in 65536ths; each computed when it is needed first."""
-
-    def __init__(self, average: int) -> None:
-        super().__init__()
-        self._average = average
-
-    def __missing__(self, impact: int) -> int:
-        length = CLASS_LENGTHS[impact & CLASS_MASK]
-        found = self[impact] = saturation(impact >> OCCURRENCES_SHIFT, length, self._average)
-        return found
-
-
 class IndexView:
     """A whole index, mapped or in memory."""
 
@@ -165,7 +171,6 @@ class IndexView:
         self._swap = swap
         self._raw = {name: self._column(raw, name) for name in COLUMNS}
         self._integers: dict[str, Integers] = {}
-        self.saturations = Saturations(average_length(head.document_words, head.document_count))
         self._check_lengths()
 
     def _column(self, raw: memoryview, name: str) -> memoryview:
@@ -214,55 +219,70 @@ class IndexView:
     def key(self, number: int) -> bytes:
         return self._text("term_keys", "term_key_ends", number)
 
-    def words_of(self, stem: bytes) -> list[Postings]:
-        """The postings of every word that has this stem."""
-        wanted = stem + STEM_END
-        number = self._first_from(wanted)
+    def terms_of(self, stem: bytes) -> list[Postings]:
+        """What the words of a stem share, if there are several, and then each of them; or the pair of that key."""
+        number, word = self._first_from(stem), stem + STEM_END
         found = []
-        while number < self.head.term_count and self.key(number).startswith(wanted):
-            found.append(self.postings(number))
+        while number < self.head.term_count:
+            key = self.key(number)
+            if key != stem and not key.startswith(word):
+                break
+            found.append(self.postings(number, key))
             number += 1
         return found
 
     def _first_from(self, wanted: bytes) -> int:
+        ends, keys = self.column("term_key_ends"), self._raw["term_keys"]
         low, high = 0, self.head.term_count
         while low < high:
             middle = (low + high) // 2
-            if self.key(middle) < wanted:
+            # An end that is wrong gives another key or none; what is found is read again, and checked.
+            if keys[ends[middle - 1] if middle else 0 : ends[middle]].tobytes() < wanted:
                 low = middle + 1
             else:
                 high = middle
         return low
 
-    def postings(self, number: int) -> Postings:
-        raw = self._raw["postings"]
+    def postings(self, number: int, key: bytes) -> Postings:
+        """The postings of a term by its number, with its key."""
+        raw, count = self._raw["postings"], self.head.document_count
         at = self.column("term_postings")[number] * POSTINGS_UNIT
         body = at + HEADER_FIELDS * 4
         if body > len(raw):
             raise Malformed("the postings of a term lie outside the index")
         documents, packed, stem_documents = integers(raw[at:body], "I", swap=self._swap)
         entries, width = packed & COUNT_MASK, packed >> WIDTH_SHIFT
-        if (
-            width >= len(WIDTHS)
-            or not documents <= entries
-            or not documents <= stem_documents <= self.head.document_count
-        ):
+        if width >= len(WIDTHS) or not documents <= stem_documents <= count:
             raise Malformed("the postings of a term contradict themselves")
-        code = document_code(self.head.document_count)
-        columns = []
-        kinds = ((code, documents), ("H", documents), (WIDTHS[width], documents), (WIDTHS[width], entries))
-        for kind, length in kinds:
-            end = body + length * ITEM_BYTES[kind]
-            columns.append((kind, body, end))
-            body = end
-        if body + entries > len(raw):
-            raise Malformed("the postings of a term lie outside the index")
-        numbers, impacts, entry_counts, section_numbers = (
-            integers(raw[start:end], kind, swap=self._swap) for kind, start, end in columns
+        is_shared = STEM_END not in key
+        if not is_shared and documents > entries:
+            raise Malformed("the postings of a term contradict themselves")
+        is_common = not is_shared and PAIR_MARK not in key and COMMON_SHARE * documents >= count
+        lengths = (
+            documents * ITEM_BYTES[document_code(count)],
+            documents * ITEM_BYTES[value_code(key)],
+            2 * count if is_common else 0,
+            0 if is_shared else documents * ITEM_BYTES[WIDTHS[width_of(entries)]],
+            entries * ITEM_BYTES[WIDTHS[width]],
+            entries,
         )
-        counts = raw[body : body + entries]
-        word = word_of_key(self.key(number))
-        return Postings(word, stem_documents, numbers, impacts, entry_counts, section_numbers, counts)
+        if body + sum(lengths) > len(raw):
+            raise Malformed("the postings of a term lie outside the index")
+        columns = []
+        for length in lengths:
+            columns.append(raw[body : body + length])
+            body += length
+        swap = self._swap
+        return Postings(
+            key,
+            stem_documents,
+            integers(columns[0], document_code(count), swap=swap),
+            integers(columns[1], value_code(key), swap=swap),
+            integers(columns[3], WIDTHS[width_of(entries)], swap=swap),
+            integers(columns[4], WIDTHS[width], swap=swap),
+            columns[5],
+            columns[2] if is_common else None,
+        )
 
     def document_id(self, number: int) -> str:
         return self._text("document_ids", "document_id_ends", number).decode()
@@ -406,6 +426,5 @@ __all__ = [
     "RowColumns",
     "encode_postings",
     "integers",
-    "stem_of_key",
     "to_bytes",
 ]
