@@ -28,6 +28,11 @@ else:
             return tuple.__new__(cls, values)
 
         @classmethod
+        def _make(cls, values):
+            """A value of all fields at once; nothing is checked."""
+            return tuple.__new__(cls, values)
+
+        @classmethod
         def _complete(cls, values, named):
             absent = cls._fields[len(values) :]
             defaults = dict(zip(reversed(cls._fields), reversed(cls._defaults), strict=False))

@@ -8,11 +8,13 @@ scored. Several indexes are ranked together as if they were one: document counts
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import compress
 
 from contextfold.common.record import Record
-from contextfold.resolve.relevance.index.index_format import SWAP, IndexView, Postings, integers
+from contextfold.resolve.relevance.answer import WhyTerm
+from contextfold.resolve.relevance.index.index_format import IndexView, Postings, integers
 from contextfold.resolve.relevance.question import Question
-from contextfold.resolve.relevance.term_keys import pair_key, word_of_key
+from contextfold.resolve.relevance.term_keys import COUNTS_MASK, ENTRY_SHIFT, pair_key, word_of_key
 from contextfold.resolve.relevance.term_scores import (
     AVERAGE_FACTOR,
     BEST_PIECE_WEIGHT,
@@ -41,15 +43,18 @@ if TYPE_CHECKING:
 POSTINGS_MAX = 100_000
 NOMINEES_MAX = 400
 DOCUMENTS_MAX = 100
+SEARCHED_FROM = 4  # postings per wanted document: from there on searching is quicker than reading them all
+NOTHING = 1 << 48  # the score of a document without any term, while scores are added up
 LANE_BYTES = 8  # of a document's score, where the scores of all documents are added up as one number
 SAMPLED_FROM = 16  # times as many documents as are wanted: from there on a sample tells which scores are high
-SAMPLE_SLACK = 8
+SAMPLE_SLACK = 10
 
 # The fields in which a term occurred, as bits below the weighted occurrences of a section.
 FIELDS = ("title", "heading", "body", "path", "identifier")
 FIELD_BITS = len(FIELDS)
 _TITLE, _HEADING, _BODY, _PATH, _IDENTIFIER = (1 << bit for bit in range(FIELD_BITS))
 FIELD_MASK = (1 << FIELD_BITS) - 1
+_FIELD_NAMES = [tuple(name for bit, name in enumerate(FIELDS) if mask >> bit & 1) for mask in range(FIELD_MASK + 1)]
 
 
 def _noted(weights: Sequence[int], count_field: int, marked_field: int) -> tuple[int, ...]:
@@ -76,12 +81,13 @@ class TermPostings(Record):
 
 
 class RankedSection(Record):
+    """A section that has a term; sections are sorted by these fields, in this order."""
+
+    order: int  # the lower the better
     cache: int  # which of the indexes that were asked
     document: int
     section: int
     score: int
-    order: int  # what sections are ordered by
-    terms: Mapping[int, int]  # the noted occurrences in the section, by the number of the term
 
 
 class RankedDocument(Record):
@@ -92,18 +98,11 @@ class RankedDocument(Record):
 
 class Ranking(Record):
     terms: list[TermPostings]
+    noted: list[list[dict[int, int]]]  # by index, by term: the noted occurrences in each section
     documents: list[RankedDocument]  # best first
     sections: list[RankedSection]  # best first; only those that have a term
     unmatched: tuple[str, ...]
     document_count: int
-
-
-class ScoredTerm(Record):
-    """How much one term contributed to a section's score, and where in the section it occurred."""
-
-    word: str
-    fields: tuple[str, ...]
-    score: int
 
 
 def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
@@ -125,8 +124,17 @@ def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
         _rescore(term, nominees)
     nominees = {place: score >> SATURATION_BITS for place, score in nominees.items()}
     best = sorted(nominees, key=lambda place: (-nominees[place], place))[:DOCUMENTS_MAX]
-    documents, sections = _with_sections(views, terms, {place: nominees[place] for place in best})
-    return Ranking(terms, documents, sections, unmatched, document_count)
+    documents: list[RankedDocument] = []
+    sections: list[RankedSection] = []
+    noted = []
+    for index, view in enumerate(views):
+        wanted = {document: nominees[at, document] for at, document in best if at == index}
+        noted.append(_note_terms(view, index, terms, sorted(wanted)))
+        found = _score_sections(view, [term.stem_weight for term in terms], noted[-1])
+        _add_documents(view, index, wanted, found, documents, sections)
+    documents.sort(key=lambda found: (-found.score, found.cache, found.document))
+    sections.sort()
+    return Ranking(terms, noted, documents, sections, unmatched, document_count)
 
 
 def _look_up(
@@ -165,14 +173,17 @@ def _weight(postings: Postings, stem_weight: int, word_weights: Mapping[bytes, i
 
 
 def _scores(view: IndexView, weighted: Sequence[tuple[int, Postings]]) -> list[int]:
-    """Every document's score. Most of a question's time goes by here."""
+    """Every document's score, above NOTHING. Most of a question's time goes by here."""
     count = view.head.document_count
-    scores = [0] * count
+    scores = [NOTHING] * count
     common = [(weight, postings.all_values) for weight, postings in weighted if postings.all_values is not None]
     if common:
-        # Values of all documents are one number with a lane for each document; no lane can overflow into the next.
-        total = sum([weight * int.from_bytes(_lanes(values, count), "little") for weight, values in common])
-        scores = integers(memoryview(total.to_bytes(LANE_BYTES * count, "little")), "Q", swap=SWAP).tolist()
+        # The values of all documents are one number with a lane for each document. NOTHING keeps what is subtracted
+        # in one lane from reaching into the next.
+        total = int.from_bytes(NOTHING.to_bytes(LANE_BYTES, "little") * count, "little")
+        for weight, values in common:
+            total += weight * int.from_bytes(_lanes(values, count), "little")
+        scores = integers(memoryview(total.to_bytes(LANE_BYTES * count, "little")), "Q").tolist()
     for weight, postings in weighted:
         if postings.all_values is None:
             for document, value in zip(postings.documents.tolist(), postings.values.tolist(), strict=True):
@@ -202,24 +213,23 @@ def _add_pairs(question: Question, views: Sequence[IndexView], document_count: i
 def _best(scores: list[list[int]], count: int) -> dict[tuple[int, int], int]:
     """The documents with the highest scores, those by index and number; equal scores in that order."""
     every = [score for found in scores for score in found] if len(scores) > 1 else scores[0]
-    least = 1
+    least = NOTHING + 1
     if len(every) > SAMPLED_FROM * count:
-        # So low in a sample of the scores that more than `count` of all of them are higher; if not, all are looked at.
+        # So low in a sample of the scores that `count` of all of them are likely to be higher; if not, all are read.
         sample = sorted(every[:: len(every) // count], reverse=True)
-        least = max(sample[min(len(sample) - 1, 2 * count * len(sample) // len(every) + SAMPLE_SLACK)], 1)
-    chosen = _from(scores, least)
-    if len(chosen) < count and least > 1:
-        chosen = _from(scores, 1)
+        least = max(sample[count * len(sample) // len(every) + SAMPLE_SLACK], least)
+    chosen = _at_least(scores, least)
+    if len(chosen) < count and least > NOTHING + 1:
+        chosen = _at_least(scores, NOTHING + 1)
     chosen.sort()
-    return {(index, document): -negative for negative, index, document in chosen[:count]}
+    return {(index, document): -negative - NOTHING for negative, index, document in chosen[:count]}
 
 
-def _from(scores: list[list[int]], least: int) -> list[tuple[int, int, int]]:
+def _at_least(scores: list[list[int]], least: int) -> list[tuple[int, int, int]]:
     return [
-        (-score, index, document)
+        (-found[document], index, document)
         for index, found in enumerate(scores)
-        for document, score in enumerate(found)
-        if score >= least
+        for document in compress(range(len(found)), map(least.__le__, found))
     ]
 
 
@@ -228,15 +238,18 @@ def _rescore(term: TermPostings, nominees: dict[tuple[int, int], int]) -> None:
     for index, weighted in enumerate(term.by_index):
         wanted = sorted(document for at, document in nominees if at == index)
         for weight, postings in weighted:
-            documents, values = postings.documents, postings.values
-            for document, at in _places(documents, wanted):
-                nominees[index, document] += weight * values[at]
+            for document, at in _places(postings.documents, wanted):
+                nominees[index, document] += weight * postings.value(at)
 
 
 def _places(documents: Sequence[int], wanted: list[int]) -> list[tuple[int, int]]:
     """Which of the wanted documents are among these, and where; both are in ascending order."""
+    count = len(documents)
+    if count < SEARCHED_FROM * len(wanted):
+        among = set(wanted)
+        return [(document, at) for at, document in enumerate(documents.tolist()) if document in among]
     found = []
-    at, count = 0, len(documents)
+    at = 0
     for document in wanted:
         at = bisect_left(documents, document, at)
         if at == count:
@@ -246,73 +259,29 @@ def _places(documents: Sequence[int], wanted: list[int]) -> list[tuple[int, int]
     return found
 
 
-def _with_sections(
-    views: Sequence[IndexView], terms: list[TermPostings], documents: dict[tuple[int, int], int]
-) -> tuple[list[RankedDocument], list[RankedSection]]:
-    noted = _noted_terms(terms, documents)
-    weights = [term.stem_weight for term in terms]
-    ranked: list[RankedDocument] = []
-    sections: list[tuple[int, int, int, int, int, dict[int, int]]] = []
-    averages = [average_length(view.head.section_words, view.head.section_count) for view in views]
-    for place, score in documents.items():
-        index, document = place
-        scored = _score_sections(views[index], averages[index], weights, document, noted[place])
-        total = score + BEST_SECTION_WEIGHT * max((found for _, found, _ in scored), default=0)
-        ranked.append(RankedDocument(index, document, total))
-        pieces = _best_pieces(views[index], scored)
-        sections += [
-            (-SECTION_WEIGHT * found - BEST_PIECE_WEIGHT * piece - total, index, document, section, found, parts)
-            for (section, found, parts), piece in zip(scored, pieces, strict=True)
-        ]
-    ranked.sort(key=lambda found: (-found.score, found.cache, found.document))
-    sections.sort()  # places differ, so that nothing behind them is compared
-    return ranked, [
-        RankedSection(index, document, section, found, -negative, parts)
-        for negative, index, document, section, found, parts in sections
-    ]
-
-
-def _best_pieces(view: IndexView, scored: list[tuple[int, int, dict[int, int]]]) -> list[int]:
-    """For each section the best score among the pieces under the same heading, itself included."""
-    headings = view.column("section_headings")
-    best: dict[int, int] = {}
-    for section, score, _ in scored:
-        row = headings[section]
-        if score > best.get(row, 0):
-            best[row] = score
-    return [best[headings[section]] for section, _, _ in scored]
-
-
-def _noted_terms(
-    terms: list[TermPostings], documents: Iterable[tuple[int, int]]
-) -> dict[tuple[int, int], dict[int, dict[int, int]]]:
-    """For each document, for each of its sections (and its front), the noted occurrences of each term."""
-    noted: dict[tuple[int, int], dict[int, dict[int, int]]] = {place: {} for place in documents}
-    for index in range(len(terms[0].by_index) if terms else 0):
-        of_index = {document: found for (at, document), found in noted.items() if at == index}
-        wanted = sorted(of_index)
-        for number, term in enumerate(terms):
-            for _, postings in term.by_index[index]:
-                if postings.ends:
-                    _note_word(number, postings, wanted, of_index)
-    return noted
-
-
-def _note_word(number: int, postings: Postings, wanted: list[int], noted: dict[int, dict[int, dict[int, int]]]) -> None:
-    """Note a word's occurrences in the documents that are wanted, which are in ascending order."""
-    ends, section_numbers, counts = postings.ends, postings.section_numbers, postings.counts
-    for document, at in _places(postings.documents, wanted):
-        sections = noted[document]
-        for entry in range(ends[at - 1] if at else 0, ends[at]):
-            section = section_numbers[entry]
-            found = (_NOTED_SECTION if section else _NOTED_FRONT)[counts[entry]]
-            of_section = sections.get(section)
-            if of_section is None:
-                sections[section] = {number: found}
-            elif number in of_section:
-                of_section[number] = _together(of_section[number], found)
-            else:
-                of_section[number] = found
+def _note_terms(view: IndexView, index: int, terms: list[TermPostings], documents: list[int]) -> list[dict[int, int]]:
+    """For each term, its noted occurrences in each section of the documents, which are in ascending order."""
+    sections = {document: view.sections_of(document) for document in documents}
+    noted_terms = []
+    for term in terms:
+        noted: dict[int, int] = {}
+        fronts: dict[int, int] = {}
+        for _, postings in term.by_index[index]:
+            ends, entries = postings.ends, postings.entries
+            for document, at in _places(postings.documents, documents) if ends else ():
+                before = sections[document].start - (FRONT + 1)
+                for entry in entries[ends[at - 1] if at else 0 : ends[at]].tolist():
+                    if entry > COUNTS_MASK:
+                        section, found = before + (entry >> ENTRY_SHIFT), _NOTED_SECTION[entry & COUNTS_MASK]
+                        noted[section] = _together(noted[section], found) if section in noted else found
+                    else:
+                        found = _NOTED_FRONT[entry]
+                        fronts[document] = _together(fronts[document], found) if document in fronts else found
+        for document, found in fronts.items():
+            for section in sections[document]:
+                noted[section] = _together(noted[section], found) if section in noted else found
+        noted_terms.append(noted)
+    return noted_terms
 
 
 def _together(one: int, other: int) -> int:
@@ -320,42 +289,55 @@ def _together(one: int, other: int) -> int:
     return (one >> FIELD_BITS) + (other >> FIELD_BITS) << FIELD_BITS | (one | other) & FIELD_MASK
 
 
-def _score_sections(
-    view: IndexView, average: int, weights: list[int], document: int, noted: dict[int, dict[int, int]]
-) -> list[tuple[int, int, dict[int, int]]]:
-    """The sections with any term, each with its score and the occurrences behind it."""
-    numbers = view.sections_of(document)
+def _score_sections(view: IndexView, weights: list[int], noted_terms: list[dict[int, int]]) -> dict[int, int]:
+    """The score of each section that has any term."""
     lengths = view.column("section_words")
-    front = noted.pop(FRONT, {})
+    average = average_length(view.head.section_words, view.head.section_count)
     factor, base = TF_FACTOR * average, AVERAGE_FACTOR * average
-    scored = []
-    for section in range(FRONT + 1, len(numbers) + 1) if front else noted:
-        found = noted.get(section)
-        if found is None:
-            found = front
-        else:
-            for number, value in front.items():
-                found[number] = _together(value, found[number]) if number in found else value
-        score = 0
-        rest = base + LENGTH_FACTOR * lengths[numbers[section - 1]]
-        for number, value in found.items():
+    scores: dict[int, int] = {}
+    for weight, noted in zip(weights, noted_terms, strict=True):
+        for section, value in noted.items():
             scaled = factor * (value >> FIELD_BITS)
-            score += weights[number] * scaled // (scaled + rest)
-        if score:
-            scored.append((numbers[section - 1], score, found))
-    return scored
+            score = weight * scaled // (scaled + base + LENGTH_FACTOR * lengths[section])
+            scores[section] = scores.get(section, 0) + score
+    return scores
 
 
-def explain(ranking: Ranking, views: Sequence[IndexView], section: RankedSection) -> tuple[ScoredTerm, ...]:
+def _add_documents(
+    view: IndexView,
+    index: int,
+    wanted: Mapping[int, int],
+    scores: Mapping[int, int],
+    documents: list[RankedDocument],
+    sections: list[RankedSection],
+) -> None:
+    headings = view.column("section_headings")
+    for document, score in wanted.items():
+        numbers = view.sections_of(document)
+        scored = [(section, found) for section in numbers if (found := scores.get(section))]
+        total = score + BEST_SECTION_WEIGHT * max((found for _, found in scored), default=0)
+        documents.append(RankedDocument(index, document, total))
+        rows = headings[numbers.start : numbers.stop].tolist()
+        best: dict[int, int] = {}  # score among the pieces under one heading
+        for section, found in scored:
+            row = rows[section - numbers.start]
+            if found > best.get(row, 0):
+                best[row] = found
+        for section, found in scored:
+            order = SECTION_WEIGHT * found + BEST_PIECE_WEIGHT * best[rows[section - numbers.start]] + total
+            sections.append(RankedSection._make((-order, index, document, section, found)))
+
+
+def explain(ranking: Ranking, views: Sequence[IndexView], section: RankedSection) -> tuple[WhyTerm, ...]:
     """What each term contributed to a section's score; the contributions add up to it."""
     view = views[section.cache]
     average = average_length(view.head.section_words, view.head.section_count)
     length = view.column("section_words")[section.section]
     explained = []
-    for number, value in section.terms.items():
-        term = ranking.terms[number]
-        fields = tuple(name for bit, name in enumerate(FIELDS) if value >> bit & 1)
-        score = occurrence_score(term.stem_weight, value >> FIELD_BITS, length, average)
-        explained.append(ScoredTerm(term.word, fields, score))
-    explained.sort(key=lambda found: (-found.score, found.word))
+    for term, noted in zip(ranking.terms, ranking.noted[section.cache], strict=True):
+        value = noted.get(section.section)
+        if value is not None:
+            score = occurrence_score(term.stem_weight, value >> FIELD_BITS, length, average)
+            explained.append(WhyTerm(term.word, _FIELD_NAMES[value & FIELD_MASK], score))
+    explained.sort(key=lambda found: (-found.score, found.term))
     return tuple(explained)

@@ -6,6 +6,8 @@ Chinese documentation and source code. A number of the name changes with every c
 
 from __future__ import annotations
 
+from functools import partial
+
 from contextfold.errors import CounterMissing
 
 TYPE_CHECKING = False
@@ -53,11 +55,14 @@ class ChunkUnits(dict[str, int]):
 
     def __missing__(self, chunk: str) -> int:
         units = 0
-        for word in chunk.translate(_LETTERS).split():
+        for word in [chunk] if chunk.isalpha() else chunk.translate(_LETTERS).split():
             length = len(word)
-            units += WORD + max(length - MIDDLE_WORD, 0) * LETTER_BEYOND_6 + max(length - LONG_WORD, 0) * LETTER_BEYOND_12
-        for digits in chunk.translate(_DIGITS).split():
-            units += -(-len(digits) // GROUP_DIGITS) * DIGIT_GROUP
+            units += WORD
+            if length > MIDDLE_WORD:
+                units += (length - MIDDLE_WORD) * LETTER_BEYOND_6 + max(length - LONG_WORD, 0) * LETTER_BEYOND_12
+        if not chunk.isalpha():
+            for digits in chunk.translate(_DIGITS).split():
+                units += -(-len(digits) // GROUP_DIGITS) * DIGIT_GROUP
         self[chunk] = units
         return units
 
@@ -104,7 +109,7 @@ def _without_wide(text: str) -> tuple[str, int]:
 def counter_named(name: str) -> CountTokens:
     """The counter of that name; CounterMissing if the package that carries its vocabulary is not installed."""
     if name == ESTIMATE:
-        return estimate
+        return partial(estimate, known=ChunkUnits())
     if name != EXACT:
         raise CounterMissing(f"there is no counter {name!r}; choose one of {', '.join(COUNTERS)}")
     try:

@@ -7,20 +7,22 @@ not fit raises Malformed.
 
     term         a word (key: stem, NUL, rest of the word), a pair of stems (key: both with a space between, NUL), or
                  what the words of a stem share (key: the stem); keys are sorted, so these are neighbours
-    postings     three counts (documents, entries, documents of the stem), then six columns: document numbers, values,
-                 the values of all documents, entries up to each document's end, section numbers, packed counts
+    postings     three counts (documents, entries, documents of the stem), then four columns: document numbers, values,
+                 entries up to each document's end, entries
     value        of a word: tf / (tf + K) in 65536ths; of a pair: how often it occurs; of a stem: by how much the values
                  of its words together exceed that of all their occurrences, in the documents that have several
-    entry        a section of a document that has the word; section 0 is the document's title and path
+    entry        a section of a document that has the word, above its packed counts; section 0 is the document's title
+                 and path
 
-The values of all documents are there for a word that a fourth of them has: adding those up as one long number is
-quicker than going from posting to posting.
+Where a word or what a stem's words share is common, the values are those of all documents: first the low byte of each,
+then the high byte. Adding those up as one long number is quicker than going from posting to posting.
 """
 
 from __future__ import annotations
 
 import sys
 from array import array
+from struct import Struct
 
 from contextfold.common.canonical import Malformed
 from contextfold.common.record import Record
@@ -41,12 +43,14 @@ if TYPE_CHECKING:
 FORMAT = "relevance-3"  # names the layout, the stemmer, the words and the weights that went into the postings
 VERSION_BYTES = 32
 POSTINGS_UNIT = 4  # postings begin at multiples of this
-HEADER_FIELDS = 3
-WIDTH_SHIFT = 30  # the two high bits of the entry count say how wide its section numbers are
-COUNT_MASK = (1 << WIDTH_SHIFT) - 1
+_HEADER = Struct("<3I")
+WIDE_SHIFT = 30  # two high bits of the entry count say whether entries are wide, and whether values are of all documents
+COMMON_SHIFT = 31
+COUNT_MASK = (1 << WIDE_SHIFT) - 1
 WIDTHS = ("B", "H", "I")
 NARROW_DOCUMENTS = 1 << 16  # up to so many documents, their numbers take two bytes
-COMMON_SHARE = 4  # a word is common if one of so many documents has it
+COMMON_SHARE = 8  # what one of so many documents has is common
+COMMON_MAX = 1 << 16  # values below this may be those of all documents
 SWAP = sys.byteorder == "big"
 ITEM_BYTES = {"B": 1, "H": 2, "I": 4, "Q": 8}
 
@@ -99,24 +103,26 @@ def to_bytes(code: str, numbers: Integers, *, swap: bool = SWAP) -> bytes:
 
 
 class Postings(Record):
-    """Where one term occurs. `documents`, `values` and `ends` are parallel, `section_numbers` and `counts` too."""
+    """Where one term occurs; `documents`, `values` and `ends` are parallel."""
 
     key: bytes
     stem_documents: int  # how many documents have any word of the stem
     documents: Sequence[int]
     values: Sequence[int]
     ends: Sequence[int]  # of each document's entries; empty for what the words of a stem share
-    section_numbers: Sequence[int]
-    counts: Sequence[int]
-    all_values: memoryview | None = None  # of a common word: the low byte for each document, then the high byte
+    entries: Sequence[int]
+    all_values: memoryview | None = None  # instead of `values`, for what is common
 
-    @property
-    def is_of_word(self) -> bool:
-        return STEM_END in self.key and PAIR_MARK not in self.key
+    def value(self, at: int) -> int:
+        """The value of a document by its place among those that have the term."""
+        if self.all_values is None:
+            return self.values[at]
+        document = self.documents[at]
+        return self.all_values[document] | self.all_values[document + len(self.all_values) // 2] << 8
 
 
-def width_of(highest: int) -> int:
-    return 0 if highest < 1 << 8 else 1 if highest < 1 << 16 else 2
+def width_of(highest: int) -> str:
+    return WIDTHS[0 if highest < 1 << 8 else 1 if highest < 1 << 16 else 2]
 
 
 def document_code(document_count: int) -> str:
@@ -128,28 +134,34 @@ def value_code(key: bytes) -> str:
 
 
 def encode_postings(postings: Postings, document_count: int, *, swap: bool = SWAP) -> bytes:
-    documents, values, entries = postings.documents, postings.values, len(postings.counts)
-    width = width_of(max(postings.section_numbers, default=0))
-    common = b""
-    if postings.is_of_word and COMMON_SHARE * len(documents) >= document_count:
-        spread = [0] * document_count
-        for document, value in zip(documents, values, strict=True):
-            spread[document] = value
-        both = to_bytes("H", spread)
-        common = both[0::2] + both[1::2]
-    header = (len(documents), entries | width << WIDTH_SHIFT, postings.stem_documents)
+    documents, values, entries = postings.documents, postings.values, postings.entries
+    if postings.all_values is not None:
+        values = [postings.value(at) for at in range(len(documents))]
+    is_common = COMMON_SHARE * len(documents) >= document_count and max(values, default=0) < COMMON_MAX
+    if is_common and PAIR_MARK not in postings.key:
+        raw_values = _of_all_documents(documents, values, document_count)
+    else:
+        is_common, raw_values = False, to_bytes(value_code(postings.key), values, swap=swap)
+    is_wide = max(entries, default=0) >= 1 << 16
+    flags = is_wide << WIDE_SHIFT | is_common << COMMON_SHIFT
     raw = b"".join(
         (
-            to_bytes("I", header, swap=swap),
+            _HEADER.pack(len(documents), len(entries) | flags, postings.stem_documents),
             to_bytes(document_code(document_count), documents, swap=swap),
-            to_bytes(value_code(postings.key), values, swap=swap),
-            common,
-            to_bytes(WIDTHS[width_of(entries)], postings.ends, swap=swap),
-            to_bytes(WIDTHS[width], postings.section_numbers, swap=swap),
-            bytes(postings.counts),
+            raw_values,
+            to_bytes(width_of(len(entries)), postings.ends, swap=swap),
+            to_bytes("I" if is_wide else "H", entries, swap=swap),
         )
     )
     return raw + b"\0" * (-len(raw) % POSTINGS_UNIT)
+
+
+def _of_all_documents(documents: Sequence[int], values: Sequence[int], document_count: int) -> bytes:
+    spread = [0] * document_count
+    for document, value in zip(documents, values, strict=True):
+        spread[document] = value
+    raw = to_bytes("H", spread)
+    return raw[0::2] + raw[1::2]
 
 
 class IndexHead(Record):
@@ -247,41 +259,32 @@ class IndexView:
         """The postings of a term by its number, with its key."""
         raw, count = self._raw["postings"], self.head.document_count
         at = self.column("term_postings")[number] * POSTINGS_UNIT
-        body = at + HEADER_FIELDS * 4
+        body = at + _HEADER.size
         if body > len(raw):
             raise Malformed("the postings of a term lie outside the index")
-        documents, packed, stem_documents = integers(raw[at:body], "I", swap=self._swap)
-        entries, width = packed & COUNT_MASK, packed >> WIDTH_SHIFT
-        if width >= len(WIDTHS) or not documents <= stem_documents <= count:
+        documents, packed, stem_documents = _HEADER.unpack_from(raw, at)
+        entries, is_wide, is_common = packed & COUNT_MASK, packed >> WIDE_SHIFT & 1, packed >> COMMON_SHIFT
+        has_entries = STEM_END in key
+        if not documents <= stem_documents <= count or (documents > entries if has_entries else entries):
             raise Malformed("the postings of a term contradict themselves")
-        is_shared = STEM_END not in key
-        if not is_shared and documents > entries:
-            raise Malformed("the postings of a term contradict themselves")
-        is_common = not is_shared and PAIR_MARK not in key and COMMON_SHARE * documents >= count
-        lengths = (
-            documents * ITEM_BYTES[document_code(count)],
-            documents * ITEM_BYTES[value_code(key)],
-            2 * count if is_common else 0,
-            0 if is_shared else documents * ITEM_BYTES[WIDTHS[width_of(entries)]],
-            entries * ITEM_BYTES[WIDTHS[width]],
-            entries,
-        )
-        if body + sum(lengths) > len(raw):
+        document_kind, end_kind, entry_kind = document_code(count), width_of(entries), "I" if is_wide else "H"
+        values_at = body + documents * ITEM_BYTES[document_kind]
+        ends_at = values_at + (2 * count if is_common else documents * ITEM_BYTES[value_code(key)])
+        entries_at = ends_at + (documents * ITEM_BYTES[end_kind] if has_entries else 0)
+        end = entries_at + entries * ITEM_BYTES[entry_kind]
+        if end > len(raw):
             raise Malformed("the postings of a term lie outside the index")
-        columns = []
-        for length in lengths:
-            columns.append(raw[body : body + length])
-            body += length
         swap = self._swap
-        return Postings(
-            key,
-            stem_documents,
-            integers(columns[0], document_code(count), swap=swap),
-            integers(columns[1], value_code(key), swap=swap),
-            integers(columns[3], WIDTHS[width_of(entries)], swap=swap),
-            integers(columns[4], WIDTHS[width], swap=swap),
-            columns[5],
-            columns[2] if is_common else None,
+        return Postings._make(
+            (
+                key,
+                stem_documents,
+                integers(raw[body:values_at], document_kind, swap=swap),
+                () if is_common else integers(raw[values_at:ends_at], value_code(key), swap=swap),
+                integers(raw[ends_at:entries_at], end_kind, swap=swap),
+                integers(raw[entries_at:end], entry_kind, swap=swap),
+                raw[values_at:ends_at] if is_common else None,
+            )
         )
 
     def document_id(self, number: int) -> str:

@@ -14,14 +14,12 @@ from contextfold.resolve.relevance.term_keys import (
     COUNTS_MASK,
     DOCUMENT_SHIFT,
     ENTRY_MASK,
-    ENTRY_SHIFT,
     PAIR_MARK,
     STEM_END,
     stem_of_key,
 )
 from contextfold.resolve.relevance.term_scores import (
     CLASS_LENGTHS,
-    FRONT,
     FRONT_IN_DOCUMENT,
     OCCURRENCES_MAX,
     SECTION_IN_DOCUMENT,
@@ -38,10 +36,10 @@ if TYPE_CHECKING:
 
 GONE = -1  # the new number of a document that is not taken over
 
-# The bytes of an entry by rising value, as this machine's order puts them: packed counts, section number, document.
-_BYTES = range(8) if sys.byteorder == "little" else range(7, -1, -1)
-_COUNTS, _SECTION_LOW, _SECTION_MIDDLE, _SECTION_HIGH = (slice(at, None, 8) for at in _BYTES[:4])
-_DOCUMENT = slice(1 if sys.byteorder == "little" else 0, None, 2)
+# Where the halves of an entry, the document and what the index keeps, and its packed counts lie in its bytes.
+_IS_LITTLE = sys.byteorder == "little"
+_DOCUMENT, _ENTRY = (slice(1 if _IS_LITTLE else 0, None, 2), slice(0 if _IS_LITTLE else 1, None, 2))
+_COUNTS = slice(0 if _IS_LITTLE else 7, None, 8)
 _SECTION_WEIGHTS = bytes(SECTION_IN_DOCUMENT)
 CLASS_BITS = 8
 
@@ -87,13 +85,13 @@ class PostingsMaker:
         """
         raw = entries.tobytes()
         numbers = memoryview(raw).cast("I")[_DOCUMENT].tolist()
+        packed = memoryview(raw).cast("I")[_ENTRY].tolist()
         counts = raw[_COUNTS]
-        sections: Sequence[int] = raw[_SECTION_LOW]
-        if any(raw[_SECTION_MIDDLE]) or any(raw[_SECTION_HIGH]):
-            sections = [entry >> ENTRY_SHIFT & ENTRY_MASK for entry in entries]
         weights = bytearray(counts.translate(_SECTION_WEIGHTS))
-        for at in _fronts(sections):
-            weights[at] = FRONT_IN_DOCUMENT[counts[at]]
+        if min(packed) <= COUNTS_MASK:
+            for at, entry in enumerate(packed):
+                if entry <= COUNTS_MASK:
+                    weights[at] = FRONT_IN_DOCUMENT[entry]
         per_document = Counter(numbers)
         documents = list(per_document)
         ends = list(accumulate(per_document.values()))
@@ -110,16 +108,16 @@ class PostingsMaker:
                 saturations[count << CLASS_BITS | classes[document]]
                 for document, count in zip(documents, occurrences, strict=True)
             ]
-        return Postings(key, len(documents), documents, values, ends, sections, counts, None), occurrences
+        return Postings(key, len(documents), documents, values, ends, packed, None), occurrences
 
     def _one_word(self, key: bytes, entries: array[int]) -> Postings:
         """Half of all words occur once."""
         entry = entries[0]
-        document, section, packed = entry >> DOCUMENT_SHIFT, entry >> ENTRY_SHIFT & ENTRY_MASK, entry & COUNTS_MASK
-        value = (FRONT_IN_DOCUMENT if section == FRONT else SECTION_IN_DOCUMENT)[packed]
+        document, packed = entry >> DOCUMENT_SHIFT, entry & ENTRY_MASK
+        value = FRONT_IN_DOCUMENT[packed] if packed <= COUNTS_MASK else SECTION_IN_DOCUMENT[packed & COUNTS_MASK]
         if PAIR_MARK not in key:
             value = self.saturations[value << CLASS_BITS | self._classes[document]]
-        return Postings(key, 1, (document,), (value,), (1,), (section,), (packed,), None)
+        return Postings._make((key, 1, (document,), (value,), (1,), (packed,), None))
 
     def _shared(
         self, stem: bytes, stem_documents: int, documents: list[int], words: list[tuple[Postings, list[int]]]
@@ -136,18 +134,7 @@ class PostingsMaker:
             values[document] - saturations[occurrences[document] << CLASS_BITS | classes[document]]
             for document in documents
         ]
-        return Postings(stem, stem_documents, documents, excess, (), (), (), None)
-
-
-def _fronts(sections: Sequence[int]) -> Iterator[int]:
-    """Where the entries of titles and paths are."""
-    if not isinstance(sections, bytes):
-        yield from (at for at, section in enumerate(sections) if section == FRONT)
-        return
-    at = sections.find(FRONT)
-    while at >= 0:
-        yield at
-        at = sections.find(FRONT, at + 1)
+        return Postings(stem, stem_documents, documents, excess, (), (), None)
 
 
 def entries_of(postings: Postings, new_numbers: Sequence[int]) -> array[int]:
@@ -157,12 +144,7 @@ def entries_of(postings: Postings, new_numbers: Sequence[int]) -> array[int]:
     for document, end in zip(postings.documents, postings.ends, strict=True):
         if new_numbers[document] != GONE:
             base = new_numbers[document] << DOCUMENT_SHIFT
-            entries.extend(
-                base | section << ENTRY_SHIFT | packed
-                for section, packed in zip(
-                    postings.section_numbers[start:end], postings.counts[start:end], strict=True
-                )
-            )
+            entries.extend([base | entry for entry in postings.entries[start:end]])
         start = end
     return entries
 
