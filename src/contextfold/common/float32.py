@@ -6,8 +6,6 @@ Done in integers, so that no C library, locale or double rounding has a say in t
 from __future__ import annotations
 
 import sys
-from array import array
-from functools import lru_cache
 
 MAX_DIGITS = 9  # nine significant digits tell any two float32 apart
 FIXED_POINT_FROM = -6  # decimal exponent of the first digit from which the text has no exponent: 0.000001
@@ -27,6 +25,8 @@ class Float32(float):
 
 def single(value: float) -> float:
     """The float32 nearest to value."""
+    from array import array
+
     return array("f", (value,))[0]
 
 
@@ -39,8 +39,19 @@ def ratio(part: int, whole: int) -> Float32:
     return Float32(single(single(part) / single(whole))) if whole else Float32(0.0)
 
 
-@lru_cache(maxsize=CACHED_TEXTS)
+_texts: dict[float, str] = {}
+
+
 def shortest_text(value: float) -> str:
+    text = _texts.get(value)
+    if text is None:
+        if len(_texts) >= CACHED_TEXTS:
+            _texts.clear()
+        text = _texts[value] = _made_text(value)
+    return text
+
+
+def _made_text(value: float) -> str:
     if value == 0.0:
         return "0.0"
     digits, exponent = _shortest_digits(value)
@@ -54,6 +65,8 @@ def shortest_text(value: float) -> str:
 
 def _shortest_digits(value: float) -> tuple[str, int]:
     """The digits d₁d₂… and the exponent e of d₁.d₂… × 10^e: fewest digits, then nearest, that round to value."""
+    from array import array
+
     bits = int.from_bytes(array("f", (value,)).tobytes(), sys.byteorder)
     biased, fraction = bits >> 23 & 0xFF, bits & 0x7FFFFF
     mantissa, power = (fraction, -149) if biased == 0 else (fraction | 0x800000, biased - 150)

@@ -25,16 +25,13 @@ from operator import or_
 
 from contextfold.common.canonical import HASH_PREFIX, Malformed, decode, encode
 from contextfold.common.record import Record
-from contextfold.resolve.manifest import DOCUMENTS_FOLDER, INDEX_FILE, MANIFEST_FILE, ManifestEntry
+from contextfold.resolve.layout import FINGERPRINT_FIELDS, FRAME, UNTRUSTED
+from contextfold.resolve.manifest import ManifestEntry
 from contextfold.resolve.scoring import Measures
 
-PACK_FOLDER = "pack"
 TABLE_FILE = "pack/table"
 POSTINGS_FILE = "pack/postings"
 CLOCK_FILE = "pack/clock"  # only while a build reads the time off it
-
-# What else must look as it did: the two lists, and the folder, which tells of files added or removed.
-FRAME = [MANIFEST_FILE.encode(), INDEX_FILE.encode(), DOCUMENTS_FOLDER.encode()]
 
 MAGIC = b"contextfold pack 1\n"
 DIGEST_BYTES = 32
@@ -50,11 +47,6 @@ SEGMENT_ENDS_IN = 1024  # documents behind the least, on average
 SEGMENTATION = 2  # the version of these rules; a pack made by others is read, but nothing is copied from it
 SEPARATOR = b"\0"  # in no path, hence in no id and no file
 TERM_SEPARATOR = b"\n"  # in no word
-
-# A file's fingerprint: size, mtime, ctime and inode. These two equal no other and not each other.
-FINGERPRINT_FIELDS = 4
-UNTRUSTED = (-1, 0, 0, 0)  # recorded for a file that must be read in any case
-ABSENT = (-2, 0, 0, 0)  # seen for a file that cannot be looked at
 
 
 class Block(Record):

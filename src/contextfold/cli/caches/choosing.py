@@ -6,7 +6,7 @@ import os
 
 from contextfold.cli.parse import UsageError, Values
 from contextfold.errors import BudgetInvalid, CacheMissing
-from contextfold.resolve.manifest import MANIFEST_FILE
+from contextfold.resolve.layout import MANIFEST_FILE
 from contextfold.resolve.service import Cache
 
 DEFAULT_BUDGET = 4_000

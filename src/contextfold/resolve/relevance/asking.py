@@ -77,7 +77,7 @@ class _Shelf:
 
     def may_fit(self, section: int, left: int) -> bool:
         """Whether a section of the only index is worth reading: the stored estimate says if it can fit."""
-        return self.views[0].column("section_tokens")[section] <= left * self.slack
+        return bool(self.views[0].column("section_tokens")[section] <= left * self.slack)
 
     def answered(self, place: RankedSection, why: tuple[WhyTerm, ...]) -> AnsweredSection:
         _, index, document, section, score = place

@@ -5,9 +5,8 @@ Questions and builds share this; it knows nothing of sections or of counting, so
 
 from __future__ import annotations
 
-import hashlib
-
 from contextfold.common.record import Record
+from contextfold.common.sha256 import sha256
 from contextfold.resolve.relevance.words import stem_of
 
 SECTION_DIGEST_BYTES = 16
@@ -43,7 +42,7 @@ class DocumentRow(Record):
 
 
 def section_digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()[:SECTION_DIGEST_BYTES]
+    return sha256(content).digest()[:SECTION_DIGEST_BYTES]
 
 
 def term_key(word: str) -> bytes:

@@ -6,8 +6,6 @@ Chinese documentation and source code. A number of the name changes with every c
 
 from __future__ import annotations
 
-from functools import partial
-
 from contextfold.errors import CounterMissing
 
 TYPE_CHECKING = False
@@ -109,7 +107,8 @@ def _without_wide(text: str) -> tuple[str, int]:
 def counter_named(name: str) -> CountTokens:
     """The counter of that name; CounterMissing if the package that carries its vocabulary is not installed."""
     if name == ESTIMATE:
-        return partial(estimate, known=ChunkUnits())
+        known = ChunkUnits()
+        return lambda text: estimate(text, known=known)
     if name != EXACT:
         raise CounterMissing(f"there is no counter {name!r}; choose one of {', '.join(COUNTERS)}")
     try:

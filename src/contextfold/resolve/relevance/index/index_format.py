@@ -21,7 +21,6 @@ then the high byte. Adding those up as one long number is quicker than going fro
 from __future__ import annotations
 
 import sys
-from array import array
 from struct import Struct
 
 from contextfold.common.canonical import Malformed
@@ -36,15 +35,20 @@ from contextfold.resolve.relevance.term_keys import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
-    Integers = memoryview[int] | array[int]
+    # In postings that are being made, lists and tuples take the place of columns; nobody looks things up in those.
+    Integers = Any
 
 FORMAT = "relevance-3"  # names the layout, the stemmer, the words and the weights that went into the postings
 VERSION_BYTES = 32
 POSTINGS_UNIT = 4  # postings begin at multiples of this
 _HEADER = Struct("<3I")
-WIDE_SHIFT = 30  # two high bits of the entry count say whether entries are wide, and whether values are of all documents
+WIDE_SHIFT = (
+    30  # two high bits of the entry count say whether entries are wide, and whether values are of all documents
+)
 COMMON_SHIFT = 31
 COUNT_MASK = (1 << WIDE_SHIFT) - 1
 WIDTHS = ("B", "H", "I")
@@ -86,16 +90,20 @@ def integers(view: memoryview, code: str, *, swap: bool = SWAP) -> Integers:
     if len(view) % ITEM_BYTES[code]:
         raise Malformed("a column of the index ends in the middle of a number")
     if not swap:
-        return view.cast(code)  # type: ignore[call-overload, no-any-return]
+        return view.cast(code)  # type: ignore[call-overload]
+    from array import array
+
     copied: array[int] = array(code)
     copied.frombytes(view)
     copied.byteswap()
     return copied
 
 
-def to_bytes(code: str, numbers: Integers, *, swap: bool = SWAP) -> bytes:
+def to_bytes(code: str, numbers: Sequence[int], *, swap: bool = SWAP) -> bytes:
     if code == "B":
         return bytes(numbers)
+    from array import array
+
     made = array(code, numbers)
     if swap:
         made.byteswap()
@@ -107,17 +115,17 @@ class Postings(Record):
 
     key: bytes
     stem_documents: int  # how many documents have any word of the stem
-    documents: Sequence[int]
-    values: Sequence[int]
-    ends: Sequence[int]  # of each document's entries; empty for what the words of a stem share
-    entries: Sequence[int]
+    documents: Integers
+    values: Integers
+    ends: Integers  # of each document's entries; empty for what the words of a stem share
+    entries: Integers
     all_values: memoryview | None = None  # instead of `values`, for what is common
 
     def value(self, at: int) -> int:
         """The value of a document by its place among those that have the term."""
         if self.all_values is None:
-            return self.values[at]
-        document = self.documents[at]
+            return int(self.values[at])
+        document: int = self.documents[at]
         return self.all_values[document] | self.all_values[document + len(self.all_values) // 2] << 8
 
 
@@ -367,6 +375,8 @@ class RowColumns:
     """The columns that describe documents and sections, growing by one document after another."""
 
     def __init__(self) -> None:
+        from array import array
+
         self.numbers = {name: array(code) for name, code in COLUMNS.items() if code}
         self.bytes = {name: bytearray() for name, code in COLUMNS.items() if not code and name != "postings"}
         self._texts: dict[str, int] = {}

@@ -166,7 +166,8 @@ def taken_over(previous: IndexView, new_numbers: Sequence[int], average: int) ->
             for postings in terms:
                 if not unmoved:
                     moved = list(map(new_numbers.__getitem__, postings.documents))
-                    postings = postings._replace(documents=moved)  # noqa: PLW2901
+                    values = list(map(postings.value, range(len(moved))))
+                    postings = postings._replace(documents=moved, values=values, all_values=None)  # noqa: PLW2901
                 yield postings.key, postings
             continue
         for postings in terms:
@@ -194,12 +195,11 @@ def _joined(terms: list[Term]) -> list[tuple[bytes, array[int]]]:
     for key, found in terms:
         if STEM_END not in key:
             continue
-        if isinstance(found, Postings):
-            found = entries_of(found, range(max(found.documents) + 1))
+        entries = entries_of(found, range(max(found.documents) + 1)) if isinstance(found, Postings) else found
         if key not in words:
-            words[key] = found
-        elif words[key][-1] < found[0]:
-            words[key] += found
+            words[key] = entries
+        elif words[key][-1] < entries[0]:
+            words[key] += entries
         else:
-            words[key] = array("Q", sorted(words[key] + found))
+            words[key] = array("Q", sorted(words[key] + entries))
     return list(words.items())

@@ -13,7 +13,8 @@ from array import array
 
 from contextfold.common.canonical import HASH_PREFIX
 from contextfold.resolve.files import fingerprints, storage_failed, write_new
-from contextfold.resolve.pack import FRAME, older_than
+from contextfold.resolve.layout import FRAME
+from contextfold.resolve.pack import older_than
 from contextfold.resolve.relevance.document_terms import TermCollector
 from contextfold.resolve.relevance.index.index_format import (
     COLUMNS,
@@ -190,7 +191,7 @@ class IndexWriter:
         assert self._index is not None
         seen = fingerprints(self._prefix, [*FRAME, *(name.encode() for name in RELEVANCE_FILES)])
         head = RelevanceHead(
-            cache_version, self._head, self._index, self._contents_record, older_than(recorded_at_ns, seen)
+            cache_version, self._head, self._index, self._contents_record, tuple(older_than(recorded_at_ns, seen))
         )
         write_new(self._path(HEAD_FILE), head.to_bytes())
 
