@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
 
+    from contextfold.common.canonical import Encodable
     from contextfold.resolve.cache import CacheFolder, Fault, Progress
     from contextfold.resolve.relevance.answer import AskResult, GetResult
     from contextfold.resolve.relevance.index.index_file import MappedIndex, RelevanceFiles
@@ -159,6 +160,18 @@ class Cache:
             return get(index, document_id, budget, section=section, lines=lines, around=around, counter=counter)
 
         return self.of_one_cache(answer)
+
+    def document_text(self, document_id: str) -> str:
+        """The whole text of a document, checked."""
+        from contextfold.resolve.relevance.question import BUDGET_LIMIT
+
+        return "".join(section.content for section in self.get(document_id, BUDGET_LIMIT).document.sections)
+
+    def table_of_contents(self, most: int) -> dict[str, Encodable]:
+        """The version of the cache, and the ids and titles of the first documents."""
+        from contextfold.resolve.relevance.asking import table_of_contents
+
+        return self.of_one_cache(lambda: table_of_contents(self.mapped_index(), most))
 
     def mapped_index(self) -> MappedIndex:
         """The relevance index, checked; CacheInvalid if the cache has none or it is damaged."""

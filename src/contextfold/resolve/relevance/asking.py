@@ -32,6 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from contextfold.common.canonical import Encodable
     from contextfold.resolve.relevance.index.index_format import IndexView
     from contextfold.resolve.relevance.token_estimate import CountTokens
 
@@ -282,6 +283,17 @@ def get(
     except (Malformed, IndexError, ValueError, OverflowError) as problem:
         raise damaged(problem) from problem
     return GetResult(document, budget, budget - left, counter)
+
+
+def table_of_contents(index: MappedIndex, most: int) -> dict[str, Encodable]:
+    """What a cache has, and up to `most` of its documents."""
+    view = index.view
+    count = view.head.document_count
+    try:
+        documents = [{"id": view.document_id(at), "title": view.title(at)} for at in range(min(count, most))]
+    except (Malformed, IndexError, ValueError) as problem:
+        raise damaged(problem) from problem
+    return {"cache_version": index.cache_version, "document_count": count, "documents": documents}
 
 
 def _wanted(

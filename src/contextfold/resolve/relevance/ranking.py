@@ -1,14 +1,14 @@
 """Which documents and sections answer a question best. Pure; knows indexes and scores, not files or budgets.
 
-Two phases keep the work small. Documents are nominated by their postings, rarest term first; commoner terms, once
-30,000 postings were read, change the order of 200 nominees only. Then the sections of the best 60 documents are
-scored. Several indexes are ranked together as if they were one: document counts and frequencies are summed.
+Two phases keep the work small. Documents are nominated by their postings, rarest term first; commoner terms, once as
+many postings were read as there are documents, change the order of 200 nominees only. Then the sections of the best 60
+documents are scored. Several indexes are ranked together as if they were one: document counts and frequencies are
+summed.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import compress
 
 from contextfold.common.record import Record
 from contextfold.resolve.relevance.answer import WhyTerm
@@ -19,6 +19,7 @@ from contextfold.resolve.relevance.term_scores import (
     AVERAGE_FACTOR,
     BEST_PIECE_WEIGHT,
     BEST_SECTION_WEIGHT,
+    COUNT_MAX,
     FRONT,
     FRONT_IN_SECTION,
     LENGTH_FACTOR,
@@ -33,7 +34,6 @@ from contextfold.resolve.relevance.term_scores import (
     occurrence_score,
     pair_score,
     term_weight,
-    unpack_counts,
 )
 
 TYPE_CHECKING = False
@@ -43,11 +43,10 @@ if TYPE_CHECKING:
     from contextfold.resolve.relevance.index.index_format import Integers
 
 # Twice as many of each find nothing more on any of the public sets, and take longer.
-POSTINGS_MAX = 30_000
+POSTINGS_MAX = 12_000  # or as many as there are documents
 NOMINEES_MAX = 200
 DOCUMENTS_MAX = 60
 SEARCHED_FROM = 4  # postings per wanted document: from there on searching is quicker than reading them all
-NOTHING = 1 << 48  # the score of a document without any term, while scores are added up
 LANE_BYTES = 8  # of a document's score, where the scores of all documents are added up as one number
 SAMPLED_FROM = 16  # times as many documents as are wanted: from there on a sample tells which scores are high
 SAMPLE_SLACK = 10
@@ -60,14 +59,15 @@ FIELD_MASK = (1 << FIELD_BITS) - 1
 _FIELD_NAMES = [tuple(name for bit, name in enumerate(FIELDS) if mask >> bit & 1) for mask in range(FIELD_MASK + 1)]
 
 
-def _noted(weights: Sequence[int], count_field: int, marked_field: int) -> tuple[int, ...]:
+def _noted(weights: Sequence[int], count_field: int, marked_field: int) -> list[int]:
     """For each packed counts: their weight in a section, above the bits of their fields."""
-    noted = []
-    for packed, weight in enumerate(weights):
-        count, marked, parts = unpack_counts(packed)
-        fields = (count_field if count else 0) | (marked_field if marked else 0) | (_IDENTIFIER if parts else 0)
-        noted.append(weight << FIELD_BITS | fields)
-    return tuple(noted)
+    fields = [  # by packed counts: four bits, two bits and two bits
+        (count and count_field) | (marked and marked_field) | (parts and _IDENTIFIER)
+        for parts in (0, 1, 1, 1)
+        for marked in (0, 1, 1, 1)
+        for count in (0, *[1] * COUNT_MAX)
+    ]
+    return [weight << FIELD_BITS | of_fields for weight, of_fields in zip(weights, fields, strict=True)]
 
 
 _NOTED_SECTION = _noted(SECTION_IN_SECTION, _BODY, _HEADING)
@@ -111,7 +111,7 @@ class Ranking(Record):
 def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
     document_count = sum(view.head.document_count for view in views)
     terms, unmatched = _look_up(question, views, document_count)
-    left, read = POSTINGS_MAX, 0
+    left, read = max(POSTINGS_MAX, document_count), 0
     for term in terms:
         left -= term.cost
         if left < 0 and read:
@@ -179,16 +179,13 @@ def _weight(postings: Postings, stem_weight: int, word_weights: Mapping[bytes, i
 
 
 def _scores(view: IndexView, weighted: Sequence[tuple[int, Postings]]) -> list[int]:
-    """Every document's score, above NOTHING. Most of a question's time goes by here."""
+    """Every document's score. Most of a question's time goes by here."""
     count = view.head.document_count
-    scores = [NOTHING] * count
+    scores = [0] * count
     common = [(weight, postings.all_values) for weight, postings in weighted if postings.all_values is not None]
     if common:
-        # The values of all documents are one number with a lane for each document. NOTHING keeps what is subtracted
-        # in one lane from reaching into the next.
-        total = int.from_bytes(NOTHING.to_bytes(LANE_BYTES, "little") * count, "little")
-        for weight, values in common:
-            total += weight * int.from_bytes(_lanes(values, count), "little")
+        # The values of all documents are one number with a lane for each document, wide enough for any sum.
+        total = sum([weight * int.from_bytes(_lanes(values, count), "little") for weight, values in common])
         scores = integers(memoryview(total.to_bytes(LANE_BYTES * count, "little")), "Q").tolist()
     for weight, postings in weighted:
         if postings.all_values is None:
@@ -219,23 +216,24 @@ def _add_pairs(question: Question, views: Sequence[IndexView], document_count: i
 def _best(scores: list[list[int]], count: int) -> dict[tuple[int, int], int]:
     """The documents with the highest scores, those by index and number; equal scores in that order."""
     every = [score for found in scores for score in found] if len(scores) > 1 else scores[0]
-    least = NOTHING + 1
+    least = 1
     if len(every) > SAMPLED_FROM * count:
         # So low in a sample of the scores that `count` of all of them are likely to be higher; if not, all are read.
         sample = sorted(every[:: len(every) // count], reverse=True)
         least = max(sample[count * len(sample) // len(every) + SAMPLE_SLACK], least)
     chosen = _at_least(scores, least)
-    if len(chosen) < count and least > NOTHING + 1:
-        chosen = _at_least(scores, NOTHING + 1)
+    if len(chosen) < count and least > 1:
+        chosen = _at_least(scores, 1)
     chosen.sort()
-    return {(index, document): -negative - NOTHING for negative, index, document in chosen[:count]}
+    return {(index, document): -negative for negative, index, document in chosen[:count]}
 
 
 def _at_least(scores: list[list[int]], least: int) -> list[tuple[int, int, int]]:
     return [
-        (-found[document], index, document)
+        (-score, index, document)
         for index, found in enumerate(scores)
-        for document in compress(range(len(found)), map(least.__le__, found))
+        for document, score in enumerate(found)
+        if score >= least
     ]
 
 

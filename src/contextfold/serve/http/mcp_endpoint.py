@@ -27,6 +27,7 @@ from contextfold.serve.mcp.protocol import (
     HANDSHAKE_VERSIONS,
     HEADER_MISMATCH,
     META_VERSION,
+    RESOURCES_READ,
     STATELESS_VERSIONS,
     TOOLS_CALL,
     UNKNOWN_TOOL_KIND,
@@ -39,6 +40,7 @@ from contextfold.serve.mcp.protocol import (
     is_initialize,
     unsupported_version,
 )
+from contextfold.serve.mcp.resources import readers_beside
 from contextfold.serve.mcp.tools import ResolveTool, ToolResult
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import UNKNOWN_TOOL, Metrics
@@ -81,6 +83,8 @@ REPEATS_THE_CALLER = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND})
 BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
 
 _NO_META: Mapping[str, object] = {}
+# The parameter that NAME_HEADER repeats, by method.
+_NAMED_BY = {TOOLS_CALL: "name", RESOURCES_READ: "uri"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ class McpEndpoint:
     """MCP over Streamable HTTP, without sessions and streams; every protocol version."""
 
     def __init__(self, tools: Sequence[Tool], services: DaemonServices) -> None:
-        self._server = McpServer(tools)
+        self._server = McpServer(tools, readers_beside(tools))
         self._services = services
 
     async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
@@ -242,9 +246,10 @@ def check_routing_headers(exchange: HttpExchange, request: RpcRequest) -> None:
         raise _header_mismatch(VERSION_HEADER, "does not match the version in params._meta")
     if _decoded(exchange.header_values(METHOD_HEADER)) != request.method:
         raise _header_mismatch(METHOD_HEADER, "does not match the method")
-    name = request.params.get("name") if request.method == TOOLS_CALL else None
+    member = _NAMED_BY.get(request.method)
+    name = request.params.get(member) if member else None
     if isinstance(name, str) and _decoded(exchange.header_values(NAME_HEADER)) != name:
-        raise _header_mismatch(NAME_HEADER, "does not match the tool's name")
+        raise _header_mismatch(NAME_HEADER, f"does not match params.{member}")
 
 
 def _check_version(version: str | None, request: RpcRequest) -> None:

@@ -14,8 +14,8 @@ not fit raises Malformed.
     entry        a section of a document that has the word, above its packed counts; section 0 is the document's title
                  and path
 
-Where a word or what a stem's words share is common, the values are those of all documents: first the low byte of each,
-then the high byte. Adding those up as one long number is quicker than going from posting to posting.
+Where a word is common, the values are those of all documents: first the low byte of each, then the high byte. Adding
+those up as one long number is quicker than going from posting to posting.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ COMMON_SHIFT = 31
 COUNT_MASK = (1 << WIDE_SHIFT) - 1
 WIDTHS = ("B", "H", "I")
 NARROW_DOCUMENTS = 1 << 16  # up to so many documents, their numbers take two bytes
-COMMON_SHARE = 8  # what one of so many documents has is common
-COMMON_MAX = 1 << 16  # values below this may be those of all documents
+COMMON_SHARE = 8  # a word that one of so many documents has is common
 SWAP = sys.byteorder == "big"
 ITEM_BYTES = {"B": 1, "H": 2, "I": 4, "Q": 8}
 
@@ -145,11 +144,12 @@ def encode_postings(postings: Postings, document_count: int, *, swap: bool = SWA
     documents, values, entries = postings.documents, postings.values, postings.entries
     if postings.all_values is not None:
         values = [postings.value(at) for at in range(len(documents))]
-    is_common = COMMON_SHARE * len(documents) >= document_count and max(values, default=0) < COMMON_MAX
-    if is_common and PAIR_MARK not in postings.key:
+    is_word = STEM_END in postings.key and PAIR_MARK not in postings.key
+    is_common = is_word and COMMON_SHARE * len(documents) >= document_count
+    if is_common:
         raw_values = _of_all_documents(documents, values, document_count)
     else:
-        is_common, raw_values = False, to_bytes(value_code(postings.key), values, swap=swap)
+        raw_values = to_bytes(value_code(postings.key), values, swap=swap)
     is_wide = max(entries, default=0) >= 1 << 16
     flags = is_wide << WIDE_SHIFT | is_common << COMMON_SHIFT
     raw = b"".join(
