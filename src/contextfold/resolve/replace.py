@@ -18,7 +18,7 @@ from types import TracebackType
 from contextfold.common import signals
 from contextfold.errors import CacheExists, StorageFailed
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, is_folder, shown, storage_failed, sync
-from contextfold.resolve.manifest import MANIFEST_FILE
+from contextfold.resolve.layout import MANIFEST_FILE
 
 # A system without advisory locks stops a second builder only at the rename.
 try:

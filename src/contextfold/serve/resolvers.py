@@ -12,11 +12,20 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
-from contextfold.errors import InternalError
+from contextfold.error_codes import INVALID_PARAMS
+from contextfold.errors import CacheMissing, InternalError
 from contextfold.serve.mcp.jsonrpc import LINE_MAX_BYTES
-from contextfold.serve.mcp.protocol import META_CAPABILITIES, META_VERSION, STATELESS_VERSIONS, invalid_params
+from contextfold.serve.mcp.protocol import (
+    META_CAPABILITIES,
+    META_VERSION,
+    STATELESS_VERSIONS,
+    TOOLS_CALL,
+    invalid_params,
+)
 from contextfold.serve.mcp.resolve_tools import failure
+from contextfold.serve.mcp.resources import RESOURCE_READERS
 from contextfold.serve.mcp.tools import ToolResult
 from contextfold.serve.request_error import BAD_REQUEST_STATUS, RequestError, busy
 from contextfold.settings import CACHE_ROOT, CONFIG, SETTINGS, TOOL_TIMEOUT, Settings
@@ -80,16 +89,23 @@ class ResolverProcess:
 
     async def call(self, tool: str, arguments: Mapping[str, object]) -> ToolResult:
         self._calls += 1
-        params = {"name": tool, "arguments": arguments, "_meta": ENVELOPE}
-        message = {"jsonrpc": "2.0", "id": self._calls, "method": "tools/call", "params": params}
+        is_resource = tool in RESOURCE_READERS
+        params = arguments if is_resource else {"name": tool, "arguments": arguments}
+        method = tool if is_resource else TOOLS_CALL
+        message = {"jsonrpc": "2.0", "id": self._calls, "method": method, "params": {**params, "_meta": ENVELOPE}}
         request = json.dumps(message).encode() + b"\n"
         if len(request) > LINE_MAX_BYTES:
             raise invalid_params("Invalid params: the arguments are too long")
         try:
             async with asyncio.timeout(self._timeout_s):
-                return _read(await self._ask(request), self._calls)
-        except RequestError:
-            raise
+                result = _result_of(await self._ask(request), self._calls)
+                return ToolResult(json.dumps(result)) if is_resource else _read(result)
+        except RequestError as error:
+            if not is_resource:
+                raise
+            # The daemon's client may be of the other era, which has another code for this.
+            missing = error.code == INVALID_PARAMS
+            return failure(CacheMissing(error.message) if missing else InternalError(error.message))
         except Exception as problem:
             # A late response must not be taken for the response to the next call.
             await self.stop()
@@ -125,8 +141,8 @@ class ResolverProcess:
         return await self._process.stdout.readuntil(b"\n")
 
 
-def _read(line: bytes, request_id: int) -> ToolResult:
-    message = json.loads(line)
+def _result_of(line: bytes, request_id: int) -> dict[str, Any]:
+    message: dict[str, Any] = json.loads(line)
     if message["id"] != request_id:
         raise ValueError("a response to another request")
     if "error" in message:
@@ -139,7 +155,11 @@ def _read(line: bytes, request_id: int) -> ToolResult:
             code=error["code"],
             reason=INVALID_ARGUMENTS,
         )
-    result = message["result"]
+    result: dict[str, Any] = message["result"]
+    return result
+
+
+def _read(result: Mapping[str, Any]) -> ToolResult:
     text: str = result["content"][0]["text"]
     kind = json.loads(text)["error"]["code"] if result["isError"] else ""
     return ToolResult(text, kind, kind)

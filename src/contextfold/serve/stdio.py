@@ -25,6 +25,7 @@ from contextfold.serve.mcp.jsonrpc import (
 from contextfold.serve.mcp.protocol import McpServer, McpToolCall, encode_tool_result, has_envelope, is_initialize
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS, failure
 from contextfold.serve.mcp.resolve_tools import call as run_tool
+from contextfold.serve.mcp.resources import RESOURCE_READERS, readers_beside
 from contextfold.serve.mcp.tools import ResolveTool, ToolResult
 from contextfold.serve.request_error import (
     BAD_REQUEST_STATUS,
@@ -97,7 +98,7 @@ class StdioSession:
     """One client's conversation: the handshake, and a response for each request."""
 
     def __init__(self, tools: list[Tool], run: Callable[[McpToolCall], ToolResult]) -> None:
-        self._server, self._run = McpServer(tools), run
+        self._server, self._run = McpServer(tools, readers_beside(tools)), run
         self._is_initialized = False
 
     def receive(self, line: bytes | TooLong) -> bytes | None:
@@ -152,7 +153,7 @@ class ToolRunner:
 
     def respond(self, request: bytes) -> bytes:
         name, arguments, meta = json.loads(request)
-        tool = next(tool for tool in _tools(self._settings) if tool.name == name)
+        tool = RESOURCE_READERS.get(name) or next(tool for tool in _tools(self._settings) if tool.name == name)
         try:
             if isinstance(tool, ResolveTool):
                 return _pack(run_tool(tool, self._opened_root(), arguments))

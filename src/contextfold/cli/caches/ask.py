@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from contextfold.cli.caches.choosing import budget_for_people, chosen_caches
-from contextfold.cli.caches.resolve import query_in
+from contextfold.cli.caches.choosing import budget_for_people, chosen_caches, query_in
 from contextfold.cli.output import plain_lines, print_answer, print_note
 from contextfold.cli.parse import Values
 from contextfold.error_codes import EXIT_OK

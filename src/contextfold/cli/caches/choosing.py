@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from contextfold.cli.parse import UsageError, Values
-from contextfold.errors import BudgetInvalid, CacheMissing
-from contextfold.resolve.manifest import MANIFEST_FILE
+from contextfold.errors import BudgetInvalid, CacheMissing, QueryInvalid
+from contextfold.resolve.layout import MANIFEST_FILE
 from contextfold.resolve.service import Cache
 
 DEFAULT_BUDGET = 4_000
@@ -50,6 +50,14 @@ def nearest_cache(folder: str) -> str:
     raise CacheMissing(
         f"no {DEFAULT_CACHE} in {folder} or above; make one with `context build DIR`, or name one with --cache"
     )
+
+
+def query_in(argument: str) -> str:
+    """The argument's own bytes read as UTF-8, whatever the locale made of them."""
+    try:
+        return os.fsencode(argument).decode("utf-8")
+    except UnicodeError:
+        raise QueryInvalid("the query is not UTF-8; check your terminal's encoding") from None
 
 
 def budget_for_people(text: str | None) -> int:

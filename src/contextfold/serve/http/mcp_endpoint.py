@@ -28,6 +28,7 @@ from contextfold.serve.mcp.protocol import (
     HANDSHAKE_VERSIONS,
     HEADER_MISMATCH,
     META_VERSION,
+    RESOURCES_READ,
     STATELESS_VERSIONS,
     TOOLS_CALL,
     UNKNOWN_TOOL_KIND,
@@ -40,6 +41,7 @@ from contextfold.serve.mcp.protocol import (
     is_initialize,
     unsupported_version,
 )
+from contextfold.serve.mcp.resources import readers_beside
 from contextfold.serve.mcp.tools import ResolveTool, ToolResult
 from contextfold.serve.mcp.toolsets import chosen_tools
 from contextfold.serve.ops.logs import log
@@ -86,6 +88,8 @@ BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
 CHOICES_MAX = 32
 
 _NO_META: Mapping[str, object] = {}
+# The parameter that NAME_HEADER repeats, by method.
+_NAMED_BY = {TOOLS_CALL: "name", RESOURCES_READ: "uri"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ class McpEndpoint:
 
     def __init__(self, tools: Sequence[Tool], services: DaemonServices) -> None:
         self._tools = tools
-        self._server = McpServer(tools)
+        self._server = McpServer(tools, readers_beside(tools))
         # By the value of `tools` in the query.
         self._chosen: dict[str, McpServer] = {}
         self._services = services
@@ -151,7 +155,7 @@ class McpEndpoint:
             tools = chosen_tools(self._tools, names)
             if len(self._chosen) >= CHOICES_MAX:
                 self._chosen.clear()
-            self._chosen[names] = McpServer(tools)
+            self._chosen[names] = McpServer(tools, readers_beside(tools))
         return self._chosen[names]
 
     async def _run(self, exchange: HttpExchange, call: McpToolCall) -> ToolResult:
@@ -262,9 +266,10 @@ def check_routing_headers(exchange: HttpExchange, request: RpcRequest) -> None:
         raise _header_mismatch(VERSION_HEADER, "does not match the version in params._meta")
     if _decoded(exchange.header_values(METHOD_HEADER)) != request.method:
         raise _header_mismatch(METHOD_HEADER, "does not match the method")
-    name = request.params.get("name") if request.method == TOOLS_CALL else None
+    member = _NAMED_BY.get(request.method)
+    name = request.params.get(member) if member else None
     if isinstance(name, str) and _decoded(exchange.header_values(NAME_HEADER)) != name:
-        raise _header_mismatch(NAME_HEADER, "does not match the tool's name")
+        raise _header_mismatch(NAME_HEADER, f"does not match params.{member}")
 
 
 def _check_version(version: str | None, request: RpcRequest) -> None:

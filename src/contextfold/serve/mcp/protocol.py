@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from contextfold import __version__
 from contextfold.common.record import Record
-from contextfold.error_codes import INVALID_PARAMS
+from contextfold.error_codes import INTERNAL_ERROR, INVALID_PARAMS
+from contextfold.errors import CacheMissing, DocumentMissing
 from contextfold.serve.mcp.jsonrpc import RpcRequest, encode_result
 from contextfold.serve.mcp.tools import instructions, listing
 from contextfold.serve.request_error import BAD_REQUEST_STATUS, METHOD_NOT_FOUND, RequestError
@@ -34,13 +35,16 @@ META_SERVER = "io.modelcontextprotocol/serverInfo"
 # Error codes that the stateless era defines.
 HEADER_MISMATCH = -32020
 UNSUPPORTED_VERSION = -32022
+# As the handshake era has it; in the stateless era such an address is an invalid parameter.
+RESOURCE_NOT_FOUND = -32002
+NOT_FOUND_KINDS = frozenset({CacheMissing.code, DocumentMissing.code})
 
-TOOLS_CALL = "tools/call"
+TOOLS_CALL, RESOURCES_READ = "tools/call", "resources/read"
+RESOURCES = "resources/"  # how the names of their readers begin
 # The name in metrics and spans for a call of a tool that does not exist.
 UNKNOWN_TOOL_KIND = "unknown_tool"
 
 SERVER_INFO = {"name": "contextfold", "version": __version__}
-CAPABILITIES: Mapping[str, object] = {"tools": {}}
 NOT_CACHEABLE = {"ttlMs": 0, "cacheScope": "private"}
 
 
@@ -55,12 +59,14 @@ class McpToolCall(Record):
 
 
 class McpServer:
-    """Answers requests for a set of tools."""
+    """Answers requests for a set of tools, and for resources by readers of theirs, which are run as tools are."""
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
+    def __init__(self, tools: Sequence[Tool], readers: Mapping[str, Tool]) -> None:
         self._tools = {tool.name: tool for tool in tools}
+        self._readers = readers
         self._listing = [listing(tool) for tool in tools]
         self._instructions = instructions(tools)
+        self._capabilities: Members = {"tools": {}, "resources": {}} if readers else {"tools": {}}
 
     def answer(self, request: RpcRequest) -> bytes | McpToolCall:
         """The response to a request, or the tool call in it. Raises RequestError if the response is an error."""
@@ -72,15 +78,20 @@ class McpServer:
                 return self._call(request, _params_of(request), is_stateless=is_stateless)
             case "tools/list":
                 _params_of(request)
-                result: Members = {"tools": self._listing}
-                return encode_result(request.id, _stateless(result | NOT_CACHEABLE) if is_stateless else result)
+                return _encode_list(request.id, {"tools": self._listing}, is_stateless=is_stateless)
+            case method if method in self._readers:
+                params = _params_of(request)
+                if "cursor" in params or (method == RESOURCES_READ and not isinstance(params.get("uri"), str)):
+                    raise invalid_params()
+                arguments = {name: value for name, value in params.items() if name == "uri"}
+                return McpToolCall(self._readers[method], arguments, {}, request.id, is_stateless)
             case "initialize" if not is_stateless:
                 return self._initialize(request)
             case "ping" if not is_stateless:
                 _params_of(request)
                 return encode_result(request.id, {})
             case "server/discover" if is_stateless:
-                about: Members = {"supportedVersions": STATELESS_VERSIONS, "capabilities": CAPABILITIES}
+                about: Members = {"supportedVersions": STATELESS_VERSIONS, "capabilities": self._capabilities}
                 about |= {"instructions": self._instructions, **NOT_CACHEABLE}
                 return encode_result(request.id, _stateless(about))
         raise RequestError(404, "method_not_found", f"Method not found: {request.method}", code=METHOD_NOT_FOUND)
@@ -91,7 +102,7 @@ class McpServer:
             request.id,
             {
                 "protocolVersion": wanted if wanted in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1],
-                "capabilities": CAPABILITIES,
+                "capabilities": self._capabilities,
                 "serverInfo": SERVER_INFO,
                 "instructions": self._instructions,
             },
@@ -109,8 +120,27 @@ class McpServer:
         return McpToolCall(tool, arguments, _members(params.get("_meta")), request.id, is_stateless)
 
 
+def _encode_list(request_id: str | int | None, result: Members, *, is_stateless: bool) -> bytes:
+    return encode_result(request_id, _stateless(result | NOT_CACHEABLE) if is_stateless else result)
+
+
+def _encode_resource(call: McpToolCall, found: ToolResult) -> bytes:
+    """The response to a request for resources: the reader's text is the result itself."""
+    import json
+
+    members = json.loads(found.text)
+    if not found.kind:
+        return _encode_list(call.request_id, members, is_stateless=call.is_stateless)
+    code, status = INTERNAL_ERROR, 500
+    if found.kind in NOT_FOUND_KINDS:
+        code, status = INVALID_PARAMS if call.is_stateless else RESOURCE_NOT_FOUND, BAD_REQUEST_STATUS
+    raise RequestError(status, found.kind, members["error"]["message"], data=dict(call.arguments), code=code)
+
+
 def encode_tool_result(call: McpToolCall, tool_result: ToolResult) -> bytes:
-    """The response with a tool's result. Its text is the only content block."""
+    """The response that carries a tool's result: its text is the only content block."""
+    if call.tool.name.startswith(RESOURCES):
+        return _encode_resource(call, tool_result)
     content = [{"type": "text", "text": tool_result.text}]
     result: Members = {"content": content, "isError": bool(tool_result.kind)}
     meta = tool_result.meta()
