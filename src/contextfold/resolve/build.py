@@ -6,6 +6,7 @@ from it: a segment of the packed index whose documents did not change, and the t
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections import Counter
@@ -140,6 +141,17 @@ def make_request(
 
 
 def run_build(request: BuildRequest, progress: Progress) -> BuildReport:
+    """Build without looking for cycles, of which a build makes none: that would take a tenth of its time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return _built(request, progress)
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _built(request: BuildRequest, progress: Progress) -> BuildReport:
     sources, cache = request.sources, request.cache
     if not os.path.isdir(sources):
         raise StorageFailed(f"{shown(sources)} is not a folder; give the folder that holds your documents")
