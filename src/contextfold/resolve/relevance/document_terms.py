@@ -43,6 +43,7 @@ class TermCollector:
 
     def _begin(self) -> None:
         self._numbers: dict[bytes, int] = {}  # of terms, by key
+        self._words: dict[str, int] = {}  # the terms of words
         self._entries: list[array[int]] = []  # of each term
         self._headings: dict[str, dict[int, int]] = {}  # what the words of a heading count for
         self._vocabulary = _Vocabulary(self._learn)
@@ -177,13 +178,20 @@ class TermCollector:
                 return FIRST_EXPANSION - (len(self._expansions) - 1) if self._expansions[-1] else STOP_WORD
         words, parts = read_token(token)
         if len(words) == 1 and not parts:
-            return self._term(term_key(words[0]))
+            return self._word(words[0])
         if not words:
             return STOP_WORD
-        expansion = [(self._term(term_key(word)), 1) for word in words]
-        expansion += [(self._term(term_key(part)), PART_UNIT) for part in parts]
+        expansion = [(self._word(word), 1) for word in words]
+        expansion += [(self._word(part), PART_UNIT) for part in parts]
         self._expansions.append(tuple(expansion))
         return FIRST_EXPANSION - (len(self._expansions) - 1)
+
+    def _word(self, word: str) -> int:
+        """The term of a word; stems are remembered, because the parts of identifiers are often the same."""
+        number = self._words.get(word)
+        if number is None:
+            number = self._words[word] = self._term(term_key(word))
+        return number
 
     def _term(self, key: bytes) -> int:
         number = self._numbers.get(key)

@@ -123,8 +123,8 @@ def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
     ]
     _add_pairs(question, views, document_count, scores)
     nominees = _best(scores, NOMINEES_MAX)
-    for term in terms[read:]:
-        _rescore(term, nominees)
+    for index in range(len(views)):
+        _rescore(terms[read:], nominees, index)
     nominees = {place: score >> SATURATION_BITS for place, score in nominees.items()}
     best = sorted(nominees, key=lambda place: (-nominees[place], place))[:DOCUMENTS_MAX]
     documents: list[RankedDocument] = []
@@ -237,13 +237,19 @@ def _at_least(scores: list[list[int]], least: int) -> list[tuple[int, int, int]]
     ]
 
 
-def _rescore(term: TermPostings, nominees: dict[tuple[int, int], int]) -> None:
-    """Add a common term's part to the scores of the nominees alone."""
-    for index, weighted in enumerate(term.by_index):
-        wanted = sorted(document for at, document in nominees if at == index)
-        for weight, postings in weighted:
-            for document, at in _places(postings.documents, wanted):
-                nominees[index, document] += weight * postings.value(at)
+def _rescore(terms: Sequence[TermPostings], nominees: dict[tuple[int, int], int], index: int) -> None:
+    """Add the parts of common terms to the scores of the nominees of one index alone."""
+    wanted = sorted(document for at, document in nominees if at == index)
+    for term in terms:
+        for weight, postings in term.by_index[index]:
+            values = postings.all_values
+            if values is None:
+                for document, at in _places(postings.documents, wanted):
+                    nominees[index, document] += weight * postings.values[at]
+            else:
+                high = len(values) // 2
+                for document in wanted:
+                    nominees[index, document] += weight * (values[document] | values[high + document] << 8)
 
 
 def _places(documents: Integers, wanted: list[int]) -> list[tuple[int, int]]:

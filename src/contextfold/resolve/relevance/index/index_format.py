@@ -46,6 +46,7 @@ FORMAT = "relevance-3"  # names the layout, the stemmer, the words and the weigh
 VERSION_BYTES = 32
 POSTINGS_UNIT = 4  # postings begin at multiples of this
 _HEADER = Struct("<3I")
+_ONE_POSTING = Struct("<3IHHBHx")
 WIDE_SHIFT = (
     30  # two high bits of the entry count say whether entries are wide, and whether values are of all documents
 )
@@ -142,6 +143,14 @@ def value_code(key: bytes) -> str:
 
 def encode_postings(postings: Postings, document_count: int, *, swap: bool = SWAP) -> bytes:
     documents, values, entries = postings.documents, postings.values, postings.entries
+    if (
+        len(entries) == 1
+        and COMMON_SHARE < document_count <= NARROW_DOCUMENTS
+        and swap is SWAP
+        and entries[0] < 1 << 16
+    ):
+        # Half of all words occur once.
+        return _ONE_POSTING.pack(1, 1, postings.stem_documents, documents[0], values[0], 1, entries[0])
     if postings.all_values is not None:
         values = [postings.value(at) for at in range(len(documents))]
     is_word = STEM_END in postings.key and PAIR_MARK not in postings.key
