@@ -379,7 +379,8 @@ def test_ended_sessions_are_listed_until_they_are_forgotten(tmp_path: Path) -> N
     subprocess.run([sys.executable, SEED, path, "ended"], check=True)
     daemon = Daemon(tmp_path)
     http = Http(daemon.port)
-    until(lambda: http.ask("GET", "/v1/sessions").json["sessions"] == [])
+    until(lambda: bool(http.ask("GET", "/v1/sessions?ended=true").json["sessions"]))
+    assert http.ask("GET", "/v1/sessions").json["sessions"] == []
     answer = http.ask("GET", "/v1/sessions?ended=true").json
     (session,) = answer["sessions"]
     assert (session["project_path"], session["folded_branches"], session["savings"]) == (ENDED_PROJECT, 1, None)
