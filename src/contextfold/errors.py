@@ -13,7 +13,7 @@
     ├── StorageFailed    io_error         the system could not read or write; retrying may help
     │   ├── CacheExists                   a build would replace something that is already there
     │   └── SourcesMissing                a build of a folder that is not there
-    ├── InternalError    internal_error   a bug of ours
+    ├── InternalError    internal_error   a bug
     └── FoldError                         folding; each carries its own message, and data for programs
         ├── ArgumentInvalid       invalid_argument      a field of the call breaks its rule
         ├── SessionNotFound       session_not_found     no such session, or it has ended
@@ -27,9 +27,9 @@
         │   │   ├── ExportTruncated                     an export that is not complete
         │   │   ├── ExportAltered                       an export that does not match its checksum
         │   │   └── ExportNewer                         an export of a newer version
-        │   ├── TargetNotEmpty                          an import into a store that holds something
+        │   ├── TargetNotEmpty                          an import into a store that is not empty
         │   └── ImportDiffers                           an import that is not equal to its file
-        └── ScrubFailed           scrub_failed          secrets could not be looked for, so nothing was kept
+        └── ScrubFailed           scrub_failed          secrets could not be searched for, so nothing was stored
 
 The `code` and `message` of the errors above FoldError are frozen by the error schema v0 and never contain a path. The
 `reason` is for a person at a terminal and may contain one. This module knows no exit codes, JSON-RPC codes or HTTP

@@ -59,7 +59,7 @@ class Setting(Record):
     @property
     def empty(self) -> Any:  # noqa: ANN401 - as `rule`
         """The value of a setting that is not given and has no default."""
-        return () if self.rule in (_names, _toolsets) else ""
+        return () if self.rule in (_names, toolsets) else ""
 
     @property
     def field(self) -> str:
@@ -157,7 +157,8 @@ def offers_folding(tools: tuple[str, ...]) -> bool:
     return "fold" in tools or FOLD_AFTERWARDS in tools
 
 
-def _toolsets(called: str, text: str) -> tuple[str, ...]:
+def toolsets(called: str, text: str) -> tuple[str, ...]:
+    """The names of toolsets in a list of them. `called` is how the user gave it."""
     names = text.split(",")
     known = (*TOOLSETS, FOLD_AFTERWARDS)
     is_twice = len(set(names)) != len(names) or {"fold", FOLD_AFTERWARDS} <= set(names)
@@ -201,7 +202,7 @@ SETTINGS = {
         Setting(
             "tools",
             "",
-            _toolsets,
+            toolsets,
             "LIST",
             "the tools: resolve, fold or resolve,fold; fold-afterwards has context_fold and context_expand only",
         ),

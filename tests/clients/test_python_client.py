@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import EmptyResult
 from mcp.types import Request as SdkRequest
 
+from tests.clients.conftest import DOCUMENTS
 from tests.clients.contract import (
     HANDSHAKE,
     MODERN,
@@ -126,6 +128,40 @@ MODES = {"legacy": HANDSHAKE, "auto": MODERN, MODERN: MODERN}
 @pytest.fixture(params=MODES)
 def client(request: pytest.FixtureRequest) -> Client:
     return Python(request.param, MODES[request.param])
+
+
+class Seen(NamedTuple):
+    """What a client sees of the resources: the addresses it is told of, and what lies at some."""
+
+    listed: list[str]
+    templates: list[str]
+    contents: dict[str, str]
+    refused: int
+
+
+async def _resources(server: Server, mode: str, *addresses: str) -> Seen:
+    async with _connected(server, mode, []) as client:
+        listed = [str(found.uri) for found in (await client.list_resources()).resources]
+        templates = [found.uri_template for found in (await client.list_resource_templates()).resource_templates]
+        contents = {}
+        for address in addresses:
+            (found,) = (await client.read_resource(address)).contents
+            contents[address] = getattr(found, "text", "")
+        with pytest.raises(MCPError) as refused:
+            await client.read_resource("context://caches/docs/nowhere.md")
+        return Seen(listed, templates, contents, refused.value.code)
+
+
+@pytest.mark.parametrize("mode", ["legacy", MODERN])
+def test_caches_are_resources_and_documents_a_template(mode: str, server: Server) -> None:
+    cache, document = "context://caches/docs", "context://caches/docs/gr%C3%B6%C3%9Fe.md"
+    seen = asyncio.run(asyncio.wait_for(_resources(server, mode, cache, document), PATIENCE_S))
+    assert cache in seen.listed
+    assert "context://caches/empty" not in seen.listed
+    assert seen.templates == ["context://caches/{cache}/{+id}"]
+    assert seen.contents[document] == DOCUMENTS["größe.md"]
+    assert [found["id"] for found in json.loads(seen.contents[cache])["documents"]] == sorted(DOCUMENTS)
+    assert seen.refused == (-32602 if mode == MODERN else -32002)
 
 
 class TestPythonClient(OverStdio, EveryLastingClient):

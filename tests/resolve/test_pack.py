@@ -214,7 +214,7 @@ def test_a_file_that_cannot_be_looked_at_is_never_recorded_as_trusted(
     sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from contextfold.resolve import cache_writer
-    from contextfold.resolve.pack import ABSENT
+    from contextfold.resolve.layout import ABSENT
 
     def blind(_prefix: bytes, files: list[bytes]) -> array[int]:
         return array("q", [*ABSENT] * len(files))

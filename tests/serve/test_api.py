@@ -15,6 +15,7 @@ from tests.serve.reporting import Onlooker, look
 from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent, Refused
 from tests.support.machine import ROOT
+from tests.support.waiting import until
 
 __all__ = ["look"]
 
@@ -378,6 +379,7 @@ def test_ended_sessions_are_listed_until_they_are_forgotten(tmp_path: Path) -> N
     subprocess.run([sys.executable, SEED, path, "ended"], check=True)
     daemon = Daemon(tmp_path)
     http = Http(daemon.port)
+    until(lambda: bool(http.ask("GET", "/v1/sessions?ended=true").json["sessions"]))
     assert http.ask("GET", "/v1/sessions").json["sessions"] == []
     answer = http.ask("GET", "/v1/sessions?ended=true").json
     (session,) = answer["sessions"]

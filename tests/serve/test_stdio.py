@@ -180,7 +180,7 @@ class TestRequests:
 
     @covers("seed-002#jsonrpc", "stdio.md#methods")
     def test_an_unknown_method_is_named(self, root: Path) -> None:
-        for method in ("nonsense", "resources/list", "server/discover", "TOOLS/LIST", ""):
+        for method in ("nonsense", "prompts/list", "server/discover", "TOOLS/LIST", ""):
             assert after_handshake(root, request(method)) == [protocol_error(-32601, f"Method not found: {method}")]
 
     def test_params_may_be_null(self, root: Path) -> None:
@@ -241,7 +241,7 @@ class TestHandshake:
         (answer,) = exchange(root, request("initialize", {"protocolVersion": asked}))
         result = answer["result"]
         assert result["protocolVersion"] == given
-        assert result["capabilities"] == {"tools": {}}
+        assert result["capabilities"] == {"tools": {}, "resources": {}}
         assert result["serverInfo"] == {"name": "contextfold", "version": __version__}
         for tool in RESOLVE_TOOLS:
             assert f"{tool.name}: " in result["instructions"]
@@ -269,7 +269,7 @@ class TestModernEra:
         for answer in (discovered, listed):
             assert (answer["result"]["ttlMs"], answer["result"]["cacheScope"]) == (0, "private")
         assert discovered["result"]["supportedVersions"] == ["2026-07-28"]
-        assert discovered["result"]["capabilities"] == {"tools": {}}
+        assert discovered["result"]["capabilities"] == {"tools": {}, "resources": {}}
         assert listed["id"] == "b"
         assert text_of(called) == '{"caches":[{"path":"docs","has_manifest":true}]}'
 

@@ -203,7 +203,8 @@ def main() -> None:
 
     product = (module.name for module in pkgutil.walk_packages(contextfold.__path__, "contextfold."))
     for name in (*PRELOADED, *product):
-        if not name.endswith("__main__"):
+        # Adapters import packages that need not be there.
+        if not name.endswith("__main__") and not name.startswith("contextfold.adapters."):
             importlib.import_module(name)
     from contextfold.cli.main import run
     from contextfold.scrub.standard import standard_scrubber

@@ -1,4 +1,4 @@
-"""Every command and option of `context`, as data: the parser, the help and the shell completion are made from it."""
+"""The table of commands and options of `context`. The parser, the help and the shell completion are derived from it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Command(Record):
 
     @property
     def positional(self) -> Option | None:
-        """What a word without dashes is the value of."""
+        """The option or argument that a word without dashes is a value of."""
         return self.argument or next((option for option in self.options if option.key == self.bare_word), None)
 
 
@@ -92,7 +92,7 @@ EXIT_CODES = (
     "  0 ok   1 usage   2 invalid query   3 invalid budget   4 cache missing",
     "  5 cache, source or store invalid   6 I/O   7 internal   8 not possible in this session",
 )
-# What each group of commands is for, and the topics of `context help` that are not commands.
+# The purpose of each group of commands, and the topics of `context help` that are not commands.
 GROUPS = {
     "fold": "sessions and their branches: what is open, what was folded, what it saved",
     "store": "everything that the daemon has stored",
@@ -418,9 +418,18 @@ COMMANDS = (
             "context run claude",
             "context run claude -p 'why does the build fail?'",
             "context run codex",
+            "context run --tools fold,resolve claude",
             "context run python my_agent.py",
         ),
-        (URL, TOKEN_VARIABLE),
+        (
+            Option(
+                "--tools",
+                "the tools it is offered: resolve, fold or both; context_fold and context_expand if not given",
+                "LIST",
+            ),
+            URL,
+            TOKEN_VARIABLE,
+        ),
         argument=Option("program", "the program and its arguments", "PROGRAM", required=True),
         takes_rest=True,
     ),

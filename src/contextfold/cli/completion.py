@@ -145,7 +145,7 @@ def _fish_values(option: Option) -> str:
 
 
 def _first_words() -> dict[str, str]:
-    """What may follow `context`, each with what it is for; of a group, what its first command is for."""
+    """The words that may follow `context`, each with its summary. A group has the summary of its first command."""
     return {command.group or command.name: command.summary for command in reversed(COMMANDS)}
 
 
@@ -163,7 +163,7 @@ def _completions(command: Command) -> list[str]:
 
 
 def _options_with_value() -> Iterator[tuple[Command, Option]]:
-    """Each option that takes a value: once, or if it has choices for each command."""
+    """Each option that takes a value. An option with choices is repeated for each command."""
     seen: set[str] = set()
     for command in COMMANDS:
         for option in command.options:

@@ -1,7 +1,8 @@
-"""The one entry point: argv to a command, a failure to its exit code and two lines that help. Knows no domain rule."""
+"""The entry point: runs the command in argv, and turns a failure into an exit code and a message of two lines."""
 
 from __future__ import annotations
 
+import gc
 import sys
 from importlib import import_module
 
@@ -21,7 +22,7 @@ EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str]) -> int:  # noqa: PLR0911 - one return for each way to end
-    """Run one command; an answer goes to stdout, anything else to stderr."""
+    """Run one command. Results go to stdout, everything else to stderr."""
     try:
         return _execute(parse(argv))
     except UsageError as problem:
@@ -39,8 +40,9 @@ def main(argv: Sequence[str]) -> int:  # noqa: PLR0911 - one return for each way
     except MemoryError:
         print_error(StorageFailed.message, "out of memory; free some, or work on fewer or smaller documents")
         return EXIT_CODES[StorageFailed.code]
-    except Exception as problem:  # the one broad net: a bug must end in a code and a line, not in a trace
-        print_error(InternalError.message, f"this is a bug in contextfold {__version__}: {_whereabouts(problem)}")
+    except Exception as problem:
+        # A bug ends with an exit code and a message instead of a traceback.
+        print_error(InternalError.message, f"this is a bug in contextfold {__version__}: {_location(problem)}")
         return EXIT_CODES[InternalError.code]
 
 
@@ -52,12 +54,16 @@ def _execute(invocation: Invocation) -> int:
 
         print_answer(help_text(invocation.command, invocation.topic))
     else:
-        code: int = import_module(f"contextfold.cli.{invocation.command.module}").run(invocation.values)
+        # Modules leave no garbage, and looking for some would take a tenth of their import.
+        gc.disable()
+        command = import_module(f"contextfold.cli.{invocation.command.module}")
+        gc.enable()
+        code: int = command.run(invocation.values)
         return code
     return EXIT_OK
 
 
-def _whereabouts(problem: Exception) -> str:
+def _location(problem: Exception) -> str:
     from contextfold.common.exception_location import place_of
 
     return f"{type(problem).__name__}: {problem} at {place_of(problem)}"

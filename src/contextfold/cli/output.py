@@ -1,6 +1,6 @@
-"""What a person or a program gets to see: bytes on stdout, two lines on stderr, a line of progress on a terminal.
+"""Writes results to stdout, messages to stderr, and progress to a terminal.
 
-Everything is written as UTF-8 bytes, so that no locale changes an answer. Knows streams, not commands.
+All output is UTF-8, independently of the locale. Knows streams, not commands.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ PROGRESS_EVERY_S = 0.1
 YES = ("y", "yes")
 ANSWER_LENGTH = 100
 CLEAR_LINE = "\r\x1b[K"
-# Characters that are no C0 or C1 control and yet turn the direction of what follows, or end a line.
+# Characters other than C0 and C1 controls that change the direction of text or end a line.
 TURNING = "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def print_answer(text: str) -> None:
-    """Write an answer to stdout, whole, or fail."""
-    if sys.stdout is None:  # closed by whoever started us
+    """Write a complete result to stdout. Raises StorageFailed if that is not possible."""
+    if sys.stdout is None:
+        # The parent process has closed it.
         raise StorageFailed("cannot write the answer: stdout is closed; send it to a file or a pipe")
     try:
         _write_all(sys.stdout, text)
@@ -36,17 +37,17 @@ def print_answer(text: str) -> None:
 
 
 def print_error(error: str, *reasons: str) -> None:
-    """Tell on stderr what went wrong, and for each reason where, and what to do."""
+    """Write an error to stderr, and a line for each reason, which says what to do."""
     _to_stderr(f"error: {plain(error)}\n" + "".join(f"reason: {plain(reason)}\n" for reason in reasons))
 
 
 def print_error_line(text: str) -> None:
-    """Tell on stderr in one line, as a program that starts us expects it."""
+    """Write an error to stderr in one line, for programs that start this one."""
     _to_stderr(f"error: {plain(text)}\n")
 
 
 def plain(text: str) -> str:
-    """One line without control characters: a file's name must not draw on the terminal or forge a line of ours."""
+    """Escape control characters and line breaks, so that a file's name cannot control the terminal or add a line."""
     if text.isascii() and text.isprintable():
         return text
     controls = (f"\\x{ord(c):02x}" if c < " " or "\x7f" <= c < "\xa0" else c for c in text)
@@ -54,39 +55,39 @@ def plain(text: str) -> str:
 
 
 def plain_lines(text: str) -> str:
-    """A text of several lines whose control characters other than line breaks and tabs are escaped."""
+    """Escape the control characters of a text, except line breaks and tabs."""
     return "\n".join("\t".join(map(plain, line.split("\t"))) for line in text.split("\n"))
 
 
 def print_on_terminal(text: str) -> None:
-    """Tell a person who is watching; a pipe stays silent."""
+    """Write a line to stderr if it is a terminal."""
     if _watched():
         _to_stderr(plain(text) + "\n")
 
 
 def print_on_stderr(text: str) -> None:
-    """Write on stderr what was made for a terminal, as it is."""
+    """Write a text to stderr without escaping it."""
     _to_stderr(text)
 
 
 def print_note(text: str) -> None:
-    """Tell something on stderr that is no failure."""
+    """Write a note to stderr; it is not an error."""
     _to_stderr(f"note: {text}\n")
 
 
 def can_ask() -> bool:
-    """Whether somebody can read a question and answer it."""
+    """Whether stdin and stderr are terminals, so that a user can answer a question."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
 def ask_yes_no(question: str) -> bool:
-    """Ask; anything but yes is no."""
+    """Ask a question. Any answer except yes means no."""
     print_on_stderr(f"{question} [y/N] ")
     return sys.stdin.readline(ANSWER_LENGTH).strip().lower() in YES
 
 
 def _watched() -> bool:
-    """Whether a person sees stderr."""
+    """Whether stderr is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
@@ -96,23 +97,24 @@ def _to_stderr(text: str) -> None:
     try:
         _write_all(sys.stderr, text)
     except OSError:
-        # Nobody reads stderr.
+        # The reader of stderr has closed it.
         pass
 
 
 def _write_all(stream: TextIO, text: str) -> None:
-    """Past every buffer, so that nothing is tried again when the interpreter ends."""
+    """Write without buffers, so that the interpreter does not write a rest again when it ends."""
     raw = text.encode("utf-8", "surrogateescape")
     try:
         descriptor = stream.fileno()
-    except OSError:  # a stream in memory, which takes all at once
+    except OSError:
+        # A stream in memory has no descriptor and accepts all bytes.
         stream.buffer.write(raw)
     else:
         write_all(descriptor, raw)
 
 
 class ProgressLine:
-    """One line on a terminal that counts along; silence anywhere else."""
+    """A line on a terminal that shows the progress. If stderr is not a terminal, it shows nothing."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
@@ -124,9 +126,9 @@ class ProgressLine:
         if done == total:
             self.clear()
         else:
-            self.tell(f"{done:,} of {total:,} documents ({100 * done // total}%)")
+            self.show(f"{done:,} of {total:,} documents ({100 * done // total}%)")
 
-    def tell(self, how_far: str) -> None:
+    def show(self, how_far: str) -> None:
         if self._wanted and time.monotonic() >= self._next_at_s:
             self._next_at_s = time.monotonic() + PROGRESS_EVERY_S
             self._shown = True

@@ -1,7 +1,7 @@
-"""Turns argv into a command and its values, by the table in `cli.commands`. Knows words, not what a command does.
+"""Parses argv by the table in `cli.commands`.
 
-It is written by hand because `argparse` and what it imports would take a quarter of the time of a small resolve. A
-value may begin with a dash, because a query often does.
+It does not use `argparse`, because importing it takes a quarter of the time of a small resolve. A value may begin with
+a dash, because a query often does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class UsageError(Exception):
 
 
 class Values(dict[str, str]):
-    """The value of each option by its name without dashes; a switch that was given has an empty value."""
+    """The value of each option, by its name without dashes. The value of a switch is empty."""
 
     def __init__(self, given: dict[str, list[str]], rest: Sequence[str] = ()) -> None:
         super().__init__({key: values[-1] for key, values in given.items()})
@@ -43,7 +43,7 @@ class Invocation(Record):
 
 
 def parse(argv: Sequence[str]) -> Invocation:  # noqa: PLR0911 - one return for each thing to show
-    """Find the command to run, or what to show help about.
+    """Find the command to run, or the subject of the help to show.
 
     `wants` is "run", "help" or "version". Help without a command is about `context` itself or about a topic: a group of
     commands, or `settings`.
@@ -76,9 +76,9 @@ def _help(command: Command | None, topic: str = "") -> Invocation:
 
 
 def _options_in(command: Command, words: Sequence[str], rest: list[str]) -> Iterator[tuple[Option, str]]:
-    """Each option with its value, whether written as `--name value` or as `--name=value`.
+    """Each option with its value, written as `--name value` or as `--name=value`.
 
-    Where a command takes the arguments of another program, everything behind its own argument goes into `rest`.
+    If a command takes the arguments of another program, everything after its own argument is put into `rest`.
     """
     options = dict.fromkeys(HELP_WORDS, HELP) | {option.name: option for option in command.options}
     waiting = iter(words)
@@ -123,7 +123,7 @@ def _command(argv: Sequence[str]) -> tuple[Command, list[str]]:
 
 
 def _suggestion(name: str) -> str:
-    """The command that was probably meant, also one of a group: `context status` is `context fold status`."""
+    """The most similar command. It may be in a group: for `context status` it is `context fold status`."""
     wanted = SYNONYMS.get(name, name)
     for command in COMMANDS:
         if command.group and command.name.partition(" ")[2] == wanted:

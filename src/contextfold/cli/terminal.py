@@ -1,7 +1,7 @@
-"""Lines and tables: in colours on a terminal, plain and the same everywhere in a pipe.
+"""Formats lines and tables: with colours on a terminal, as plain text in a pipe.
 
-Everything that is shown goes through `plain` here, so that no text of the store can move the cursor or change colours.
-Knows no session. `rich` is imported only where there is a terminal.
+All text passes through `plain` here, so that no text of the store can move the cursor or change colours. Knows no
+session. `rich` is imported only if stdout is a terminal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Line = Sequence[Part]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `shrinks`: it is cut off where there is no room; `wraps`: it continues on the next line instead."""
+    """A column. If there is not enough room, it is cut if `shrinks` is true; it wraps if `wraps` is true."""
 
     title: str = ""
     is_right: bool = False
@@ -62,13 +62,13 @@ class Screen:
         return self.is_terminal and self.width < NARROW
 
     def lines(self, *lines: Line, wraps: bool = False) -> str:
-        """Lines below one another; one that is too long for a terminal is cut there, or wraps."""
+        """Format lines. On a terminal, a line that is too long is cut, or wraps."""
         if not self.is_terminal:
             return "".join("".join(_text(part) for part in line).rstrip() + "\n" for line in lines)
         return self._draw(*(_drawn(line, wraps=wraps) for line in lines), wraps=wraps)
 
     def block(self, *lines: Line, wraps: bool = False) -> str:
-        """Lines of another author, indented so that none of them can look like one of ours."""
+        """Format lines of stored text. They are indented, so that none of them looks like a line of the program."""
         if not self.is_terminal:
             return self.lines(*([GUTTER, *line] for line in lines))
         from rich.padding import Padding
@@ -76,7 +76,7 @@ class Screen:
         return self._draw(*(Padding(_drawn(line, wraps=wraps), (0, 0, 0, INSET)) for line in lines), wraps=wraps)
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Line]]) -> str:
-        """Rows of cells below the titles of the columns, if there are any."""
+        """Format a table, with the titles of its columns if they have any."""
         if not self.is_terminal:
             titles = [[column.title for column in columns]] if any(column.title for column in columns) else []
             return _aligned(columns, [*titles, *(["".join(map(_text, cell)) for cell in row] for row in rows)])
@@ -98,11 +98,11 @@ class Screen:
         return self._draw(drawn, wraps=True)
 
     def figure(self, number: int) -> str:
-        """In thousands for people, in digits for programs."""
+        """A number: with thousands separators on a terminal, only digits in a pipe."""
         return f"{number:,}" if self.is_terminal else str(number)
 
     def moment(self, at: str) -> str:
-        """A time: for people in local time, for programs as it is stored."""
+        """A time: in local time on a terminal, in the stored form in a pipe."""
         if not self.is_terminal:
             return at
         here = datetime.fromisoformat(at).astimezone()
@@ -117,7 +117,7 @@ class Screen:
             self._console = _console(self.width, has_colours=self.has_colours)
         with self._console.capture() as captured:
             for one in drawn:
-                # Repeated here, because printing joins texts into one without these attributes.
+                # The attributes are repeated because printing joins the texts into one without them.
                 self._console.print(one, no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
         return "".join(line.rstrip(" ") + "\n" for line in captured.get().split("\n")[:-1])
 
@@ -134,7 +134,7 @@ def screen() -> Screen:
 
 
 def text_lines(text: str) -> list[str]:
-    """The lines of a text that somebody else wrote, tabs as spaces."""
+    """The lines of a stored text, with tabs as spaces."""
     return [line.expandtabs(TAB_WIDTH) for line in text.splitlines()]
 
 

@@ -6,14 +6,22 @@ characters as `\\u00xx`, everything else raw. Decoding: strict UTF-8 JSON; repea
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from json.encoder import encode_basestring as quote
-
 from contextfold.common.float32 import Float32
-from contextfold.common.json_depth import is_too_deep
+
+# Commands that only write JSON start without what reads it. `collections.abc` is another name of `_collections_abc`,
+# which every interpreter has loaded.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from json import JSONDecoder
+    from json.encoder import encode_basestring as quote
+else:
+    from _collections_abc import Mapping, Sequence
+
+    try:
+        from _json import encode_basestring as quote
+    except ImportError:
+        from json.encoder import encode_basestring as quote
 
 HASH_PREFIX = "sha256:"
 INDENT = "  "
@@ -46,6 +54,8 @@ class RepeatedKeys(dict[str, object]):
 
 def version_of(content: bytes) -> str:
     """The version of a content: `sha256:` and its hash."""
+    import hashlib
+
     return HASH_PREFIX + hashlib.sha256(content).hexdigest()
 
 
@@ -65,7 +75,7 @@ def _write(value: Encodable, put: Callable[[str], None], newline: str) -> None:
         put(repr(value))
     elif value is None:
         put("null")
-    elif isinstance(value, Mapping):
+    elif isinstance(value, dict) or isinstance(value, Mapping):  # noqa: SIM101 - the first is much quicker
         _write_members(value, put, newline)
     else:
         inner = newline and newline + INDENT
@@ -90,12 +100,23 @@ def _write_members(members: Mapping[str, Encodable], put: Callable[[str], None],
     put(newline + "}" if members else "}")
 
 
+_decoders: list[JSONDecoder] = []  # the one there is, once it is needed
+
+
 def decode(raw: bytes) -> object:
     """Decode JSON. Raises Malformed if the bytes are not valid JSON in UTF-8."""
+    import json
+
+    from contextfold.common.json_depth import is_too_deep
+
     if is_too_deep(raw):
         raise Malformed("is nested too deeply")
+    if not _decoders:
+        _decoders.append(
+            json.JSONDecoder(object_pairs_hook=_object, parse_constant=_reject_constant, parse_int=_integer)
+        )
     try:
-        value: object = _decoder.decode(raw.decode("utf-8"))
+        value: object = _decoders[0].decode(raw.decode("utf-8"))
         if b"\\ud" in raw or b"\\uD" in raw:
             # Encoding fails for a lone surrogate, which is not valid text.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -109,6 +130,8 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(members) == len(pairs):
         return members
     doubled = RepeatedKeys(members)
+    from collections import Counter
+
     doubled.repeated = frozenset(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
     return doubled
 
@@ -120,9 +143,6 @@ def _integer(digits: str) -> int:
 
 def _reject_constant(name: str) -> object:
     raise Malformed(f"{name} is not JSON")
-
-
-_decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_reject_constant, parse_int=_integer)
 
 
 def fields(value: object, kinds: Mapping[str, type], what: str) -> dict[str, object]:

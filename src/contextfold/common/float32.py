@@ -6,8 +6,6 @@ It uses integer arithmetic, so the digits do not depend on the C library, the lo
 from __future__ import annotations
 
 import sys
-from array import array
-from functools import lru_cache
 
 # Nine significant digits distinguish any two float32 values.
 MAX_DIGITS = 9
@@ -29,6 +27,8 @@ class Float32(float):
 
 def single(value: float) -> float:
     """Round to the nearest float32."""
+    from array import array
+
     return array("f", (value,))[0]
 
 
@@ -41,8 +41,19 @@ def ratio(part: int, whole: int) -> Float32:
     return Float32(single(single(part) / single(whole))) if whole else Float32(0.0)
 
 
-@lru_cache(maxsize=CACHED_TEXTS)
+_texts: dict[float, str] = {}
+
+
 def shortest_text(value: float) -> str:
+    text = _texts.get(value)
+    if text is None:
+        if len(_texts) >= CACHED_TEXTS:
+            _texts.clear()
+        text = _texts[value] = _made_text(value)
+    return text
+
+
+def _made_text(value: float) -> str:
     if value == 0.0:
         return "0.0"
     digits, exponent = _shortest_digits(value)
@@ -59,6 +70,8 @@ def _shortest_digits(value: float) -> tuple[str, int]:
 
     Of several decimals with the same number of digits, it is the nearest.
     """
+    from array import array
+
     bits = int.from_bytes(array("f", (value,)).tobytes(), sys.byteorder)
     biased, fraction = bits >> 23 & 0xFF, bits & 0x7FFFFF
     mantissa, power = (fraction, -149) if biased == 0 else (fraction | 0x800000, biased - 150)

@@ -9,17 +9,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NamedTuple as Record
 else:
-    from operator import itemgetter
+    from _operator import itemgetter  # without what `operator` adds to it
 
     class Record(tuple):
         __slots__ = ()
         _fields = ()
-        # The defaults belong to the last fields.
-        _defaults = ()
+        # The defaults of the last fields; each class has its own.
+        _defaults = {}  # noqa: RUF012
 
         def __init_subclass__(cls):
             cls._fields = tuple(cls.__annotations__)
-            cls._defaults = tuple(cls.__dict__[name] for name in cls._fields if name in cls.__dict__)
+            cls._defaults = {name: cls.__dict__[name] for name in cls._fields if name in cls.__dict__}
             for position, name in enumerate(cls._fields):
                 setattr(cls, name, property(itemgetter(position)))
 
@@ -29,12 +29,17 @@ else:
             return tuple.__new__(cls, values)
 
         @classmethod
+        def _make(cls, values):
+            """A value of all fields at once; nothing is checked."""
+            return tuple.__new__(cls, values)
+
+        @classmethod
         def _complete(cls, values, named):
             absent = cls._fields[len(values) :]
-            defaults = dict(zip(reversed(cls._fields), reversed(cls._defaults), strict=False))
-            if named.keys() - set(absent) or set(absent) - named.keys() - defaults.keys():
+            known = cls._defaults | named
+            if not (named.keys() <= set(absent) <= known.keys()) or len(values) > len(cls._fields):
                 raise TypeError(f"{cls.__name__} takes {', '.join(cls._fields)}")
-            return values + tuple(named[name] if name in named else defaults[name] for name in absent)
+            return values + tuple([known[name] for name in absent])
 
         def __getnewargs__(self):
             return tuple(self)

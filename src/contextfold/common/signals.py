@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def delayed() -> Iterator[None]:
     """Delay SIGINT, SIGTERM and SIGHUP until the end of the `with` block."""
     if not hasattr(signal, "pthread_sigmask"):
         yield

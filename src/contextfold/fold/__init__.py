@@ -1,1 +1,1 @@
-"""Session → branches → folded context."""
+"""Folding: sessions, branches, and the folded context."""

@@ -1,4 +1,4 @@
-"""What a session's figures add up to, and how healthy they are. Arithmetic over a state; knows no result's shape."""
+"""Computes the totals and the health of a session from its state. Pure; knows no format of results."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextfold.fold.model_catalog import CONTEXT_TOKENS_UNKNOWN, HOST_TOKENS, 
 from contextfold.fold.session import Branch, SessionLimits, State, open_tokens
 
 PERCENT = 100
-# A failure rate of fewer operations says nothing.
+# The failure rate of fewer operations is not significant.
 FAILURE_RATE_OPERATIONS_MIN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Above which percentage of the limit on the main thread each warning is given."""
+    """The percentages of the limit above which the main thread gets each warning."""
 
     medium: int = 50
     high: int = 70
@@ -29,13 +29,13 @@ class Health:
 
 
 def context_limit(state: State, limits: SessionLimits, models: ModelCatalog = MODELS) -> int:
-    """The setting, or else the window of the model at work without the host's own share, or else a default."""
+    """The limit in the settings, else the model's context window less the host's prompt, else a default."""
     if limits.context_tokens is not None:
         return limits.context_tokens
     window = models.context_tokens(state.model) if state.model else None
     if window is None:
         return CONTEXT_TOKENS_UNKNOWN
-    # The provider's counts include the host's own prompt; hook reports do not.
+    # The provider's counts include the host's prompt; hook reports do not.
     host_tokens = 0 if state.requests else HOST_TOKENS.get(state.host, 0)
     return max(1, window - host_tokens)
 
@@ -49,7 +49,7 @@ def folded_tokens(state: State) -> int:
 
 
 def share(part: int, whole: int) -> Hundredths:
-    """part / whole, cut to two decimals, so that it agrees with `percent`."""
+    """The quotient, truncated to two decimals, so that it agrees with `percent`."""
     return Hundredths(percent(part, whole) / PERCENT) if whole else Hundredths(0)
 
 
@@ -64,7 +64,7 @@ def warning(main_tokens: int, limit: int, thresholds: Thresholds) -> str:
 
 
 def health(state: State, limit: int, thresholds: Thresholds, branch: Branch | None = None) -> Health:
-    """How full the main thread is, and how much of a branch's work failed."""
+    """The health of a session: from the size of the main thread and the failure rate of a branch."""
     main = state.main.tokens
     rate = None
     if branch and branch.failed and branch.operations >= FAILURE_RATE_OPERATIONS_MIN:

@@ -1,13 +1,13 @@
-"""What an agent is advised to do about its context, and when that pays. Pure; does not know what was advised before.
+"""Decides what to advise an agent about its context. Pure; does not know which advice was given before.
 
-A model that works in a branch forgets to return, and one that has finished a piece of work does not think of folding
-it. A line beside what it reads reminds it. Each line names something the agent can do now, and is due once: a caller
-gives only advice whose `key` it has not given in the session.
+A model in a branch often forgets to return, and a model that has finished a piece of work does not think of folding it.
+A line added to what it reads reminds it. Each line names something that the agent can do now. It is given once: a
+caller gives only advice whose `key` it has not given in the session.
 
-Folding with one call costs a request that reads the whole context, the call's output and the summary's cache write;
-every later request then saves reading what was folded. `requests_until_paid` says after how many it has paid. A call
-beside another call of the same turn costs no request, but the results of that turn stay: it belongs beside a call with
-a short result, such as an edit.
+A fold costs a request that reads the whole context, the output of the call, and writing the summary to the cache. Every
+later request then saves reading the folded tokens. `requests_until_paid` computes the number of requests after which
+the fold has paid. A call together with another call of the same turn costs no request, but the results of that turn
+stay. So it should accompany a call with a short result, such as an edit.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from contextfold.fold.accounting import Thresholds, percent, warning
 from contextfold.fold.model_catalog import RELATIVE_PRICES, TokenPrices
 from contextfold.fold.session import Branch, State, open_tokens
 
-# Less than this many tokens is never worth a fold.
+# Folding fewer tokens never pays.
 TOKENS_WORTH_FOLDING = 5_000
-# In a shorter context, where its size is known, few folds pay before the end.
+# In a shorter context few folds pay before the end of the conversation.
 CONTEXT_WORTH_FOLDING = 25_000
-# Advice is given where a fold has paid after so many further requests.
+# A fold is advised if it pays within this many further requests.
 PAID_WITHIN_REQUESTS = 15
-# What a fold leaves in the context, and what the model writes for it: medians over recorded conversations.
+# The tokens that a fold leaves in the context, and those that the model writes: medians of recorded conversations.
 SUMMARY_TOKENS = 460
 CALL_OUTPUT_TOKENS = 290
 DESCRIPTION_LENGTH_SHOWN = 60
@@ -34,26 +34,26 @@ _NO_QUOTES = str.maketrans({'"': "’", "'": "’"})
 @dataclass(frozen=True, slots=True)
 class AdviceSettings:
     is_on: bool = True
-    # At so many tokens a branch is asked to return; 0 is half of the context.
+    # From this many tokens on, a branch is advised to return; 0 means half of the context.
     branch_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    # Names the threshold that was passed: it is given once for each.
+    # The name of the threshold that was exceeded. Advice with the same key is given once.
     key: str
-    # What to do, as a sentence.
+    # A sentence that says what to do.
     suggestion: str
-    # Where the agent stands and what to do, on one line without quotation marks.
+    # One line without quotation marks that says what the situation is and what to do.
     line: str
 
 
 def requests_until_paid(
     before_tokens: int, folded_tokens: int, prices: TokenPrices, *, is_shared: bool = False
 ) -> float:
-    """After how many further requests one call that folds so many tokens behind so many others has paid.
+    """The number of further requests after which a fold of so many tokens, after so many others, has paid.
 
-    A call that shares its turn with another (`is_shared`) costs no request of its own.
+    A call that shares its turn with another call (`is_shared`) costs no request.
     """
     saved = prices.cache_read * (folded_tokens - SUMMARY_TOKENS)
     if saved <= 0:
@@ -72,10 +72,10 @@ def pays(
     requests: int = 0,
     is_shared: bool = False,
 ) -> bool:
-    """Whether to advise a fold. `requests` is how many the conversation had so far, 0 where they are not seen.
+    """Whether to advise a fold. `requests` is the number of the conversation's requests, 0 if it is not known.
 
-    A conversation goes on for about as long as it has lasted, so a fold has to pay within as many requests. In a short
-    context the end is near too often.
+    A conversation is expected to continue for as many requests as it has had, so a fold must pay within that number. In
+    a short context the conversation too often ends before.
     """
     if folded_tokens < TOKENS_WORTH_FOLDING:
         return False
@@ -98,7 +98,7 @@ def advice_for(
     *,
     waiting_tokens: int = 0,
 ) -> list[Advice]:
-    """The advice that holds now, the most urgent first. `waiting_tokens` are reported but not yet recorded."""
+    """The current advice, the most urgent first. `waiting_tokens` are reported but not yet recorded."""
     if not settings.is_on:
         return []
     if state.active is not None:

@@ -1,14 +1,14 @@
-"""The trajectory of a branch, entry by entry, which outlives the session. Knows no store.
+"""The archive entries of a thread, which outlive the session. Knows no store.
 
-Entries are written while things happen and are never changed, so folding a long branch moves nothing and what was
-discarded can still be read. Two kinds of entries say something about others of their thread:
+Entries are written with each event and are never changed. So folding a long branch moves no entries, and the entries of
+a discarded branch can still be read. Two kinds of entries are about other entries of their thread:
 
-    rollback       those between `undone_from` and itself were taken back; they are shown with `undone`
-    work folded    those between `undone_from` and itself moved to a branch that was folded afterwards (`context_fold`)
+    rollback       the entries between `undone_from` and itself were undone; they are shown with `undone`
+    work folded    the entries between `undone_from` and itself moved to a branch that `context_fold` made
 
-A store returns both kinds with every page of a thread (`ranges` below), so the second one is stored as a rollback whose
-`undone_from` is negative. It is shown as the `child` entry of its thread. The branch itself has only its summary, which
-says where its operations are: in the thread above, between two events.
+A store returns both kinds with every page of a thread (`ranges` below), so the second kind is stored as a rollback with
+a negative `undone_from`. It is shown as the `child` entry of its thread. The branch itself has only its summary, which
+says where its operations are: in the parent thread, between two events.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ FOLDED_AFTERWARDS = "folded_afterwards"
 
 @dataclass(frozen=True, slots=True)
 class ArchiveEntry:
-    # None is the main thread.
+    # None for the main thread.
     branch_id: str | None
-    # The number of the event it comes from.
+    # The number of its event.
     n: int
     at: str
-    # prompt, operation, child, summary or rollback.
+    # One of prompt, operation, child, summary and rollback.
     kind: str
     text: str
     tokens: int = 0
@@ -46,14 +46,14 @@ class ArchiveEntry:
     source: str = ""
     failed: bool = False
     child_id: str | None = None
-    # Of a rollback: entries after this number were undone.
+    # Only in a rollback: the entries after this number were undone.
     undone_from: int | None = None
     undone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MovedWork:
-    """Where the operations of a branch that was folded afterwards are: in a thread, between two events."""
+    """The position of the operations of a branch that was folded afterwards: in a thread, between two events."""
 
     session_id: str
     branch_id: str | None
@@ -62,15 +62,15 @@ class MovedWork:
 
 
 def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str]) -> list[ArchiveEntry]:
-    """The archive entries of events that were decided on in state `before`. `texts` of operations are by their `n`."""
-    made: list[ArchiveEntry] = []
+    """The archive entries of events after state `before`. `texts` has the texts of operations by their `n`."""
+    entries: list[ArchiveEntry] = []
     discarded: list[str] = []
     for event in events:
         match event:
             case BranchCreated():
-                made.append(ArchiveEntry(event.branch_id, event.n, event.at, "prompt", event.prompt, event.tokens))
+                entries.append(ArchiveEntry(event.branch_id, event.n, event.at, "prompt", event.prompt, event.tokens))
             case OperationCompleted():
-                made.append(
+                entries.append(
                     ArchiveEntry(
                         event.branch_id,
                         event.n,
@@ -84,14 +84,14 @@ def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str])
                     )
                 )
             case BranchFolded():
-                made.extend(_of_fold(before, event))
+                entries.extend(_of_fold(before, event))
             case WorkFolded():
-                made.extend(_of_work_folded(before, event))
+                entries.extend(_of_work_folded(before, event))
             case BranchDiscarded():
                 discarded.append(event.branch_id)
             case SessionRolledBack():
-                made.extend(_of_rollback(before, event, discarded))
-    return made
+                entries.extend(_of_rollback(before, event, discarded))
+    return entries
 
 
 def _of_fold(before: State, event: BranchFolded) -> list[ArchiveEntry]:
@@ -142,19 +142,19 @@ def _of_rollback(before: State, event: SessionRolledBack, discarded: Sequence[st
 
 
 def up_to(entries: Iterable[ArchiveEntry], characters: int | None) -> Iterator[ArchiveEntry]:
-    """Entries until their texts have this many characters together, including the one that reaches it."""
-    seen = 0
+    """Entries until their texts together have this many characters, including the entry that reaches the limit."""
+    length = 0
     for entry in entries:
         yield entry
-        seen += len(entry.text)
-        if characters is not None and seen >= characters:
+        length += len(entry.text)
+        if characters is not None and length >= characters:
             return
 
 
 def readable(entries: Sequence[ArchiveEntry], ranges: Sequence[tuple[int, int]]) -> list[ArchiveEntry]:
-    """The stored entries of one thread as they are read: undone ones marked, moved ones left out.
+    """Mark the undone entries of a thread and remove those that moved to a branch.
 
-    `ranges` are the `undone_from` and `n` of all its rollback entries.
+    `ranges` has `undone_from` and `n` of all its rollback entries.
     """
     undone = [(start, end) for start, end in ranges if start >= 0]
     moved = [(-start - 1, end) for start, end in ranges if start < 0 and not _is_between(end, undone)]
@@ -164,7 +164,7 @@ def readable(entries: Sequence[ArchiveEntry], ranges: Sequence[tuple[int, int]])
 
 
 def moved_work(entry: ArchiveEntry) -> MovedWork | None:
-    """Where the operations of a branch are, if this is the summary of one that was folded afterwards."""
+    """The position of the operations if this is the summary of a branch that was folded afterwards; else None."""
     if entry.kind != "summary" or entry.type != FOLDED_AFTERWARDS:
         return None
     return MovedWork(entry.source, entry.child_id, entry.undone_from or 0, entry.n)

@@ -1,4 +1,4 @@
-"""What is stored of a session's tree when it ends, and the session as it can be shown from that. Pure.
+"""The stored tree of an ended session, and its decoding to a state. Pure.
 
 The log of an ended session is deleted; trajectories and summaries stay in the archive until their retention ends.
 """
@@ -12,7 +12,7 @@ from contextfold.common.canonical import Encodable
 from contextfold.common.dataclass import replace
 from contextfold.fold.session import Branch, State, Status, Thread
 
-# The last ones. The document must fit into one message of NATS.
+# Only the last branches are stored, because the document must fit into one message of NATS.
 BRANCHES_MOST = 500
 _THREAD = ("tokens", "operations", "failed", "redactions")
 _TEXTS = ("id", "description", "created_at")
@@ -32,7 +32,10 @@ def ended_members(state: State) -> dict[str, Encodable]:
 
 
 def ended_state(figures: Mapping[str, Any], *, session_id: str, last_at: str) -> State:
-    """The session as it ended. What is absent or of another type is unknown: another version may have ended it."""
+    """The last state of an ended session. Members that are missing or of another type are ignored.
+
+    Another version may have written them.
+    """
     read = [_branch(members) for members in _listed(figures.get("branches"))]
     branches = {branch.id: branch for branch in read if branch}
     main = figures.get("main")

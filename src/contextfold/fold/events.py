@@ -1,10 +1,10 @@
-"""The events of a session, as small frozen values, and their stored form. Knows no state and no rule.
+"""The events of a session and their stored form. Knows no state and no rule.
 
-A session is a log of these. `n` counts from 1 within the session; `at` is UTC, like `2025-01-17T10:30:00Z`, and sorts
-as text. Texts are already scrubbed. The text of an operation is in the archive (`fold.archive`), not in its event, so
-events stay small.
+A session is a log of events. `n` counts from 1 within the session; `at` is UTC, like `2025-01-17T10:30:00Z`, and sorts
+as text. Texts are already scrubbed. The text of an operation is in the archive (`fold.archive`) and not in its event,
+so events stay small.
 
-Members with a default are left out of the stored form where they have it, and older logs may lack them.
+The stored form does not have members with their default value, and older logs may not have them at all.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BranchCreated:
     parent_id: str | None
     description: str
     prompt: str
-    # Tokens of the prompt.
+    # The tokens of the prompt.
     tokens: int
     redactions: int
 
@@ -51,17 +51,17 @@ class OperationCompleted:
     branch_id: str | None
     type: str
     tokens: int
-    # Where the figure comes from: proxy, hook or reported.
+    # The source of the figure: proxy, hook or reported.
     source: str
     failed: bool
     redactions: int
-    # A hash that identifies a report, so that one that is sent twice is recorded once.
+    # A hash that identifies a report, so that a repeated report is recorded once.
     call_id: str = ""
-    # The host has compacted: these tokens, on the main thread, replace everything that was open.
+    # Whether the host has compacted: these tokens, on the main thread, replace all open threads.
     compacts: bool = False
-    # The operation ends with words of the user: `context_fold` never reaches behind it.
+    # Whether the operation ends with a prompt of the user. `context_fold` folds only later operations.
     by_user: bool = False
-    # The model and the host at work, where they are known and have changed.
+    # The model and the host, if they are known and have changed.
     model: str = ""
     host: str = ""
 
@@ -73,39 +73,38 @@ class RequestSent:
     at: str
     api: str
     model: str
-    # Both are estimates: of the request as it came from the agent, and as it was sent on.
+    # Two estimates: of the agent's request, and of the request that was sent to the provider.
     tokens_before: int
     tokens_after: int
     turns_dropped: int
     # The index of the first message that was dropped.
     first_changed: int | None
-    # Why something stayed unfolded, or empty.
+    # The reason why something was not folded, or empty.
     reason: str
-    # What the provider counted; all four are None where it did not say. `cache_write_tokens` includes one-hour writes.
+    # The provider's usage; all four are None if it reported none. `cache_write_tokens` includes one-hour writes.
     input_tokens: int | None
     cache_read_tokens: int | None
     cache_write_tokens: int | None
     output_tokens: int | None
     call_id: str = ""
-    # The folds that no earlier event lists, and the threads that have grown.
+    # The folds that are in no earlier event, and the threads that have grown.
     folds: tuple[FoldSeen, ...] = ()
     threads: tuple[ThreadSeen, ...] = ()
     # The part of `cache_write_tokens` that was written for one hour.
     cache_write_1h_tokens: int = 0
-    # The estimated tokens of our tools' definitions, calls and results in the request as it came.
+    # The estimated tokens of our tools' definitions, calls and results in the agent's request.
     our_tokens: int = 0
     # The estimated tokens of our calls in the response, and whether it contained nothing else.
     our_output_tokens: int = 0
     only_ours: bool = False
-    # How many old results were replaced by a stub.
+    # The number of old results that were replaced by a stub.
     results_dropped: int = 0
-    # The estimated tokens in front of the first change that is new in this request; None where there is none, or
-    # where `folds` says it.
+    # The estimated tokens before the first new change of this request; None if there is none, or if `folds` has it.
     kept_tokens: int | None = None
-    # How many content blocks are new since the conversation's last request: a provider looks back only so far for a
-    # cached prefix. 0 where it is not known.
+    # The number of new content blocks since the conversation's last request, or 0 if it is not known. A provider
+    # searches only a limited number of blocks for a cached prefix.
     new_blocks: int = 0
-    # Identifies the conversation; empty where only one is known.
+    # Identifies the conversation; empty if only one is known.
     conversation: str = ""
     # The pause in seconds after which the prompt was still cached, although its cache was taken to have lapsed; or 0.
     warm_after_s: int = 0
@@ -120,9 +119,9 @@ class BranchFolded:
     summary: str
     summary_tokens: int
     tokens_folded: int
-    # Redactions in the summary.
+    # The number of redactions in the summary.
     redactions: int
-    # An enclosing branch was folded while this one was open.
+    # Whether it was folded because an enclosing branch was folded.
     forced: bool
 
 
@@ -139,7 +138,7 @@ class WorkFolded:
     summary: str
     summary_tokens: int
     tokens_folded: int
-    # Redactions in the summary and in the description, which is its first line.
+    # The number of redactions in the summary and in the description, which is its first line.
     redactions: int
     since: int
 
@@ -218,17 +217,17 @@ def members(event: Event) -> dict[str, Encodable]:
 
 
 def to_json(event: Event) -> str:
-    """The bytes that `canonical.encode` gives, several times as fast; no event has a ratio in it."""
+    """The same text as that of `canonical.encode`, several times as fast. Events have no ratios."""
     return _encoder.encode(members(event))
 
 
 def from_json(text: str | bytes) -> Event:
-    """The event in its stored form."""
+    """Decode the stored form of an event."""
     return from_members(decode(text.encode() if isinstance(text, str) else text))
 
 
 def from_members(stored: object) -> Event:
-    """The event with these members; unknown members are ignored."""
+    """Make an event from its members; unknown members are ignored."""
     if not isinstance(stored, dict) or stored.get("event") not in _KINDS:
         raise EventUnknown(f"an event of a kind this version does not know: {str(stored)[:60]}")
     kind = stored["event"]

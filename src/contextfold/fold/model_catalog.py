@@ -1,6 +1,6 @@
-"""What is known of models, as data: how large their context is, what their tokens cost, what a host's own prompt takes.
+"""Facts about models as data: context windows, prices of tokens, and the sizes of hosts' prompts.
 
-Every figure has the date on which it was read and where. A user's file may add models and replace figures
+Every figure has its source and the date on which it was read. A user's file may add models and replace figures
 (`models-file` in the settings; `parse_models`). A model is found by the longest name in the list that its own name
 starts with, so `claude-opus-4-5-20251101` and `us.anthropic.claude-opus-4-5` are both `claude-opus-4-5`.
 """
@@ -14,7 +14,7 @@ from contextfold.common.dataclass import dataclass
 
 CONTEXT_TOKENS_UNKNOWN = 32_768
 TOKENS_PER_MILLION = 1_000_000
-# A price is an integer: thousandths of a millionth of a dollar a token are dollars a million tokens times a thousand.
+# A price is an integer: a thousand times the dollars for a million tokens.
 PRICE_UNITS_PER_DOLLAR = 1_000 * TOKENS_PER_MILLION
 _MILLION_CONTEXT = "[1m]"
 _MILLION_CONTEXT_TOKENS = 1_000_000
@@ -23,7 +23,7 @@ _BEFORE_NAME = re.compile(r"^(?:.*/)?(?:[a-z]{2,4}\.)?(?:anthropic\.|models/)?")
 
 @dataclass(frozen=True, slots=True)
 class TokenPrices:
-    """Prices of one token of each kind, in units that only their ratios or `PRICE_UNITS_PER_DOLLAR` give a meaning."""
+    """The prices of one token of each kind, in units of 1 / PRICE_UNITS_PER_DOLLAR or relative to each other."""
 
     input: int
     output: int
@@ -32,7 +32,7 @@ class TokenPrices:
     cache_write_1h: int
 
 
-# The usual ratios, for a model whose prices are not known: in hundredths of an input token.
+# The usual ratios, for a model with unknown prices, in hundredths of an input token.
 RELATIVE_PRICES = TokenPrices(100, 500, 10, 125, 200)
 
 
@@ -40,7 +40,7 @@ RELATIVE_PRICES = TokenPrices(100, 500, 10, 125, 200)
 class ModelFacts:
     name: str
     context_tokens: int | None = None
-    # In thousandths of a dollar for a million tokens; None where unknown.
+    # In thousandths of a dollar for a million tokens; None if unknown.
     prices: TokenPrices | None = None
     read_on: str = ""
     source: str = ""
@@ -51,7 +51,7 @@ class ModelCatalog:
     models: Sequence[ModelFacts]
 
     def find(self, model: str) -> ModelFacts | None:
-        """The facts of a model by its name as requests give it; None where it is not known."""
+        """The facts about a model by its name in requests; None if it is not known."""
         name = _BEFORE_NAME.sub("", model.lower(), count=1)
         known = [facts for facts in self.models if name.startswith(facts.name)]
         return max(known, key=lambda facts: len(facts.name), default=None)
@@ -67,7 +67,7 @@ class ModelCatalog:
         return facts.prices if facts else None
 
     def with_models(self, models: Sequence[ModelFacts]) -> ModelCatalog:
-        """These before the others; what they leave open is taken from the entry of the same name."""
+        """A catalog with these models first. Facts that they lack are taken from the entry of the same name."""
         known = {facts.name: facts for facts in self.models}
         for facts in models:
             before = known.get(facts.name, facts)
@@ -82,11 +82,11 @@ class ModelCatalog:
 
 
 class ModelsInvalid(ValueError):
-    """A user's list of models that cannot be used; the text says why."""
+    """A user's list of models is invalid; the message says why."""
 
 
 def parse_models(tables: Mapping[str, object]) -> list[ModelFacts]:
-    """The models of a user's file: `[models."NAME"]` with `context_tokens` and prices in dollars a million tokens."""
+    """Parse a user's file: `[models."NAME"]` with `context_tokens` and prices in dollars for a million tokens."""
     models = tables.get("models")
     if not isinstance(models, Mapping) or tables.keys() != {"models"}:
         raise ModelsInvalid('must hold tables [models."NAME"] and nothing else')
@@ -125,7 +125,7 @@ def _prices(
     cache_write_5m: float | None = None,
     cache_write_1h: float | None = None,
 ) -> TokenPrices:
-    """Dollars a million tokens; without prices of their own, cached tokens cost what others do."""
+    """Prices in dollars for a million tokens. By default, cached tokens have the price of input tokens."""
     given = (
         input,
         output,
@@ -166,7 +166,7 @@ def _gemini(name: str, input: float, cached: float, output: float) -> ModelFacts
     return ModelFacts(name, 1_048_576, prices, "2026-06-30", "ai.google.dev/gemini-api/docs/pricing")
 
 
-# The window of a Claude model is the one it has without asking for more; `[1m]` behind a name asks for a million.
+# The window of a Claude model is its default; the suffix `[1m]` of a name requests a million tokens.
 MODELS = ModelCatalog(
     (
         _claude("claude-fable-5-1", 1_000_000, 10, read=0.025),
@@ -213,6 +213,6 @@ MODELS = ModelCatalog(
     )
 )
 
-# What a host's own prompt and tools take of the window, where it was measured. Requests through the proxy show it, so
-# it is taken off only where no request was seen. Claude Code: 21,000 to 26,000 tokens, measured in 2026.
+# The measured size of a host's own prompt and tools. Requests through the proxy include it, so it is subtracted only if
+# there was no request. Claude Code has 21,000 to 26,000 tokens, measured in 2026.
 HOST_TOKENS: Mapping[str, int] = {"claude-code": 26_000}

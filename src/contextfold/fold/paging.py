@@ -1,4 +1,4 @@
-"""A page of a trajectory within a token budget: whole entries, a long one in parts. Knows no store."""
+"""Makes a page of a trajectory within a token budget. A long entry is split into parts. Knows no store."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextfold.common.token_counter import Counter
 
-# A character has at least one byte.
+# A token has at most this many characters, because a character has at least one byte.
 CHARACTERS_PER_TOKEN_MAX = 4
 LONGEST_CURSOR = "9" * 15 + "." + "9" * 15
 
 
 class TrajectoryPage:
-    """Takes entries in order until one does not fit; the result as a whole is within the budget."""
+    """Adds entries in order until one does not fit. The complete result is within the budget."""
 
     def __init__(self, branch_id: str, budget_tokens: int, count: Counter) -> None:
         self._branch_id = branch_id
@@ -28,11 +28,11 @@ class TrajectoryPage:
 
     @property
     def characters(self) -> int:
-        """How many more characters can fit at most."""
+        """The largest number of further characters that can fit."""
         return max(1, self._left * CHARACTERS_PER_TOKEN_MAX)
 
     def take(self, entry: ArchiveEntry, offset: int) -> int | None:
-        """Take an entry from a character on. None if all the rest of it fitted, otherwise the offset it got to."""
+        """Add an entry from an offset on. None if all of it fitted, otherwise the offset of the rest."""
         rest = entry.text[offset:]
         length = self._fitting(entry, rest, offset)
         if length is None:
@@ -48,7 +48,7 @@ class TrajectoryPage:
         return expanded(self._branch_id, self._entries, self.used, next_cursor)
 
     def _fitting(self, entry: ArchiveEntry, rest: str, offset: int) -> int | None:
-        """How many characters of the rest there is room for; None if not even its beginning."""
+        """The number of characters of the rest that fit; None if none do."""
         too_long = min(len(rest), max(0, self._left) * CHARACTERS_PER_TOKEN_MAX) + 1
         fits = 0 if self._has_room(_entry(entry, rest[:1], offset)) else None
         if fits is None or self._has_room(_entry(entry, rest[: too_long - 1], offset)):

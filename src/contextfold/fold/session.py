@@ -2,18 +2,19 @@
 
     state = apply(… apply(apply(EMPTY, e1), e2) …, en)
 
-is the only way a state is made; the verbs that decide on events are in `fold.verbs`. A branch's life:
+is the only way to make a state; the verbs, which decide on events, are in `fold.verbs`. The states of a branch:
 
     branch.created → active ── branch.folded ───→ folded ←── work.folded (folded from the start)
                       │  ↑                          │
                       │  └── session.rolled_back ───┤   (to it, or to one nested in it)
                       └───── branch.discarded ──────┴→ discarded, for good
 
-Open branches form a path: a branch nests under the active one, and folding a branch folds what is open below it. So all
-that a rollback can restore is known when a branch begins: the main thread and the branches on the path, its checkpoint.
-Every other branch of that time was closed and has not changed since; if an earlier rollback discarded it, it discarded
-the target too. Rolling back is therefore equal to replaying the log up to that point, which a test checks. A rollback
-to work that was folded afterwards goes back to just before its event: the fold is discarded, nothing is reopened.
+Open branches form a path: a new branch is a child of the active one, and folding a branch folds the open branches below
+it. So everything that a rollback can restore is known when a branch begins: the main thread and the branches on the
+path. They are its checkpoint. Every other branch was closed at that time and has not changed since; if an earlier
+rollback discarded it, it discarded the target, too. So rolling back is equal to replaying the log up to that point,
+which a test checks. A rollback to work that was folded afterwards goes back to just before its event: the fold is
+discarded, and no branch is reopened.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ from contextfold.fold.events import (
 
 Value = TypeVar("Value")
 Status = Literal["active", "folded", "discarded"]
-# A report or a request that is sent again after this many others is taken for a new one.
+# A report or request that is repeated after this many others counts as a new one.
 CALL_IDS_REMEMBERED = 512
 
 
 @dataclass(frozen=True, slots=True)
 class RecentWork:
-    """What `context_fold` would fold: the operations of a thread since the user's last words, or the last fold,
-    return or branch point if that is later.
+    """The operations that `context_fold` would fold.
+
+    They are the operations of a thread since the user's last prompt, or since a later fold, return or branch point.
     """
 
     since: int = 0
@@ -52,13 +54,13 @@ class RecentWork:
     operations: int = 0
     failed: int = 0
     redactions: int = 0
-    # How many messages of the thread there were at `since`, as far as requests have shown.
+    # The number of the thread's messages at `since`, according to the requests.
     messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """The main thread's figures. `messages` counts those that requests have brought so far."""
+    """The figures of the main thread. `messages` is the number of its messages in the requests so far."""
 
     tokens: int = 0
     operations: int = 0
@@ -76,23 +78,23 @@ class Branch:
     created_at: str
     # Prompt, operations, and summaries of folded children; of an open branch, since the host's last compaction.
     tokens: int
-    # In description, prompt, operations and summary.
+    # The number of redactions in description, prompt, operations and summary.
     redactions: int
     status: Status = "active"
     operations: int = 0
     failed: int = 0
     closed_at: str | None = None
-    # What a folded branch left in the thread above.
+    # The tokens that a folded branch left in its parent thread.
     summary_tokens: int = 0
     messages: int = 0
     recent: RecentWork = field(default_factory=RecentWork)
-    # Folded by `context_fold`: it was never open. The number of its event, or 0.
+    # The number of the event if `context_fold` made the branch, which was then never open; else 0.
     folded_afterwards_n: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a rollback to a branch restores: the main thread and the open path, the branch itself last."""
+    """The state that a rollback to a branch restores: the main thread and the open path, the branch itself last."""
 
     revision: int
     main: Thread
@@ -109,17 +111,17 @@ class State:
     last_at: str = ""
     expired: bool = False
     main: Thread = field(default_factory=Thread)
-    # In order of creation.
+    # The branches in the order of their creation.
     branches: Mapping[str, Branch] = field(default_factory=dict)
     # The ids of open branches, the active one last.
     path: tuple[str, ...] = ()
     checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
-    # Ids of the latest reports and of the latest requests, to recognise one that comes twice.
+    # The ids of the latest reports and of the latest requests, to recognise repeated ones.
     calls: tuple[str, ...] = ()
     requests: tuple[str, ...] = ()
     # The tokens dropped by each fold that requests have shown so far.
     folds_seen: Mapping[str, int] = field(default_factory=dict)
-    # How often the host has compacted.
+    # The number of the host's compactions.
     compactions: int = 0
     # The model and the host last named, or empty.
     model: str = ""
@@ -143,7 +145,7 @@ EMPTY = State()
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    # None: the window of the model at work, where that is known (`fold.accounting`).
+    # None means the model's context window, if it is known (`fold.accounting`).
     context_tokens: int | None = None
     is_hard: bool = False
     depth: int = 8
@@ -151,7 +153,7 @@ class SessionLimits:
 
 
 class LogBroken(ValueError):
-    """Events that do not follow from one another: a fault of the store, or of ours."""
+    """The events of a log do not follow from one another, because of an error of the store or a bug."""
 
 
 class _StateDraft(dict[str, Value]):
@@ -169,7 +171,7 @@ def replay(events: Iterable[Event], state: State = EMPTY) -> State:
 
 
 def states(events: Iterable[Event], state: State = EMPTY) -> Iterator[State]:
-    """The state after each event. Each is changed in place by the next one."""
+    """Yield the state after each event. The next event changes it in place."""
     state = drafted(state)
     for event in events:
         state = apply(state, event)
@@ -177,7 +179,7 @@ def states(events: Iterable[Event], state: State = EMPTY) -> Iterator[State]:
 
 
 def replayed_draft(events: Iterable[Event], state: State) -> State:
-    """The state after events, as a draft. Operations in a row are applied together: most events are operations."""
+    """The state after events, as a draft. Successive operations are applied together, because they are most events."""
     run: list[OperationCompleted] = []
     for event in events:
         if isinstance(event, OperationCompleted) and not event.compacts:
@@ -200,7 +202,7 @@ def drafted(state: State) -> State:
 
 
 def apply(state: State, event: Event) -> State:
-    """The state after an event. Only the order of the log is checked: the verb has judged the rest."""
+    """The state after an event. Only the order of the log is checked, because the verb has checked the rest."""
     if isinstance(event, OperationCompleted):
         return _operated(state, [event])
     _check_follows(event, state.revision, state)
@@ -267,7 +269,7 @@ def _check_follows(event: Event, revision: int, state: State) -> None:
 
 
 def _operated(state: State, run: Sequence[OperationCompleted]) -> State:
-    """The state after operations of one thread in a row. One that compacts stands alone."""
+    """The state after successive operations of one thread. A compaction is always applied alone."""
     if not run:
         return state
     for revision, event in enumerate(run, state.revision):
@@ -278,7 +280,7 @@ def _operated(state: State, run: Sequence[OperationCompleted]) -> State:
     thread = state.main if first.branch_id is None else _branch(state, first)
     changed = _with_operations(thread, run)
     call_ids = [event.call_id for event in run if event.call_id]
-    # One copy of the state: busy agents report thousands of operations a second.
+    # Only one copy of the state is made, because busy agents report thousands of operations a second.
     return replace(
         state,
         revision=last.n,
@@ -296,7 +298,7 @@ def _with_operations(thread: Thread | Branch, run: Sequence[OperationCompleted])
     failed = thread.failed + sum(event.failed for event in run)
     redactions = thread.redactions + sum(event.redactions for event in run)
     recent, since = thread.recent, run
-    # Recent work begins after the user's last words, or after a compaction.
+    # Recent work begins after the user's last prompt, or after a compaction.
     for at in range(len(run) - 1, -1, -1):
         if run[at].by_user or run[at].compacts:
             recent, since = RecentWork(run[at].n, messages=thread.messages), run[at + 1 :]
@@ -316,7 +318,7 @@ def _with_operations(thread: Thread | Branch, run: Sequence[OperationCompleted])
 
 
 def _compacted(state: State, n: int) -> State:
-    """The host has thrown away what the open threads held; what it put in their place is counted like anything else."""
+    """The state after the host has emptied the open threads. The summary of the compaction is counted separately."""
     opened = (replace(state.branches[open_id], tokens=0, messages=0, recent=RecentWork(n)) for open_id in state.path)
     main = replace(state.main, tokens=0, messages=0, recent=RecentWork(n))
     return replace(_with(state, *opened), main=main, compactions=state.compactions + 1)
@@ -352,7 +354,7 @@ def _folded(state: State, event: BranchFolded) -> State:
 
 
 def _work_folded(state: State, event: WorkFolded) -> State:
-    """The recent operations of the active thread move to a branch that is folded from the start."""
+    """Move the recent operations of the active thread to a new branch that is already folded."""
     state = _with_checkpoint(state, event.branch_id, event.n - 1)
     parent = _thread(state, event.parent_id)
     work = parent.recent
@@ -384,7 +386,7 @@ def _work_folded(state: State, event: WorkFolded) -> State:
 
 
 def _rolled_back(state: State, event: SessionRolledBack) -> State:
-    """The later branches have been discarded by events of their own just before."""
+    """Restore the checkpoint. The events just before have discarded the later branches."""
     target = _branch(state, event)
     checkpoint = state.checkpoints[target.id]
     path = tuple(branch.id for branch in checkpoint.path)
@@ -406,7 +408,7 @@ def _rolled_back(state: State, event: SessionRolledBack) -> State:
 
 
 def _work_given_back(parent: Thread | Branch, fold: Branch) -> Thread | Branch:
-    """The thread with the operations of a fold that is taken back."""
+    """Add the operations of an undone fold to its thread."""
     work, recent = fold.recent, parent.recent
     if recent.since == fold.folded_afterwards_n:
         recent = RecentWork(
@@ -455,10 +457,10 @@ def _with(state: State, *branches: Branch) -> State:
 
 
 def _draft_of(items: Mapping[str, Value]) -> dict[str, Value]:
-    """The mapping itself within a replay, otherwise a copy: a state that somebody has is never changed."""
+    """The mapping itself during a replay, otherwise a copy, because a published state is never changed."""
     return items if isinstance(items, _StateDraft) else dict(items)
 
 
 def open_tokens(state: State) -> int:
-    """What the working context holds: the main thread and every open branch."""
+    """The tokens in the working context: those of the main thread and of every open branch."""
     return state.main.tokens + sum(state.branches[open_id].tokens for open_id in state.path)

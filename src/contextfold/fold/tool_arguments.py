@@ -1,7 +1,7 @@
-"""The arguments of the folding tools, checked field by field and turned into inner types.
+"""Checks the arguments of the folding tools and converts them to requests.
 
-Each error names the field and its rule. An unknown argument is an error too: a misspelt `branch_id` would otherwise
-fold another branch than the one that was meant.
+Each error names the field and its rule. An unknown argument is an error, too: with a misspelt `branch_id` the wrong
+branch would be folded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DESCRIPTION_LENGTH_MAX = 200
 PROMPT_LENGTH_MAX = 10_000
 MESSAGE_LENGTH_MAX = 50_000
 BRANCH_ID_LENGTH_MAX = 200
-# The beginning of the id of a tool result that the proxy left out of requests, and what is said of an unknown one.
+# The prefix of the ids of left-out results, and the message for an unknown one.
 RESULT_PREFIX = "res_"
 RESULT_UNKNOWN = "is not known: it is older than the archive keeps, or another owner's; run the tool again instead"
 TYPE_LENGTH_MAX = 64
@@ -29,7 +29,7 @@ OPERATION_ID_LENGTH_MAX = 200
 QUERY_LENGTH_MAX = 10_000
 SINCE_LENGTH_MAX = 40
 RECALL_BUDGET = 2_000
-# Less does not hold an answer that says that there is none.
+# Even an empty answer does not fit into a smaller budget.
 RECALL_BUDGET_MIN = 200
 RECALL_BUDGET_MAX = 100_000
 _UNIT_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -75,19 +75,19 @@ class RollbackRequest:
 
 @dataclass(frozen=True, slots=True)
 class RecallRequest:
-    """A question about what was folded, of one project or of all, from a time or a duration on."""
+    """A question about folded work, in one project or in all, since a time or within a duration."""
 
     query: str
     project: Project | None = None
     budget_tokens: int = RECALL_BUDGET
-    # A time, or how many seconds ago.
+    # A time, or a number of seconds ago.
     since: str | int = ""
     undone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RollbackChoice:
-    """A rollback in a session that is known already."""
+    """A rollback in a known session."""
 
     branch_id: str
     restore_state: bool
@@ -98,7 +98,7 @@ class RecordRequest:
     project: Project
     type: str
     content: str
-    # None: counted from the content.
+    # None if they are to be counted from the content.
     tokens: int | None
     failed: bool
 
@@ -108,7 +108,7 @@ class ExpandRequest:
     project: Project
     branch_id: str
     budget_tokens: int
-    # The cursor: entries after this event, and so many characters into the next one.
+    # The cursor: the entries after this event, and an offset in characters in the next entry.
     after_n: int
     offset: int
 
@@ -198,7 +198,7 @@ def recall_request(arguments: Arguments) -> RecallRequest:
 
 
 def since_of(text: str) -> str | int:
-    """A date, a time in UTC, or a duration back from now, such as `7d`, in seconds."""
+    """Parse a date or a time in UTC; or a duration before now, such as `7d`, to seconds."""
     if duration := _DURATION.fullmatch(text.strip()):
         return int(duration[1]) * _UNIT_SECONDS[duration[2]]
     if moment := _MOMENT.fullmatch(text.strip()):
@@ -235,13 +235,13 @@ class _ArgumentFields:
     def __init__(self, arguments: Arguments, *known: str) -> None:
         if unknown := sorted(arguments.keys() - set(known)):
             allowed = ", ".join(known)
-            # An odd name is not repeated: it is the caller's text.
+            # An unusual name is not repeated, because it may contain a secret.
             field = unknown[0] if re.fullmatch(r"[A-Za-z_]{1,32}", unknown[0]) else "argument"
             raise ArgumentInvalid(field, f"is not an argument of this tool; it takes {allowed}")
         self._arguments = arguments
 
     def has(self, field: str) -> bool:
-        """Whether the argument was given. Models write null for what they leave out."""
+        """Whether the argument was given. Models often write null for an omitted argument."""
         return self._arguments.get(field) is not None
 
     def text(self, field: str, *, length_max: int | None = None, may_be_blank: bool = True) -> str:

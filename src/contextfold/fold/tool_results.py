@@ -1,4 +1,4 @@
-"""The results of the folding tools: the contract's fields, in its order. Knows no wire."""
+"""The results of the folding tools, with the fields of the contract in its order. Knows no protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Shape = Mapping[str, Encodable]
 
 
 def state_summary(state: State, limit: int) -> Shape:
-    """The state of a session as the header and `_meta` carry it with every result."""
+    """The state of a session for the header and `_meta` of every result."""
     total = total_tokens(state)
     return {
         "session_id": state.session_id,
@@ -115,7 +115,7 @@ def expanded(branch_id: str, entries: Sequence[Shape], tokens: int, next_cursor:
 
 
 def entry_result(entry: ArchiveEntry, text: str, *, is_part: bool) -> Shape:
-    """An entry of a trajectory; what does not apply to it is left out."""
+    """An entry of a trajectory, without the fields that do not apply to it."""
     result: dict[str, Encodable] = {"n": entry.n}
     result |= {"at": entry.at, "kind": entry.kind} if entry.at else {"kind": entry.kind}
     if entry.kind == "operation":

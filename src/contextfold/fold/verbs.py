@@ -1,10 +1,10 @@
-"""The verbs that change a session, each in one place: what it decides on a state, and what it answers. Pure.
+"""The verbs that change a session. Pure.
 
-    verb.decide(state, at)               events, or an error; texts come scrubbed and tokens counted
+    verb.decide(state, at)               the events, or an error; texts are already scrubbed and tokens counted
     verb.result(before, events, after)   the tool's result
-    verb.identity                        what makes two calls the same; a retry must have the same one
+    verb.identity                        identifies the call; a retry must have the same identity
 
-A service commits the events and calls `decide` again if somebody else was first.
+A service commits the events, and calls `decide` again if another commit came first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from contextfold.fold.tool_results import Shape
 
 
 class Verb(Protocol):
-    # Whether it may begin a session; otherwise there must be one.
+    # Whether the verb may begin a session; otherwise there must be one.
     @property
     def begins_session(self) -> bool: ...
     @property
@@ -46,7 +46,7 @@ class Verb(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """What a session that does not exist yet begins with."""
+    """The attributes of a session that does not exist yet."""
 
     session_id: str
     project_path: str
@@ -58,7 +58,7 @@ class NewSession:
 
 @dataclass(frozen=True, slots=True)
 class OpenBranch:
-    """`context_branch`: begin a branch under the active one."""
+    """`context_branch`: begin a branch below the active one."""
 
     begins_session: ClassVar[bool] = True
     branch_id: str
@@ -96,8 +96,9 @@ class OpenBranch:
 
 @dataclass(frozen=True, slots=True)
 class ReturnFromBranch:
-    """`context_return`: fold a branch, by default the active one. Branches open below it are folded first, the deepest
-    first, without a summary.
+    """`context_return`: fold a branch, by default the active one.
+
+    Open branches below it are folded first, without a summary, beginning with the deepest.
     """
 
     begins_session: ClassVar[bool] = False
@@ -141,8 +142,9 @@ class ReturnFromBranch:
 
 @dataclass(frozen=True, slots=True)
 class FoldRecentWork:
-    """`context_fold`: fold what was done on the active thread since the user's last words, or since the last fold,
-    return or branch point if that is later, without having opened a branch before.
+    """`context_fold`: fold the recent operations of the active thread, without a branch opened before.
+
+    They are the operations since the user's last prompt, or since a later fold, return or branch point.
     """
 
     begins_session: ClassVar[bool] = False
@@ -178,11 +180,11 @@ class FoldRecentWork:
 
 @dataclass(frozen=True, slots=True)
 class RecordOperations:
-    """Record what was done on the active thread. No limit refuses it: it has happened."""
+    """Record operations of the active thread. They are never refused because of a limit."""
 
     begins_session: ClassVar[bool] = True
     operations: Sequence[RecordedOperation]
-    # The name of the counter, where it counted the tokens.
+    # The name of the counter, if it counted the tokens.
     counter: str | None = None
 
     @property
@@ -205,7 +207,7 @@ class RecordOperations:
                 OperationCompleted(
                     n,
                     at,
-                    # What a compaction leaves belongs to all threads, so it stays when a branch is folded.
+                    # The summary of a compaction belongs to all threads, so it stays when a branch is folded.
                     None if done.compacts else branch_id,
                     done.type,
                     done.tokens,
@@ -234,7 +236,7 @@ class RecordOperations:
 
 @dataclass(frozen=True, slots=True)
 class RecordedOperation:
-    """An operation before it has its place in the log."""
+    """An operation that is not yet in the log."""
 
     type: str
     tokens: int
@@ -251,7 +253,7 @@ class RecordedOperation:
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """`context_rollback`: go back to where a branch began; every later branch is discarded."""
+    """`context_rollback`: go back to the beginning of a branch and discard every later branch."""
 
     begins_session: ClassVar[bool] = False
     branch_id: str
@@ -270,7 +272,7 @@ class RollBack:
             raise BranchStateInvalid("Cannot roll back: branch is discarded", data)
         created = list(state.branches)
         later = [one for one in created[created.index(target.id) + 1 :] if state.branches[one].status != "discarded"]
-        # The deepest first, as in a fold.
+        # The deepest branch is discarded first, as in a fold.
         events: list[Event] = [BranchDiscarded(n, at, one) for n, one in enumerate(reversed(later), state.revision + 1)]
         n = state.revision + len(events) + 1
         return [*events, SessionRolledBack(n, at, self.branch_id, self.restore_state)]
@@ -283,7 +285,7 @@ class RollBack:
 
 
 def first_line(message: str) -> str:
-    """The first line of a message that is not blank, cut to the length of a description."""
+    """The first line of a message that is not blank, truncated to the length of a description."""
     line = next((line.strip() for line in message.splitlines() if line.strip()), "")
     return line[:DESCRIPTION_LENGTH_MAX]
 
@@ -294,7 +296,7 @@ def _check_branch_count(state: State, limits: SessionLimits) -> None:
 
 
 def _way_out(state: State) -> str:
-    """What an agent over the hard limit can do now."""
+    """Advice for an agent over the hard limit."""
     if state.path:
         return ContextLimitExceeded.SUGGESTION
     if state.main.recent.operations:

@@ -94,7 +94,7 @@ class Style(Record):
 
 def read(text: str, *, comments: bool) -> Node:
     """Parse a text. Raises Broken if it is invalid; comments and trailing commas are valid if `comments` is true."""
-    return _Reader(text, comments=comments).whole()
+    return _Reader(text, comments=comments).parse()
 
 
 def render(value: Writable, style: Style) -> str:
@@ -254,7 +254,7 @@ class _Reader:
         self._text = text
         self._comments = comments
 
-    def whole(self) -> Node:
+    def parse(self) -> Node:
         begin = self._skip(len(BYTE_ORDER_MARK) if self._text.startswith(BYTE_ORDER_MARK) else 0)
         node = self._value(begin, 0)
         end = self._skip(node.end)

@@ -29,51 +29,60 @@ class Launch(Record):
     wired: str
 
 
-def launch(program: str, daemon_url: str, folder: str, plugin: Mapping[str, str]) -> Launch:
-    """How to start a program of this name. `plugin` has the texts of the plugin's files by name."""
+def launch(program: str, daemon_url: str, folder: str, plugin: Mapping[str, str], *, tools: str) -> Launch:
+    """How to start a program of this name. `plugin` has the texts of the plugin's files by name; `tools` names the
+    toolsets that it is offered."""
     known = _PROGRAMS.get(program)
     if known:
-        return known(daemon_url, folder, plugin)
+        return known(_DaemonUrls(daemon_url, f"{daemon_url}/mcp?tools={tools}"), folder, plugin)
     return Launch((), _base_urls(daemon_url), {}, "the proxy (by base URL); for tools and hooks see `context install`")
 
 
-def _claude(daemon_url: str, folder: str, plugin: Mapping[str, str]) -> Launch:
+class _DaemonUrls(Record):
+    url: str
+    mcp: str
+
+
+def _claude(daemon: _DaemonUrls, folder: str, plugin: Mapping[str, str]) -> Launch:
     """Claude Code can load a plugin folder for one session; it has the MCP server, the hooks and the skill."""
     files = {
-        f"{PLUGIN_FOLDER}/{name}": text.replace("http://localhost:9090", daemon_url) for name, text in plugin.items()
+        f"{PLUGIN_FOLDER}/{name}": text.replace("http://localhost:9090/mcp", daemon.mcp).replace(
+            "http://localhost:9090", daemon.url
+        )
+        for name, text in plugin.items()
     }
-    environment = {"ANTHROPIC_BASE_URL": f"{daemon_url}/proxy/anthropic"}
+    environment = {"ANTHROPIC_BASE_URL": f"{daemon.url}/proxy/anthropic"}
     return Launch(("--plugin-dir", f"{folder}/{PLUGIN_FOLDER}"), environment, files, "proxy, tools, hooks and skill")
 
 
-def _codex(daemon_url: str, _folder: str, _plugin: Mapping[str, str]) -> Launch:
+def _codex(daemon: _DaemonUrls, _folder: str, _plugin: Mapping[str, str]) -> Launch:
     """Codex accepts overrides of its configuration with -c, each a TOML value."""
     overrides = {
-        "openai_base_url": f"{daemon_url}/proxy/openai/v1",
-        f"mcp_servers.{_SERVER}.url": f"{daemon_url}/mcp",
+        "openai_base_url": f"{daemon.url}/proxy/openai/v1",
+        f"mcp_servers.{_SERVER}.url": daemon.mcp,
     }
     arguments = [word for key, value in overrides.items() for word in ("-c", f"{key}={json.dumps(value)}")]
-    return Launch(tuple(arguments), _base_urls(daemon_url), {}, "proxy and tools")
+    return Launch(tuple(arguments), _base_urls(daemon.url), {}, "proxy and tools")
 
 
-def _opencode(daemon_url: str, _folder: str, _plugin: Mapping[str, str]) -> Launch:
+def _opencode(daemon: _DaemonUrls, _folder: str, _plugin: Mapping[str, str]) -> Launch:
     """OpenCode merges a configuration from a variable over its files."""
     config = {
-        "mcp": {_SERVER: {"type": "remote", "url": f"{daemon_url}/mcp"}},
+        "mcp": {_SERVER: {"type": "remote", "url": daemon.mcp}},
         "provider": {
-            "anthropic": {"options": {"baseURL": f"{daemon_url}/proxy/anthropic/v1"}},
-            "openai": {"options": {"baseURL": f"{daemon_url}/proxy/openai/v1"}},
+            "anthropic": {"options": {"baseURL": f"{daemon.url}/proxy/anthropic/v1"}},
+            "openai": {"options": {"baseURL": f"{daemon.url}/proxy/openai/v1"}},
         },
     }
     return Launch((), {"OPENCODE_CONFIG_CONTENT": json.dumps(config)}, {}, "proxy and tools")
 
 
-def _gemini(daemon_url: str, folder: str, _plugin: Mapping[str, str]) -> Launch:
+def _gemini(daemon: _DaemonUrls, folder: str, _plugin: Mapping[str, str]) -> Launch:
     """Gemini CLI reads an additional settings file that a variable names."""
-    settings = {"mcpServers": {_SERVER: {"httpUrl": f"{daemon_url}/mcp"}}}
+    settings = {"mcpServers": {_SERVER: {"httpUrl": daemon.mcp}}}
     environment = {
         "GEMINI_CLI_SYSTEM_SETTINGS_PATH": f"{folder}/{SETTINGS_FILE}",
-        "GOOGLE_GEMINI_BASE_URL": f"{daemon_url}/proxy/gemini",
+        "GOOGLE_GEMINI_BASE_URL": f"{daemon.url}/proxy/gemini",
     }
     return Launch((), environment, {SETTINGS_FILE: json.dumps(settings)}, "proxy and tools")
 
@@ -86,7 +95,7 @@ def _base_urls(daemon_url: str) -> dict[str, str]:
     }
 
 
-_PROGRAMS: dict[str, Callable[[str, str, Mapping[str, str]], Launch]] = {
+_PROGRAMS: dict[str, Callable[[_DaemonUrls, str, Mapping[str, str]], Launch]] = {
     "claude": _claude,
     "codex": _codex,
     "opencode": _opencode,

@@ -7,8 +7,6 @@ with the real program.
 
 from __future__ import annotations
 
-import re
-
 from contextfold.common.network_address import BadAddress, address_from, is_variable
 from contextfold.common.record import Record
 
@@ -29,7 +27,7 @@ _QUOTED_WORD = r"'[^']*'(?:\"'\"'[^']*')*"
 
 
 class HookTrigger(Record):
-    """An event of a host that a hook is called for: by an HTTP request, or by a command where the host makes none."""
+    """An event of a host for which a hook is called: by an HTTP request, or by a command if the host makes none."""
 
     name: str
     matcher: str = ""
@@ -39,8 +37,8 @@ class HookTrigger(Record):
 class HookFile(Record):
     """The file in which a host looks for hooks, below a project and below the user's home.
 
-    `is_grouped`: handlers are lists below matchers, as in Claude Code. `has_type`: a handler names its type. `version`:
-    the number that the file must name, if any. `is_shared`: a team commits the project's file.
+    `is_grouped` means that handlers are lists below matchers, as in Claude Code; `has_type`, that a handler has a type;
+    `is_shared`, that a team commits the project's file. `version` is the number that the file must have, if any.
     """
 
     events: tuple[HookTrigger, ...]
@@ -54,10 +52,10 @@ class HookFile(Record):
 
 
 class Host(Record):
-    """An agent program. `key` is the object that holds the servers; `url_key` the member with an HTTP server's address.
+    """An agent program. `key` is the object with the servers; `url_key` is the member with an HTTP server's address.
 
-    Files are below the project and, by platform, below the user's home. `variable` is how an entry refers to a variable
-    of the environment. `folder` is what a path inside the project begins with. `skills` is the folder for skills.
+    Files are below the project and, by platform, below the user's home. `variable` is the form in which an entry refers
+    to an environment variable. Paths inside the project begin with `folder`. `skills` is the folder for skills.
     """
 
     name: str
@@ -309,6 +307,8 @@ def is_our_element(host: Host, name: str, value: object) -> bool:
 
 def is_about_us(host: Host, handler: object) -> bool:
     """Whether a handler calls our daemon, even if install did not write it."""
+    import re
+
     if not isinstance(handler, dict):
         return False
     url, command = handler.get("url"), handler.get("command")
@@ -324,6 +324,8 @@ def mentions(host: Host, text: str) -> bool:
 
 def shell_word(text: str) -> str:
     """A text as one word of a shell command line."""
+    import re
+
     return text if re.fullmatch(_BARE_WORD, text, re.ASCII) else "'" + text.replace("'", "'\"'\"'") + "'"
 
 
@@ -360,7 +362,9 @@ def _headers(syntax: str, variable: str) -> dict[str, Writable]:
 
 
 def _daemon_in(host: Host, handler: object) -> Daemon | None:
-    """The daemon that a handler of ours calls."""
+    """The daemon that one of our handlers calls."""
+    import re
+
     if not isinstance(handler, dict):
         return None
     match handler:

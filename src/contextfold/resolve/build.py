@@ -6,6 +6,7 @@ segments of the packed index and converted texts.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections import Counter
@@ -149,6 +150,17 @@ def make_request(
 
 
 def run_build(request: BuildRequest, progress: Progress) -> BuildReport:
+    """Build without looking for cycles, of which a build makes none: that would take a tenth of its time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return _built(request, progress)
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _built(request: BuildRequest, progress: Progress) -> BuildReport:
     sources, cache = request.sources, request.cache
     if not os.path.isdir(sources):
         raise SourcesMissing(f"{shown(sources)} is not a folder; give the folder that holds your documents")

@@ -27,16 +27,9 @@ from contextfold.resolve.files import (
     shown,
     storage_failed,
 )
-from contextfold.resolve.manifest import (
-    DOCUMENTS_FOLDER,
-    INDEX_FILE,
-    MANIFEST_FILE,
-    Manifest,
-    ManifestEntry,
-    decode_index,
-    decode_manifest,
-)
-from contextfold.resolve.pack import FRAME, PACK_FOLDER, POSTINGS_FILE, TABLE_FILE, Pack, decode_pack
+from contextfold.resolve.layout import DOCUMENTS_FOLDER, FRAME, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
+from contextfold.resolve.manifest import Manifest, ManifestEntry, decode_index, decode_manifest
+from contextfold.resolve.pack import POSTINGS_FILE, TABLE_FILE, Pack, decode_pack
 from contextfold.resolve.scoring import Measures
 
 # The table of ten million documents has about this size.

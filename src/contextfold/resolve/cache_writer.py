@@ -24,15 +24,15 @@ from contextfold.resolve.files import (
     storage_failed,
     write_new,
 )
-from contextfold.resolve.manifest import (
+from contextfold.resolve.layout import (
     DOCUMENTS_FOLDER,
+    FINGERPRINT_FIELDS,
+    FRAME,
     INDEX_FILE,
     MANIFEST_FILE,
-    FileNames,
-    Manifest,
-    ManifestEntry,
-    make_manifest,
+    PACK_FOLDER,
 )
+from contextfold.resolve.manifest import FileNames, Manifest, ManifestEntry, make_manifest
 from contextfold.resolve.rebuild.previous import SOURCES_FILE, PreviousCache, SourceRecords
 from contextfold.resolve.relevance.index.index_head import HEAD_FILE, RELEVANCE_FILES
 from contextfold.resolve.relevance.index.index_writer import IndexWriter
@@ -87,7 +87,7 @@ class CacheWriter:
         self.reused = 0
         if hidden:
             write_new(self._path(HIDING_FILE), HIDING_TEXT)
-        for name in (DOCUMENTS_FOLDER, packs.PACK_FOLDER):
+        for name in (DOCUMENTS_FOLDER, PACK_FOLDER):
             try:
                 os.mkdir(self._path(name))
             except OSError as problem:
@@ -228,9 +228,9 @@ class CacheWriter:
         write_new(self._path(packs.TABLE_FILE), table)
         self._relevance.write_head(manifest.cache_version, recorded_at_ns)
         self._make_durable()
-        pack_folder = os.open(self._path(packs.PACK_FOLDER), os.O_RDONLY) if self._to_link else None
+        pack_folder = os.open(self._path(PACK_FOLDER), os.O_RDONLY) if self._to_link else None
         try:
-            with signals.held_back():
+            with signals.delayed():
                 staging.commit()
                 if pack_folder is not None:
                     self._prefix = os.path.join(staging.target, b"")
@@ -251,14 +251,14 @@ class CacheWriter:
         """Replace the table. The folder is given by a descriptor, because another build may have replaced the cache."""
         try:
             table, _ = self._table(manifest)
-            made = os.open(_NEW_TABLE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=pack_folder)
+            descriptor = os.open(_NEW_TABLE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=pack_folder)
             try:
                 rest = memoryview(table)
                 while rest:
-                    rest = rest[os.write(made, rest) :]
-                os.fsync(made)
+                    rest = rest[os.write(descriptor, rest) :]
+                os.fsync(descriptor)
             finally:
-                os.close(made)
+                os.close(descriptor)
             os.rename(_NEW_TABLE, _TABLE, src_dir_fd=pack_folder, dst_dir_fd=pack_folder)
         except (OSError, StorageFailed):
             # The cache is complete without a current table, only slower to read.
@@ -268,9 +268,9 @@ class CacheWriter:
         """The table of the packed index, and the time it records. All other files must have been written before."""
         files = [entry.file.encode() for entry in manifest.entries]
         derived = [file.encode() for file in RELEVANCE_FILES]
-        recorded_at_ns = self._clock_after(fingerprints(self._prefix, [*packs.FRAME, *derived, *files]))
-        settled = packs.older_than(recorded_at_ns, fingerprints(self._prefix, [*packs.FRAME, *files]))
-        frame_length = len(packs.FRAME) * packs.FINGERPRINT_FIELDS
+        recorded_at_ns = self._clock_after(fingerprints(self._prefix, [*FRAME, *derived, *files]))
+        settled = packs.older_than(recorded_at_ns, fingerprints(self._prefix, [*FRAME, *files]))
+        frame_length = len(FRAME) * FINGERPRINT_FIELDS
         pack = packs.Pack(
             frame=settled[:frame_length],
             fingerprints=settled[frame_length:],
@@ -288,7 +288,7 @@ class CacheWriter:
     def _make_durable(self) -> None:
         derived = [packs.POSTINGS_FILE, packs.TABLE_FILE, *RELEVANCE_FILES, HEAD_FILE]
         files = [*self._written_files, *derived, MANIFEST_FILE, INDEX_FILE]
-        make_durable(self._prefix, [*files, packs.PACK_FOLDER, DOCUMENTS_FOLDER])
+        make_durable(self._prefix, [*files, PACK_FOLDER, DOCUMENTS_FOLDER])
 
     def _clock_after(self, seen: array[int]) -> int:
         """The time of the file system's clock, after waiting until it is later than all timestamps in `seen`.

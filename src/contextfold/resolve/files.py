@@ -8,11 +8,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from array import array
-from collections.abc import Iterable, Sequence
 
 from contextfold.errors import StorageFailed
-from contextfold.resolve.pack import ABSENT, FINGERPRINT_FIELDS
+from contextfold.resolve.layout import ABSENT, FINGERPRINT_FIELDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Iterable, Sequence
 
 # O_NONBLOCK: opening a pipe must not wait for a writer.
 READ_FLAGS = (
@@ -144,6 +147,8 @@ def fingerprints(prefix: bytes, files: Iterable[bytes]) -> array[int]:
 
     This loop takes most of the time of a resolve over many unchanged documents, so it does nothing else.
     """
+    from array import array
+
     seen: array[int] = array("q")
     extend, lstat = seen.extend, os.lstat
     for file in files:
@@ -154,6 +159,18 @@ def fingerprints(prefix: bytes, files: Iterable[bytes]) -> array[int]:
             # The function that reads the file reports the error.
             del seen[len(seen) // FINGERPRINT_FIELDS * FINGERPRINT_FIELDS :]
             extend(ABSENT)
+    return seen
+
+
+def few_fingerprints(prefix: bytes, files: Iterable[bytes]) -> tuple[int, ...]:
+    """The same of a few files, for who must start quickly."""
+    seen: tuple[int, ...] = ()
+    for file in files:
+        try:
+            status = os.lstat(prefix + file)
+            seen += (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino & INODE_MASK)
+        except OSError:
+            seen += ABSENT
     return seen
 
 

@@ -9,10 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from contextfold.common.canonical import HASH_PREFIX, Encodable, Malformed, decode, encode, fields
 from contextfold.common.record import Record
-
-MANIFEST_FILE = "manifest.json"
-INDEX_FILE = "index.json"
-DOCUMENTS_FOLDER = "documents"
+from contextfold.resolve.layout import DOCUMENTS_FOLDER
 
 BUILD_CONFIG = {"version": "1", "hash_algorithm": "sha256"}
 # A document's file is named after this many hex digits of its version.

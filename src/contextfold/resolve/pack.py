@@ -26,17 +26,14 @@ from operator import or_
 
 from contextfold.common.canonical import HASH_PREFIX, Malformed, decode, encode
 from contextfold.common.record import Record
-from contextfold.resolve.manifest import DOCUMENTS_FOLDER, INDEX_FILE, MANIFEST_FILE, ManifestEntry
+from contextfold.resolve.layout import FINGERPRINT_FIELDS, FRAME, UNTRUSTED
+from contextfold.resolve.manifest import ManifestEntry
 from contextfold.resolve.scoring import Measures
 
-PACK_FOLDER = "pack"
 TABLE_FILE = "pack/table"
 POSTINGS_FILE = "pack/postings"
 # A build reads the file system's time from the timestamps of this file, then removes it.
 CLOCK_FILE = "pack/clock"
-
-# The table also has the fingerprints of these. The folder's timestamps change when a file is added or removed.
-FRAME = [MANIFEST_FILE.encode(), INDEX_FILE.encode(), DOCUMENTS_FOLDER.encode()]
 
 MAGIC = b"contextfold pack 1\n"
 DIGEST_BYTES = 32
@@ -57,13 +54,6 @@ SEGMENTATION = 2
 # No path contains a NUL, so no id and no file name does. No word contains a newline.
 SEPARATOR = b"\0"
 TERM_SEPARATOR = b"\n"
-
-# A file's fingerprint has four numbers: size, mtime, ctime and inode. No real file has a negative size, so these two
-# values differ from every fingerprint and from each other. UNTRUSTED is recorded for a file that must always be read;
-# ABSENT is the fingerprint of a file whose status cannot be read.
-FINGERPRINT_FIELDS = 4
-UNTRUSTED = (-1, 0, 0, 0)
-ABSENT = (-2, 0, 0, 0)
 
 
 class Block(Record):

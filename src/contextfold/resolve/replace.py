@@ -18,7 +18,7 @@ from types import TracebackType
 from contextfold.common import signals
 from contextfold.errors import CacheExists, StorageFailed
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, is_folder, shown, storage_failed, sync
-from contextfold.resolve.manifest import MANIFEST_FILE
+from contextfold.resolve.layout import MANIFEST_FILE
 
 # A system without advisory locks stops a second builder only at the rename.
 try:
@@ -52,7 +52,7 @@ class Staging:
 
     def __enter__(self) -> Staging:
         try:
-            with signals.held_back():
+            with signals.delayed():
                 self._take()
             self._recover()
             self._check_target()
@@ -147,7 +147,7 @@ class Staging:
 
     def commit(self) -> None:
         """Move the folder to the target and remove the old one. Signals are delayed until both are done."""
-        with signals.held_back():
+        with signals.delayed():
             self._put_in_place()
             self._leave()
 

@@ -10,7 +10,7 @@ from contextfold.common.canonical import encode
 from contextfold.common.record import Record
 from contextfold.errors import CacheMissing
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, storage_failed
-from contextfold.resolve.manifest import MANIFEST_FILE
+from contextfold.resolve.layout import MANIFEST_FILE
 from contextfold.resolve.service import Cache
 
 NAME_MAX_BYTES = 4096

@@ -8,33 +8,31 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 
 from contextfold.common.canonical import encode
 from contextfold.common.record import Record
 from contextfold.errors import CacheMissing, ContextError, StorageFailed
-from contextfold.resolve.cache import CacheFolder, Fault, Progress, silent
 from contextfold.resolve.files import LEADS_NOWHERE, shown, storage_failed
-from contextfold.resolve.selection import (
-    SelectedDocument,
-    Selection,
-    SelectionResult,
-    Why,
-    ask,
-    choose,
-)
 
 REPLACED_ATTEMPTS = 5
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
+
+def silent(_done: int, _total: int) -> None:
+    """Progress nobody watches."""
+
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import TypeVar
 
+    from contextfold.common.canonical import Encodable
+    from contextfold.resolve.cache import CacheFolder, Fault, Progress
     from contextfold.resolve.relevance.answer import AskResult, GetResult
     from contextfold.resolve.relevance.index.index_file import MappedIndex, RelevanceFiles
+    from contextfold.resolve.selection import SelectionResult
 
     Answer = TypeVar("Answer")
 
@@ -93,11 +91,22 @@ class Cache:
 
     def __init__(self, path: Path) -> None:
         self.path = os.fsencode(path)
-        self._folder = CacheFolder(self.path)
+        self._opened_folder: CacheFolder | None = None
         self._relevance: RelevanceFiles | None = None
+
+    @property
+    def _folder(self) -> CacheFolder:
+        """What reads the files that v0 is about; `ask` needs them only in doubt, and starts without."""
+        if self._opened_folder is None:
+            from contextfold.resolve.cache import CacheFolder
+
+            self._opened_folder = CacheFolder(self.path)
+        return self._opened_folder
 
     def resolve(self, query: str, budget: int) -> SelectionResult:
         """The best documents for a query within a budget of tokens, each with the reason for its score."""
+        from contextfold.resolve.selection import SelectedDocument, Selection, SelectionResult, Why, ask, choose
+
         question = ask(query, budget)
 
         def answer() -> SelectionResult:
@@ -153,6 +162,18 @@ class Cache:
 
         return self.of_one_cache(answer)
 
+    def document_text(self, document_id: str) -> str:
+        """The whole text of a document, checked."""
+        from contextfold.common.relevance.question import BUDGET_LIMIT
+
+        return "".join(section.content for section in self.get(document_id, BUDGET_LIMIT).document.sections)
+
+    def table_of_contents(self, most: int) -> dict[str, Encodable]:
+        """The version of the cache, and the ids and titles of the first documents."""
+        from contextfold.resolve.relevance.asking import table_of_contents
+
+        return self.of_one_cache(lambda: table_of_contents(self.mapped_index(), most))
+
     def mapped_index(self) -> MappedIndex:
         """The relevance index, checked. Raises CacheInvalid if it is missing or damaged."""
         return self._relevance_files().mapped()
@@ -161,8 +182,11 @@ class Cache:
         if self._relevance is None:
             from contextfold.resolve.relevance.index.index_file import RelevanceFiles
 
-            self._relevance = RelevanceFiles(self.path, self._folder.checked_version)
+            self._relevance = RelevanceFiles(self.path, self._checked_version)
         return self._relevance
+
+    def _checked_version(self) -> str:
+        return self._folder.checked_version()
 
     def inspect(self) -> Inspection:
         """Version, size and validity of the cache. Raises CacheInvalid only if the manifest cannot be read."""
@@ -204,6 +228,8 @@ class Cache:
             packed = pack is not None and self._folder.is_as_built(pack)
             if manifest is None:
                 return Verification("", 0, tuple(faults), packed)
+            from contextfold.resolve.cache import Fault
+
             faults += (Fault(*found) for found in self._relevance_files().faults(manifest.cache_version))
             return Verification(manifest.cache_version, manifest.document_count, tuple(faults), packed)
 

@@ -1,1 +1,1 @@
-"""Agents reach the engine over MCP: the tools, defined once, and the transports that carry them."""
+"""The servers: MCP over stdio and HTTP, the proxy, hooks, the JSON API, and the dashboard."""

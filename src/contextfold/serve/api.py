@@ -38,23 +38,26 @@ from contextfold.serve.ops.logs import log
 from contextfold.serve.request_error import RequestError
 from contextfold.serve.resolvers import Resolvers
 
-SESSIONS, SESSIONS_MOST = 20, 100  # in one answer
+# The default and the largest number of sessions, and of rows of a tree, in one response.
+SESSIONS, SESSIONS_MOST = 20, 100
 ROWS, ROWS_MOST = 100, 500
 SUMMARIES = 20
-DISCARDED_MOST = 100  # that a preview names
-TEXT_MOST = 1_000  # characters of a query, a cursor, an id
+# A preview names at most this many branches that would be discarded.
+DISCARDED_MOST = 100
+# A query, a cursor or an id has at most this many characters.
+TEXT_MOST = 1_000
 ALIVE_EVERY_S = 15.0
 RETRY_MS = 1_000
 EVENT_STREAM = "text/event-stream"
 UNPROCESSABLE = 422
 
 Handler = Callable[[Request], Awaitable[Response]]
-# An event: its cursor, its kind, its JSON.
+# The cursor, the kind and the JSON of an event.
 StreamedEvent = tuple[str, str, str]
 
 
 class HttpApi:
-    """`resolvers` answer questions about documents; without them those two paths are not served."""
+    """The handlers of `/v1`. Without `resolvers`, the two paths about documents are not served."""
 
     def __init__(self, fold: FoldService, resolvers: Resolvers | None = None) -> None:
         self._fold = fold
@@ -104,16 +107,16 @@ class HttpApi:
 
     async def sessions(self, request: Request) -> Response:
         """Live sessions, the latest activity first, or with `ended=true` the ended ones: `limit`, `cursor`."""
-        asked = _QueryParameters(request)
-        limit = asked.whole("limit", SESSIONS, 1, SESSIONS_MOST)
-        read = self._overview.ended_sessions if asked.flag("ended", default=False) else self._overview.sessions
-        return _json(encode(await read(_owner(request), cursor=asked.text("cursor"), limit=limit)))
+        parameters = _QueryParameters(request)
+        limit = parameters.integer("limit", SESSIONS, 1, SESSIONS_MOST)
+        read = self._overview.ended_sessions if parameters.flag("ended", default=False) else self._overview.sessions
+        return _json(encode(await read(_owner(request), cursor=parameters.text("cursor"), limit=limit)))
 
     async def session(self, request: Request) -> Response:
         """A session's figures and the last rows of its tree: `limit`, `before` (a row's number)."""
-        asked = _QueryParameters(request)
-        limit = asked.whole("limit", ROWS, 1, ROWS_MOST)
-        before = asked.whole("before", 0, 0, 10**9) if asked.has("before") else None
+        parameters = _QueryParameters(request)
+        limit = parameters.integer("limit", ROWS, 1, ROWS_MOST)
+        before = parameters.integer("before", 0, 0, 10**9) if parameters.has("before") else None
         return _json(encode(await self._overview.session(*_session(request), before=before, limit=limit)))
 
     async def timeline(self, request: Request) -> Response:
@@ -121,7 +124,7 @@ class HttpApi:
         return _json(encode(await self._overview.timeline(*_session(request))))
 
     async def savings(self, request: Request) -> Response:
-        """What folding saved or cost in a session's requests to models, with at most 240 points."""
+        """The savings or costs of folding in a session's requests to models, with at most 240 points."""
         return _json(encode(await self._overview.savings(*_session(request))))
 
     async def savings_by(self, request: Request) -> Response:
@@ -132,27 +135,27 @@ class HttpApi:
         return _json(encode(await self._overview.savings_by(_owner(request), group)))
 
     async def trajectory(self, request: Request) -> Response:
-        """What a branch did, or the main thread, page by page: `branch_id`, `budget`, `cursor`."""
-        asked = _QueryParameters(request)
-        budget = asked.whole("budget", EXPAND_BUDGET, EXPAND_BUDGET_MIN, EXPAND_BUDGET_MAX)
-        position = position_of(asked.text("cursor") or "0.0")
-        branch_id = asked.text("branch_id")
+        """The trajectory of a branch or of the main thread, page by page: `branch_id`, `budget`, `cursor`."""
+        parameters = _QueryParameters(request)
+        budget = parameters.integer("budget", EXPAND_BUDGET, EXPAND_BUDGET_MIN, EXPAND_BUDGET_MAX)
+        position = position_of(parameters.text("cursor") or "0.0")
+        branch_id = parameters.text("branch_id")
         owner, session_id = _session(request)
         result = await self._overview.trajectory(owner, session_id, branch_id, budget_tokens=budget, position=position)
         return _json(encode(result))
 
     async def preview(self, request: Request) -> Response:
-        """What a rollback would discard and recover: `branch_id`, `restore_state`."""
-        asked = _QueryParameters(request)
-        restore_state = asked.flag("restore_state", default=True)
-        branch_id = asked.text("branch_id") or ""
+        """The branches and tokens that a rollback would discard and recover: `branch_id`, `restore_state`."""
+        parameters = _QueryParameters(request)
+        restore_state = parameters.flag("restore_state", default=True)
+        branch_id = parameters.text("branch_id") or ""
         result = await self._overview.preview(
             *_session(request), branch_id, restore_state=restore_state, most=DISCARDED_MOST
         )
         return _json(encode(result))
 
     async def rollback(self, request: Request) -> Response:
-        """Go back to where a branch began; the body is `{"branch_id": …, "restore_state": true}`."""
+        """Roll back to the beginning of a branch; the body is `{"branch_id": …, "restore_state": true}`."""
         choice = rollback_choice(object_in(await request.body()))
         answer = await self._overview.roll_back(
             *_session(request),
@@ -164,23 +167,25 @@ class HttpApi:
 
     async def summaries(self, request: Request) -> Response:
         """Folded branches whose summary or description has every word of `query`; `limit`."""
-        asked = _QueryParameters(request)
-        limit = asked.whole("limit", SUMMARIES, 1, SEARCH_MOST)
-        return _json(encode(await self._overview.search(_owner(request), asked.text("query") or "", limit=limit)))
+        parameters = _QueryParameters(request)
+        limit = parameters.integer("limit", SUMMARIES, 1, SEARCH_MOST)
+        return _json(encode(await self._overview.search(_owner(request), parameters.text("query") or "", limit=limit)))
 
     async def search(self, request: Request) -> Response:
         """Sessions, branches and summaries that have every word of `query`; `limit` for each kind."""
-        asked = _QueryParameters(request)
-        limit = asked.whole("limit", SUMMARIES, 1, SEARCH_MOST)
-        return _json(encode(await self._overview.search_all(_owner(request), asked.text("query") or "", limit=limit)))
+        parameters = _QueryParameters(request)
+        limit = parameters.integer("limit", SUMMARIES, 1, SEARCH_MOST)
+        return _json(
+            encode(await self._overview.search_all(_owner(request), parameters.text("query") or "", limit=limit))
+        )
 
     async def recall(self, request: Request) -> Response:
         """Folds and left-out results that answer a question; the body is what `context_recall` takes, and `undone`."""
-        asked = recall_request(object_in(await request.body()))
-        return _json(encode((await self._fold.recalls.answer(_owner(request), asked)).as_members()))
+        recall = recall_request(object_in(await request.body()))
+        return _json(encode((await self._fold.recalls.answer(_owner(request), recall)).as_members()))
 
     async def demo(self, request: Request) -> Response:
-        """Create a small scripted session, clearly named, to look around in; the one there is, if there is one."""
+        """Create a small scripted session to explore the dashboard, or return the one that exists."""
         return _json(await demo_session(self._fold, _owner(request)))
 
     async def caches(self, _request: Request) -> Response:
@@ -192,26 +197,26 @@ class HttpApi:
         return await self._resolved("context.ask", object_in(await request.body()))
 
     async def _resolved(self, tool: str, arguments: Mapping[str, object]) -> Response:
-        """A resolve tool's text; its errors have the same text, with the status 422."""
+        """Call a resolve tool and return its text. An error has the tool's text and the status 422."""
         assert self._resolvers is not None
         result = await self._resolvers.call(tool, arguments)
         return Response(result.text, status_code=UNPROCESSABLE if result.kind else 200, media_type=JSON)
 
     async def events(self, request: Request) -> Response:
-        """Events as they happen (server-sent); `session`; `after` or `Last-Event-ID` to go on after one."""
-        asked = _QueryParameters(request)
+        """New events (server-sent); `session`; `after` or `Last-Event-ID` to continue after an event."""
+        parameters = _QueryParameters(request)
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
-        after = request.headers.get("last-event-id") or asked.text("after")
+        after = request.headers.get("last-event-id") or parameters.text("after")
         if after:
             await self._fold.store.check_cursor(after)
         cursor = after or await self._fold.store.cursor()
-        events = self._overview.follow(_owner(request), cursor, asked.text("session"))
+        events = self._overview.follow(_owner(request), cursor, parameters.text("session"))
         return StreamingResponse(_stream(cursor, events), media_type=EVENT_STREAM)
 
 
 async def _stream(cursor: str, events: AsyncGenerator[StreamedEvent]) -> AsyncGenerator[str]:
-    """Server-sent events, with a comment now and then so that both ends notice a broken connection."""
+    """Server-sent events, with a comment at intervals so that both ends notice a broken connection."""
     coming = asyncio.ensure_future(anext(events))
     try:
         yield f"retry: {RETRY_MS}\nid: {cursor}\nevent: following\ndata: {{}}\n\n"
@@ -233,7 +238,7 @@ async def _stream(cursor: str, events: AsyncGenerator[StreamedEvent]) -> AsyncGe
 
 
 async def _ended(coming: asyncio.Future[StreamedEvent], events: AsyncGenerator[StreamedEvent]) -> None:
-    """Stop following once the client is gone."""
+    """Stop following after the client has disconnected."""
     coming.cancel()
     with suppress(asyncio.CancelledError, StopAsyncIteration, FoldError):
         await coming
@@ -255,7 +260,7 @@ class _QueryParameters:
             raise ArgumentInvalid(name, f"must have at most {TEXT_MOST} characters")
         return value
 
-    def whole(self, name: str, default: int, least: int, most: int) -> int:
+    def integer(self, name: str, default: int, least: int, most: int) -> int:
         value = self._given.get(name) or str(default)
         if not (value.isascii() and value.isdigit() and len(value) <= len(str(most)) and least <= int(value) <= most):
             raise ArgumentInvalid(name, f"must be a whole number from {least} to {most}")

@@ -1,13 +1,13 @@
-"""`POST /hooks/HOST`: reports of an agent's host, received and answered at once. Knows HTTP and the hosts' readers.
+"""`POST /hooks/HOST`: receives the reports of an agent's host. Knows HTTP and the hosts' readers.
 
-A 2xx means received: the report is recorded later (`fold.service.reports`). Whatever is wrong with a report, the agent
-goes on; so an answer is small, quick, and never a decision. Which session a report is for:
+A status 2xx means that the report was received; it is recorded later (`fold.service.reports`). The agent continues even
+if a report is invalid, so an answer is small and quick and never contains a decision. The session of a report is:
 
-    the host's conversation has called one of our tools    the session that the tool's result named
-    else                                                   the current session of the project it works in
-    a subagent                                             one of its own: its work is not in the main context
+    the conversation has called one of our tools    the session in the tool's result
+    otherwise                                       the current session of the project
+    a subagent                                      a session of its own: its work is not in the main context
 
-Below the folder that a conversation began in, its work is still the same project's; elsewhere it is another's.
+A folder below the one in which a conversation began belongs to the same project, any other folder to another project.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from contextfold.serve.http.json_responses import JSON, error_response, failure_
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.request_error import busy
 
-# Conversations of an owner that are remembered.
+# At most this many conversations of an owner are remembered.
 CONVERSATIONS_MAX = 10_000
 # A longer body is parsed in a thread.
 READ_INLINE_BYTES = 64 << 10
 # The type of the operation that counts the line about earlier work.
 MEMORY_TYPE = "memory"
-# Lookups at a time of sessions that a result named.
+# At most this many sessions in results are looked up at the same time.
 SEARCHES_MAX = 100
 
 
 class HookReader(Record):
     read: Callable[[Mapping[str, object]], HookEvent]
-    # From the event's name and a line for the model, the answer that the host understands.
+    # Makes the answer for the host from the event's name and a line for the model.
     answer: Callable[[str, str], Mapping[str, object]]
 
 
@@ -59,7 +59,7 @@ READERS = {
     "vscode": HookReader(vscode.read, vscode.answer),
 }
 
-# Nearly always the answer, so it is made once.
+# Most reports get this answer, so it is made once.
 _RECEIVED = Response(b"{}", media_type=JSON)
 
 Value = TypeVar("Value")
@@ -69,10 +69,10 @@ class HookEndpoints:
     def __init__(self, fold: FoldService, metrics: Metrics) -> None:
         self._fold, self._metrics = fold, metrics
         self._ties: _Latest[Target] = _Latest()
-        # Where conversations began.
+        # The projects in which conversations began.
         self._homes: _Latest[Project] = _Latest()
         self._targets: _Latest[Target] = _Latest()
-        # The model that the host has named last.
+        # The model that the host named last.
         self._models: _Latest[str] = _Latest()
         self._searches: set[asyncio.Task[None]] = set()
         # Whether a conversation has begun and has no prompt yet.
@@ -84,7 +84,7 @@ class HookEndpoints:
 
     async def receive(self, host: str, owner: str, body: bytes) -> Response:
         try:
-            # A long report takes long to parse, and others should be answered meanwhile.
+            # Parsing a long report takes long, and other requests should be answered meanwhile.
             if len(body) <= READ_INLINE_BYTES:
                 observed = _observed(host, body)
             else:
@@ -109,7 +109,7 @@ class HookEndpoints:
             self._metrics.hook_report(host, "full")
             message = "Too many reports are waiting to be recorded; this one was not taken."
             return error_response(busy(message))
-        # Advice is given once, so it is not looked for where the host would not pass it on.
+        # Each advice is given once, so none is taken for an event whose answer the host ignores.
         is_answered = not observed.is_compacting and READERS[host].answer(observed.event, "?")
         line = memory or (self._fold.line(target.key) if is_answered else "")
         answer = READERS[host].answer(observed.event, line) if line else {}
@@ -156,7 +156,7 @@ class HookEndpoints:
         return target
 
     def session_of(self, owner: str, conversation: str, agent: str | None) -> Target | None:
-        """The session that reports of a host's conversation go to; None where it has not reported anything."""
+        """The session for the reports of a host's conversation; None if there were no reports yet."""
         tied, home = self._ties.get(owner, conversation, agent), self._homes.get(owner, conversation)
         if tied is not None and agent is None:
             return tied
@@ -209,7 +209,7 @@ class _HookEndpoint:
 
 
 class _Latest(Generic[Value]):
-    """The values of each owner that were used last. An owner evicts nobody else's."""
+    """The most recently used values of each owner. An owner evicts only its own values."""
 
     def __init__(self) -> None:
         self._owners: dict[str, OrderedDict[tuple[str | None, ...], Value]] = {}
@@ -230,7 +230,7 @@ class _Latest(Generic[Value]):
 
 
 def _payload(body: bytes) -> Mapping[str, object]:
-    """Hosts pass on the output of their tools, lone surrogates included, so this is parsed leniently."""
+    """Parse a report. Lone surrogates are accepted, because the output of tools may contain them."""
     try:
         payload = None if is_too_deep(body) else json.loads(body.decode("utf-8", "replace"))
     except ValueError:

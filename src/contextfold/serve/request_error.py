@@ -1,7 +1,7 @@
-"""The one error type of the serving layer: a request that is answered with an error, on any transport.
+"""The error type of all transports: a request that is answered with an error.
 
-An error has an HTTP status, a JSON-RPC code, and a `kind`, which is its name in logs, metrics and `data`. Pure.
-Importing this module is cheap, because the stdio server starts on it.
+An error has an HTTP status, a JSON-RPC code, and a `kind`, which is its name in logs, metrics and `data`. Pure. The
+stdio server imports this module at its start, so the import must be cheap.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ RETRY_AFTER_S = 1
 class RequestError(Exception):
     """A request that is answered with an error.
 
-    `data` is what programs read, `reason` is for the operator's log and never for the caller, `state` is the session's
-    state after the failed call, as JSON.
+    `data` is for programs, `reason` for the operator's log and never for the caller, `state` is the session's state
+    after the failed call, as JSON.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RequestError(Exception):
 def known_error(
     kind: str, message: str, data: Mapping[str, object] | None = None, *, reason: str = "", state: str = ""
 ) -> RequestError:
-    """An error whose kind is a code of ours: both numbers follow from it."""
+    """An error with one of this product's error codes; status and JSON-RPC code follow from it."""
     return RequestError(HTTP_STATUSES[kind], kind, message, data=data, reason=reason, state=state)
 
 

@@ -1,7 +1,7 @@
-"""The resolve tools for the daemon: a few stdio servers as child processes, each of which gets one call at a time.
+"""Runs the resolve tools of the daemon in a few stdio servers as child processes, one call at a time in each.
 
-They are the servers that a host would start, so the text is the same on every transport, a stuck call ends by their
-timeout, and a long resolve does not delay folding. Knows lines and processes, not what a tool does.
+A host would start the same servers, so the text is the same on every transport. Their timeout ends a call that hangs,
+and a long resolve does not delay folding. Knows lines and processes, not the tools.
 """
 
 from __future__ import annotations
@@ -12,11 +12,20 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
-from contextfold.errors import InternalError
+from contextfold.error_codes import INVALID_PARAMS
+from contextfold.errors import CacheMissing, InternalError
 from contextfold.serve.mcp.jsonrpc import LINE_MAX_BYTES
-from contextfold.serve.mcp.protocol import META_CAPABILITIES, META_VERSION, STATELESS_VERSIONS, invalid_params
+from contextfold.serve.mcp.protocol import (
+    META_CAPABILITIES,
+    META_VERSION,
+    STATELESS_VERSIONS,
+    TOOLS_CALL,
+    invalid_params,
+)
 from contextfold.serve.mcp.resolve_tools import failure
+from contextfold.serve.mcp.resources import RESOURCE_READERS
 from contextfold.serve.mcp.tools import ToolResult
 from contextfold.serve.request_error import BAD_REQUEST_STATUS, RequestError, busy
 from contextfold.settings import CACHE_ROOT, CONFIG, SETTINGS, TOOL_TIMEOUT, Settings
@@ -34,7 +43,7 @@ ENVELOPE = {META_VERSION: STATELESS_VERSIONS[-1], META_CAPABILITIES: {}}
 
 class Resolvers:
     def __init__(self, settings: Settings, processes: int = PROCESSES) -> None:
-        # The last one used has most of its cache in memory.
+        # The most recently used process has the most data in memory, so it is used first.
         self._idle: asyncio.LifoQueue[ResolverProcess] = asyncio.LifoQueue()
         self._processes = [ResolverProcess(settings) for _ in range(processes)]
         for process in reversed(self._processes):
@@ -43,7 +52,7 @@ class Resolvers:
         self._waiting = 0
 
     async def call(self, tool: str, arguments: Mapping[str, object]) -> ToolResult:
-        """A tool's result; RequestError if the call is a protocol error, or if too many calls came at once."""
+        """Call a tool. Raises RequestError for a protocol error, or if too many calls are waiting."""
         if self._waiting >= WAITING_MAX:
             raise busy(f"{WAITING_MAX} calls of resolve tools wait already; try again in a moment")
         self._waiting += 1
@@ -65,10 +74,10 @@ class Resolvers:
 
 
 class ResolverProcess:
-    """A stdio server that is started when it is first needed, and again after it was killed."""
+    """A stdio server that is started at its first call, and again after it was killed."""
 
     def __init__(self, settings: Settings) -> None:
-        # The daemon has read the variables and the file already; the child must not read them again.
+        # The daemon has already read the variables and the file; the child must not read them again.
         inherited = {name: value for name, value in os.environ.items() if name not in _SETTLED_VARIABLES}
         self._environment = inherited | {
             CACHE_ROOT: os.fsdecode(settings.cache_root),
@@ -80,18 +89,25 @@ class ResolverProcess:
 
     async def call(self, tool: str, arguments: Mapping[str, object]) -> ToolResult:
         self._calls += 1
-        params = {"name": tool, "arguments": arguments, "_meta": ENVELOPE}
-        message = {"jsonrpc": "2.0", "id": self._calls, "method": "tools/call", "params": params}
+        is_resource = tool in RESOURCE_READERS
+        params = arguments if is_resource else {"name": tool, "arguments": arguments}
+        method = tool if is_resource else TOOLS_CALL
+        message = {"jsonrpc": "2.0", "id": self._calls, "method": method, "params": {**params, "_meta": ENVELOPE}}
         request = json.dumps(message).encode() + b"\n"
         if len(request) > LINE_MAX_BYTES:
             raise invalid_params("Invalid params: the arguments are too long")
         try:
             async with asyncio.timeout(self._timeout_s):
-                return _read(await self._ask(request), self._calls)
-        except RequestError:
-            raise
+                result = _result_of(await self._ask(request), self._calls)
+                return ToolResult(json.dumps(result)) if is_resource else _read(result)
+        except RequestError as error:
+            if not is_resource:
+                raise
+            # The daemon's client may be of the other era, which has another code for this.
+            missing = error.code == INVALID_PARAMS
+            return failure(CacheMissing(error.message) if missing else InternalError(error.message))
         except Exception as problem:
-            # The response may still come, and must not be taken for the next call's.
+            # A late response must not be taken for the response to the next call.
             await self.stop()
             return failure(InternalError(type(problem).__name__))
         except asyncio.CancelledError:
@@ -107,8 +123,8 @@ class ResolverProcess:
 
     async def _ask(self, request: bytes) -> bytes:
         if self._process is None or self._process.returncode is not None:
-            # Its stderr may quote the request, and the response has the error's code. A session of its own keeps
-            # Ctrl-C on the daemon's terminal away from it.
+            # Its stderr is discarded: it may quote the request, and the response has the error's code. In a process
+            # session of its own it does not receive Ctrl-C on the daemon's terminal.
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "contextfold", "serve", "--stdio"),
                 stdin=asyncio.subprocess.PIPE,
@@ -125,8 +141,8 @@ class ResolverProcess:
         return await self._process.stdout.readuntil(b"\n")
 
 
-def _read(line: bytes, request_id: int) -> ToolResult:
-    message = json.loads(line)
+def _result_of(line: bytes, request_id: int) -> dict[str, Any]:
+    message: dict[str, Any] = json.loads(line)
     if message["id"] != request_id:
         raise ValueError("a response to another request")
     if "error" in message:
@@ -139,7 +155,11 @@ def _read(line: bytes, request_id: int) -> ToolResult:
             code=error["code"],
             reason=INVALID_ARGUMENTS,
         )
-    result = message["result"]
+    result: dict[str, Any] = message["result"]
+    return result
+
+
+def _read(result: Mapping[str, Any]) -> ToolResult:
     text: str = result["content"][0]["text"]
     kind = json.loads(text)["error"]["code"] if result["isError"] else ""
     return ToolResult(text, kind, kind)

@@ -1,4 +1,4 @@
-"""Folding for a process that does one thing at a time: a stdio server's worker, or a command. Knows no transport."""
+"""The folding service for a process without concurrency: a stdio server's worker, or a command. Knows no transport."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SerialFold:
         self._maintained_s = -MAINTENANCE_EVERY_S
 
     def call(self, tool: FoldTool, arguments: Mapping[str, object], meta: Mapping[str, object]) -> ToolResult:
-        """Run a tool; RequestError if it fails."""
+        """Run a tool. Raises RequestError if it fails."""
         return self.run(self._call(tool, arguments, meta))
 
     def run(self, work: Awaitable[Result]) -> Result:
@@ -51,15 +51,15 @@ class SerialFold:
         try:
             return await run_fold_tool(tool, self.service, caller, arguments)
         finally:
-            # Nothing of this process runs between calls.
+            # Background work of the store would not continue between calls.
             await self.service.store.settle()
 
     async def _maintain(self) -> None:
-        """End idle sessions and delete expired data: a daemon does so in the background, and there may be none."""
+        """End idle sessions and delete expired data. A daemon does this in the background, but none may be running."""
         now_s = time.monotonic()
         if now_s - self._maintained_s >= MAINTENANCE_EVERY_S:
             self._maintained_s = now_s
-            # If the store fails, so does the call itself, which reports it.
+            # If the store is unavailable, the call itself reports it.
             with suppress(FoldError):
                 await self.service.end_idle()
                 await self.service.forget()

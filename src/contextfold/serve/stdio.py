@@ -1,8 +1,8 @@
-"""MCP over stdin and stdout: lines in, lines out, one response for each request, in order. Knows streams, not tools.
+"""MCP over stdin and stdout: one line for each request and each response, in order. Knows streams, not tools.
 
-It starts on the standard library alone, because most of what a client waits for is the start. A worker process runs the
-tools, so a stuck call costs its timeout and nothing more. Memory is bounded by one line of input and one response:
-while a client does not read, nothing more is read from it.
+It imports only the standard library, because a client waits mostly for the start. A worker process runs the tools, so a
+call that hangs ends with its timeout. Memory is bounded by one line of input and one response: while a client does not
+read responses, no further request is read.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from contextfold.serve.mcp.jsonrpc import (
 from contextfold.serve.mcp.protocol import McpServer, McpToolCall, encode_tool_result, has_envelope, is_initialize
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS, failure
 from contextfold.serve.mcp.resolve_tools import call as run_tool
+from contextfold.serve.mcp.resources import RESOURCE_READERS, readers_beside
 from contextfold.serve.mcp.tools import ResolveTool, ToolResult
 from contextfold.serve.request_error import (
     BAD_REQUEST_STATUS,
@@ -48,20 +49,20 @@ if TYPE_CHECKING:
     from contextfold.settings import Settings
 
 CHUNK_BYTES = 1 << 16
-# What a pipe takes at once.
+# A pipe accepts this many bytes at once.
 LOG_LINE_BYTES = 512
 HEAD_LENGTH_BYTES = 4
 STDIN, STDOUT, STDERR = 0, 1, 2
 
 
 class TooLong:
-    """Stands for a line that was longer than LINE_MAX_BYTES and was discarded."""
+    """Represents a line that was longer than LINE_MAX_BYTES and was discarded."""
 
 
 def serve(settings: Settings) -> None:
-    """Answer until the input ends or nobody reads the responses any more."""
+    """Answer requests until the input ends or the client closes the output."""
     responses = _take_stdout()
-    # A parent may ignore SIGCHLD or change the digit limit, and both are inherited.
+    # A parent may have ignored SIGCHLD or changed the digit limit; both are inherited.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     sys.set_int_max_str_digits(INTEGER_DIGITS)
     if "resolve" in settings.tools and not os.path.isdir(settings.cache_root):
@@ -74,7 +75,7 @@ def serve(settings: Settings) -> None:
             if response is not None:
                 write_all(responses, response + b"\n")
     except (BrokenPipeError, ConnectionResetError):
-        # The client is gone, and nobody is left to report an error to.
+        # The client has closed the pipe, so no error can be reported to it.
         pass
     except OSError as problem:
         raise StorageFailed(
@@ -97,11 +98,11 @@ class StdioSession:
     """One client's conversation: the handshake, and a response for each request."""
 
     def __init__(self, tools: list[Tool], run: Callable[[McpToolCall], ToolResult]) -> None:
-        self._server, self._run = McpServer(tools), run
+        self._server, self._run = McpServer(tools, readers_beside(tools)), run
         self._is_initialized = False
 
     def receive(self, line: bytes | TooLong) -> bytes | None:
-        """The response to a line; None where none is due."""
+        """The response to a line; None if it needs none."""
         if isinstance(line, TooLong):
             return encode_error(None, InvalidMessage(PARSE_ERROR, "Parse error"))
         if line in (b"", b"\r"):
@@ -116,7 +117,7 @@ class StdioSession:
         except RequestError as error:
             return encode_error(request_id, error)
         except Exception:
-            # A bug costs one response, not the session.
+            # After a bug, the next request is answered as usual.
             return encode_error(request_id, internal_error())
 
     def _answer(self, request: RpcRequest) -> bytes:
@@ -128,7 +129,7 @@ class StdioSession:
 
 
 def _run(call: McpToolCall, worker: Worker, timeout_s: float) -> ToolResult:
-    """Run a tool in the worker. A call that fails or takes too long costs that call alone."""
+    """Run a tool in the worker. A call that fails or takes too long does not affect later calls."""
     try:
         request = json.dumps([call.tool.name, call.arguments, call.meta]).encode("ascii")
         result = _unpack(worker.ask(request, timeout_s))
@@ -143,7 +144,7 @@ def _run(call: McpToolCall, worker: Worker, timeout_s: float) -> ToolResult:
 
 
 class ToolRunner:
-    """Runs tools in the worker: a request in, a packed result out. What was opened stays open."""
+    """Runs tools in the worker and packs their results. Caches and stores stay open between calls."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -152,7 +153,7 @@ class ToolRunner:
 
     def respond(self, request: bytes) -> bytes:
         name, arguments, meta = json.loads(request)
-        tool = next(tool for tool in _tools(self._settings) if tool.name == name)
+        tool = RESOURCE_READERS.get(name) or next(tool for tool in _tools(self._settings) if tool.name == name)
         try:
             if isinstance(tool, ResolveTool):
                 return _pack(run_tool(tool, self._opened_root(), arguments))
@@ -182,7 +183,7 @@ class ToolRunner:
 
 
 def _pack(result: ToolResult | RequestError) -> bytes:
-    """A result or an error as bytes: a JSON head, then the text as it is."""
+    """Encode a result or an error: a JSON head, then the unchanged text."""
     if isinstance(result, RequestError):
         text = ""
         rest: list[object] = [result.status, result.kind, result.message, result.data, result.code, result.reason]
@@ -202,7 +203,7 @@ def _unpack(packed: bytes) -> ToolResult | RequestError:
 
 
 def lines(descriptor: int) -> Iterator[bytes | TooLong]:
-    """Each line without its newline. One that is too long is discarded as it arrives."""
+    """Yield each line without its newline. A line that is too long is discarded while it arrives."""
     line = bytearray()
     too_long = False
     while chunk := _read(descriptor):
@@ -229,15 +230,15 @@ def _read(descriptor: int) -> bytes:
             # The parent may have made the stream non-blocking.
             wait(descriptor, READABLE)
         except OSError:
-            # A closed stream has ended.
+            # A closed stream counts as ended.
             return b""
 
 
 def _take_stdout() -> int:
-    """Keep stdout for responses: what a library prints from now on goes to stderr."""
+    """Reserve stdout for responses. From now on, other output to stdout goes to stderr."""
     for stream, descriptor, flags in ((sys.stdin, STDIN, os.O_RDONLY), (sys.stderr, STDERR, os.O_WRONLY)):
         if stream is None:
-            # It is closed, and the next file that is opened would get its number.
+            # The descriptor is closed, and the next opened file would get its number.
             _open_as(descriptor, flags)
     try:
         responses = os.dup(STDOUT)
@@ -255,7 +256,7 @@ def _open_as(descriptor: int, flags: int) -> None:
 
 
 def log(text: str) -> None:
-    """Write one line for the operator, if stderr takes it at once: a log that nobody reads must not stop the server."""
+    """Write one line for the operator, unless stderr would block: an unread log must not stop the server."""
     line = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:LOG_LINE_BYTES])
     whole = line.encode("utf-8", "backslashreplace")[: LOG_LINE_BYTES - 1].decode("utf-8", "ignore")
     try:

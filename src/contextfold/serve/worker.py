@@ -1,8 +1,8 @@
 """A worker process that handles one request at a time, and is killed when a request takes too long.
 
-A thread cannot be killed: it would keep its files, its memory and the interpreter's lock. The worker lives as long as
-it answers in time, so its caches stay warm; after a timeout it is killed, and the next request gets a new one. Knows
-bytes, not what they ask for. It uses pipes only, so it runs where sockets are forbidden.
+A thread cannot be killed. The worker lives as long as it answers in time, so its caches stay warm. After a timeout it
+is killed, and the next request gets a new worker. Knows bytes, not their meaning. It uses only pipes, so it runs where
+sockets are forbidden.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LENGTH_BYTES = 8
 CHUNK_BYTES = 1 << 20
 PIPE_BYTES = 1 << 20
-# Workers that were killed and that the kernel has not ended yet. Beyond this number no new one is started.
+# No new worker is started while more than this many killed workers have not ended yet.
 UNREAPED_MAX = 8
 # The worker ends itself this long after the timeout, in case its parent is gone.
 OWN_GRACE_S = 1.0
@@ -39,7 +39,7 @@ class Worker:
         self._killed: list[int] = []
 
     def ask(self, request: bytes, timeout_s: float) -> bytes:
-        """The worker's response; WorkerFailed if there is none in time."""
+        """Send a request and return the response. Raises WorkerFailed if there is none in time."""
         self._reap()
         deadline = time.monotonic() + timeout_s
         frame = len(request).to_bytes(LENGTH_BYTES, "little") + request
@@ -47,7 +47,7 @@ class Worker:
             try:
                 self._send(frame, deadline, timeout_s)
             except BrokenPipeError:
-                # It died since the last request, which this one did not cause.
+                # The worker has died since the last request, so this request is not the cause.
                 self.stop()
                 self._send(frame, deadline, timeout_s)
             length = int.from_bytes(self._receive(LENGTH_BYTES, deadline), "little")
@@ -57,7 +57,7 @@ class Worker:
             raise WorkerFailed(str(problem)) from problem
 
     def stop(self) -> None:
-        """End the worker at once, whatever it is doing."""
+        """Kill the worker."""
         process, self._process = self._process, None
         if process is not None:
             os.close(self._to_worker)
@@ -65,7 +65,7 @@ class Worker:
             try:
                 os.kill(process, signal.SIGKILL)
             except ProcessLookupError:
-                # It has ended, and the system has reaped it.
+                # The worker has ended, and the system has reaped it.
                 return
             self._killed.append(process)
         self._reap()
@@ -125,7 +125,7 @@ def _is_reaped(process: int) -> bool:
     try:
         return os.waitpid(process, os.WNOHANG)[0] != 0
     except ChildProcessError:
-        # The system reaps children where SIGCHLD is ignored.
+        # If SIGCHLD is ignored, the system reaps children.
         return True
 
 
@@ -135,7 +135,7 @@ def _wait(descriptor: int, event: int, deadline: float) -> None:
 
 
 def _widen(pipe: int) -> None:
-    """Enlarge a pipe's buffer where the system allows it, so that a large response takes fewer turns."""
+    """Enlarge a pipe's buffer if the system allows it, so that a large response needs fewer system calls."""
     try:
         import fcntl
 
@@ -146,7 +146,7 @@ def _widen(pipe: int) -> None:
 
 def _work(requests: int, answers: int, respond: Callable[[bytes], bytes], timeout_s: float) -> None:
     """Answer requests until the parent closes the pipe."""
-    # The terminal's interrupt is for the parent.
+    # The parent handles Ctrl-C on the terminal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     while len(head := _read(requests, LENGTH_BYTES)) == LENGTH_BYTES:

@@ -1,1 +1,1 @@
-"""Implementations of the store that folding asks for; `fold.ports.store` says what each must do."""
+"""Implementations of the store; `fold.ports.store` defines the interface."""

@@ -25,7 +25,7 @@ from contextfold.fold.ports.store_export import (
     read_header,
 )
 
-# The most bytes of one line: a record with one text.
+# One line, which is a record with one text, has at most this many bytes.
 LINE_MOST: Final = 1 << 28
 COMPRESSION_LEVEL: Final = 6
 SUFFIX: Final = ".gz"
@@ -92,7 +92,7 @@ class _HashingWriter:
 
 
 def _compressor(raw: IO[bytes]) -> IO[bytes]:
-    """Without a name and a time in its header, so that equal exports are equal files."""
+    """A compressor whose header has no name and no time, so that equal exports are equal files."""
     return cast("IO[bytes]", gzip.GzipFile("", "wb", COMPRESSION_LEVEL, raw, mtime=0))
 
 

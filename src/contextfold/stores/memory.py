@@ -68,15 +68,15 @@ _Decisions = dict[tuple[str, str], ArchivedResult]
 
 class MemoryStore:
     def __init__(self) -> None:
-        # In order of creation, ended ones included.
+        # The live and ended sessions in the order of their creation.
         self._sessions: list[_MemorySession] = []
         self._live: dict[SessionKey, _MemorySession] = {}
-        # By number, in order.
+        # The events by number, in order.
         self._events: dict[int, tuple[_MemorySession, Event]] = {}
         self._last = 0
         self._left_out: dict[tuple[str, str], _Decisions] = {}
         self._conversations: dict[tuple[str, str], ProxiedConversation] = {}
-        # By the reference of a source: see `_recall_sources`.
+        # The documents by the reference of their source; see `_recall_sources`.
         self._documents: dict[str, tuple[RecallSource, DocumentTerms]] = {}
         self._watchers: set[asyncio.Event] = set()
         self._closed = False
@@ -224,14 +224,14 @@ class MemoryStore:
 
     async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
         self._check_open()
-        found = [
+        summaries = [
             summary
             for session in self._sessions
             if session.key.owner == owner and project_hash in (None, session.key.project_hash)
             for _, summary in session.summaries.values()
             if not summary.undone
         ]
-        return sorted(found, key=lambda summary: (summary.session_id, summary.branch_id))
+        return sorted(summaries, key=lambda summary: (summary.session_id, summary.branch_id))
 
     # ---- recall: everything is compared and read again with each call
 
@@ -477,13 +477,13 @@ class _Lists:
         return (number for number in self._in_scope if self._levels[number].get(stem) == level)
 
     def documents(self, numbers: Sequence[int]) -> dict[int, IndexedDocument]:
-        found = {}
+        documents = {}
         for number in numbers:
             source, terms = self._all[number]
             origin = _origin(source)
             kind, name = (FOLD, origin.branch_id) if isinstance(origin, Summary) else (RESULT, origin.result_id)
-            found[number] = IndexedDocument(kind, name, terms.words, terms.packed)
-        return found
+            documents[number] = IndexedDocument(kind, name, terms.words, terms.packed)
+        return documents
 
     def source(self, number: int) -> Summary | LeftOutDecision:
         return _origin(self._all[number][0])
@@ -524,7 +524,7 @@ def _words(text: str) -> list[str]:
 
 
 def _score(phrases: Sequence[Sequence[str]], summary: Summary) -> int:
-    """How often the phrases occur in a summary; 0 if one of them does not."""
+    """The number of occurrences of the phrases in a summary; 0 if one of them does not occur."""
     texts = [_words(summary.description), _words(summary.summary)]
     counts = [
         sum(_count(phrase, text, is_prefix=number == len(phrases)) for text in texts)

@@ -1,8 +1,8 @@
 """Recall's index in a SQLite connection: the documents of owners, and a list of them for each stem and level.
 
-The lists are those of a full-text table that gets tokens of ours instead of a text: it stores them compactly, adds to
-them cheaply, and gives their sizes without reading documents. A token names owner, state, level and stem, so that one
-owner's documents are in no list of another's, and do not count in its sizes. Knows no store and no transaction.
+The lists are those of a full-text table, which is given tokens instead of a text. It stores lists compactly, updates
+them cheaply, and returns their sizes without reading documents. A token has owner, state, level and stem, so the lists
+of different owners are separate, and so are their sizes. Knows no store and no transaction.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextfold.fold.recall.documents import LEVELS, DocumentTerms, first_numbe
 from contextfold.fold.recall.ranking import IndexedDocument, RecallScope
 
 # `kind` and `ref` name the row of another table that a document is made from. `tokens` of a document follow from
-# `space`, `project`, `words` and `packed`, so they can be taken out of the lists again.
+# `space`, `project`, `words` and `packed`, so they can be removed from the lists.
 TABLES: Final = (
     "CREATE TABLE recall_owners (id INTEGER PRIMARY KEY, owner TEXT NOT NULL UNIQUE)",
     """CREATE TABLE recall_documents (
@@ -49,14 +49,14 @@ def put(
     *,
     undone: bool,
 ) -> None:
-    """Put a document in the place of the one before. `whose` is its owner and its project."""
+    """Add a document or replace it. `whose` is its owner and its project."""
     remove(connection, source)
     owner, project_hash = whose
     connection.execute("INSERT OR IGNORE INTO recall_owners (owner) VALUES (?)", (owner,))
     space = f"{_owner_number(connection, owner)}{_UNDONE if undone else _FOLDED}"
     project = _project_token(project_hash)
     number = terms.number
-    # Two documents of one second whose hashes begin alike.
+    # Two documents of the same second may have hashes with the same beginning.
     while connection.execute("SELECT 1 FROM recall_documents WHERE number = ?", (number,)).fetchone():
         number += 1
     connection.execute(
@@ -92,7 +92,7 @@ def sources(connection: sqlite3.Connection, numbers: Iterable[int]) -> dict[int,
 
 
 class RecallLists:
-    """The lists of one owner, as `fold.recall.ranking` reads them."""
+    """The lists of one owner, for `fold.recall.ranking`."""
 
     def __init__(self, connection: sqlite3.Connection, owner: str, scope: RecallScope) -> None:
         self._connection = connection

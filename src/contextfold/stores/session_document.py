@@ -41,7 +41,7 @@ def figures_of(events: Callable[[], Sequence[Event]]) -> str:
 
 
 def _last_figures(state: State, log: Sequence[Event]) -> dict[str, Encodable]:
-    """The document, and what the log is needed for, which is deleted: the tree, counts, model, host, the ledger."""
+    """The document and the figures that need the log, which is deleted: tree, counts, model, host, ledger."""
     branches = state.branches.values()
     ledger = ledger_of(log)
     return {

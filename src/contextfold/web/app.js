@@ -138,7 +138,7 @@ export class Page {
     byId("sign-out").addEventListener("click", () => this.signOut());
     byId("show-keys").addEventListener("click", () => byId("keys").showModal());
     byId("skip").addEventListener("click", (/** @type {Event} */ event) => {
-      // The link's address would be taken for that of a view.
+      // The router would treat the link's address as that of a view.
       event.preventDefault();
       byId("content").focus();
     });
@@ -207,7 +207,7 @@ export class Page {
     const route = parseRoute(location.hash);
     const view = this.#view;
     if (route.view !== "search") byId("words").value = "";
-    // The view that was asked for is shown after the sign-in.
+    // The requested view is shown after the sign-in.
     if (!isNew && view instanceof SignInView) return;
     if (route.view === "session") {
       if (isNew || !(view instanceof SessionView) || view.sessionId !== route.sessionId)

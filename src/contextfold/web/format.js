@@ -57,8 +57,8 @@ export function dollars(micros) {
 }
 
 /**
- * What was sent, what it would have been, and the difference: in money where all prices are known, otherwise in input
- * tokens' worth. This is the one meaning of "saved" on the page.
+ * The cost with folding, the cost without, and the difference: in money if all prices are known, otherwise in input
+ * tokens' worth. "Saved" has this meaning everywhere on the page.
  *
  * @param {import("./api.js").Sums} sums
  */

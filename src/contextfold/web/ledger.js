@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * What was sent to the model, and what would have been sent without folding: two curves, the figures of the ledger, and
- * each fold. Hidden for a session without requests through the proxy.
+ * The tokens sent to the model and the tokens without folding: two curves, the figures of the ledger, and each fold.
+ * Hidden for a session without requests through the proxy.
  */
 
 import { Chart } from "./chart.js";
@@ -11,7 +11,7 @@ import { icon, showFigures } from "./pieces.js";
 import { sessionLink } from "./routes.js";
 
 const FOLDS_NAME = "Folds: tokens dropped, requests since, cost saved";
-// At most this many of the folds that cost more than they saved are named; the table has them all.
+// The text names at most this many folds that cost more than they saved; the table has all of them.
 const MOST_NAMED = 5;
 
 /** @typedef {import("./api.js").Savings} Savings */

@@ -13,7 +13,7 @@ export function parseRoute(hash) {
   try {
     parts = hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
   } catch {
-    // The address is not one of ours.
+    // The address belongs to no view.
     return { view: "sessions" };
   }
   if (parts[0] === "search") return { view: "search", words: parts[1] ?? "" };

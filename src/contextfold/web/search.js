@@ -18,7 +18,7 @@ export class SearchView {
     class: "results",
     onkeydown: (/** @type {KeyboardEvent} */ event) => this.#key(event),
   });
-  // Of several responses the one to the last search counts.
+  // Only the response to the last search is shown.
   #turn = 0;
 
   /** @param {import("./app.js").Page} page @param {string} words */
@@ -57,7 +57,7 @@ export class SearchView {
       return;
     }
     try {
-      // A recall without a word to look for is refused: then there is nothing to add.
+      // The daemon refuses a recall without any term. Then there are no further results.
       const recalling = api.recall(words, RECALL_BUDGET).catch(() => ({ folds: [] }));
       const [result, { folds }] = await Promise.all([api.search(words, MOST_RESULTS), recalling]);
       if (turn === this.#turn) this.#show(result, folds);
@@ -102,7 +102,7 @@ export class SearchView {
   /** @param {api.SearchResult} result @param {api.RecalledFold[]} folds */
   #show({ sessions, branches, summaries }, folds) {
     const why = new Map(folds.map((fold) => [fold.id, fold.why]));
-    const known = new Set(summaries.map((found) => found.branch_id));
+    const known = new Set(summaries.map((summary) => summary.branch_id));
     const others = folds.filter((fold) => !known.has(fold.id));
     const words = this.words.trim().split(/\s+/);
     const parts = [
@@ -118,15 +118,15 @@ export class SearchView {
       this.#results,
       ...group(
         "Sessions",
-        sessions.map((found) => sessionResult(found, words)),
+        sessions.map((session) => sessionResult(session, words)),
       ),
       ...group(
         "Branches",
-        branches.map((found) => branchResult(found, words)),
+        branches.map((branch) => branchResult(branch, words)),
       ),
       ...group(
         "Summaries",
-        summaries.map((found) => summaryResult(found, words, why.get(found.branch_id))),
+        summaries.map((summary) => summaryResult(summary, words, why.get(summary.branch_id))),
       ),
       ...group(
         "Earlier work with some of these words",
@@ -142,30 +142,30 @@ function group(name, items) {
   return [el("h2", {}, name), el("ol", { class: "results-list", "aria-label": name }, ...items)];
 }
 
-/** @param {api.SearchResult["sessions"][number]} found @param {string[]} words */
-function sessionResult(found, words) {
+/** @param {api.SearchResult["sessions"][number]} session @param {string[]} words */
+function sessionResult(session, words) {
   return el(
     "li",
     { class: "card result" },
-    el("h3", {}, el("a", { href: sessionLink(found.session_id) }, ...marked(baseName(found.project_path), words))),
+    el("h3", {}, el("a", { href: sessionLink(session.session_id) }, ...marked(baseName(session.project_path), words))),
     el(
       "p",
       { class: "muted" },
-      ...marked([found.project_path, found.name, found.host].filter(Boolean).join(" · "), words),
+      ...marked([session.project_path, session.name, session.host].filter(Boolean).join(" · "), words),
       " · last activity ",
-      timeElement(found.last_at),
+      timeElement(session.last_at),
     ),
   );
 }
 
-/** @param {api.SearchResult["branches"][number]} found @param {string[]} words */
-function branchResult(found, words) {
-  const href = sessionLink(found.session_id, found.branch_id);
+/** @param {api.SearchResult["branches"][number]} branch @param {string[]} words */
+function branchResult(branch, words) {
+  const href = sessionLink(branch.session_id, branch.branch_id);
   return el(
     "li",
     { class: "card result" },
-    el("h3", {}, el("a", { href }, ...marked(found.description, words))),
-    el("p", { class: "muted" }, statusChip(found.status), ` ${baseName(found.project_path)}`),
+    el("h3", {}, el("a", { href }, ...marked(branch.description, words))),
+    el("p", { class: "muted" }, statusChip(branch.status), ` ${baseName(branch.project_path)}`),
   );
 }
 
@@ -189,30 +189,31 @@ function recalledResult(fold, words) {
   );
 }
 
-/** Why something was found. @param {api.Why} why */
+/** The terms that a result matches. @param {api.Why} why */
 function whyText(why) {
   const reasons = why.map(({ term, in: fields }) => `${term} (${fields.join(", ")})`);
   return el("p", { class: "muted why" }, `Found by ${reasons.join(", ")}`);
 }
 
-/** @param {api.Summary} found @param {string[]} words @param {api.Why} [why] */
-function summaryResult(found, words, why) {
-  const name = marked(found.description || "A branch", words);
-  const isEnded = found.live === false;
+/** @param {api.Summary} summary @param {string[]} words @param {api.Why} [why] */
+function summaryResult(summary, words, why) {
+  const name = marked(summary.description || "A branch", words);
+  const isEnded = summary.live === false;
+  const href = sessionLink(summary.session_id, summary.branch_id);
   return el(
     "li",
     { class: "card result" },
-    el("h3", {}, ...(isEnded ? name : [el("a", { href: sessionLink(found.session_id, found.branch_id) }, ...name)])),
+    el("h3", {}, ...(isEnded ? name : [el("a", { href }, ...name)])),
     el(
       "p",
       { class: "muted" },
-      el("span", { title: found.project_path }, baseName(found.project_path)),
+      el("span", { title: summary.project_path }, baseName(summary.project_path)),
       " · folded ",
-      timeElement(found.folded_at),
-      ` · ${counted(found.tokens_folded, "token")}`,
+      timeElement(summary.folded_at),
+      ` · ${counted(summary.tokens_folded, "token")}`,
       isEnded ? " · its session has ended" : "",
     ),
     ...(why ? [whyText(why)] : []),
-    longText(found.summary || "Folded without a summary.", "", words),
+    longText(summary.summary || "Folded without a summary.", "", words),
   );
 }

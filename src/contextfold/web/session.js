@@ -48,7 +48,7 @@ export class SessionView {
   #isStopped = false;
   // Whether events of the session are received. The branch is read after that, so that no event is missed.
   #isFollowed = false;
-  // Of several reads of the tree at the same time the last one counts.
+  // Only the result of the last read of the tree is shown.
   #turn = 0;
   #body;
   #activity = el("p", { class: "muted" });
@@ -292,7 +292,7 @@ export class SessionView {
     setText(this.#tag, session.name ?? "");
     if (!this.#activity.childNodes.length)
       fill(this.#activity, session.ended_at ? "ended, last activity " : "last activity ", this.#last);
-    // How the figures of an ended session went is no longer known.
+    // The daemon has no timeline of an ended session.
     this.#chart.element.hidden = Boolean(session.ended_at);
     setTime(this.#last, session.last_at);
     setText(this.#host, [session.host, session.model].filter(Boolean).join(" · "));
@@ -406,7 +406,7 @@ function savedFigure(session) {
   return { label: difference < 0 ? "Folding cost" : "Saved", value: amount, note: unit };
 }
 
-/** What the icons in the tree mean. */
+/** The meaning of the icons in the tree. */
 function legend() {
   const names = /** @type {const} */ (["main", "active", "folded", "discarded"]);
   return el(

@@ -226,7 +226,7 @@ function searched(row) {
 
 /** @param {AnySession[]} rows @param {string} order */
 function sorted(rows, order) {
-  // Dollars and tokens' worth cannot be compared: first the one, then the other, then what was not measured.
+  // Dollars and tokens' worth cannot be compared: dollars come first, then tokens' worth, then unmeasured sessions.
   const saved = (/** @type {AnySession} */ row) => (row.savings ? costs(row.savings).difference : 0);
   const kind = (/** @type {AnySession} */ row) => (row.savings?.money ? 2 : row.savings ? 1 : 0);
   /** @type {Record<string, (a: AnySession, b: AnySession) => number>} */

@@ -73,7 +73,7 @@ export class EventStream {
       } catch (error) {
         if (stopped.aborted) return;
         if (error instanceof ApiError && error.isUnauthorized) return this.listeners.onUnauthorized(error);
-        // The cursor is of another store.
+        // The cursor belongs to another store.
         if (error instanceof ApiError && error.status === BAD_CURSOR) after = null;
       }
       if (stopped.aborted) return;

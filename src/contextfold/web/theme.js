@@ -1,8 +1,8 @@
 // @ts-check
 "use strict";
 /*
- * Light, dark, or the system's theme. A classic script in the head, so that the first paint is right already. It alone
- * stores and reads the choice.
+ * Sets the light, dark or system theme. This is a classic script in the head, so that the first paint has the right
+ * theme. No other script stores or reads the choice.
  */
 (() => {
   const KEY = "contextfold.theme";

@@ -78,7 +78,7 @@ export class TotalsView {
         ? `${counted(total.requests, "request")}: ${summary(total)}`
         : "No request has gone through the proxy yet, so nothing was measured.",
     );
-    // The days come oldest first; the newest is of most interest.
+    // The days are ordered from the oldest; the newest is the most interesting.
     const rows = this.#by === "day" ? measured.toReversed() : measured;
     const tokens = ["Tokens sent", "Tokens without folding"];
     const head = [GROUP_NAMES[this.#by], "Requests", ...tokens, "Cost", "Cost without folding", "Saved"];

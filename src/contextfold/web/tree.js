@@ -2,8 +2,8 @@
 /**
  * A session's branches as a tree for pointer and keyboard.
  *
- * The rows are flat, in depth-first order, each with its level, as the daemon returns them; so a window of them can be
- * shown. Knows rows, focus and keys; its user reads the data and handles a selection.
+ * The rows are a flat list in depth-first order, each with its level, as the daemon returns them. So a part of them can
+ * be shown. Knows rows, focus and keys; its user reads the data and handles a selection.
  */
 
 import { el, reconcile, setAttribute, setText } from "./dom.js";
@@ -172,7 +172,7 @@ function rowsOf({ session, open_branches, branches, first_row }, collapsed) {
     time: duration(session.started_at, session.last_at),
     failed: 0,
     redactions: 0,
-    isHere: session.active_branch_id === null,
+    isHere: session.active_branch_id === null && !session.ended_at,
     isAfterGap: false,
     share: session.main_thread_tokens / most,
     expanded: expanded(MAIN),

@@ -1,5 +1,5 @@
 // @ts-check
-/** What is shown before there is a session: how to connect an agent to this daemon, and a demo. */
+/** The view before there is a session: it shows how to connect an agent to this daemon, and offers a demo. */
 
 import * as api from "./api.js";
 import { el } from "./dom.js";
@@ -10,7 +10,7 @@ const DEFAULT_HOSTS = ["127.0.0.1:9090", "localhost:9090"];
 
 /** @param {import("./app.js").Page} page */
 export function welcome(page) {
-  // The commands find a daemon at the default address by themselves; any other must be named.
+  // The commands use the default address of the daemon; any other address must be given.
   const url = location.protocol === "http:" && DEFAULT_HOSTS.includes(location.host) ? "" : ` --url ${location.origin}`;
   const options = `${url}${api.token() === null ? "" : " --token-variable CONTEXT_TOKEN"}`;
   /** @type {[string, string][]} */

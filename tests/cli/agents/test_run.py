@@ -77,10 +77,13 @@ def test_a_signal_reaches_the_program_and_decides_the_status(tmp_path: Path) -> 
 
 
 def test_claude_code_gets_one_plugin_with_server_hooks_and_skill_for_this_daemon() -> None:
-    launched = launch("claude", URL, "/tmp/x", plugin_files())
+    launched = launch("claude", URL, "/tmp/x", plugin_files(), tools="fold-afterwards")
     assert launched.arguments == ("--plugin-dir", "/tmp/x/plugin")
     assert launched.environment == {"ANTHROPIC_BASE_URL": f"{URL}/proxy/anthropic"}
-    assert json.loads(launched.files["plugin/.mcp.json"])["mcpServers"]["contextfold"]["url"] == f"{URL}/mcp"
+    assert (
+        json.loads(launched.files["plugin/.mcp.json"])["mcpServers"]["contextfold"]["url"]
+        == f"{URL}/mcp?tools=fold-afterwards"
+    )
     assert f"{URL}/hooks/claude-code" in launched.files["plugin/hooks/hooks.json"]
     assert "localhost:9090" not in json.dumps(launched.files)
     assert any(name.endswith("SKILL.md") for name in launched.files)
@@ -88,7 +91,7 @@ def test_claude_code_gets_one_plugin_with_server_hooks_and_skill_for_this_daemon
 
 @pytest.mark.parametrize("program", [*PROGRAMS, "anything"])
 def test_every_program_is_given_the_proxy_of_this_daemon(program: str) -> None:
-    launched = launch(program, URL, "/tmp/x", plugin_files())
+    launched = launch(program, URL, "/tmp/x", plugin_files(), tools="fold-afterwards")
     assert f"{URL}/proxy/" in json.dumps([launched.arguments, dict(launched.environment)])
     assert all(not name.startswith("/") and ".." not in name for name in launched.files)
 

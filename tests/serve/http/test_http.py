@@ -24,7 +24,7 @@ NO_STATE = {
 }
 FOLD_NAMES = [
     "context_branch", "context_return", "context_fold", "context_branch_status", "context_list_branches",
-    "context_rollback", "context_record", "context_expand",
+    "context_rollback", "context_record", "context_expand", "context_recall",
 ]  # fmt: skip
 RESOLVE_NAMES = ["context.resolve", "context.list_caches", "context.inspect_cache", "context.ask", "context.get"]
 
@@ -252,6 +252,28 @@ class TestDiscovery:
             http.close()
         finally:
             assert running.stop() == 0
+
+    @covers("product.md#toolsets")
+    @pytest.mark.parametrize(
+        ("tools", "names"),
+        [
+            ("fold-afterwards", ["context_fold", "context_expand"]),
+            ("fold", FOLD_NAMES),
+            ("resolve,fold-afterwards", [*RESOLVE_NAMES, "context_fold", "context_expand"]),
+            ("", [*RESOLVE_NAMES, *FOLD_NAMES]),
+        ],
+    )
+    def test_a_client_may_ask_for_fewer(self, http: Http, tools: str, names: list[str]) -> None:
+        message = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
+        answer = http.ask("POST", f"/mcp?tools={tools}", message, RPC)
+        assert [tool["name"] for tool in answer.json["result"]["tools"]] == names
+
+    def test_a_tool_that_was_not_asked_for_is_unknown(self, http: Http, project: str) -> None:
+        params = {"name": "context_branch_status", "arguments": {"project_path": project}}
+        message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+        assert "result" in http.ask("POST", "/mcp?tools=fold", message, RPC).json
+        assert http.ask("POST", "/mcp?tools=resolve", message, RPC).json["error"]["code"] == -32602
+        assert http.ask("POST", "/mcp?tools=everything", message, RPC).json["error"]["code"] == -32600
 
 
 class TestResolveTools:

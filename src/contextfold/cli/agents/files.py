@@ -1,4 +1,4 @@
-"""Reads and replaces the configuration files of agent programs, all of them or none, and shows the difference.
+"""Reads the configuration files of agent programs, replaces all of them or none, and shows the difference.
 
 Knows paths, links, permissions and the environment. `contextfold.hosts.config_files` decides what the texts should be.
 """
@@ -25,7 +25,7 @@ from contextfold.settings import CACHE_ROOT
 
 EMPTY = "{}\n"
 CONFIG_BYTES_MAX = 8 << 20
-# A tab on a terminal.
+# A tab is shown as these spaces.
 TAB = "    "
 OWNER_ONLY = 0o600
 WRITABLE_BY_ANYBODY = 0o222
@@ -34,11 +34,11 @@ _STAGING_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NO
 
 
 class ConfigFile:
-    """A configuration file: the text that was read (None if there is no file), and another text in its place."""
+    """A configuration file: reads its text, which is None if there is no file, and replaces it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        # A link stays a link; the file that it leads to is edited.
+        # A link is not replaced; its target is edited.
         self._real = os.path.realpath(os.fsencode(path))
         self._status = self._look()
         self.text = self._read() if self._status else None
@@ -51,12 +51,12 @@ class ConfigFile:
         return os.path.islink(self.path)
 
     def write(self, text: str) -> None:
-        """Replace the text as a whole and durably, keeping the file's mode and owner. Missing folders are made."""
+        """Replace the text atomically and durably, with the same mode and owner. Missing folders are made."""
         self.refuse_if_read_only()
         self._replace(text, self._status)
 
     def restore(self) -> None:
-        """Bring back what was read, after this process has changed it."""
+        """Restore the original text after `write`."""
         changed = ConfigFile(self.path)
         if self.text is None:
             changed.delete()
@@ -65,7 +65,7 @@ class ConfigFile:
 
     def _replace(self, text: str, like: os.stat_result | None) -> None:
         folder = os.path.dirname(self._real)
-        with signals.held_back():
+        with signals.delayed():
             try:
                 os.makedirs(folder, exist_ok=True)
             except (FileExistsError, NotADirectoryError):
@@ -84,7 +84,7 @@ class ConfigFile:
     def delete(self) -> None:
         self.refuse_if_read_only()
         try:
-            with signals.held_back(), self._staging():
+            with signals.delayed(), self._staging():
                 self._refuse_if_changed()
                 os.unlink(self._real)
         except OSError as problem:
@@ -98,7 +98,7 @@ class ConfigFile:
 
     @contextmanager
     def _staging(self) -> Iterator[int]:
-        """A locked file beside ours. One that nobody has locked was left by a killed run, and is used again."""
+        """A locked temporary file beside the target. One without a lock was left by a killed process and is reused."""
         descriptor = os.open(self._staged, _STAGING_FLAGS, OWNER_ONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -146,12 +146,12 @@ class ConfigFile:
             raise self._changed() from None
 
     def refuse_if_read_only(self) -> None:
-        """A rename would ignore the file's own permissions, which were set on purpose, even against root."""
+        """Raise an error if the file is read-only. A rename would replace it in spite of its permissions."""
         if self._status and (not self._status.st_mode & WRITABLE_BY_ANYBODY or not os.access(self._real, os.W_OK)):
             raise StorageFailed(f"{self.path} is read-only; make it writable (chmod u+w), then run this again")
 
     def _refuse_if_changed(self) -> None:
-        """The new text was made from what was read, so a change since then must not be lost."""
+        """Raise an error if the file has changed since it was read; writing would lose the change."""
         try:
             now: os.stat_result | None = os.lstat(self._real)
         except FileNotFoundError:
@@ -181,7 +181,7 @@ class FileChange(Record):
 
 
 def removal(file: ConfigFile, text: str | None) -> FileChange:
-    """A file without our entries. Install creates no links, so behind one an empty file stays."""
+    """The removal of our entries. A file without other content is removed, unless it is a link's target."""
     return FileChange(file, EMPTY if text is None and file.is_link else text)
 
 
@@ -189,20 +189,20 @@ def make_all(changes: list[FileChange]) -> None:
     """Change all the files, or none of them."""
     for change in changes:
         change.file.refuse_if_read_only()
-    made: list[FileChange] = []
-    with signals.held_back():
+    done: list[FileChange] = []
+    with signals.delayed():
         try:
             for change in changes:
                 change.make()
-                made.insert(0, change)
+                done.insert(0, change)
         except Exception:
-            for change in made:
+            for change in done:
                 change.file.restore()
             raise
 
 
 def confirm_and_make(changes: list[FileChange], values: Mapping[str, str]) -> bool:
-    """Make the changes and print the difference; at a terminal the difference comes first, with a question."""
+    """Make the changes and print the difference. On a terminal, show the difference first and ask for consent."""
     is_asked = "yes" not in values and can_ask()
     if is_asked:
         show(changes)
@@ -216,7 +216,7 @@ def confirm_and_make(changes: list[FileChange], values: Mapping[str, str]) -> bo
 
 
 class HostFiles(Record):
-    """The files of a host that a command is about; empty where the host has none. `is_shared`: a team commits them."""
+    """The files of a host; empty if the host has none. `is_shared` means that a team commits them."""
 
     host: Host
     server: str
@@ -231,7 +231,7 @@ class HostFiles(Record):
 
 
 def files_of(values: Mapping[str, str]) -> HostFiles:
-    """The user's own files where the host has them, unless --project names a project."""
+    """The files of the user, if the host has them, or those of the project that --project names."""
     host = HOSTS[values["host"]]
     has_user_files = bool(host.user_files)
     if "project" in values and "user" in values:
@@ -282,7 +282,7 @@ def cache_root(values: Mapping[str, str]) -> str:
 
 
 def absolute(path: str) -> str:
-    """A path from the root. Where it contains `..`, the system resolves it, because a link may lead elsewhere."""
+    """An absolute path. A path with `..` is resolved by the system, because it may contain links."""
     try:
         return os.path.realpath(path) if ".." in path.split("/") else os.path.abspath(path)
     except FileNotFoundError:
@@ -290,7 +290,7 @@ def absolute(path: str) -> str:
 
 
 def executable() -> str:
-    """The running `context`, by the path it was called with: a link to it outlives what it leads to today."""
+    """The path by which `context` was called. A link is not resolved, because its target may change."""
     beside = os.path.join(os.path.dirname(sys.executable), COMMAND)
     for candidate in (sys.argv[0], beside):
         if (
@@ -313,7 +313,7 @@ def _writable_in_json(path: str) -> str:
 
 
 def show(changes: list[FileChange]) -> None:
-    """Print the difference as a patch; on a terminal with control characters escaped."""
+    """Print the difference as a patch. On a terminal, control characters are escaped."""
     patch = "".join(line for change in changes for line in _patch(change.file.path, change.file.text, change.text))
     if sys.stdout is not None and sys.stdout.isatty():
         patch = "".join(plain(line.rstrip("\r").replace("\t", TAB)) + "\n" for line in patch.split("\n")[:-1])
@@ -331,7 +331,7 @@ def _patch(path: str, before: str | None, after: str | None) -> Iterator[str]:
 
 
 def _stage(descriptor: int, content: bytes, like: os.stat_result | None) -> None:
-    """Write the new file. It may contain secrets of others, so nobody else may read it until its mode is set."""
+    """Write the new file. It may contain secrets, so only the owner can read it until its mode is set."""
     write_all(descriptor, content)
     if like:
         now = os.fstat(descriptor)

@@ -1,7 +1,7 @@
-"""`context hook`: one hook's JSON from stdin to the daemon, and its answer to stdout.
+"""`context hook`: sends a hook's JSON from stdin to the daemon and writes the daemon's answer to stdout.
 
-A host runs this after every tool call and waits for it, so it starts on almost nothing, and whatever is wrong ends in
-silence and exit code 0: an agent must not notice that its daemon is down.
+A host runs this after every tool call and waits for it, so it imports very little. Every failure ends without output
+and with exit code 0: the agent must not notice that the daemon is down.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
     from contextfold.common.network_address import Address
 
-WAIT_S = 2.0  # for everything: input, name, connection, answer
+# The command ends after this time, whether it waits for input, a name, a connection or an answer.
+WAIT_S = 2.0
 INPUT_BYTES_MAX = 16 << 20
 ANSWER_BYTES_MAX = 1 << 20
 READ_BYTES = 1 << 16
 STDIN, STDOUT = 0, 1
-# The first digit of such a status.
+# The first digit of a successful HTTP status.
 SUCCESS = 2
 _BLANK = b" \t\r\n"
 
@@ -41,20 +42,21 @@ def run(values: Mapping[str, str]) -> int:
     done.acquire()
 
     def ask() -> None:
-        """In a thread, because some waits have no time-out of their own: a name's resolution, a stdin left open."""
+        """Ask the daemon. It runs in a thread, because resolving a name and reading stdin have no timeout."""
         try:
             answer.append(_answer(address, values["host"], token))
-        except Exception:  # noqa: S110 - whatever it is, it matters less than the agent's work
+        except Exception:  # noqa: S110 - no failure may disturb the agent
             pass
         finally:
             done.release()
 
     try:
         start_new_thread(ask, ())
-    except RuntimeError:  # the system has no thread to spare
+    except RuntimeError:
+        # The system cannot start another thread.
         return EXIT_OK
-    if done.acquire(timeout=WAIT_S) and answer and _is_worth_telling(answer[0]):
-        _tell(answer[0])
+    if done.acquire(timeout=WAIT_S) and answer and _is_object_with_members(answer[0]):
+        _write_answer(answer[0])
     return EXIT_OK
 
 
@@ -77,10 +79,11 @@ def _input() -> bytes:
     return content
 
 
-def _is_worth_telling(body: bytes) -> bool:
-    """Whether it is a JSON object with something in it: a host takes anything else for a fault."""
+def _is_object_with_members(body: bytes) -> bool:
+    """Whether an answer is a JSON object that is not empty. A host treats any other output as an error."""
     stripped = body.strip(_BLANK)
-    if not stripped.startswith(b"{") or stripped == b"{}":  # as mostly; reading JSON is not cheap to begin with
+    # Most answers are empty objects. They need no JSON parser, whose import is slow.
+    if not stripped.startswith(b"{") or stripped == b"{}":
         return False
     from json import loads
 
@@ -91,10 +94,11 @@ def _is_worth_telling(body: bytes) -> bool:
     return isinstance(answer, dict) and bool(answer)
 
 
-def _tell(body: bytes) -> None:
+def _write_answer(body: bytes) -> None:
     from contextfold.common.descriptors import write_all
 
     try:
         write_all(STDOUT, body)
     except OSError:
-        pass  # nobody reads it any more
+        # The host has closed the pipe.
+        pass

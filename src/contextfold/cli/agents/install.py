@@ -1,4 +1,4 @@
-"""`context install`: connects an agent program to the daemon, or has it start the server. Stdout is the difference."""
+"""`context install`: connects an agent program to the daemon or to a stdio server. Prints the changes of the files."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def run(values: Mapping[str, str]) -> int:
 
 
 def _wiring(wanted: HostFiles, values: Mapping[str, str]) -> Wiring:
-    """The server that the host starts, or the daemon that runs.
+    """The stdio server that the host starts, or the daemon.
 
-    A file that a team shares names `context` without its path, and caches relative to the project.
+    A file that a team shares has the command `context` without its path, and paths of caches relative to the project.
     """
     host = wanted.host
     for_daemon = [f"--{name}" for name in ("url", "token-variable") if name in values]
@@ -130,7 +130,7 @@ def skill_text() -> str:
 
 
 def _skill_changes(wanted: HostFiles, wiring: Wiring, *, force: bool) -> list[FileChange]:
-    """The skill goes with the daemon's tools. One that somebody has changed stays."""
+    """Install the skill together with the daemon's tools. A skill that was changed is replaced only with --force."""
     if not wanted.skill or not isinstance(wiring, Daemon):
         return []
     file = ConfigFile(wanted.skill)
@@ -142,7 +142,7 @@ def _skill_changes(wanted: HostFiles, wiring: Wiring, *, force: bool) -> list[Fi
 
 
 def _check_daemon(daemon: Daemon) -> None:
-    """Say so when the address that was just written does not answer."""
+    """Print a note if the daemon does not answer at the address that was just written."""
     from contextfold.cli.daemon.client import DaemonClient, DaemonSilent
 
     try:

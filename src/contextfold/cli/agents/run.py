@@ -1,8 +1,7 @@
-"""`context run PROGRAM`: starts an agent program with the daemon behind it, for this one process.
+"""`context run PROGRAM`: starts an agent program that uses the daemon, for this one process.
 
-A daemon that answers is used. Where none does, one is started on a free port with the user's own store, and stopped
-when the program ends. Arguments, terminal, signals and the exit status are the program's own; the last line on stderr
-says what folding saved or cost.
+If no daemon answers, one is started on a free port with the user's store, and stopped when the program ends. Arguments,
+terminal, signals and the exit status are those of the program. The last line on stderr says what folding saved or cost.
 """
 
 from __future__ import annotations
@@ -14,25 +13,28 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.resources import files
-from importlib.resources.abc import Traversable
-from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, client_from
 from contextfold.cli.output import plain, print_error_line, print_note
 from contextfold.cli.parse import UsageError, Values
 from contextfold.common.network_address import address_from
 from contextfold.errors import StorageFailed
+from contextfold.hosts import launch as launching
 from contextfold.hosts.launch import launch
+from contextfold.settings_table import FOLD_AFTERWARDS, toolsets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import FrameType
+    from typing import Any
 
 DAEMON_START_S = 20.0
 DAEMON_STOP_S = 15.0
 POLL_S = 0.05
 MICROS = 1_000_000
+CENT = 10_000  # micros
 PLUGIN_FILES_MAX = 50
 NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128
 UPSTREAMS = {
@@ -47,13 +49,16 @@ def run(values: Values) -> int:
     if program is None:
         print_error_line(f"{values['program']} is not on your PATH; install it, or give its path")
         return NOT_FOUND
+    # Few definitions, because every request pays for them.
+    tools = toolsets("--tools", values.get("tools", FOLD_AFTERWARDS))
     with tempfile.TemporaryDirectory(prefix="contextfold-run-") as folder, _daemon(values, folder) as daemon:
         before = _totals(daemon)
-        launched = launch(_name(program), daemon.address.url, folder, plugin_files())
+        launched = launch(_name(program), daemon.address.url, folder, plugin_files(), tools=",".join(tools))
         for name, text in launched.files.items():
-            path = Path(folder, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            path = os.path.join(folder, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
         print_note(f"{_name(program)} runs with {launched.wired}; daemon and page: {daemon.address.url}/")
         argv = [program, *launched.arguments, *values.rest]
         code = _run_program(argv, os.environ | launched.environment)
@@ -66,7 +71,7 @@ def _name(program: str) -> str:
 
 
 def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
-    """Run the program in this terminal. Keys that send a signal reach it directly; other signals are passed on."""
+    """Run the program in this terminal. It receives the signals of keys directly; other signals are forwarded."""
     try:
         child = subprocess.Popen(argv, env=dict(environment))
     except OSError as problem:
@@ -78,7 +83,7 @@ def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
 
     from_terminal = (signal.SIGINT, signal.SIGQUIT)
     passed_on = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-    # A process group that the terminal's keys do not reach, such as a job of a script, gets SIGINT by its number alone.
+    # In a background process group, such as a job of a script, SIGINT comes from `kill` and must be forwarded.
     alone = not _is_in_foreground()
     before = {number: signal.signal(number, pass_on if alone else signal.SIG_IGN) for number in from_terminal}
     before |= {number: signal.signal(number, pass_on) for number in passed_on}
@@ -99,7 +104,7 @@ def _is_in_foreground() -> bool:
 
 @contextmanager
 def _daemon(values: Values, folder: str) -> Iterator[DaemonClient]:
-    """The daemon that answers, or one of our own. A base URL of the user's needs a daemon that forwards to it."""
+    """The running daemon, or a new one. If the user has set a base URL, a new daemon is needed that forwards to it."""
     elsewhere = _own_upstreams()
     client = client_from(values)
     try:
@@ -116,7 +121,7 @@ def _daemon(values: Values, folder: str) -> Iterator[DaemonClient]:
 
 
 def _own_upstreams() -> list[str]:
-    """The base URLs that the user has set, as the daemon's upstream options."""
+    """The base URLs that the user has set, as upstream options of the daemon."""
     given = []
     for variable, option in UPSTREAMS.items():
         url = os.environ.get(variable, "")
@@ -127,11 +132,11 @@ def _own_upstreams() -> list[str]:
 
 @contextmanager
 def _own_daemon(upstreams: list[str], folder: str) -> Iterator[DaemonClient]:
-    """A daemon for this run alone: any free port, the user's own store and settings."""
+    """Start a daemon for this run, on any free port, with the user's store and settings."""
     argv = [sys.executable, "-m", "contextfold", "serve", "--host", "127.0.0.1", "--port", "0", *upstreams]
     environment = {key: value for key, value in os.environ.items() if key not in UPSTREAMS}
-    with open(Path(folder, "daemon.log"), "w+b") as log:
-        # A session of its own, so that the terminal's Ctrl-C is for the program alone.
+    with open(os.path.join(folder, "daemon.log"), "w+b") as log:
+        # The daemon has a process session of its own, so Ctrl-C on the terminal reaches only the program.
         daemon = subprocess.Popen(
             argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
         )
@@ -154,29 +159,28 @@ def _listening_url(daemon: subprocess.Popen[bytes], log: str) -> str:
     while b"\n" not in line:
         line += daemon.stdout.read() or b""
         if daemon.poll() is not None or time.monotonic() > until_s:
-            said = Path(log).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            raise StorageFailed(f"the daemon did not start: {said[-1] if said else 'no reason given'}")
+            with open(log, encoding="utf-8", errors="replace") as file:
+                lines = file.read().strip().splitlines()
+            raise StorageFailed(f"the daemon did not start: {lines[-1] if lines else 'no reason given'}")
         time.sleep(POLL_S)
     words = [word for word in line.decode("utf-8", "replace").split() if word.startswith("http")]
     return words[0].removesuffix("/mcp")
 
 
 def plugin_files() -> dict[str, str]:
-    """The files of our plugin for Claude Code, by their path in it."""
-    found: dict[str, str] = {}
-    waiting: list[tuple[str, Traversable]] = [("", files("contextfold.hosts").joinpath("plugin"))]
-    while waiting and len(found) < PLUGIN_FILES_MAX:
-        prefix, folder = waiting.pop()
-        for entry in folder.iterdir():
-            if entry.is_dir():
-                waiting.append((f"{prefix}{entry.name}/", entry))
-            else:
-                found[prefix + entry.name] = entry.read_text(encoding="utf-8")
-    return found
+    """The texts of the files of the plugin for Claude Code, by path."""
+    plugin = os.path.join(os.path.dirname(launching.__file__), "plugin")
+    texts: dict[str, str] = {}
+    for folder, _, names in os.walk(plugin):
+        for name in names[: PLUGIN_FILES_MAX - len(texts)]:
+            path = os.path.join(folder, name)
+            with open(path, encoding="utf-8") as file:
+                texts[os.path.relpath(path, plugin).replace(os.sep, "/")] = file.read()
+    return texts
 
 
 def _totals(daemon: DaemonClient) -> Mapping[str, Any] | None:
-    """What all requests of the owner's sessions have cost so far; None if the daemon does not say."""
+    """The total cost of the requests of all the owner's sessions; None if the daemon does not answer."""
     try:
         totals: Mapping[str, Any] = daemon.get("/v1/savings")["total"]
     except (DaemonSilent, KeyError, TypeError):
@@ -185,7 +189,7 @@ def _totals(daemon: DaemonClient) -> Mapping[str, Any] | None:
 
 
 def savings_line(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
-    """What was sent during the run, what would have been sent without folding, and what that saved or cost."""
+    """The tokens sent during the run, the tokens without folding, and the difference in cost, as text."""
     if before is None or after is None:
         return "what folding saved is not known: the daemon did not answer"
     requests, sent, without = (after[name] - before[name] for name in ("requests", "tokens_sent", "tokens_without"))
@@ -200,7 +204,8 @@ def savings_line(before: Mapping[str, Any] | None, after: Mapping[str, Any] | No
         earlier = before["money"] or {"saved_micros": 0, "without_micros": 0}
         saved = after["money"]["saved_micros"] - earlier["saved_micros"]
         base = after["money"]["without_micros"] - earlier["without_micros"]
-        amount = f"${abs(saved) / MICROS:,.2f}"
+        # Less than a cent is shown as it is.
+        amount = f"${abs(saved) / MICROS:,.{2 if abs(saved) >= CENT else 4}f}"
     if not saved:
         return f"{line}; no difference in cost"
     percent = f" ({100 * abs(saved) / base:.0f} %)" if base else ""

@@ -1,12 +1,11 @@
-"""`context statusline`: one line about the project's session, for a host's status bar.
+"""`context statusline`: prints one line about the project's session, for a host's status bar.
 
-A host runs it every few hundred milliseconds and shows whatever comes: it is quick, it never fails, and it says nothing
-but the line. Claude Code sends JSON on stdin; the folder it names is the project, else the current one.
+A host runs it every few hundred milliseconds and shows its output, so it is fast, never fails and prints only the
+line. Claude Code sends JSON on stdin, which names the project's folder; otherwise it is the current folder.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import sys
@@ -40,7 +39,7 @@ def run(values: Mapping[str, str]) -> int:
 
 
 def line_for(sessions: list[Mapping[str, Any]], folder: str) -> str:
-    """Tokens, open branch and saving of the session whose project holds the folder."""
+    """Tokens, open branch and savings of the session whose project contains the folder."""
     holding = [session for session in sessions if _is_within(folder, session["project_path"])]
     if not holding:
         return "contextfold: nothing folded here yet"
@@ -64,11 +63,16 @@ def _is_within(folder: str, project: str) -> bool:
 
 
 def _folder_on_stdin() -> str:
-    """The folder that the host names, if it sends JSON at all."""
+    """The folder in the host's JSON on stdin, if there is any."""
     try:
         if sys.stdin is None or sys.stdin.isatty() or not select.select([sys.stdin], [], [], TIMEOUT_S)[0]:
             return ""
-        payload = json.loads(os.read(sys.stdin.fileno(), INPUT_BYTES_MAX))
+        received = os.read(sys.stdin.fileno(), INPUT_BYTES_MAX)
+        if not received:
+            return ""
+        from json import loads
+
+        payload = loads(received)
         workspace = payload.get("workspace") or {}
         folder = workspace.get("project_dir") or payload.get("cwd") or ""
         return folder if isinstance(folder, str) else ""

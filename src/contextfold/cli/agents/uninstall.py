@@ -1,4 +1,4 @@
-"""`context uninstall`: a host's configuration as it was before `context install`. Stdout is the difference."""
+"""`context uninstall`: removes everything that `context install` added. Prints the difference of the files."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""`context ask`: the sections that answer a question. Text to read on a terminal, JSON in a pipe."""
+"""`context ask`: prints the sections that answer a question, as text on a terminal and as JSON in a pipe."""
 
 from __future__ import annotations
 
 import sys
 
-from contextfold.cli.caches.choosing import budget_for_people, chosen_caches
-from contextfold.cli.caches.resolve import query_in
+from contextfold.cli.caches.choosing import budget_for_people, chosen_caches, query_in
 from contextfold.cli.output import plain_lines, print_answer, print_note
 from contextfold.cli.parse import Values
 from contextfold.error_codes import EXIT_OK
@@ -36,7 +35,7 @@ def is_read_by_a_person() -> bool:
 
 
 def explanation(result: AskResult) -> str:
-    """Why each section was chosen, term by term."""
+    """The reasons for each section's score, term by term."""
     lines = ["\nWhy:\n"]
     for document in result.documents:
         for section in document.sections:

@@ -1,4 +1,4 @@
-"""`context build`: a folder of documents becomes a cache. Stdout stays empty; what was left out is said on stderr."""
+"""`context build`: makes a cache of a folder. Stdout stays empty; stderr has the number of files left out."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ EXIT_BY_SIGNAL = 128
 
 
 def run(values: Values) -> int:
-    for ending in (signal.SIGTERM, signal.SIGHUP):  # so that the unfinished cache is removed on the way out
-        if signal.getsignal(ending) is not signal.SIG_IGN:  # as under nohup
+    # The handler raises an exception, so an unfinished cache is removed. A signal that is ignored, as under nohup,
+    # stays ignored.
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(ending) is not signal.SIG_IGN:
             signal.signal(ending, _terminate)
     if "from-folds" in values:
         return _build_from_folds(values)
     request = _request(values)
     if "watch" in values:
         return _watch(request)
-    _tell(request, _built(request))
+    _print_report(request, _built(request))
     return EXIT_OK
 
 
@@ -66,10 +68,10 @@ def _build_from_folds(values: Values) -> int:
             gitignore=None,
             defaults=False,
             force="force" in values,
-            # So that the same store gives the same bytes.
+            # The same store must give the same bytes.
             created_at=newest_at,
         )
-        _tell(request, _built(request))
+        _print_report(request, _built(request))
     return EXIT_OK
 
 
@@ -81,7 +83,7 @@ def _built(request: BuildRequest) -> BuildReport:
         progress.clear()
 
 
-def _tell(request: BuildRequest, built: BuildReport) -> None:
+def _print_report(request: BuildRequest, built: BuildReport) -> None:
     if built.left_out:
         print_note(f"left out of {plain(os.fsdecode(request.sources))}: {counted(built.left_out)}")
     size = f"{built.document_count:,} documents, {built.content_bytes:,} bytes"
@@ -93,13 +95,13 @@ def _tell(request: BuildRequest, built: BuildReport) -> None:
 
 
 def _watch(request: BuildRequest) -> int:
-    """Build now and after every change, until Ctrl-C. A failed build is reported, and the next change tried again."""
+    """Build now and after every change, until Ctrl-C. A failed build is reported; the next change starts another."""
     from contextfold.resolve.rebuild.watch import Watch, pause
 
     again = request._replace(force=True) if request.force or request.kinds == MARKDOWN_ONLY else request
     try:
         watch = Watch(request)
-        _tell(request, _built(request))
+        _print_report(request, _built(request))
         print_note(f"watching {plain(os.fsdecode(request.sources))}; Ctrl-C ends it")
         for _ in watch.changes(pause):
             try:
@@ -109,7 +111,8 @@ def _watch(request: BuildRequest) -> int:
                 continue
             if built.is_changed:
                 print_note(f"built {plain(built.cache)}: {built.document_count:,} documents, {built.cache_version}")
-    except KeyboardInterrupt:  # how somebody who has seen enough ends it
+    except KeyboardInterrupt:
+        # Ctrl-C is the usual way to end the command.
         pass
     return EXIT_OK
 

@@ -1,12 +1,12 @@
-"""Which caches a command is about: those that are named, all below a root, or the nearest one."""
+"""Chooses the caches for a command: the named ones, all below a root, or the nearest one."""
 
 from __future__ import annotations
 
 import os
 
 from contextfold.cli.parse import UsageError, Values
-from contextfold.errors import BudgetInvalid, CacheMissing
-from contextfold.resolve.manifest import MANIFEST_FILE
+from contextfold.errors import BudgetInvalid, CacheMissing, QueryInvalid
+from contextfold.resolve.layout import MANIFEST_FILE
 from contextfold.resolve.service import Cache
 
 DEFAULT_BUDGET = 4_000
@@ -16,7 +16,7 @@ THOUSAND = 1_000
 
 
 def chosen_caches(values: Values) -> list[tuple[str, Cache]]:
-    """Each cache with the name that stands before its ids; a single cache needs no name."""
+    """The caches, each with the name that is the prefix of its ids. The name of a single cache is empty."""
     paths = list(values.every("cache"))
     if "cache-root" in values:
         root = values["cache-root"]
@@ -52,8 +52,16 @@ def nearest_cache(folder: str) -> str:
     )
 
 
+def query_in(argument: str) -> str:
+    """The argument's own bytes read as UTF-8, whatever the locale made of them."""
+    try:
+        return os.fsencode(argument).decode("utf-8")
+    except UnicodeError:
+        raise QueryInvalid("the query is not UTF-8; check your terminal's encoding") from None
+
+
 def budget_for_people(text: str | None) -> int:
-    """A budget as people write it: 4000, 4,000 or 4k."""
+    """Parse a budget, written as 4000, 4,000 or 4k."""
     if text is None:
         return DEFAULT_BUDGET
     digits = text.replace(",", "").replace("_", "").lower()
@@ -69,6 +77,6 @@ def _is_cache(path: str) -> bool:
 
 
 def _name(path: str) -> str:
-    """The folder's name; for a default cache that of the folder around it."""
+    """The name of the cache's folder; for a default cache, the name of its parent folder."""
     folder, name = os.path.split(os.path.abspath(path))
     return os.path.basename(folder) if name == DEFAULT_CACHE else name

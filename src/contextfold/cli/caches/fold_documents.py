@@ -1,4 +1,4 @@
-"""Folds as Markdown files in a temporary folder, for `context build --from-folds`."""
+"""Writes folds as Markdown files into a temporary folder, for `context build --from-folds`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextfold.cli.fold.session_access import Values, open_store, owner_of, pr
 from contextfold.errors import NoDocuments
 from contextfold.fold.ports.store import Summary
 
-# Digits of the project's hash, where two projects have folders of one name.
+# This many digits of the project's hash distinguish two projects whose folders have the same name.
 HASH_DIGITS = 8
 
 
@@ -35,7 +35,7 @@ def folder_of_folds(values: Values) -> Iterator[tuple[str, str]]:
 
 
 def _name(summary: Summary) -> str:
-    """A folder for each project."""
+    """The name of the folder for a project's folds."""
     name = os.path.basename(summary.project_path)
     safe = "".join(mark if mark.isascii() and (mark.isalnum() or mark in "-_") else "-" for mark in name)
     return f"{safe or 'root'}-{summary.project_hash[:HASH_DIGITS]}"

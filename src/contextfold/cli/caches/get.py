@@ -1,4 +1,4 @@
-"""`context get`: a document of a cache, a section of it or some lines, within a budget."""
+"""`context get`: prints a document of a cache, a section or some lines, within a budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`context inspect`: what a cache is, as JSON on stdout."""
+"""`context inspect`: prints version, size and validity of a cache as JSON."""
 
 from __future__ import annotations
 

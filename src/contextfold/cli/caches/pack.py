@@ -1,4 +1,4 @@
-"""`context pack`: one file of a cache. Prints the file's hash and name, or the file itself with `-o -`."""
+"""`context pack`: makes one file of a cache. Prints the file's hash and name, or with `-o -` the file itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(values: Mapping[str, str]) -> int:
 
 
 def default_file(cache: str) -> str:
-    """Named like the cache, or like the project that a hidden cache is in; in the current folder."""
+    """The default file in the current folder. It has the name of the cache, or of a hidden cache's parent folder."""
     parent, name = os.path.split(os.path.abspath(cache))
     stem = name.removesuffix(".cache")
     if stem.startswith("."):
@@ -44,7 +44,8 @@ def _write_to_stdout(raw: bytes) -> None:
         raise StorageFailed("cannot write the packed cache: stdout is closed; name a file with -o")
     try:
         descriptor = sys.stdout.fileno()
-    except OSError:  # a stream in memory
+    except OSError:
+        # A stream in memory has no descriptor.
         sys.stdout.buffer.write(raw)
         return
     try:

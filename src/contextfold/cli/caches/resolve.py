@@ -1,15 +1,17 @@
-"""`context resolve`: the selection as JSON on stdout."""
+"""`context resolve`: prints the selection as JSON."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-
+from contextfold.cli.caches.choosing import query_in
 from contextfold.cli.output import print_answer
 from contextfold.error_codes import EXIT_OK
-from contextfold.errors import BudgetInvalid, QueryInvalid
+from contextfold.errors import BudgetInvalid
 from contextfold.resolve.selection import BUDGET_MAX
 from contextfold.resolve.service import Cache
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def run(values: Mapping[str, str]) -> int:
@@ -17,14 +19,6 @@ def run(values: Mapping[str, str]) -> int:
     result = Cache(values["cache"]).resolve(query, budget)
     print_answer(result.to_json(pretty=values["format"] == "pretty"))
     return EXIT_OK
-
-
-def query_in(argument: str) -> str:
-    """The argument's own bytes read as UTF-8, whatever the locale made of them."""
-    try:
-        return os.fsencode(argument).decode("utf-8")
-    except UnicodeError:
-        raise QueryInvalid("the query is not UTF-8; check your terminal's encoding") from None
 
 
 def budget_in(argument: str) -> int:

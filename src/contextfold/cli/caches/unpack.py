@@ -1,4 +1,4 @@
-"""`context unpack`: a packed cache becomes a cache again."""
+"""`context unpack`: makes a cache of a packed file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`context verify`: every fault of a cache, a line each."""
+"""`context verify`: prints a line for every fault of a cache."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Asks a running daemon over HTTP, for the commands that talk to one. Knows sockets and JSON, no session."""
+"""The HTTP client for commands that use a running daemon. Knows sockets and JSON, no session."""
 
 from __future__ import annotations
 
-import json
 import os
 
 from contextfold.cli.daemon.request import BadResponse, request
@@ -21,7 +20,7 @@ URL_VARIABLE = "CONTEXT_URL"
 
 
 class DaemonSilent(Exception):
-    """Nothing answers at the address, or what answers is not a contextfold daemon. The text says which."""
+    """No contextfold daemon answers at the address; the message says why."""
 
 
 class DaemonClient:
@@ -33,12 +32,14 @@ class DaemonClient:
         self._timeout_s = timeout_s
 
     def get(self, path: str) -> Any:  # noqa: ANN401 - whatever JSON is there
-        """The JSON at a path; DaemonSilent if there is none to be had."""
+        """Get the JSON at a path. Raises DaemonSilent if that fails."""
         status, body = self._request(path)
         if status == HTTP_UNAUTHORIZED:
             raise DaemonSilent(f"the daemon at {self.address.url} asks for a token: add --token-variable NAME")
+        from json import loads
+
         try:
-            value = json.loads(body)
+            value = loads(body)
         except (ValueError, RecursionError):
             value = None
         if status != HTTP_OK or value is None:
@@ -53,7 +54,7 @@ class DaemonClient:
         return value
 
     def is_ready(self) -> bool:
-        """Whether the daemon's store takes commits."""
+        """Whether the daemon's store accepts commits."""
         return self._request("/readyz")[0] == HTTP_OK
 
     def _request(self, path: str) -> tuple[int, bytes]:

@@ -1,6 +1,7 @@
-"""`context doctor`: whether everything that should work together does, a line each, with what to do where it does not.
+"""`context doctor`: checks the installation; prints a line for each check and the remedy for each problem.
 
-Reads the files of agent programs and asks the daemon; changes nothing. `diagnose` is pure and decides; `run` gathers.
+It reads the files of agent programs and asks the daemon; it changes nothing. `run` collects the facts; `diagnose`,
+which is pure, evaluates them.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ class Finding(Record):
 
 
 class Situation(Record):
-    """What was seen. `status` is the daemon's own account, or None with `silence` saying why there is none.
+    """The collected facts. `status` is the daemon's report, or None; then `silence` says why there is none.
 
-    `hooked` are the hosts whose files have hooks of ours, each with the file; `base_urls` are the variables that tell a
-    program where its provider is, with their values.
+    `hooked` has the hosts that have our hooks, each with its file. `base_urls` has the variables for the providers'
+    URLs, with their values.
     """
 
     url: str
@@ -62,7 +63,7 @@ def run(values: Mapping[str, str]) -> int:
 
 
 def diagnose(seen: Situation) -> Iterator[Finding]:
-    """What is well and what is not, the most basic thing first."""
+    """Evaluate the facts; the most fundamental findings come first."""
     yield Finding(OK, f"contextfold {__version__} on Python {sys.version.split()[0]}")
     yield from _daemon(seen)
     yield from _hooks(seen)
@@ -150,7 +151,7 @@ def _situation(client: DaemonClient) -> Situation:
 
 
 def _hooked_hosts() -> dict[str, str]:
-    """The agent programs whose hook files mention us, each with the first such file."""
+    """The agent programs that have our hooks, each with its first such file."""
     hooked: dict[str, str] = {}
     for host in HOSTS.values():
         for path in hook_files(host, os.getcwd(), os.path.expanduser("~")):
@@ -161,18 +162,21 @@ def _hooked_hosts() -> dict[str, str]:
 
 def _base_urls() -> dict[str, str]:
     """Base URLs from the environment and from the `env` of Claude Code's settings."""
-    import json
-
-    found = {name: os.environ[name] for name in BASE_URL_VARIABLES if os.environ.get(name)}
+    urls = {name: os.environ[name] for name in BASE_URL_VARIABLES if os.environ.get(name)}
     for folder in (os.path.expanduser("~"), os.getcwd()):
         for name in ("settings.json", "settings.local.json"):
+            text = _read(os.path.join(folder, ".claude", name))
+            if not text:
+                continue
+            from json import loads
+
             try:
-                settings = json.loads(_read(os.path.join(folder, ".claude", name)) or "{}")
+                settings = loads(text)
                 env = settings.get("env", {})
-                found |= {key: env[key] for key in BASE_URL_VARIABLES if isinstance(env.get(key), str)}
+                urls |= {key: env[key] for key in BASE_URL_VARIABLES if isinstance(env.get(key), str)}
             except (ValueError, AttributeError, RecursionError):
                 continue
-    return found
+    return urls
 
 
 def _nearest_cache(folder: str) -> Iterator[str]:

@@ -1,7 +1,4 @@
-"""One HTTP request to the daemon, on a socket. Importing the standard client takes longer than most commands.
-
-Knows HTTP as far as one small request needs it.
-"""
+"""Sends one HTTP request to the daemon. Importing the standard library's client takes longer than most commands."""
 
 from __future__ import annotations
 
@@ -16,18 +13,19 @@ _HEADER_UNSAFE = frozenset(map(chr, [*range(0x20), *range(0x7F, 0x100)]))
 
 
 class BadResponse(Exception):
-    """What came is no HTTP response, or is longer than expected."""
+    """The response is not HTTP, or is too long."""
 
 
 def request(
     address: Address, path: str, token: str, *, content: bytes | None = None, timeout_s: float, bytes_max: int
 ) -> tuple[int, bytes]:
-    """Status and body of the response: to a POST of JSON where there is content, otherwise to a GET."""
+    """Send a POST with JSON if there is content, otherwise a GET; return the status and body of the response."""
+    # Such a token is invalid, and its characters are not allowed in a header.
     if not _HEADER_UNSAFE.isdisjoint(token) or not token.isascii():
-        token = ""  # no token can look like that, and a header must not
+        token = ""
     posted = ["Content-Type: application/json", f"Content-Length: {len(content)}"] if content is not None else []
     lines = [
-        # In 1.0 a response comes in one piece and ends the connection.
+        # With HTTP/1.0 a response is not chunked, and the server closes the connection after it.
         f"{'GET' if content is None else 'POST'} {address.path}{path} HTTP/1.0",
         f"Host: {address.authority}",
         *posted,
@@ -53,7 +51,7 @@ def request(
 def _connected(address: Address, timeout_s: float) -> socket:
     from socket import create_connection
 
-    # As bytes, though the checker knows of text only: text would load the tables of internationalised names.
+    # A name in bytes avoids loading the tables for internationalised names; the type stubs allow only text.
     name: str = address.name.encode("ascii")  # type: ignore[assignment]
     connection = create_connection((name, address.port), timeout=timeout_s)
     if not address.is_secure:

@@ -1,4 +1,4 @@
-"""`context serve`: the engine for agents, over MCP; `contextd` is the daemon's own name."""
+"""`context serve`: runs the daemon or the stdio server. `contextd` is another name for the daemon."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(values: Mapping[str, str]) -> int:
 
 
 def _announce(url: str) -> None:
-    """Print the address: the page's for a person at a terminal, in one fixed line for a program."""
+    """Print the address: that of the page on a terminal, or one fixed line in a pipe."""
     import sys
 
     from contextfold.cli.output import print_answer
@@ -44,5 +44,5 @@ def _announce(url: str) -> None:
     try:
         print_answer(line)
     except StorageFailed:
-        # Nobody reads stdout; the log has the address too.
+        # Stdout is closed. The log has the address, too.
         pass

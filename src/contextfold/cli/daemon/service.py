@@ -1,4 +1,4 @@
-"""`context service ACTION`: the daemon in the background, run by systemd (Linux) or launchd (macOS)."""
+"""`context service ACTION`: runs the daemon in the background with systemd (Linux) or launchd (macOS)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Systemd:
 
 
 class Launchd:
-    """macOS's manager of the user's own agents. Written from its documentation; not tried on a Mac."""
+    """macOS's manager of the user's own agents. Written after its documentation; not tested on a Mac."""
 
     def __init__(self) -> None:
         home = os.path.expanduser("~")
@@ -144,14 +144,14 @@ def _manager() -> Systemd | Launchd:
 
 
 def _has_systemd() -> bool:
-    """Whether systemd manages services for this user, here and now."""
+    """Whether systemd manages services for the current user."""
     if not shutil.which("systemctl"):
         return False
     return _run(["systemctl", "--user", "show-environment"]).returncode == 0
 
 
 def _command(values: Values) -> list[str]:
-    """The daemon's command line. Paths are made absolute: a service starts in another folder."""
+    """The daemon's command line. Paths are made absolute, because a service starts in another folder."""
     argv = [executable(), "serve"]
     for name in PASSED_ON:
         if name in values:

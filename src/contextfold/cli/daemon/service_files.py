@@ -10,7 +10,7 @@ RESTART_S = 2
 
 
 def systemd_unit(argv: Sequence[str]) -> str:
-    """A unit that runs a command, restarts it when it fails, and leaves its log to the journal."""
+    """A unit that runs a command and restarts it when it fails. Its log goes to the journal."""
     return f"""\
 [Unit]
 Description=contextfold daemon: folds agents' context and answers from documents
@@ -29,13 +29,13 @@ WantedBy=default.target
 
 
 def _systemd_word(word: str) -> str:
-    """One argument as systemd reads it: quoted, with specifiers, variables and escapes taken literally."""
+    """Quote an argument for systemd; escape specifiers, variables and backslashes."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"'
 
 
 def launchd_agent(argv: Sequence[str], log: str) -> bytes:
-    """An agent that runs a command from log-in on, and again when it fails."""
+    """An agent that runs a command after log-in and restarts it when it fails."""
     import plistlib
 
     return plistlib.dumps(

@@ -1,4 +1,4 @@
-"""`context store export`: everything that the store holds, to one new file."""
+"""`context store export`: writes the whole store to a new file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _export(settings: FoldSettings, path: Path, line: ProgressLine) -> Map
         await store.reach()
         made_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         async with aclosing(store.export()) as records:
-            return await write_export(path, records, made_at, lambda counts: line.tell(summary_of(counts)))
+            return await write_export(path, records, made_at, lambda counts: line.show(summary_of(counts)))
     finally:
         await store.close()
 

@@ -1,4 +1,4 @@
-"""`context store import`: an exported file, verified, into an empty store."""
+"""`context store import`: verifies an exported file and imports it into an empty store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from contextfold.stores.export_file import read_records, verify
 def run(values: Values) -> int:
     settings = fold_settings_from(os.environ, values)
     path = Path(values["file"])
-    # The store is not created for a file that cannot be imported.
+    # An invalid file must not create the store.
     counts = verify(path)
     line = ProgressLine("importing")
     try:
@@ -45,5 +45,5 @@ def _counted(records: Iterator[ExportRecord], line: ProgressLine) -> Iterator[Ex
     counts: Counter[str] = Counter()
     for record in records:
         counts[kind_of(record)] += 1
-        line.tell(summary_of(counts))
+        line.show(summary_of(counts))
         yield record

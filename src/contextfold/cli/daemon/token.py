@@ -1,4 +1,4 @@
-"""`context token`: a bearer token for an owner. Stdout is the token alone, shown this once."""
+"""`context token`: makes a bearer token for an owner and prints it. It cannot be shown again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`context fold expand`: the texts of a branch, or of a result that the proxy left out, as the archive has them."""
+"""`context fold expand`: prints the archived texts of a branch, or a result that the proxy left out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(values: Values) -> int:
             entries = [entry_result(entry, entry.text, is_part=False) for page in pages for entry in page]
             write_json({"branch_id": branch_id, "entries": entries})
             return EXIT_OK
-        # Each page is written as it is read, however long the branch is.
+        # Each page is written before the next one is read, so a long branch needs little memory.
         for page in pages:
             texts = [entry.text for entry in page if entry.text and not entry.undone]
             if not write("".join(f"{text if is_raw else plain_lines(text)}\n" for text in texts)):

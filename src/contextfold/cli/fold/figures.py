@@ -1,4 +1,4 @@
-"""A session in a few lines: where it is, how full, how healthy. Knows no store."""
+"""Formats the figures of a session in a few lines. Knows no store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEALTH_WORDS = {"none": "✓ good", "medium": "▲ medium", "high": "▲ high"}
 
 @dataclass(frozen=True, slots=True)
 class SessionFigures:
-    """What a session comes to."""
+    """The figures of a session. `counts` has the number of branches for each status."""
 
     total: int
     limit: int
@@ -32,7 +32,7 @@ class SessionFigures:
     operations: int
     failed: int
     redactions: int
-    counts: Sequence[tuple[int, str]]  # of branches by status
+    counts: Sequence[tuple[int, str]]
     health: Health
 
     @property
@@ -75,7 +75,7 @@ def headline(screen: Screen, state: State, limit: int) -> list[Line]:
 
 
 def bar(figures: SessionFigures, width: int) -> list[Part]:
-    """How full the context is: the main thread, then the open branches."""
+    """A bar that shows the used part of the context: the main thread, then the open branches."""
     filled = min(width, _cells(figures.total, figures.limit, width))
     main = filled - min(filled, _cells(figures.total - figures.main, figures.limit, width))
     style = HEALTH_STYLES[figures.health.warning] if figures.percent <= FULL_PERCENT else HEALTH_STYLES["high"]
@@ -87,12 +87,12 @@ def bar(figures: SessionFigures, width: int) -> list[Part]:
 
 
 def _cells(tokens: int, limit: int, width: int) -> int:
-    """How much of a bar these are; whatever there is can be seen."""
+    """The width of a part of the bar. It is at least one cell if there are any tokens."""
     return -(-width * tokens // limit)
 
 
 def path_parts(state: State) -> list[Part]:
-    """From the main thread to where work goes on."""
+    """The path from the main thread to the innermost open branch."""
     parts: list[Part] = [(MAIN, "" if state.path else "bold")]
     for open_id in state.path:
         is_last = open_id == state.path[-1]

@@ -1,4 +1,4 @@
-"""`context fold list`: a session's branches as a tree."""
+"""`context fold list`: prints a session's branches as a tree."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from contextfold.fold.session import State
 from contextfold.settings import between
 
 LIMIT = "200"
-LIMIT_MOST = 10_000  # branches that a session may have
+# A session has at most this many branches.
+LIMIT_MOST = 10_000
 
 
 def run(values: Values) -> int:
-    # Programs get all there is unless they ask for less: what is cut off they would have to notice.
+    # With --json all branches are printed by default, because a program might not notice that some are missing.
     given = values.get("limit", str(LIMIT_MOST) if "json" in values else LIMIT)
     limit = int(between(1, LIMIT_MOST)("--limit", given))
     if "ended" in values:
@@ -90,8 +91,9 @@ def _ended_table(shown: Screen, rows: Sequence[Session]) -> str:
         for row in rows
     ]
     if shown.is_narrow:
-        kept = (0, 1, 5)
-        columns, cells = [columns[at] for at in kept], [[row[at] for at in kept] for row in cells]
+        shown_columns = (0, 1, 5)
+        columns = [columns[at] for at in shown_columns]
+        cells = [[row[at] for at in shown_columns] for row in cells]
     return shown.table(columns, cells)
 
 

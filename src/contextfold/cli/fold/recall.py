@@ -1,4 +1,4 @@
-"""`context recall`: what was folded, in any session, that answers a question. Text on a terminal, JSON in a pipe."""
+"""`context recall`: prints folded texts of all sessions that answer a question; as JSON in a pipe."""
 
 from __future__ import annotations
 

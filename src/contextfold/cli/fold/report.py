@@ -1,4 +1,4 @@
-"""`context fold report`: a session as a document, for a pull request or a colleague. Live and ended ones."""
+"""`context fold report`: prints a live or ended session as a document, for example for a pull request."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from contextfold.error_codes import EXIT_OK
 from contextfold.fold.service.overview import FoundSession
 from contextfold.fold.service.session_views import BranchRow, tree
 
-# The last ones; a session may have 10,000.
+# The report has only the last branches; a session may have 10,000.
 FOLDS_MOST = 500
 FORMATS = {"md": markdown, "html": html}
 
 
 def run(values: Values) -> int:
     with open_store(values) as store:
-        found = _found(store, values)
+        found = _find_session(store, values)
         report = _report(store, owner_of(values), found)
     if "json" in values:
         write_json(report.as_json())
@@ -39,8 +39,8 @@ def run(values: Values) -> int:
     return EXIT_OK
 
 
-def _found(store: OpenStore, values: Values) -> FoundSession:
-    """The session with the given id, else the project's live one, else the project's last one that ended."""
+def _find_session(store: OpenStore, values: Values) -> FoundSession:
+    """The session with the given id, else the project's live session, else its last session that ended."""
     address = session_address(values)
     if "id" in values:
         return store.fold.run(store.overview.find_any(address.owner, values["id"]))
@@ -62,33 +62,33 @@ def _report(store: OpenStore, owner: str, found: FoundSession) -> SessionReport:
     session_id = found.state.session_id or ""
     row: Any = store.fold.run(store.overview.session(owner, session_id, limit=1))["session"]
     rows = tree(found.state)
-    kept = rows[-FOLDS_MOST:]
-    folded = [row for row in kept if row.branch.status == "folded"]
+    shown = rows[-FOLDS_MOST:]
+    folded = [row for row in shown if row.branch.status == "folded"]
     service = store.fold.service
     summaries = [store.fold.run(service.summary_of(found.key, row.branch.id)) for row in folded]
-    # Stored texts are redacted already. The rules may have improved since.
+    # Stored texts are already redacted. They are redacted again, because the rules may have improved since.
     texts = [
         _home_as_tilde(row["project_path"]),
         row["name"] or "",
-        *(row.branch.description for row in kept),
+        *(row.branch.description for row in shown),
         *summaries,
     ]
     scrubbed = store.fold.run(service.scrub(*texts))
     project, name, *clean = (one.text for one in scrubbed)
-    descriptions = {row.branch.id: text for row, text in zip(kept, clean, strict=False)}
+    descriptions = {row.branch.id: text for row, text in zip(shown, clean, strict=False)}
     return SessionReport(
         project,
         name,
         row,
         [
             f"{guide}{row.branch.status:<9} {descriptions[row.branch.id]}{_figures(row)}"
-            for row, guide in zip(kept, guides([row.depth for row in kept]), strict=True)
+            for row, guide in zip(shown, guides([row.depth for row in shown]), strict=True)
         ],
         [
             QuotedFold(row.branch.id, descriptions[row.branch.id], row.branch.tokens, row.branch.summary_tokens, text)
-            for row, text in zip(folded, clean[len(kept) :], strict=True)
+            for row, text in zip(folded, clean[len(shown) :], strict=True)
         ],
-        left_out=len(rows) - len(kept),
+        left_out=len(rows) - len(shown),
         redacted=row["secrets_scrubbed"] + sum(len(one.rules) for one in scrubbed),
     )
 
@@ -100,6 +100,6 @@ def _figures(row: BranchRow) -> str:
 
 
 def _home_as_tilde(path: str) -> str:
-    """A path without the name of the user, where it is in their home folder."""
+    """Replace the user's home folder at the beginning of a path by `~`, to hide the user's name."""
     home = os.path.expanduser("~").rstrip("/")
     return f"~{path.removeprefix(home)}" if home and path.startswith(home + "/") else path

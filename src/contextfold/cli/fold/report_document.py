@@ -1,9 +1,8 @@
 """The document of `context fold report`, as Markdown and as HTML. Pure; knows no store and no terminal.
 
-Descriptions, summaries and names are texts of others: a summary may quote a file that was written to be quoted. In
-Markdown all of it stands in code, where nothing is a link, an image, HTML, a mention or a reference to an issue, in a
-fence longer than any it contains. In HTML all of it is escaped, and the page may load and run nothing. Control and
-bidirectional characters are shown as escapes in both.
+Descriptions, summaries and names are untrusted texts. In Markdown they are in code spans or in fences longer than any
+fence in the text, so they cannot contain links, images, HTML, mentions or references to issues. In HTML they are
+escaped, and the page cannot load or run anything. Control and bidirectional characters are escaped in both formats.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ class QuotedFold:
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:
-    """A session to be reported. `figures` are its row as `/v1` gives it; `lines` draw its tree."""
+    """The content of a report. `figures` is the session's row in the `/v1` API; `lines` draw its tree."""
 
     project: str
     name: str
     figures: Mapping[str, Any]
     lines: Sequence[str]
     folds: Sequence[QuotedFold]
-    # Branches before the last ones, which are not in the report.
+    # The number of earlier branches that are not in the report.
     left_out: int
     redacted: int
 
@@ -117,7 +116,7 @@ def _facts(report: SessionReport) -> Iterator[tuple[str, str]]:
 
 
 def _saved(report: SessionReport) -> str:
-    """Measured where requests went through the proxy; otherwise what folding would leave out."""
+    """The savings: measured if requests went through the proxy, otherwise estimated from the folded tokens."""
     savings = report.figures["savings"]
     if not savings:
         return (
@@ -138,7 +137,7 @@ def _tree_note(report: SessionReport) -> str:
 
 def _drawn_tree(report: SessionReport) -> str:
     main = f"main thread  ({report.figures['main_thread_tokens']:,} tokens)"
-    # A description has one line; what breaks it would draw a branch that does not exist.
+    # A line break in a description would draw a branch that does not exist.
     return "\n".join([main, *map(plain, report.lines)])
 
 
@@ -157,7 +156,7 @@ def _code(text: str) -> str:
     """A code span of one line."""
     shown = plain(text)
     ticks = "`" * (_longest_run(shown) + 1)
-    # A span may not begin or end with a backtick, and one of spaces alone would lose one.
+    # A code span must not begin or end with a backtick, and Markdown removes a space from a span of spaces.
     return f"{ticks} {shown} {ticks}" if shown.strip("` ") != shown or not shown else f"{ticks}{shown}{ticks}"
 
 

@@ -1,4 +1,4 @@
-"""`context fold rollback`: back to where a branch began, once a person has seen what that discards and agreed."""
+"""`context fold rollback`: rolls back to the beginning of a branch, after the user has confirmed a preview."""
 
 from __future__ import annotations
 
@@ -34,14 +34,18 @@ QUESTION = "Roll back?"
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a rollback would do to a state."""
+    """The effects of a rollback.
+
+    `keeps` means that the operations of the target and of the threads above it stay. `opened` has the closed branches
+    that would be open again, the outermost first.
+    """
 
     state: State
     target: Branch
-    keeps: bool  # what the target and the threads above it have done
+    keeps: bool
     result: Mapping[str, Encodable]
     discarded: Sequence[Branch]
-    opened: Sequence[Branch]  # closed ones that would be open again, the outermost first
+    opened: Sequence[Branch]
     tokens_after: int
 
 
@@ -65,7 +69,7 @@ def run(values: Values) -> int:
             if not ask_yes_no(QUESTION):
                 print_on_terminal("nothing was rolled back")
                 return EXIT_USAGE
-            # An agent may have worked while the question was open.
+            # An agent may have added branches while the question was open.
             if _ids(_preview(store, address, values)) != _ids(preview):
                 print_error("the session went on meanwhile", "nothing was rolled back; run the command again")
                 return EXIT_CODES[BranchStateInvalid.code]
@@ -138,7 +142,7 @@ def _listed(shown: Screen, preview: Preview, title: str, branches: Sequence[Bran
 
 
 def _done(shown: Screen, preview: Preview, answer: str) -> str:
-    """As it was done, which may be more than was foreseen."""
+    """The result of the rollback. It may have discarded more branches than the preview had."""
     done = json.loads(answer)
     target = shown.short(done["rolled_back_to"], id_length(preview.state.branches))
     discarded, recovered = len(done["branches_discarded"]), shown.figure(done["tokens_recovered"])

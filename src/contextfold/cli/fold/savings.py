@@ -1,4 +1,4 @@
-"""`context fold savings`: what folding saved or cost at the provider, for one session or all of an owner's."""
+"""`context fold savings`: prints what folding saved or cost, for one session or all sessions of an owner."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ from contextfold.error_codes import EXIT_OK
 from contextfold.fold.ledger.savings import ledger_of, ledger_result
 from contextfold.fold.session import State
 
-FOLDS_SHOWN = 20  # the latest ones; --json has more
+# Only the latest folds are shown; --json has more.
+FOLDS_SHOWN = 20
 PERCENT = 100
 MICROS = 1_000_000
 
-Savings = Mapping[str, Any]  # as `/v1` tells them
+# The savings in the format of the `/v1` API.
+Savings = Mapping[str, Any]
 
 
 def run(values: Values) -> int:
@@ -103,14 +105,14 @@ def _totals_table(shown: Screen, group: str, rows: Sequence[Savings], total: Sav
             [shown.figure(row["tokens_without"])],
             [(saved_text(row), "green" if row["cost_saved"] > 0 else "bold yellow" if row["cost_saved"] < 0 else "")],
         ]
-        # The days come oldest first; the newest is of most interest.
+        # The days are ordered from the oldest; the newest is the most interesting.
         for row in [*(reversed(rows) if group == "day" else rows), {**total, group: "all"}]
     ]
     return shown.table(columns, cells)
 
 
 def saved_text(sums: Savings | None) -> str:
-    """What folding saved, in money where every price is known, otherwise in input tokens' worth."""
+    """The savings: in money if all prices are known, otherwise in input tokens' worth."""
     if sums is None:
         return "not measured"
     if money := sums["money"]:
@@ -124,7 +126,7 @@ def _savings(store: OpenStore, owner: str, session_id: str | None) -> dict[str, 
     return dict(store.fold.run(store.overview.savings(owner, session_id)))
 
 
-# ---- for programs that read lines
+# ---- Output in a pipe
 
 
 def _plain(shown: Screen, state: State, savings: Savings) -> str:
@@ -154,7 +156,7 @@ def _fold_text(fold: Savings) -> str:
     return f"{fold['branch_id']} {figures}, {fold['description']}"
 
 
-# ---- for people
+# ---- Output on a terminal
 
 
 def _drawn(shown: Screen, state: State, savings: Savings) -> str:
@@ -183,7 +185,7 @@ def _drawn(shown: Screen, state: State, savings: Savings) -> str:
 
 
 def _bars(shown: Screen, savings: Savings) -> list[tuple[str, Line]]:
-    """Both ways one below the other, the longer one full."""
+    """Two bars that compare the tokens with and without folding; the one without folding has the full width."""
     width = BAR_WIDTH_NARROW if shown.is_narrow else BAR_WIDTH
     sent, without = savings["tokens_sent"], savings["tokens_without"]
     cells = -(-width * sent // without) if without else 0
@@ -202,7 +204,7 @@ def _prices_text(prices: Savings) -> str:
 
 
 def _cost(savings: Savings) -> list[Part]:
-    """In money where the prices of all models are known, otherwise in input tokens' worth."""
+    """The cost: in money if the prices of all models are known, otherwise in input tokens' worth."""
     if money := savings["money"]:
         sent, without, saved = (money[f"{name}_micros"] / MICROS for name in ("sent", "without", "saved"))
         parts: list[Part] = [(f"${sent:,.4f}", "bold"), f" instead of ${without:,.4f}"]
@@ -238,8 +240,9 @@ def _folds(shown: Screen, state: State, savings: Savings) -> str:
         Column("", shrinks=True),
     ]
     if shown.is_narrow:
-        kept = (0, 3, 4)
-        columns, rows = [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+        shown_columns = (0, 3, 4)
+        columns = [columns[at] for at in shown_columns]
+        rows = [[row[at] for at in shown_columns] for row in rows]
     left_out = len(folds) - len(rows)
     earlier = shown.lines([(f"{left_out:,} earlier ones, see --json", "dim")]) if left_out else ""
     return shown.lines("") + shown.table(columns, rows) + earlier
@@ -257,8 +260,9 @@ def _table(shown: Screen, all_savings: Sequence[Savings]) -> str:
     ]
     rows = [_cells(shown, savings) for savings in all_savings]
     if shown.is_narrow:
-        kept = (0, 2, 5)
-        columns, rows = [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+        shown_columns = (0, 2, 5)
+        columns = [columns[at] for at in shown_columns]
+        rows = [[row[at] for at in shown_columns] for row in rows]
     return shown.table(columns, rows)
 
 

@@ -1,4 +1,4 @@
-"""`context fold search`: what folded branches came to, straight from the store."""
+"""`context fold search`: finds summaries of folded branches in the store."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def run(values: Values) -> int:
     query, limit = values["query"], int(between(1, SEARCH_MOST)("--limit", values.get("limit", LIMIT)))
     owner, project = owner_of(values), project_of(values) if "project" in values else None
     with open_store(values) as store:
-        found = store.fold.run(store.fold.service.search(owner, query, project, limit=limit))
+        summaries = store.fold.run(store.fold.service.search(owner, query, project, limit=limit))
     if "json" in values:
-        write_json(_json(found))
+        write_json(_json(summaries))
         return EXIT_OK
     shown, words = screen(), _words(query)
-    write("".join(_rendered(shown, summary, words) for summary in found))
-    if not found:
+    write("".join(_rendered(shown, summary, words) for summary in summaries))
+    if not summaries:
         print_note("no summary has all of these words")
     return EXIT_OK
 
 
-def _json(found: Sequence[Summary]) -> dict[str, Any]:
+def _json(summaries: Sequence[Summary]) -> dict[str, Any]:
     members = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
-    return {"summaries": [{name: getattr(one, name) for name in members} for one in found]}
+    return {"summaries": [{name: getattr(one, name) for name in members} for one in summaries]}
 
 
 def _words(query: str) -> re.Pattern[str]:
-    """Where the words of a query stand; the last may be a beginning."""
+    """A pattern for the words of a query. The last word may be a prefix."""
     words = [re.escape(word) for word in re.findall(r"\w+", query)] or [r"(?!)"]
     return re.compile("|".join([*(rf"\b{word}\b" for word in words[:-1]), rf"\b{words[-1]}\w*"]), re.IGNORECASE)
 
@@ -56,10 +56,10 @@ def _rendered(shown: Screen, summary: Summary, words: re.Pattern[str]) -> str:
 
 
 def _marked(text: str, words: re.Pattern[str], style: str = "") -> list[Part]:
-    """A text with the words that were looked for in another style."""
+    """A text with the words of the query highlighted."""
     parts: list[Part] = []
     reached = 0
-    for found in words.finditer(text):
-        parts += [(text[reached : found.start()], style), (found.group(), MATCH_STYLE)]
-        reached = found.end()
+    for match in words.finditer(text):
+        parts += [(text[reached : match.start()], style), (match.group(), MATCH_STYLE)]
+        reached = match.end()
     return [*parts, (text[reached:], style)]

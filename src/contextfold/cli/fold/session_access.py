@@ -1,4 +1,4 @@
-"""What the `context fold` commands share: the store, the session that is meant, the branch that is meant."""
+"""Opens the store and finds the session and branch for the `context fold` commands."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from contextfold.serve.http.bearer_tokens import LOCAL_OWNER
 from contextfold.serve.serial_fold import SerialFold
 from contextfold.settings import fold_settings_from
 
-# The name of the main thread where a branch could be named.
+# The name of the main thread in an argument for a branch.
 MAIN = "main"
 BRANCH_PREFIX = "br_"
-# Branches that are listed for an ambiguous prefix.
+# An error about an ambiguous prefix lists at most this many branches.
 NAMED_MOST = 5
 SESSIONS_READ = 100
 SESSIONS_MOST = 100_000
@@ -36,7 +36,7 @@ Values = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class SessionAddress:
-    """The owner, the project and the name of a session. `is_given`: the user named the project."""
+    """The owner, the project and the name of a session. `is_given` means that the user named the project."""
 
     owner: str
     project: Project
@@ -54,17 +54,17 @@ class SessionAddress:
 
 @dataclass(frozen=True, slots=True)
 class OpenStore:
-    """The folding service on an open store, asked one thing at a time."""
+    """The folding service with an open store, for one operation at a time."""
 
     fold: SerialFold
     overview: Overview
 
     def look(self, address: SessionAddress) -> State:
-        """The live session at an address; the empty one if there is none."""
+        """The live session at an address; an empty session if there is none."""
         return self.fold.run(self.fold.service.look(address.key))
 
     def find(self, address: SessionAddress) -> tuple[SessionAddress, State]:
-        """The live session of the project, or of the nearest folder above it where the user named no project."""
+        """The live session of the project or, if the user named no project, of the nearest folder above it."""
         state = self.look(address)
         above = address
         while not state.revision and not address.is_given and above.project.path != "/":
@@ -73,7 +73,7 @@ class OpenStore:
         return (above, state) if state.revision else (address, state)
 
     def find_branch(self, address: SessionAddress, given: str) -> tuple[SessionAddress, State, str | None]:
-        """The session of a branch and the branch's id; whole ids are found in every session of the owner."""
+        """The session of a branch and the branch's id. A complete id is searched for in all sessions of the owner."""
         at, state = self.find(address)
         try:
             return at, state, branch_of(state, given)
@@ -82,12 +82,12 @@ class OpenStore:
                 raise
             for other in self._sessions(address.owner):
                 if given in other.branches:
-                    found = SessionAddress(address.owner, project_at(other.project_path), other.name)
-                    return found, other, given
+                    branch_address = SessionAddress(address.owner, project_at(other.project_path), other.name)
+                    return branch_address, other, given
             raise
 
     def ended_addresses(self, address: SessionAddress) -> Iterator[SessionAddress]:
-        """Where the owner's ended sessions were, each project once; only if the user named no project."""
+        """The projects of the owner's ended sessions, without repetitions; none if the user named a project."""
         if address.is_given:
             return
         seen = {address.project.path, None}
@@ -120,7 +120,7 @@ class OpenStore:
 
 @contextmanager
 def open_store(values: Values) -> Iterator[OpenStore]:
-    """Open the store, whether or not a daemon has it open too. A file is never created here."""
+    """Open the store. A daemon may have it open, too. A missing file is not created."""
     settings = fold_settings_from(os.environ, values)
     if settings.nats is None and not os.path.exists(settings.store):
         problem = StoreInvalid(
@@ -149,7 +149,7 @@ def session_address(values: Values) -> SessionAddress:
 
 
 def utf8_text(called: str, text: str) -> str:
-    """An argument as text: keys are made of it."""
+    """Check that an argument is valid UTF-8, because it becomes part of a key."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -158,7 +158,7 @@ def utf8_text(called: str, text: str) -> str:
 
 
 def branch_of(state: State, given: str) -> str | None:
-    """The id of a branch that is given by its id or a unique prefix of it; None is the main thread."""
+    """The id of a branch, given by its id or a unique prefix; None for the main thread."""
     if given == MAIN:
         return None
     utf8_text("BRANCH", given)
@@ -191,13 +191,13 @@ NO_SESSION_REASON = "`context fold status --all` lists the sessions there are; -
 
 
 def report_no_session(address: SessionAddress) -> int:
-    """Say on stderr that there is no session; the exit code."""
+    """Print that there is no session; return the exit code."""
     print_error(f"no session for {address.description}", NO_SESSION_REASON)
     return EXIT_CODES[SessionNotFound.code]
 
 
 def write(text: str) -> bool:
-    """Write to stdout; False if the reader has left, which is no failure."""
+    """Write to stdout; False if the reader has closed the pipe, which is not an error."""
     try:
         print_answer(text)
     except StorageFailed as problem:
@@ -208,12 +208,12 @@ def write(text: str) -> bool:
 
 
 def write_json(value: Encodable) -> bool:
-    """Write JSON; on a terminal with control characters escaped. False if the reader has left."""
+    """Write JSON; on a terminal with control characters escaped. False if the reader has closed the pipe."""
     return write(escaped_for_terminal(encode(value)) + "\n")
 
 
 def escaped_for_terminal(text: str) -> str:
-    """On a terminal, control characters are escaped, as JSON allows; a pipe gets the text unchanged."""
+    """Escape control characters in JSON if stdout is a terminal."""
     if sys.stdout is None or not sys.stdout.isatty():
         return text
     return "".join(f"\\u{ord(c):04x}" if c in TURNING or "\x7f" <= c < "\xa0" else c for c in text)

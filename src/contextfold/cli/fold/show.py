@@ -1,4 +1,4 @@
-"""`context fold show`: what a branch was asked, what it did, what came of it; from the archive, so ended ones too."""
+"""`context fold show`: prints prompt, operations and summary of a branch from the archive, of ended sessions, too."""
 
 from __future__ import annotations
 
@@ -27,11 +27,15 @@ from contextfold.fold.service.session_views import branch_view, row_of
 from contextfold.fold.session import State
 from contextfold.fold.tool_results import entry_result
 
-PAGE_CHARACTERS = 1_000_000  # after which a page ends
-EXCERPT_LINES = 3  # of an entry, without --full
-EXCERPT_LENGTH = 300  # of such a line
-CHILDREN_MOST = 20  # that are listed; `context fold list` has them all
-WORD_WIDTH = 10  # of what an entry is
+# A page of the archive ends after this many characters.
+PAGE_CHARACTERS = 1_000_000
+# Without --full, an entry is cut after this many lines, and each line after this many characters.
+EXCERPT_LINES = 3
+EXCERPT_LENGTH = 300
+# At most this many branches below a branch are listed; `context fold list` has all of them.
+CHILDREN_MOST = 20
+# The width of the column with the kind of an entry.
+WORD_WIDTH = 10
 MARKS = {"prompt": "›", "operation": "·", "child": "✓", "summary": "✓", "rollback": "↶"}
 STYLES = {"prompt": "bold blue", "operation": "cyan", "child": "green", "summary": "bold green", "rollback": "yellow"}
 
@@ -45,7 +49,8 @@ def run(values: Values) -> int:
             return EXIT_OK
         shown, length = screen(), id_length(state.branches)
         is_read = write(_head(shown, state, branch_id))
-        for page in pages:  # each as it is read, however long the branch is
+        # Each page is written before the next one is read, so a long branch needs little memory.
+        for page in pages:
             if not is_read:
                 break
             is_read = write("".join(_entry(shown, entry, length, is_full="full" in values) for entry in page))
@@ -55,7 +60,7 @@ def run(values: Values) -> int:
 
 
 def wanted(store: OpenStore, address: SessionAddress, given: str) -> tuple[SessionAddress, State, str | None]:
-    """The branch of a live session, or by its whole id one that the archive still has."""
+    """A branch of a live session, or with its complete id any branch in the archive."""
     at, state = store.find(address)
     if given == MAIN and not state.revision:
         raise session_not_found(address)
@@ -97,7 +102,7 @@ def _head(shown: Screen, state: State, branch_id: str | None) -> str:
     branch = state.branches.get(branch_id)
     if branch is None:
         return shown.lines([(branch_id, "bold"), ("  of an earlier session, or another one", "dim")], "")
-    stands = branch_status(branch, state)
+    status = branch_status(branch, state)
     figures: list[Part] = [f"{shown.figure(branch.tokens)} tokens"]
     if branch.status == "folded":
         figures += [f" folded to {shown.figure(branch.summary_tokens)}, ", saved_part(shown, branch), " saved"]
@@ -105,8 +110,8 @@ def _head(shown: Screen, state: State, branch_id: str | None) -> str:
     return shown.lines(
         [
             (branch.id, "dim"),
-            (f"  {stands.mark} " if shown.is_terminal else "  ", stands.style),
-            (stands.word, stands.style),
+            (f"  {status.mark} " if shown.is_terminal else "  ", status.style),
+            (status.word, status.style),
         ],
         [(branch.description, "bold")],
         _above(state, branch.parent_id),
@@ -125,7 +130,7 @@ def _work(operations: int, failed: int, redactions: int) -> list[Part]:
 
 
 def _above(state: State, parent_id: str | None) -> Line:
-    """From the main thread down to the branch that this one belongs to."""
+    """The path from the main thread to the parent of a branch."""
     names: list[str] = []
     while parent_id is not None:
         names.insert(0, state.branches[parent_id].description)
@@ -135,11 +140,11 @@ def _above(state: State, parent_id: str | None) -> Line:
 
 def _entry(shown: Screen, entry: ArchiveEntry, length: int, *, is_full: bool) -> str:
     lines = text_lines(entry.text)
-    kept = lines if is_full else [_excerpt(line) for line in lines[:EXCERPT_LINES]]
+    excerpt = lines if is_full else [_excerpt(line) for line in lines[:EXCERPT_LINES]]
     style = "dim" if entry.undone else ""
-    lines_shown: list[Line] = [[(line, style)] for line in kept]
-    if len(lines) > len(kept):
-        lines_shown.append([(f"… {several(len(lines) - len(kept), 'more line')}, see --full", "dim italic")])
+    lines_shown: list[Line] = [[(line, style)] for line in excerpt]
+    if len(lines) > len(excerpt):
+        lines_shown.append([(f"… {several(len(lines) - len(excerpt), 'more line')}, see --full", "dim italic")])
     return shown.lines(_entry_head(shown, entry, length)) + shown.block(*lines_shown, wraps=is_full) + "\n"
 
 
@@ -165,20 +170,20 @@ def _excerpt(line: str) -> str:
 
 
 def _children(shown: Screen, state: State, branch_id: str | None) -> str:
-    """The branches that belong to this one, whatever became of them."""
+    """A table of the branches below a branch, of any status."""
     children = [branch for branch in state.branches.values() if branch.parent_id == branch_id]
     if not children or (branch_id is not None and branch_id not in state.branches):
         return ""
     length = id_length(state.branches)
     rows: list[Sequence[Line]] = []
     for child in children[-CHILDREN_MOST:]:
-        stands = branch_status(child, state)
+        status = branch_status(child, state)
         rows.append(
             [
                 [(shown.short(child.id, length), "dim")],
-                [(f"{stands.mark} " if shown.is_terminal else "", stands.style), (stands.word, stands.style)],
+                [(f"{status.mark} " if shown.is_terminal else "", status.style), (status.word, status.style)],
                 [shown.figure(child.tokens)],
-                [(child.description, stands.text_style)],
+                [(child.description, status.text_style)],
             ]
         )
     left_out = len(children) - len(rows)

@@ -1,4 +1,4 @@
-"""`context fold status`: how a project's session stands, or all of an owner's."""
+"""`context fold status`: prints the figures of a project's session, or of all sessions of an owner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ PAGE_SESSIONS = 100
 PAGES_MOST = 1_000
 SESSION_ID_SHOWN = len("sess_") + 6
 
-Session = Mapping[str, Any]  # as a row tells it
+# A session's row in the format of the `/v1` API.
+Session = Mapping[str, Any]
 
 
 def run(values: Values) -> int:
@@ -79,8 +80,9 @@ def _table(shown: Screen, sessions: Sequence[Session]) -> str:
     ]
     rows = [_cells(shown, session) for session in sessions]
     if shown.is_narrow:
-        kept = (0, 3, 6)
-        columns, rows = [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+        shown_columns = (0, 3, 6)
+        columns = [columns[at] for at in shown_columns]
+        rows = [[row[at] for at in shown_columns] for row in rows]
     return shown.table(columns, rows)
 
 

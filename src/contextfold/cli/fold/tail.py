@@ -1,4 +1,4 @@
-"""`context fold tail`: what happens, as it happens, whichever process does it."""
+"""`context fold tail`: prints new events of all processes as they are committed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ from contextfold.fold.events import (
 )
 from contextfold.fold.ports.store import WatchedEvent
 
-START = "0"  # the cursor before every event
+# The cursor before the first event.
+START = "0"
 ID_SHOWN = len("br_") + 4
 ID_WIDTH = len("sess_") + 16
 PROJECT_WIDTH = 12
@@ -63,7 +64,7 @@ def run(values: Values) -> int:
             )
             store.fold.run(_Tail(store, owner, address, values).follow(after))
     except KeyboardInterrupt:
-        # Ctrl-C is how a person ends the command.
+        # Ctrl-C is the usual way to end the command.
         pass
     return EXIT_OK
 
@@ -79,25 +80,25 @@ class _Tail:
         self._projects: dict[str, str] = {}
 
     async def follow(self, after: str) -> None:
-        """Until nobody reads any more."""
-        telling = asyncio.ensure_future(self._tell(after))
-        leaving = asyncio.ensure_future(_reader_left())
+        """Print events until the reader closes the pipe."""
+        printing = asyncio.ensure_future(self._print_events(after))
+        closing = asyncio.ensure_future(_reader_left())
         try:
-            await asyncio.wait({telling, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if telling.done():
-                telling.result()
+            await asyncio.wait({printing, closing}, return_when=asyncio.FIRST_COMPLETED)
+            if printing.done():
+                printing.result()
         finally:
-            for task in (telling, leaving):
+            for task in (printing, closing):
                 task.cancel()
-            await asyncio.gather(telling, leaving, return_exceptions=True)
+            await asyncio.gather(printing, closing, return_exceptions=True)
 
-    async def _tell(self, after: str) -> None:
+    async def _print_events(self, after: str) -> None:
         async for seen in self._service.store.watch(self._owner, after):
             if self._is_wanted(seen) and not write(await self._line(seen)):
                 return
 
     def _is_wanted(self, seen: WatchedEvent) -> bool:
-        """Without a name: every session of the project, since people rarely know the names."""
+        """Whether an event belongs to the session. Without a name, all sessions of the project are shown."""
         if self._address is None:
             return True
         key = self._address.key
@@ -108,13 +109,13 @@ class _Tail:
             return escaped_for_terminal(encode({"session_id": seen.session_id, **members(seen.event)})) + "\n"
         project: Line = [] if self._address else [(await self._project(seen), "magenta"), "  "]
         when = (self._shown.moment(seen.event.at), "dim")
-        # A narrow screen has no room for a line of columns: there it goes on below.
+        # On a narrow screen the columns do not fit into one line.
         return self._shown.lines(
             [when, "  ", *project, *event_line(self._shown, seen.event)], wraps=self._shown.is_narrow
         )
 
     async def _project(self, seen: WatchedEvent) -> str:
-        """What the session works on, by the last part of its path, all lines of one width."""
+        """The last part of the project's path, padded to a fixed width."""
         if seen.session_id not in self._projects:
             state = await self._service.look(seen.key)
             if len(self._projects) >= PROJECTS_CACHED:
@@ -130,7 +131,7 @@ class _Tail:
 
 
 def event_line(shown: Screen, event: Event) -> Line:
-    """What happened, to which thread, with how many tokens: the same columns for every kind."""
+    """An event as a line: kind, thread and tokens, in the same columns for every kind."""
     mark, word, style = _kind(event)
     thread = shown.short(_thread(event), ID_SHOWN)
     tokens, text = _tokens(shown, event), _text(event)
@@ -213,14 +214,15 @@ def _text(event: Event) -> str:
 
 
 async def _reader_left() -> None:
-    """Wait until nobody reads our pipe any more; for ever if stdout is none."""
+    """Wait until the reader closes the pipe on stdout; without end if stdout is not a pipe."""
     left = asyncio.Event()
     descriptor = _pipe()
     if descriptor is None:
         await left.wait()
         return
     loop = asyncio.get_running_loop()
-    loop.add_reader(descriptor, left.set)  # a pipe's writing end becomes readable only when the other end is gone
+    # The writing end of a pipe becomes readable only when the reading end was closed.
+    loop.add_reader(descriptor, left.set)
     try:
         await left.wait()
     finally:
@@ -230,6 +232,7 @@ async def _reader_left() -> None:
 def _pipe() -> int | None:
     try:
         descriptor = sys.stdout.fileno()
-    except (AttributeError, OSError):  # closed, or a stream in memory
+    except (AttributeError, OSError):
+        # Stdout is closed, or a stream in memory.
         return None
     return descriptor if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else None

@@ -1,4 +1,4 @@
-"""A session's branches as a tree: who belongs below whom, how each stands, what it holds. Knows no store."""
+"""Draws a session's branches as a tree, with status and tokens of each. Knows no store."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from contextfold.common.dataclass import dataclass
 from contextfold.fold.service.session_views import BranchRow, tokens_saved
 from contextfold.fold.session import Branch, State, Thread
 
-ID_LEAST = len(BRANCH_PREFIX) + 4  # characters of an id that people are shown
+# At least this many characters of an id are shown.
+ID_LEAST = len(BRANCH_PREFIX) + 4
 FORK, LAST, DOWN, NOTHING = "├─ ", "└─ ", "│  ", "   "
-INDENT = "  "  # of a level, for programs
+# The indentation of one level in a pipe.
+INDENT = "  "
 
-HERE = "●"  # where work goes on
+# The mark of the innermost open branch.
+HERE = "●"
 MARKS = {"active": "○", "folded": "✓", "discarded": "✗"}
 STYLES = {"active": "cyan", "folded": "green", "discarded": "dim"}
 
 
 @dataclass(frozen=True, slots=True)
 class BranchStatus:
-    """How a branch stands, as it is shown."""
+    """The status of a branch, with its mark and styles. `is_here` is true for the innermost open branch."""
 
     word: str
-    is_here: bool  # of the active ones, the innermost
+    is_here: bool
 
     @property
     def mark(self) -> str:
@@ -45,14 +48,14 @@ def branch_status(branch: Branch, state: State) -> BranchStatus:
 
 
 def id_length(branch_ids: Iterable[str]) -> int:
-    """How much of an id tells each of these from the others."""
+    """The length of the shortest prefixes that distinguish these ids."""
     known = sorted(branch_ids)
     shared = (_shared(one, other) + 1 for one, other in pairwise(known))
     return max(ID_LEAST, *shared, 0)
 
 
 def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: int) -> str:
-    """The last rows of a tree, below the main thread; `earlier` ones are left out above them."""
+    """Draw the last rows of a tree, below the main thread. `earlier` is the number of rows left out above them."""
     length = id_length(state.branches)
     figure = screen.figure
     rendered_rows: list[list[Line]] = [
@@ -70,7 +73,7 @@ def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: in
         Column("tokens", is_right=True),
         Column("saved", is_right=True),
     ]
-    # On a narrow screen the mark says how a branch stands, and the line below the tree what marks mean.
+    # On a narrow screen only the mark shows the status; the legend below the tree explains it.
     empty = {at for at in (3, 5) if not any(cells[at] for cells in rendered_rows)}
     spared = {2, 3, 5} if screen.is_narrow else empty
     columns = [column for at, column in enumerate(columns) if at not in spared]
@@ -80,7 +83,7 @@ def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: in
 
 
 def outline(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: int) -> str:
-    """The same for programs: a line each, with the description indented by the branch's depth."""
+    """The tree for a pipe: one line for each branch, with the description indented by its depth."""
     columns = [
         Column("id"),
         Column("status"),
@@ -99,7 +102,7 @@ def outline(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier:
 
 
 def legend(state: State) -> Line:
-    """What the marks mean, and how many there are of each."""
+    """The meaning of the marks, and the number of branches with each."""
     parts: list[Part] = []
     for word, mark in MARKS.items():
         count = sum(branch.status == word for branch in state.branches.values())
@@ -110,9 +113,10 @@ def legend(state: State) -> Line:
 
 
 def guides(depths: Sequence[int]) -> list[str]:
-    """The lines that lead to each row of a tree, by the depths of its rows from top to bottom."""
+    """The lines before each row of a tree, given the depths of all rows from top to bottom."""
     drawn: list[str] = []
-    below: set[int] = set()  # depths at which something still follows
+    # The depths at which a later row follows.
+    below: set[int] = set()
     for depth in reversed(depths):
         stems = "".join(DOWN if level in below else NOTHING for level in range(depth))
         drawn.append(stems + (FORK if depth in below else LAST))
@@ -126,12 +130,12 @@ def saved_part(screen: Screen, branch: Branch) -> Part:
 
 
 def _cells(screen: Screen, state: State, row: BranchRow, guide: str, length: int) -> list[Line]:
-    branch, stands = row.branch, branch_status(row.branch, state)
-    style = "dim" if branch.status == "discarded" else stands.text_style
+    branch, status = row.branch, branch_status(row.branch, state)
+    style = "dim" if branch.status == "discarded" else status.text_style
     return [
-        [(guide, "dim"), (stands.mark, stands.style), " ", (branch.description, stands.text_style)],
+        [(guide, "dim"), (status.mark, status.style), " ", (branch.description, status.text_style)],
         [(branch.id[:length], "dim")],
-        [(stands.word, stands.style)],
+        [(status.word, status.style)],
         *_figures(screen.figure, branch, style),
         [saved_part(screen, branch)] if branch.status == "folded" else [],
     ]
@@ -143,7 +147,7 @@ def _figures(figure: Callable[[int], str], thread: Thread | Branch, style: str =
 
 
 def _shared(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """The length of the common prefix of two texts."""
     for at, (left, right) in enumerate(zip(one, other, strict=False)):
         if left != right:
             return at

@@ -8,19 +8,14 @@ consonant. Most suffixes are removed only where they lie inside one of them. A `
 
 from __future__ import annotations
 
-import re
-
 SHORTEST_STEMMED = 3  # shorter words are their own stems
 
 VOWELS = frozenset("aeiouy")
 DOUBLES = ("bb", "dd", "ff", "gg", "mm", "nn", "pp", "rr", "tt")
 LI_ENDINGS = frozenset("cdeghkmnrt")  # letters that may stand before a removable `li`
 
-_VOWEL_THEN_CONSONANT = re.compile("[aeiouy][^aeiouy]")
-_CONSONANT_Y = re.compile("([aeiouy])y")
-_VOWEL = re.compile("[aeiouy]")
 # Words that would be cut too short otherwise: R1 begins right after these.
-_R1_PREFIX = re.compile("gener|commun|arsen|past|univers|later|emerg|organ|inter")
+_R1_PREFIXES = ("gener", "commun", "arsen", "past", "univers", "later", "emerg", "organ", "inter")
 
 _WHOLE_WORDS = {
     "skis": "ski",
@@ -133,20 +128,32 @@ def stem(word: str) -> str:
 
 def _mark_consonant_y(word: str) -> str:
     """A `y` is a consonant at the beginning of a word and after a vowel."""
-    if word.startswith("y"):
-        word = "Y" + word[1:]
-    return _CONSONANT_Y.sub(r"\1Y", word)
+    marked = "Y" if word.startswith("y") else word[0]
+    for letter in word[1:]:
+        marked += "Y" if letter == "y" and marked[-1] in VOWELS else letter
+    return marked
 
 
 def _regions(word: str) -> tuple[int, int]:
-    prefix = _R1_PREFIX.match(word)
-    r1 = prefix.end() if prefix else _after_vowel_and_consonant(word, 0)
+    r1 = 0
+    if word.startswith(_R1_PREFIXES):
+        r1 = next(len(prefix) for prefix in _R1_PREFIXES if word.startswith(prefix))
+    r1 = r1 or _after_vowel_and_consonant(word, 0)
     return r1, _after_vowel_and_consonant(word, r1)
 
 
 def _after_vowel_and_consonant(word: str, start: int) -> int:
-    found = _VOWEL_THEN_CONSONANT.search(word, start)
-    return found.end() if found else len(word)
+    after_vowel = False
+    for at in range(start, len(word)):
+        if word[at] in VOWELS:
+            after_vowel = True
+        elif after_vowel:
+            return at + 1
+    return len(word)
+
+
+def _has_vowel(letters: str) -> bool:
+    return not VOWELS.isdisjoint(letters)
 
 
 def _remove_possessive(word: str) -> str:
@@ -163,7 +170,7 @@ def _step_1a(word: str) -> str:
         return word[:-2] if len(word) > len("ties") else word[:-1]
     if word.endswith(("us", "ss")):
         return word
-    if word.endswith("s") and _VOWEL.search(word, 0, len(word) - 2):
+    if word.endswith("s") and _has_vowel(word[:-2]):
         return word[:-1]
     return word
 
@@ -182,7 +189,7 @@ def _step_1b(word: str, r1: int) -> str:
 def _without_participle(word: str, base: str, suffix: str, r1: int) -> str:
     if suffix == "ing" and len(base) == len("dy") and base[1] == "y" and base[0] not in VOWELS:
         return base[0] + "ie"
-    if (suffix == "ing" and base in _KEEP_ING) or not _VOWEL.search(base):
+    if (suffix == "ing" and base in _KEEP_ING) or not _has_vowel(base):
         return word
     if base.endswith(("at", "bl", "iz")):
         return base + "e"

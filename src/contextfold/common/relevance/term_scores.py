@@ -45,10 +45,6 @@ def pack_counts(count: int, marked: int, parts: int) -> int:
     return min(count, COUNT_MAX) | min(marked, MARKED_MAX) << MARKED_SHIFT | min(parts, PARTS_MAX) << PARTS_SHIFT
 
 
-def unpack_counts(packed: int) -> tuple[int, int, int]:
-    return packed & COUNT_MAX, packed >> MARKED_SHIFT & MARKED_MAX, packed >> PARTS_SHIFT
-
-
 def _weighted(count_weight: int, marked_weight: int, parts_weight: int) -> tuple[int, ...]:
     # Written out, because every question that is asked by a command computes these tables.
     return tuple(

@@ -1,1 +1,1 @@
-"""What folding needs from outside: the store, its export, and what is remembered of proxied conversations."""
+"""The ports of folding: the store, its export, and the records of proxied conversations."""

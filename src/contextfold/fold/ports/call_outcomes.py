@@ -1,4 +1,4 @@
-"""How outcomes of our calls from several requests of a conversation are merged. Knows neither calls nor stores."""
+"""Merges the outcomes of our calls from several requests of a conversation. Knows neither calls nor stores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Outcome = TypeVar("Outcome")
 
 
 def merged_by_call(old: Mapping[str, Outcome], new: Mapping[str, Outcome], *, ambiguous: Outcome) -> dict[str, Outcome]:
-    """Both, by call id; the latest if they are too many. An id that stood for two different calls is ambiguous."""
+    """Merge outcomes by call id; drop the oldest if there are too many. An id of two different calls is ambiguous."""
     merged = dict(old)
     for call_id, outcome in new.items():
         earlier = merged.get(call_id, outcome)

@@ -1,6 +1,6 @@
-"""The port for what is remembered of proxied conversations: left-out tool results, outcomes of our calls, times.
+"""The port for the records of proxied conversations: left-out tool results, outcomes of our calls, times.
 
-Everything is per owner: an id of another owner's is not found. Texts arrive here scrubbed. A store that cannot write
+Records belong to an owner; an id of another owner is not found. Texts are already scrubbed. A store that cannot write
 raises `StoreUnavailable`, and then nothing is left out.
 """
 
@@ -16,7 +16,7 @@ from contextfold.fold.messages.remembered import LeftOutResult, merged_outcomes
 
 class StoredResult(NamedTuple):
     result: LeftOutResult
-    # Scrubbed.
+    # The scrubbed text.
     text: str
 
 
@@ -34,12 +34,12 @@ ORIGIN_UNKNOWN = ResultOrigin()
 
 @dataclass(frozen=True, slots=True)
 class ConversationRecord:
-    """What is remembered of one conversation."""
+    """The record of one conversation."""
 
     results: tuple[LeftOutResult, ...] = ()
-    # By call id, see `fold.messages.remembered`.
+    # The outcomes by call id; see `fold.messages.remembered`.
     outcomes: Mapping[str, CallOutcome] = field(default_factory=dict)
-    # When its last request was answered, in seconds since 1970; None before the first.
+    # The time at which its last request was answered, in seconds since 1970; None before the first.
     last_request_at: float | None = None
     # The longest pause after which its prompt was still cached, if that was longer than expected.
     cache_life_s: float = 0.0
@@ -60,7 +60,7 @@ NEW_CONVERSATION = ConversationRecord()
 
 class LeftOutResults(Protocol):
     async def remembered(self, owner: str, conversation: str) -> ConversationRecord:
-        """NEW_CONVERSATION for one that is not known."""
+        """Return the record of a conversation; NEW_CONVERSATION if there is none."""
         ...
 
     async def keep(
@@ -70,7 +70,7 @@ class LeftOutResults(Protocol):
         results: Sequence[StoredResult],
         origin: ResultOrigin = ORIGIN_UNKNOWN,
     ) -> Sequence[LeftOutResult]:
-        """Store results and texts, all or none. One that is stored already stays as it is. Return all of them."""
+        """Store results and texts, all or none, and return all of them. A result that is already stored stays."""
         ...
 
     async def note_request(
@@ -94,7 +94,7 @@ class LeftOutResults(Protocol):
 
 
 class LeftOutResultsInMemory:
-    """For one process. The oldest conversations are forgotten first."""
+    """The records in the memory of one process. The oldest conversations are forgotten first."""
 
     CONVERSATIONS_MAX = 10_000
 

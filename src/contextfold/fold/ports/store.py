@@ -179,11 +179,11 @@ class LeftOutDecision:
     result_id: str
     stub: str
     decided_at: str
-    # Of the text; 0 where an earlier version did not store it, as for `messages`.
+    # The tokens of the text; 0 if an earlier version did not store it, as for `messages`.
     tokens: int = 0
-    # How many messages the conversation had when it was decided.
+    # The number of the conversation's messages at the time of the decision.
     messages: int = 0
-    # The project and session of the conversation, where they were known.
+    # The project and session of the conversation, if they were known.
     project_hash: str = ""
     project_path: str = ""
     session_id: str = ""
@@ -199,9 +199,9 @@ class ArchivedResult:
 
 @dataclass(frozen=True, slots=True)
 class RecallSource:
-    """What recall's index does not have as it is now: a summary, a left-out result, or neither if it was deleted.
+    """A document that recall's index lacks: a summary, a left-out result, or neither if it was deleted.
 
-    `ref` names this state of it. It is the store's own.
+    `ref` identifies its current state; only the store reads it.
     """
 
     ref: str
@@ -220,7 +220,7 @@ class RecallHit:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The best documents for a question, best first, and what `RecallRanking` says of all."""
+    """The best documents for a question, best first, and the figures of `RecallRanking`."""
 
     hits: Sequence[RecallHit]
     unmatched: tuple[str, ...]
@@ -235,9 +235,9 @@ AMBIGUOUS_OUTCOME = ""
 
 @dataclass(frozen=True, slots=True)
 class ProxiedConversation:
-    """When the last request of a conversation was answered, and what our calls in it did.
+    """The time of a conversation's last response, and the outcomes of our calls.
 
-    Outcomes are by call id, in the order in which they were first seen, as text that the store does not read.
+    Outcomes are by call id, in the order in which they were first seen, as text that the store does not parse.
     """
 
     last_request_at: str
@@ -302,16 +302,17 @@ class Store(Protocol):
         """Return every summary that was not undone, of a project or of all, ordered by session and branch."""
 
     async def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:
-        """Return what recall's index lacks, of an owner or of all. An index that is rebuilt when asked has none of all.
+        """Return the documents that recall's index lacks, of an owner or of all.
 
-        After every commit, rollback, deletion and import this is what has changed.
+        These are the changes by every commit, rollback, deletion and import. A store that indexes an owner's documents
+        only for a question returns none for all owners.
         """
 
     async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
-        """Put documents into recall's index, or take them out. One whose source has changed meanwhile is left."""
+        """Add documents to recall's index, or remove them. A document whose source has changed meanwhile is skipped."""
 
     async def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
-        """Rank what is indexed (`fold.recall.ranking`). Every store gives the same answer for the same content."""
+        """Rank the indexed documents (`fold.recall.ranking`). Every store returns the same for the same content."""
 
     async def trajectory(
         self,

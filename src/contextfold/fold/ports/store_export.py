@@ -1,4 +1,4 @@
-"""The export format: everything that a store holds, as lines of JSON. Opens no file; docs/export.md describes it.
+"""The export format: the whole content of a store as lines of JSON. Opens no file; docs/export.md describes it.
 
 The order of lines is the same for every store, so two stores are equal if and only if their exports are.
 """
@@ -25,7 +25,7 @@ KINDS: Final = ("session", "event", "receipt", "summary", "entry", "left_out", "
 
 _KEY: Final = tuple(field.name for field in fields(SessionKey))
 _ENTRY: Final = tuple(field.name for field in fields(ArchiveEntry) if field.name != "undone")
-# A summary's session is the one it follows.
+# A summary belongs to the session before it, so these two members are not repeated.
 _SUMMARY: Final = tuple(name for name in Summary.__slots__ if name not in ("project_hash", "session_id"))
 
 
@@ -145,7 +145,7 @@ def encode_trailer(digest: str) -> bytes:
 
 
 class ExportDigest:
-    """The SHA-256 over records as lines, which two stores are compared by."""
+    """The SHA-256 of records as lines, to compare two stores."""
 
     def __init__(self) -> None:
         self._sha256 = hashlib.sha256()
@@ -154,7 +154,7 @@ class ExportDigest:
         self._sha256.update(encode_record(record))
 
     def through(self, records: Iterable[ExportRecord]) -> Iterator[ExportRecord]:
-        """Pass the records on and add each."""
+        """Yield the records and add each to the digest."""
         for record in records:
             self.add(record)
             yield record
@@ -166,7 +166,7 @@ class ExportDigest:
 
 
 def read_header(line: bytes) -> Mapping[str, int]:
-    """The counts that the header announces."""
+    """The counts in the header."""
     try:
         header = decode(line)
     except Malformed:

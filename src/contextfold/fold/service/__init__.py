@@ -1,1 +1,1 @@
-"""Orders scrubbing, deciding and storing for each tool, each report and each view of a session."""
+"""The services of folding: they scrub, decide and store for each tool, report and view of a session."""

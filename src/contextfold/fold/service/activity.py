@@ -1,4 +1,4 @@
-"""What happened in the service, for metrics and traces: numbers and fixed names, no texts."""
+"""The activity of the service for metrics and traces: numbers and fixed names, no texts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Activity:
     rules: Sequence[str] = ()
     conflicts: int = 0
     store_failed: bool = False
-    # How many reports, by host and outcome.
+    # The number of reports by host and outcome.
     reports: Mapping[tuple[str, str], int] = field(default_factory=dict)
     reports_took_s: float | None = None
-    # Why some reports were lost.
+    # The error because of which reports were lost.
     reports_failed: Exception | None = None
-    # Whether reports wait for an unavailable store; set when that changes.
+    # Whether reports wait for an unavailable store; set only when that changes.
     reports_wait: bool | None = None

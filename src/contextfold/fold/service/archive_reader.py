@@ -1,4 +1,4 @@
-"""Reads the trajectory of a thread from the archive, in order, wherever its entries are stored. Knows stores' pages."""
+"""Reads the trajectory of a thread from the archive, page by page and in order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE_ENTRIES = 64
 
 @dataclass(frozen=True, slots=True)
 class ArchivedThread:
-    """A branch by its id; or the main thread of a session, where `branch_id` is None."""
+    """A branch, or the main thread of a session if `branch_id` is None."""
 
     owner: str
     project_hash: str
@@ -24,9 +24,9 @@ class ArchivedThread:
 async def thread_entries(
     store: Store, thread: ArchivedThread, *, after_n: int = 0, characters: int | None = None
 ) -> AsyncIterator[Sequence[ArchiveEntry]]:
-    """Pages of entries after event `after_n`, each of about so many characters. Nothing if the archive has none.
+    """Yield pages of entries after event `after_n`, each with about so many characters.
 
-    The operations of a branch that was folded afterwards come first; they are stored with the thread above it.
+    The operations of a branch that was folded afterwards come first; they are stored with its parent thread.
     """
     while found := await _page(store, thread, after_n, characters):
         if not found.entries:

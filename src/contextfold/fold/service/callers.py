@@ -1,4 +1,4 @@
-"""Who calls, and which session a call is for. Pure; knows no wire."""
+"""The caller of a tool and its target session. Pure; knows no protocol."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from contextfold.fold.project import Project, check_session_name, hashed
 class Caller:
     owner: str
     session_name: str | None = None
-    # Set where a call may be sent again and must have its effect once.
+    # Set if the call may be repeated and must take effect once.
     operation_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A session, and the path and name it would begin with, both as they were sent."""
+    """A session, and the path and name for a new one, both as the caller sent them."""
 
     key: SessionKey
     given_path: str

@@ -1,7 +1,7 @@
-"""A small scripted session, so that a person can look around before an agent has worked. Knows no wire.
+"""Makes a small scripted session, which shows the dashboard to a user before an agent has worked.
 
-It goes through the same verbs as an agent's calls, and is an ordinary session of the owner who asks for it: it ends
-when it is idle. It has no requests to models, because nothing was sent and nothing was saved.
+It uses the same verbs as an agent's calls and is an ordinary session of the owner: it ends when it is idle. It has no
+requests to models, because none were sent.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class DemoAgent:
 
 
 async def demo_session(service: FoldService, owner: str) -> str:
-    """The id of the owner's demo session, as JSON; it is created if there is none."""
+    """The id of the owner's demo session, as JSON. The session is created if there is none."""
     key = target_of(Caller(owner, DEMO_SESSION), project_at(DEMO_PROJECT)).key
     state = await service.look(key)
     if not state.session_id:

@@ -1,7 +1,7 @@
-"""The folding tools as a service: scrub, then read or change a session. Knows no wire and no database.
+"""The folding tools as a service: scrubs texts, then reads or changes a session. Knows no protocol and no database.
 
-Nothing is stored, answered or passed on before it went through the scrubber; if that fails, the call fails. Tokens are
-those of the text as the agent has it, because that is what fills its context.
+No text is stored or returned before it was scrubbed; if scrubbing fails, the call fails. Tokens are counted in the
+original text, because that is what fills the agent's context.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ from contextfold.fold.verbs import (
 
 # A longer text is scrubbed in a thread, so that other calls are answered meanwhile.
 SCRUB_INLINE_LENGTH = 16_384
-# A text longer than this is scrubbed in threads of its own, so that it delays only others like it.
+# Even longer texts have threads of their own, so that they do not delay shorter ones.
 SCRUB_LONG_LENGTH = 1_000_000
 SEARCH_LIMIT = 20
-# How many sessions' addresses, scrubbed paths and given advice are remembered.
+# At most this many addresses of sessions, scrubbed paths and given advice are remembered.
 ADDRESSES_MAX = 10_000
 PATHS_MAX = 1_000
 SESSIONS_ADVISED_MAX = 10_000
-# Characters of an archive that are read at a time to find a summary.
+# To find a summary, this many characters of the archive are read at a time.
 SUMMARY_READ_CHARACTERS = 1 << 18
 
 
@@ -178,7 +178,7 @@ class FoldService:
         return self._read(tool_results.listed(state), state)
 
     async def expand(self, caller: Caller, request: ExpandRequest) -> VerbOutcome:
-        """A branch's trajectory or a left-out result from the archive, as much of it as the budget holds."""
+        """A page of a branch's trajectory, or of a left-out result, within the budget."""
         key = target_of(caller, request.project).key
         state = await self.look(key)
         if request.branch_id.startswith(RESULT_PREFIX):
@@ -188,7 +188,7 @@ class FoldService:
         return self._read(shape, state)
 
     async def _result_page(self, owner: str, request: ExpandRequest) -> Shape:
-        """A tool result that the proxy left out, as one entry. An id of another owner's is not known."""
+        """A tool result that the proxy left out, as one entry. An id of another owner is not found."""
         result_id = request.branch_id
         text = await self.store.left_out_text(owner, result_id)
         if text is None:
@@ -208,7 +208,7 @@ class FoldService:
         budget_tokens: int,
         position: tuple[int, int],
     ) -> Shape:
-        """What a thread did, from a position on; None is the main thread of the session."""
+        """A page of a thread's trajectory from a position on. A branch id of None means the main thread."""
         page = TrajectoryPage(branch_id or "", budget_tokens, self.count)
         thread = ArchivedThread(key.owner, key.project_hash, branch_id, session_id or "")
         if branch_id is not None and not await is_archived(self.store, thread):
@@ -224,7 +224,7 @@ class FoldService:
         return page.result(None)
 
     async def summary_of(self, key: SessionKey, branch_id: str) -> str:
-        """The summary that a folded branch was last given; empty if the archive no longer has it."""
+        """The last summary of a folded branch; empty if the archive no longer has it."""
         summary = ""
         thread = ArchivedThread(key.owner, key.project_hash, branch_id, "")
         async for entries in thread_entries(self.store, thread, characters=SUMMARY_READ_CHARACTERS):
@@ -237,7 +237,7 @@ class FoldService:
         return list(await self.store.search(owner, query, project.hash if project else None, limit))
 
     async def recall(self, caller: Caller, request: RecallRequest) -> VerbOutcome:
-        """What was folded or left out, in any session, that answers a question."""
+        """Folded work and left-out results of all sessions that answer a question."""
         state = await self.look(target_of(caller, request.project).key) if request.project else EMPTY
         return self._read((await self.recalls.answer(caller.owner, request)).as_members(), state)
 
@@ -248,7 +248,7 @@ class FoldService:
         return await self.store.expire(self._ago(seconds=self.policy.idle_s), self._ago(seconds=0))
 
     async def forget(self) -> None:
-        """Delete what is past its retention."""
+        """Delete data after the end of its retention."""
         await self.store.retain(self._ago(days=self.policy.archive_days), self._ago(days=self.policy.summary_days))
         await self.recalls.maintain()
 
@@ -256,36 +256,36 @@ class FoldService:
         return timestamp(self._clock() - timedelta(**span))
 
     async def close(self) -> None:
-        """Write what was received, then close the store."""
+        """Write the received reports, then close the store."""
         await self.reports.close()
         await self.store.close()
 
     # ---- requests to models
 
     def sent(self, target: Target, sent: Sent) -> None:
-        """Record a request to a model, written later; InboxFull if there is no room."""
+        """Record a request to a model; it is written later. Raises InboxFull if there is no room."""
         self.reports.receive_request(target, sent)
 
     def messages_known(self, key: SessionKey) -> Mapping[str | None, int]:
-        """How many messages of each open thread were recorded or are waiting, without asking the store."""
+        """The number of messages of each open thread that are recorded or waiting. Does not read the store."""
         state, waiting = self.sessions.last_known(key), self.reports.waiting_messages(key)
         known: dict[str | None, int] = {open_id: state.branches[open_id].messages for open_id in state.path}
         known[None] = state.main.messages
         return {thread: max(known.get(thread, 0), waiting.get(thread, 0)) for thread in {**known, **waiting}}
 
     def compactions_known(self, key: SessionKey) -> int:
-        """How often the host has compacted, without asking the store."""
+        """The number of the host's compactions. Does not read the store."""
         return self.sessions.last_known(key).compactions + self.reports.waiting_compactions(key)
 
     # ---- state and advice beside every result
 
     @property
     def no_state(self) -> str:
-        """The state where there is no session, as JSON."""
+        """The state without a session, as JSON."""
         return self.sessions.summary(EMPTY)
 
     async def state_after_failure(self, caller: Caller, project: Project, problem: Exception) -> str:
-        """The session's state, or the empty one if it cannot be read. A store that failed is not asked again."""
+        """The session's state, or an empty state if it cannot be read. A store that failed is not read again."""
         try:
             key = target_of(caller, project).key
             is_store = isinstance(problem, StoreUnavailable | StoreInvalid)
@@ -295,13 +295,12 @@ class FoldService:
         return self.sessions.summary(state)
 
     def reminder(self, outcome: VerbOutcome) -> str:
-        """Advice on the branch that is open after a call; empty where there is none, or it was given before."""
+        """Advice about the open branch after a call; empty if there is none, or it was given before."""
         return self._advise(outcome.now, 0) if outcome.now.path else ""
 
     def line(self, key: SessionKey) -> str:
-        """Advice for an agent whose host has just reported something, from what is known without asking the store."""
-        # The figures of a session that is being compacted are about to shrink, to what is not known yet. And where the
-        # user has just spoken, there is nothing to fold since then.
+        """Advice for an agent whose host has just sent a report. Does not read the store."""
+        # During a compaction the new figures are not yet known. After a prompt of the user there is nothing to fold.
         if self.reports.waiting_compactions(key) or self.reports.has_waiting_prompt(key):
             return ""
         return self._advise(self.sessions.last_known(key), self.reports.waiting_tokens(key))
@@ -314,20 +313,21 @@ class FoldService:
         return advice.line
 
     def safe_error(self, problem: FoldError) -> tuple[str, Shape]:
-        """An error's message and data, scrubbed: they repeat what the caller sent."""
+        """An error's message and data, scrubbed, because they repeat the caller's input."""
         try:
             data = {
                 name: self._scrubber.scrub(value).text if isinstance(value, str) else value
                 for name, value in problem.data.items()
             }
             return self._scrubber.scrub(problem.message).text, data
-        except Exception:  # fail closed: what cannot be scrubbed is not sent
+        except Exception:
+            # A text that cannot be scrubbed must not be sent.
             return InternalError.message, {}
 
     # ---- reading and changing sessions
 
     async def look(self, key: SessionKey) -> State:
-        """A session as it is now, with everything that was reported before."""
+        """The current state of a session, with everything that was reported before."""
         await self.reports.settled(key)
         return await self.sessions.look(key)
 
@@ -382,8 +382,10 @@ class FoldService:
         return (await self._new_session(target)).project_path
 
     async def _new_session(self, target: Target) -> NewSession:
-        """What the session would begin with. Its path is scrubbed as given and as displayed: either may hide a secret
-        from the rules. Scrubbed paths are remembered, because nearly every call is for a session that exists.
+        """The attributes for a new session.
+
+        Its path is scrubbed in the original and in the displayed form, because either may hide a secret from the rules.
+        Scrubbed paths are cached, because most calls are for a session that exists.
         """
         given = (target.given_path, target.given_name or "")
         if given not in self._paths:
@@ -395,7 +397,7 @@ class FoldService:
         return NewSession(self._new_id("sess"), *self._paths[given])
 
     def address(self, owner: str, session_id: str) -> Target | None:
-        """Where one of the latest sessions is, without asking the store."""
+        """The target of one of the latest sessions. Does not read the store."""
         target = self._addresses.get(session_id)
         return target if target and target.key.owner == owner else None
 
@@ -419,7 +421,8 @@ class FoldService:
                 threads = self._scrub_threads[length > SCRUB_LONG_LENGTH]
                 loop = asyncio.get_running_loop()
                 scrubbed = await loop.run_in_executor(threads, lambda: [self._scrubber.scrub(text) for text in texts])
-        except Exception as problem:  # fail closed: whatever went wrong, nothing unscrubbed goes on
+        except Exception as problem:
+            # After any error, no unscrubbed text is used.
             raise ScrubFailed(type(problem).__name__) from None
         if rules := [rule for one in scrubbed for rule in one.rules]:
             self._note(Activity(rules=rules))
@@ -427,13 +430,13 @@ class FoldService:
 
 
 class _AdviceGiven:
-    """Which advice was given in which session, so that each is given once. Of the sessions advised last."""
+    """The advice that was given in the latest sessions, so that each is given once."""
 
     def __init__(self) -> None:
         self._keys: OrderedDict[str, set[str]] = OrderedDict()
 
     def next(self, state: State, advice: Sequence[Advice]) -> Advice | None:
-        """The most urgent advice that is new. Once a threshold is passed, the advice below it is no longer due."""
+        """The most urgent new advice. After a threshold is exceeded, advice for lower thresholds is not given."""
         if state.session_id is None or not advice:
             return None
         return advice[0] if advice[0].key not in self._keys.get(state.session_id, ()) else None

@@ -1,9 +1,9 @@
-"""What was received and is not yet written: a bounded queue for each session. Knows no text, no verb and no store.
+"""A bounded queue of received items for each session. Knows no text, no verb and no store.
 
-A sender is answered at once; items are written later, in order, in batches, and again until the store takes them. A
-batch is written as soon as it is full, or when its first item has waited for `PAUSE_S`; each session has its own pause.
-So what a killed process loses is younger than the pause and one commit. A verb on the same session waits for what was
-put in before it, and ends the pause.
+A sender is answered at once. Items are written later, in order and in batches, with retries while the store is
+unavailable. A batch is written when it is full, or when its first item has waited for `PAUSE_S`; each session has its
+own pause. So a killed process loses only items that are younger than the pause and one commit. A verb on the same
+session waits for the items before it, and ends the pause.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.ports.store import SessionKey
 
-# Items and bytes that may wait, of all owners together and of one owner, so that a flood leaves room for others.
+# The limits on waiting items and bytes, of all owners together and of one owner, which leaves room for others.
 ITEMS_MAX = 40_000
 BYTES_MAX = 128 << 20
 OWNER_ITEMS_MAX = 20_000
 OWNER_BYTES_MAX = 64 << 20
-# What is written with one commit.
+# The limits of one batch, which is one commit.
 BATCH_ITEMS = 256
 BATCH_BYTES = 1 << 20
-# How long the first item of a batch waits for more; random, so that sessions do not write in step.
+# The range of the time that the first item of a batch waits; random, so that sessions do not write in step.
 PAUSE_S = (0.2, 0.4)
-# Between tries while the store is unavailable.
+# The first and the longest pause between retries while the store is unavailable.
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 2.0
-# How long a verb waits for what was reported before it, and how long a look at all sessions does.
+# The timeouts of a verb that waits for earlier reports, and of a view of all sessions.
 SETTLED_TIMEOUT_S = 5.0
 ALL_SETTLED_TIMEOUT_S = 1.0
 
@@ -39,7 +39,7 @@ Item = TypeVar("Item")
 
 
 class InboxFull(Exception):
-    """Nothing more can be taken until some of what waits is written."""
+    """The queue is full until some of the waiting items are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +54,20 @@ class Batch(Generic[Item]):
 
 @dataclass(slots=True)
 class _Lane(Generic[Item]):
-    """What waits for one session: items with their sizes, and how many were ever put in and written."""
+    """The queue of one session: items with their sizes, and the numbers of items ever added and written."""
 
     items: deque[tuple[Item, int]] = field(default_factory=deque)
     bytes: int = 0
     taken: int = 0
     done: int = 0
-    # Set when the pause before the next batch should end: it is full, or somebody waits for it.
+    # Set when the pause before the next batch should end, because it is full or a caller waits for it.
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
 
     @property
     def is_full(self) -> bool:
-        """Whether a whole batch waits."""
+        """Whether there are enough items for a full batch."""
         return len(self.items) >= BATCH_ITEMS or self.bytes >= BATCH_BYTES
 
 
@@ -80,8 +80,8 @@ class Inbox(Generic[Item]):
         unavailable: Callable[[bool], None] = lambda _is_unavailable: None,
         pause: Callable[[asyncio.Event, float], Awaitable[None]] | None = None,
     ) -> None:
-        """`lost` is called with items that could not be written, and why; `unavailable` when the store becomes
-        unavailable and when it is back. `pause` waits for an event or so many seconds.
+        """`lost` is called with items that could not be written and the error; `unavailable` when the store becomes
+        unavailable and when it is back. `pause` waits for an event or a number of seconds.
         """
         self._pause_until = pause or _wait
         self._write = write
@@ -89,7 +89,7 @@ class Inbox(Generic[Item]):
         self._unavailable = unavailable
         self._retrying = 0
         self._lanes: dict[SessionKey, _Lane[Item]] = {}
-        # What waits, by owner.
+        # The number of waiting items of each owner.
         self._items: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
         self._closed = False
@@ -104,7 +104,7 @@ class Inbox(Generic[Item]):
         return self._retrying > 0
 
     def put(self, key: SessionKey, items: Sequence[Item], sizes_bytes: Sequence[int]) -> None:
-        """Take all items, or none and raise InboxFull."""
+        """Add all items, or raise InboxFull and add none."""
         if not items:
             return
         self._check_room(key.owner, len(items), sum(sizes_bytes))
@@ -122,7 +122,7 @@ class Inbox(Generic[Item]):
             lane.hurry.set()
 
     async def settled(self, key: SessionKey, timeout_s: float | None = None) -> None:
-        """Wait until everything that was put in for this session by now is written."""
+        """Wait until all items that were added for this session before are written."""
         timeout_s = SETTLED_TIMEOUT_S if timeout_s is None else timeout_s
         lane = self._lanes.get(key)
         if lane is None:
@@ -139,12 +139,12 @@ class Inbox(Generic[Item]):
             lane.waiters = [waiter for waiter in lane.waiters if waiter[1] is not written]
 
     async def all_settled(self, owner: str) -> None:
-        """Wait for what was put in for any session of an owner. One that cannot be written delays no other."""
+        """Wait for the items of all sessions of an owner. A session that cannot be written does not delay others."""
         keys = [key for key in self._lanes if key.owner == owner]
         await asyncio.gather(*(self.settled(key, ALL_SETTLED_TIMEOUT_S) for key in keys), return_exceptions=True)
 
     async def close(self, timeout_s: float) -> None:
-        """Write everything that waits, and take nothing more. What is left after the timeout is reported as lost."""
+        """Accept no more items and write those that wait. The rest after the timeout is reported as lost."""
         self._closed = True
         lanes = list(self._lanes.values())
         for lane in lanes:
@@ -192,11 +192,11 @@ class Inbox(Generic[Item]):
                     written.set_result(None)
             if not self._closed and all(written.done() for _, written in lane.waiters):
                 lane.hurry.clear()
-        # There was no await since the last check, so nothing can have been put in meanwhile.
+        # There was no `await` since the last check, so no item can have been added meanwhile.
         del self._lanes[key]
 
     async def _deliver(self, batch: Batch[Item]) -> None:
-        """Write a batch; if it is refused, its items one by one, so that a bad one does not cost the others."""
+        """Write a batch. If it is refused, write its items one by one, so that only a bad item is lost."""
         pause_s = RETRY_FIRST_S
         while True:
             try:
@@ -206,7 +206,8 @@ class Inbox(Generic[Item]):
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
                 batch = replace(batch, is_retry=True)
                 continue
-            except Exception as problem:  # such as a text that cannot be scrubbed: trying again would not help
+            except Exception as problem:
+                # A retry would not help, for example if a text cannot be scrubbed.
                 if len(batch.items) == 1:
                     self._lost(batch.items, problem)
                 else:
@@ -229,7 +230,7 @@ class Inbox(Generic[Item]):
 
 
 def _first(items: deque[tuple[Item, int]]) -> list[tuple[Item, int]]:
-    """The next batch."""
+    """Remove and return the items of the next batch."""
     chosen: list[tuple[Item, int]] = []
     size_bytes = 0
     for item, item_bytes in items:

@@ -1,5 +1,6 @@
-"""What the dashboard and the terminal read: an owner's sessions, a session's tree and timeline, trajectories, the
-ledger; and the rollback a person asks for. Knows no wire and no screen.
+"""Reads for the dashboard and the terminal: sessions, trees, timelines, trajectories, the ledger; also rolls back.
+
+Knows no protocol and no screen.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ from contextfold.fold.service.sessions import REPLAY_STEP_EVENTS
 from contextfold.fold.session import EMPTY, State, replay, states
 from contextfold.fold.verbs import RollBack
 
-# How savings can be grouped, and how many sessions are read at a time for that.
+# The groups of savings, and the number of sessions that are read at a time for them.
 SAVINGS_GROUPS = ("session", "project", "day", "model")
 SESSIONS_READ = 100
-# Timelines that are cached, of the sessions read last; and ledgers, at least those of one page of the list.
+# The number of cached timelines and ledgers. The ledgers of one page of the list must fit.
 TIMELINES_MAX = 64
 LEDGERS_MAX = 128
-# Sessions, the latest first, whose names and branches a search looks through.
+# A search reads the names and branches of this many sessions, the latest first.
 SEARCHED_SESSIONS_MAX = 300
-# Points of a cached timeline: more than are shown, so that thinning them repeatedly loses no peak.
+# A cached timeline has more points than are shown, so that repeated thinning loses no peak.
 POINTS_CACHED = 4 * POINTS_MAX
 ENDED_FIELDS = (
     "project_path",
@@ -80,7 +81,7 @@ class _Timeline:
 
 @dataclass(slots=True)
 class _CachedLedger:
-    """A ledger, and the last event that is in it."""
+    """A ledger, and the number of its last event."""
 
     book: LedgerBook
     revision: int = 0
@@ -90,7 +91,7 @@ class _CachedLedger:
 class FoundSession:
     key: SessionKey
     state: State
-    # Where the session has ended; its state is then the last one.
+    # Set if the session has ended; its state is then the last one.
     ended: EndedSession | None = None
 
     @property
@@ -108,7 +109,8 @@ class Overview:
 
     async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
         """Live sessions, the latest activity first."""
-        await self._service.reports.all_settled(owner)  # a session may begin with what waits
+        # A waiting report may begin a session.
+        await self._service.reports.all_settled(owner)
         events_cursor = await self._store.cursor()
         page = await self._store.sessions(owner, after=_position(cursor) if cursor else None, limit=limit + 1)
         states = [await self._readable(listed.key) for listed in page[:limit]]
@@ -125,7 +127,7 @@ class Overview:
         }
 
     async def ended_sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
-        """Ended sessions in the same order, with the figures they ended with, until they are forgotten."""
+        """Ended sessions in the same order, with their last figures, until they are deleted."""
         after = _position(cursor) if cursor else None
         page = await self._store.ended_sessions(owner, after=after, limit=limit + 1)
         return {
@@ -135,7 +137,7 @@ class Overview:
         }
 
     async def session(self, owner: str, session_id: str, *, before: int | None = None, limit: int) -> Shape:
-        """A session and a window of its tree: the last rows, or the last ones before one."""
+        """A session and a part of its tree: the last rows, or the last rows before a given one."""
         events_cursor = await self._store.cursor()
         found = await self.find_any(owner, session_id)
         state = found.state
@@ -143,7 +145,7 @@ class Overview:
         end = len(rows) if before is None else min(before, len(rows))
         first = max(0, end - limit)
         return {
-            "session": await self._found_row(found),
+            "session": await self._row_of(found),
             "open_branches": [branch_view(row) for row in open_rows(state)],
             "branches": [branch_view(row) for row in rows[first:end]],
             "first_row": first,
@@ -153,12 +155,13 @@ class Overview:
         }
 
     async def timeline(self, owner: str, session_id: str) -> Shape:
-        """How the figures of a session went; of an ended one that is no longer known.
+        """The figures of a session over time; empty for an ended session.
 
-        What was read before is kept, and only what came since is read.
+        The points are cached, so only newer events are read.
         """
         found = await self.find_any(owner, session_id)
-        async with self._reading:  # a long log is read once, however many want to see it
+        # With the lock, concurrent callers read a long log only once.
+        async with self._reading:
             points = [] if found.ended else await self._points(found.key, session_id)
         return {
             "context_limit": self._service.policy.context_limit(found.state),
@@ -166,10 +169,10 @@ class Overview:
         }
 
     async def _points(self, key: SessionKey, session_id: str) -> Sequence[TimelinePoint]:
-        kept = self._timelines.get(session_id) or _Timeline()
-        known = KnownRevision(session_id, kept.state.revision) if kept.state.revision else None
+        cached = self._timelines.get(session_id) or _Timeline()
+        known = KnownRevision(session_id, cached.state.revision) if cached.state.revision else None
         log = await self._store.load(key, known)
-        state, points = kept.state, list(kept.points)
+        state, points = cached.state, list(cached.points)
         events = log.events if log and log.session_id == session_id else ()
         for begin_at in range(0, len(events), REPLAY_STEP_EVENTS):
             for after in states(events[begin_at : begin_at + REPLAY_STEP_EVENTS], state):
@@ -182,7 +185,7 @@ class Overview:
         return points
 
     async def savings(self, owner: str, session_id: str) -> Shape:
-        """What folding has saved or cost by the session's requests. What was read before is kept here too."""
+        """The savings or costs of folding in the session's requests. The ledger is cached."""
         found = await self.find_any(owner, session_id)
         if found.ended:
             return {"session_id": session_id, **ledger_result(self._ended_ledger(found.ended))}
@@ -191,7 +194,7 @@ class Overview:
         return {"session_id": session_id, **ledger_result(ledger)}
 
     async def savings_by(self, owner: str, group: str) -> Shape:
-        """What folding has saved or cost in the owner's live and ended sessions, by session, project, day or model."""
+        """The savings or costs of folding in the owner's live and ended sessions, by session, project, day or model."""
         is_divided = group in ("day", "model")
         sums: dict[str, LedgerSums] = {}
         paths: dict[str, Encodable] = {}
@@ -212,7 +215,7 @@ class Overview:
                 async with self._reading:
                     ledger = await self._ledger(listed.key, state.session_id)
                 parts = ledger.model_sums if group == "model" else ledger.days
-                # A session without requests is a group too, unless the groups are days or models.
+                # A session without requests is a group, too, unless the groups are days or models.
                 add(state.session_id, state.project_path, parts or ({} if is_divided else {"": LedgerSums()}))
         cursor = None
         while ended := await self._store.ended_sessions(owner, after=cursor, limit=SESSIONS_READ):
@@ -230,18 +233,18 @@ class Overview:
         return {"by": group, "groups": rows, "total": {**sums_result(total), "verdict": verdict(total)}}
 
     async def _ledger(self, key: SessionKey, session_id: str) -> SavingsLedger:
-        kept = self._books.pop(session_id, None) or _CachedLedger(LedgerBook(self._service.policy.ledger_prices))
-        log = await self._store.load(key, KnownRevision(session_id, kept.revision) if kept.revision else None)
+        cached = self._books.pop(session_id, None) or _CachedLedger(LedgerBook(self._service.policy.ledger_prices))
+        log = await self._store.load(key, KnownRevision(session_id, cached.revision) if cached.revision else None)
         events = log.events if log and log.session_id == session_id else ()
         for count, event in enumerate(events, 1):
-            kept.book.take(event)
-            kept.revision = event.n
+            cached.book.take(event)
+            cached.revision = event.n
             if count % REPLAY_STEP_EVENTS == 0:
                 await asyncio.sleep(0)
-        self._books[session_id] = kept
+        self._books[session_id] = cached
         if len(self._books) > LEDGERS_MAX:
             self._books.popitem(last=False)
-        return kept.book.ledger()
+        return cached.book.ledger()
 
     def _keep(self, session_id: str, timeline: _Timeline) -> None:
         self._timelines[session_id] = timeline
@@ -252,7 +255,7 @@ class Overview:
     async def trajectory(
         self, owner: str, session_id: str, branch_id: str | None, *, budget_tokens: int, position: tuple[int, int]
     ) -> Shape:
-        """What a branch did, or the main thread, page by page; the first page of a folded branch has its summary."""
+        """A page of the trajectory of a branch or of the main thread. A folded branch's first page has its summary."""
         found = await self.find_any(owner, session_id)
         if branch_id is not None and branch_id not in found.state.branches:
             raise BranchNotFound(branch_id, session_id)
@@ -270,7 +273,7 @@ class Overview:
     async def preview(
         self, owner: str, session_id: str, branch_id: str, *, restore_state: bool, most: int | None = None
     ) -> Shape:
-        """What a rollback would do; of the branches it discards, the first of so many."""
+        """The effects of a rollback, with a limited number of the branches that it would discard."""
         state = (await self.find(owner, session_id)).state
         events = RollBack(branch_id, restore_state).decide(state, state.last_at)
         after = replay(events, state)
@@ -292,13 +295,14 @@ class Overview:
         return outcome.answer
 
     async def search(self, owner: str, query: str, *, limit: int) -> Shape:
-        """Summaries of folded branches, and whether their sessions can still be looked at."""
-        found = await self._service.search(owner, query, None, limit=limit)
-        sessions = {one.session_id for one in found}
+        """Summaries of folded branches, and whether their sessions are live."""
+        summaries = await self._service.search(owner, query, None, limit=limit)
+        sessions = {one.session_id for one in summaries}
         live = {session_id: await self._store.find(owner, session_id) is not None for session_id in sessions}
         return {
             "summaries": [
-                {**{name: getattr(one, name) for name in SUMMARY_FIELDS}, "live": live[one.session_id]} for one in found
+                {**{name: getattr(one, name) for name in SUMMARY_FIELDS}, "live": live[one.session_id]}
+                for one in summaries
             ]
         }
 
@@ -331,7 +335,7 @@ class Overview:
     async def follow(
         self, owner: str, after: str, session_id: str | None = None
     ) -> AsyncGenerator[tuple[str, str, str]]:
-        """Events after a cursor as (cursor, kind, JSON), as long as somebody listens."""
+        """Yield events after a cursor as (cursor, kind, JSON), without end."""
         async for seen in self._store.watch(owner, after):
             if session_id in (None, seen.session_id):
                 yield seen.cursor, seen.event.kind, encode({"session_id": seen.session_id, **members(seen.event)})
@@ -344,7 +348,7 @@ class Overview:
         return FoundSession(key, state)
 
     async def find_any(self, owner: str, session_id: str) -> FoundSession:
-        """A live session, or an ended one as it ended."""
+        """A live session, or the last state of an ended one."""
         try:
             return await self.find(owner, session_id)
         except SessionNotFound:
@@ -354,7 +358,7 @@ class Overview:
             raise
 
     async def _readable(self, key: SessionKey) -> State:
-        """A session for a list: one whose log cannot be read is left out of it, and spoils no other."""
+        """The state of a session for a list; empty if its log cannot be read, so that the list omits it."""
         try:
             return await self._service.look(key)
         except StoreInvalid:
@@ -363,7 +367,7 @@ class Overview:
     def row(self, state: State) -> dict[str, Encodable]:
         return session_view(state, self._service.policy)
 
-    async def _found_row(self, found: FoundSession) -> Shape:
+    async def _row_of(self, found: FoundSession) -> Shape:
         if found.ended is None:
             return await self._row_with_savings(found.key, found.state)
         sums = self._ended_ledger(found.ended).sums
@@ -371,14 +375,14 @@ class Overview:
         return {**self.row(found.state), "ended_at": found.ended.ended_at, "savings": savings}
 
     def _ended_ledger(self, session: EndedSession) -> SavingsLedger:
-        """What is left of the ledger of an ended session: its sums by day and by model."""
+        """The stored part of an ended session's ledger: its sums by day and by model."""
         days, models = _ledger_parts(session), _ledger_parts(session, "model")
         sums = reduce(LedgerSums.plus, days.values(), LedgerSums())
         prices = {model: self._service.policy.ledger_prices.of(model) for model in models}
         return SavingsLedger(sums, days, models, prices, {}, 0, (), ())
 
     async def _row_with_savings(self, key: SessionKey, state: State) -> Shape:
-        """The row, with the sums of the session's requests; None where no request went through the proxy."""
+        """The row with the session's savings, which are None if no request went through the proxy."""
         if not state.requests:
             return {**self.row(state), "savings": None}
         async with self._reading:
@@ -408,7 +412,7 @@ def _ledger_parts(session: EndedSession, group: str = "day") -> dict[str, Ledger
     """The sums of an ended session's requests by model, or by day."""
     stored = _stored(session)
     parts = stored.get("ledger_models" if group == "model" else "ledger_days")
-    # An earlier version recorded no models; such a session counts for the one it had last.
+    # An earlier version did not record the models; such a session counts for its last model.
     if parts is None and group == "model":
         parts = stored.get("ledger_days")
         sums = [sums_from(members) for members in (parts.values() if isinstance(parts, dict) else ())]

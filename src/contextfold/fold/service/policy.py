@@ -1,4 +1,4 @@
-"""What a user may set about folding, and what follows from it for a session's figures. Pure."""
+"""The settings of folding, and the limits and health that follow from them for a session. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FoldPolicy:
     summary_days: int = 365
     advice: AdviceSettings = field(default_factory=AdviceSettings)
     models: ModelCatalog = MODELS
-    # For models whose prices are not known; in hundredths of an input token.
+    # The prices for models with unknown prices, in hundredths of an input token.
     relative_prices: TokenPrices = RELATIVE_PRICES
     # Whether a session's first prompt is answered with earlier folds.
     recall_at_start: bool = False

@@ -1,7 +1,7 @@
-"""Recall as a service: brings the index up to date, then asks it. Knows no wire and no database.
+"""Recall as a service: updates the index, then queries it. Knows no protocol and no database.
 
-What was folded is indexed after its commit, so that a commit does not wait for it: by the daemon's maintenance, and
-before every answer. An answer is therefore always about everything that was stored before the question.
+Folded work is indexed after its commit, so that a commit does not wait for it: by the daemon's maintenance, and before
+every answer. So an answer always includes everything that was stored before the question.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from contextfold.fold.service.archive_reader import ArchivedThread, thread_entri
 from contextfold.fold.service.sessions import timestamp
 from contextfold.fold.tool_arguments import QUERY_LENGTH_MAX, RecallRequest
 
-# Documents that are indexed in one step.
+# This many documents are indexed in one step.
 STEP_DOCUMENTS = 16
-# Steps of one call of maintenance. The next call continues.
+# One call of maintenance makes at most this many steps. The next call continues.
 MAINTENANCE_STEPS = 500
-# How long a question waits for the index.
+# A question waits at most this long for the index.
 CATCH_UP_S = 10.0
 # How long a prompt waits for a line about earlier work.
 MEMORY_S = 1.0
@@ -80,7 +80,7 @@ class Recall:
             return ""
 
     async def catch_up(self, owner: str) -> None:
-        """Index everything of an owner; StoreUnavailable if that takes too long, and then a later call continues."""
+        """Index everything of an owner. Raises StoreUnavailable if that takes too long; a later call continues."""
         try:
             async with asyncio.timeout(CATCH_UP_S):
                 while await self._step(owner):
@@ -89,13 +89,13 @@ class Recall:
             raise StoreUnavailable("the index of what was folded is still being built: ask again in a minute") from None
 
     async def maintain(self) -> None:
-        """Index what was stored meanwhile, of every owner."""
+        """Index new documents of all owners."""
         for _ in range(MAINTENANCE_STEPS):
             if not await self._step(None):
                 return
 
     async def _step(self, owner: str | None) -> bool:
-        """Whether there may be more."""
+        """Index some documents; return whether there may be more."""
         sources = await self.store.unindexed(owner, STEP_DOCUMENTS)
         texts = [await self._fields(source) for source in sources]
         if sources:
@@ -103,7 +103,7 @@ class Recall:
         return len(sources) == STEP_DOCUMENTS
 
     async def _fields(self, source: RecallSource) -> Sequence[str] | None:
-        """The texts of a document; None if there is none any more."""
+        """The texts of a document; None if it was deleted."""
         if source.result is not None:
             return result_fields(source.result.decision.stub, source.result.text)
         summary = source.summary

@@ -1,8 +1,8 @@
-"""Hook reports and requests to models: received at once, recorded later. Knows no host's format and no wire.
+"""Receives hook reports and requests to models at once and records them later. Knows no host's format, no protocol.
 
-Models do not report honestly, so their hosts do, and their providers count. Neither must be slowed down, so a report
-goes into the session's inbox and its sender goes on; scrubbing and committing come later, in the order of arrival. What
-the log has already is left out.
+Models do not report reliably, so hosts report and providers count. A report must not delay its sender, so it is put
+into the session's inbox; scrubbing and committing follow later, in the order of arrival. Reports that are already in
+the log are left out.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from contextfold.fold.session import State
 from contextfold.fold.tool_results import Shape
 from contextfold.fold.verbs import RecordedOperation, RecordOperations
 
-# The source of a hook report's figures, and of a request's.
+# The sources of the figures of a hook report and of a request.
 HOOK = "hook"
 PROXY = SOURCE
-# What becomes of a report.
+# The outcomes of a report.
 RECORDED, REPEATED, LOST = "recorded", "repeated", "lost"
-# Digits of a hash that are stored: enough among the few hundred ids it is compared with.
+# This many digits of a hash are stored; it is compared with only a few hundred others.
 CALL_ID_LENGTH = 16
 CHARACTER_BYTES_MAX = 4
-# How long closing waits for what has been received.
+# Closing waits at most this long for received reports.
 CLOSE_TIMEOUT_S = 5.0
-# Characters of one request's messages that are archived, the latest ones.
+# At most this many characters of one request's messages are archived, the latest ones.
 REQUEST_CHARACTERS_MAX = 8 << 20
 
 
@@ -75,20 +75,20 @@ class Received(Protocol):
     def target(self) -> Target: ...
     @property
     def reporter(self) -> str:
-        """The host's name, or that it was a request."""
+        """The name of the host, or of the proxy for a request."""
 
     @property
     def tokens(self) -> int:
-        """By how many tokens the session's figures will surely grow."""
+        """The number of tokens by which the session's figures will certainly grow."""
 
     @property
     def texts(self) -> Sequence[str]:
-        """Everything in it that may hold secrets."""
+        """All texts that may contain secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookReport:
-    """Something that a host says was done."""
+    """An operation that a host has reported."""
 
     target: Target
     # The host's name.
@@ -97,9 +97,9 @@ class HookReport:
     content: str
     tokens: int
     failed: bool
-    # Empty if nothing tells two reports apart.
+    # Empty if repeated reports cannot be recognised.
     call_id: str
-    # Of a compaction: the tokens that the context has after it.
+    # Only for a compaction: the tokens in the context after it.
     left_tokens: int | None = None
     by_user: bool = False
     model: str = ""
@@ -132,7 +132,7 @@ class RequestReport:
     target: Target
     sent: Sent
     reporter: str = PROXY
-    # Its figures are compared with the session's first, so nothing is known to grow.
+    # The figures are first compared with the session's, so their growth is not known yet.
     tokens: int = 0
 
     @property
@@ -140,7 +140,7 @@ class RequestReport:
         return (self.sent.model, *(text for share in self.sent.shares for text in share.texts))
 
     def decided(self, state: State, at: str, scrubbed: Sequence[ScrubbedText]) -> RecordedRequest:
-        """The events to commit, given its scrubbed texts; none if the log has it already."""
+        """The events to commit, with the scrubbed texts; none if the log already has the request."""
         model, *rest = scrubbed
         messages = iter(rest)
         texts = [[next(messages) for _ in share.texts] for share in self.sent.shares]
@@ -149,7 +149,7 @@ class RequestReport:
 
 @dataclass(slots=True)
 class _WaitingSums:
-    """What waits for one session, added up."""
+    """The sums over the waiting reports of one session."""
 
     count: int = 0
     tokens: int = 0
@@ -181,7 +181,7 @@ class Reports:
         self._inbox: Inbox[Received] = Inbox(
             self._write, lost=self._lost, unavailable=lambda waits: note(Activity(reports_wait=waits))
         )
-        # What waits, by session.
+        # The waiting reports by session.
         self._sessions: dict[SessionKey, _WaitingSums] = {}
 
     @property
@@ -194,27 +194,27 @@ class Reports:
         return self._inbox.is_unavailable
 
     def receive(self, key: SessionKey, reports: Sequence[HookReport]) -> None:
-        """Take reports of a session, to be recorded later; InboxFull, and none is taken, if there is no room."""
+        """Accept the reports of a session; they are recorded later. Raises InboxFull and accepts none if it is full."""
         self._put(key, reports)
 
     def receive_request(self, target: Target, sent: Sent) -> None:
-        """Take a request, with the latest of its messages' texts that fit."""
+        """Accept a request, with the latest texts of its messages that fit."""
         self._put(target.key, [RequestReport(target, replace(sent, shares=_bounded(sent.shares)))])
 
     def waiting_tokens(self, key: SessionKey) -> int:
-        """Tokens that a session's figures do not contain yet."""
+        """The tokens that are not yet in a session's figures."""
         return self._waiting_of(key).tokens
 
     def waiting_compactions(self, key: SessionKey) -> int:
-        """Compactions that a session's figures do not show yet."""
+        """The number of compactions that are not yet in a session's figures."""
         return self._waiting_of(key).compactions
 
     def has_waiting_prompt(self, key: SessionKey) -> bool:
-        """Whether the user has spoken and a session does not know it yet."""
+        """Whether there is a prompt of the user that is not yet recorded."""
         return self._waiting_of(key).prompts > 0
 
     def waiting_messages(self, key: SessionKey) -> Mapping[str | None, int]:
-        """How many messages each thread has by requests that are not yet recorded."""
+        """The number of messages of each thread in requests that are not yet recorded."""
         counts: dict[str | None, int] = {}
         for share in (share for sent in self._waiting_of(key).requests for share in sent.shares):
             counts[share.branch_id] = max(counts.get(share.branch_id, 0), share.messages)
@@ -224,7 +224,7 @@ class Reports:
         return self._sessions.get(key) or _WaitingSums()
 
     async def settled(self, key: SessionKey) -> None:
-        """Wait until what was received for this session by now is recorded."""
+        """Wait until everything that was received for this session before is recorded."""
         await self._inbox.settled(key)
 
     async def all_settled(self, owner: str) -> None:
@@ -256,7 +256,7 @@ class Reports:
         new: set[int] = set()
 
         def decide(state: State, at: str) -> list[Event]:
-            """Reports in a row together, each request on the state that those before it leave."""
+            """Decide successive reports together, and each request on the state after the items before it."""
             texts.clear()
             new.clear()
             events: list[Event] = []
@@ -284,7 +284,7 @@ class Reports:
             texts.update(last.texts)
             return [*events, *last.events]
 
-        # With an id, a commit whose answer was lost is recognised when it is tried again.
+        # With an operation id, a retry after a lost response does not record the batch twice.
         operation = Operation(batch.id, batch.id)
         await self._commit(
             received[0].target,
@@ -324,13 +324,13 @@ def _call_id(given: str) -> str:
 
 
 def _bounded(shares: Sequence[Share]) -> tuple[Share, ...]:
-    """The latest texts of each, the innermost thread's first, as long as there is room."""
+    """The latest texts of each thread within the limit, those of the innermost thread first."""
     room = REQUEST_CHARACTERS_MAX
-    kept: list[Share] = []
+    bounded: list[Share] = []
     for share in reversed(shares):
         first = len(share.texts)
         while first and len(share.texts[first - 1]) <= room:
             first -= 1
             room -= len(share.texts[first])
-        kept.append(replace(share, texts=share.texts[first:]))
-    return tuple(reversed(kept))
+        bounded.append(replace(share, texts=share.texts[first:]))
+    return tuple(reversed(bounded))

@@ -1,4 +1,4 @@
-"""A session as the dashboard and the terminal show it: its figures, its branches as a tree, its timeline. Pure.
+"""Views of a session for the dashboard and the terminal: figures, tree of branches, timeline. Pure.
 
 The results of the tools are in `fold.tool_results`.
 """
@@ -15,13 +15,13 @@ from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import Branch, State
 from contextfold.fold.tool_results import Shape, health_result
 
-# Points of a timeline; a screen shows not many more.
+# A timeline has at most this many points; a screen cannot show many more.
 POINTS_MAX = 240
 
 
 @dataclass(frozen=True, slots=True)
 class BranchRow:
-    """A branch in its place in the tree."""
+    """A branch and its position in the tree."""
 
     branch: Branch
     depth: int
@@ -29,7 +29,7 @@ class BranchRow:
 
 @dataclass(frozen=True, slots=True)
 class TimelinePoint:
-    """What the figures were after an event."""
+    """The figures after an event."""
 
     n: int
     at: str
@@ -100,12 +100,12 @@ def point_view(point: TimelinePoint) -> Shape:
 
 
 def tokens_saved(branch: Branch) -> int:
-    """Negative if the summary is longer than what it stands for."""
+    """The tokens saved by folding a branch; negative if its summary is longer than the folded work."""
     return branch.tokens - branch.summary_tokens if branch.status == "folded" else 0
 
 
 def tree(state: State) -> list[BranchRow]:
-    """Every branch below the one it belongs to, siblings in order of creation."""
+    """All branches, each below its parent, siblings in the order of their creation."""
     children: dict[str | None, list[Branch]] = {}
     for branch in state.branches.values():
         children.setdefault(branch.parent_id, []).append(branch)
@@ -113,7 +113,7 @@ def tree(state: State) -> list[BranchRow]:
 
 
 def _rows(children: dict[str | None, list[Branch]], parent_id: str | None, depth: int) -> Iterator[BranchRow]:
-    # As deep as branches may nest, which is a setting of at most 64.
+    # The depth of the recursion is that of the branches, which a setting limits to at most 64.
     for branch in children.get(parent_id, ()):
         yield BranchRow(branch, depth)
         yield from _rows(children, branch.id, depth + 1)
@@ -148,7 +148,7 @@ AnyPoint = TypeVar("AnyPoint", bound=NumberedPoint)
 
 
 def thinned(points: Sequence[AnyPoint], most: int = POINTS_MAX, *, height: Callable[[AnyPoint], int]) -> list[AnyPoint]:
-    """No more points than can be seen: of each stretch its peak and its end, so that no peak is lost."""
+    """Reduce the number of points: take the peak and the end of each interval, so that no peak is lost."""
     if len(points) <= most:
         return list(points)
     stretches = most // 2

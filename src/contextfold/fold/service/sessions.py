@@ -1,8 +1,8 @@
-"""Load, decide, commit: how a verb's events get into the log, over any store. Knows no verb, no text and no wire.
+"""Commits the events of a verb: load, decide, commit, with any store. Knows no verb, no text and no protocol.
 
-A session's state is cached between calls, and the store checks it when something is committed on it: a call that lost a
-race reads what it missed and decides again. A refusal, and a call that only reads, is never answered from a state that
-might be old.
+A session's state is cached between calls, and the store checks its revision with every commit: a call that lost a race
+reads the missing events and decides again. Refusals and calls that only read are never based on a state that might be
+outdated.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from contextfold.fold.session import EMPTY, LogBroken, State, apply, replay
 from contextfold.fold.tool_results import Shape, state_summary
 from contextfold.fold.verbs import NewSession
 
-# Each lost race means that another call succeeded.
+# A call is tried at most this many times. Each lost race means that another call has succeeded.
 TRIES_MAX = 200
 # A longer log is replayed in steps of this many events, so that other calls get a turn.
 REPLAY_STEP_EVENTS = 200
-# How long a call waits for the calls before it on the same session.
+# A call waits at most this long for earlier calls on the same session.
 TURN_TIMEOUT_S = 5.0
-# The longest pause before another try. It is random: two daemons in step would collide again and again.
+# The longest pause before a retry. It is random, so that two daemons do not collide repeatedly.
 RETRY_PAUSE_MAX_S = 0.02
-# The ids of calls, requests and folds take this much less memory than a branch.
+# This many ids of calls, requests and folds need as much memory as a branch.
 IDS_PER_WEIGHT = 16
-# How many sessions and branches are cached; the rest is read from the store when needed.
+# At most this many sessions and branches are cached; others are read from the store when needed.
 WEIGHT_CACHED_MAX = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class SessionChange:
     key: SessionKey
-    # None if this may not begin a session.
+    # None if the change may not begin a session.
     new_session: NewSession | None
-    # Set where the sender may send the call again.
+    # Set if the sender may repeat the call.
     operation: Operation | None
     decide: Callable[[State, str], list[Event]]
     answer: Callable[[State, Sequence[Event], State], Shape]
-    # The texts of operations, by the number of their event.
+    # Returns the texts of operations by the number of their event.
     texts: Callable[[Sequence[Event]], Mapping[int, str]]
     # Whether the operation may have been committed before.
     is_retry: bool = True
@@ -103,7 +103,7 @@ class Sessions:
         self._weight = 0
 
     async def look(self, key: SessionKey) -> State:
-        """The session as it is now; the empty one if there is none. Readers do not wait for writers."""
+        """The current state of a session; an empty state if there is none. Readers do not wait for writers."""
         async with self._in_use(key) as cached:
             state = await self._refresh(key, cached)
             return EMPTY if self._is_idle(state) else state
@@ -114,7 +114,7 @@ class Sessions:
                 done = await self._earlier(change.operation, change.key, cached)
                 if done is not None:
                     return done
-            # The cached state is tried first. A refusal on it, or a lost race, makes the call read the store.
+            # The cached state is tried first. After a refusal or a lost race, the store is read.
             if cached.state.revision and (outcome := await self._attempt(change, cached, is_fresh=False)):
                 return outcome
             for lost in range(TRIES_MAX):
@@ -125,7 +125,7 @@ class Sessions:
         raise StoreUnavailable(f"lost {TRIES_MAX} races for one session in a row")
 
     def last_known(self, key: SessionKey) -> State:
-        """The cached state of a session, without asking the store."""
+        """The cached state of a session. Does not read the store."""
         cached = self._cached.get(key)
         return EMPTY if cached is None or self._is_idle(cached.state) else cached.state
 
@@ -170,7 +170,7 @@ class Sessions:
         return encode(state_summary(state, self._limit_of(state)))
 
     def _again(self, done: CommitReceipt, operation: Operation, state: State) -> VerbOutcome:
-        """The first answer to a call that was sent again, with the state of now."""
+        """The first result of a repeated call, with the current state."""
         if done.fingerprint != operation.fingerprint:
             raise ArgumentInvalid("operation_id", "was used for another call already; use a new one for each call")
         return VerbOutcome(done.answer, self.summary(state), now=state)
@@ -190,7 +190,7 @@ class Sessions:
         )
 
     async def _refresh(self, key: SessionKey, cached: _CachedSession) -> State:
-        """Bring the cached state up to the store's."""
+        """Update the cached state from the store."""
         state = cached.state
         known = KnownRevision(state.session_id, state.revision) if state.session_id else None
         try:
@@ -211,7 +211,7 @@ class Sessions:
 
     @asynccontextmanager
     async def _session(self, key: SessionKey) -> AsyncIterator[_CachedSession]:
-        """One writer at a time for a session: side by side they would only conflict."""
+        """Lock a session for one writer at a time, because concurrent writers would only conflict."""
         async with self._in_use(key) as cached:
             await _acquire(cached.lock)
             try:
@@ -244,7 +244,7 @@ class Sessions:
 
 
 async def _acquire(lock: asyncio.Lock) -> None:
-    """Wait for the calls before this one, but not for ever: the store may hang."""
+    """Wait for earlier calls, with a timeout, because the store may hang."""
     try:
         async with asyncio.timeout(TURN_TIMEOUT_S):
             await lock.acquire()
@@ -253,7 +253,7 @@ async def _acquire(lock: asyncio.Lock) -> None:
 
 
 async def _replayed(events: Sequence[Event], state: State) -> State:
-    """The state after events. Between steps other calls get a turn."""
+    """The state after events. Other calls run between the steps."""
     for begin_at in range(0, len(events), REPLAY_STEP_EVENTS):
         if begin_at:
             await asyncio.sleep(0)
@@ -270,7 +270,7 @@ def _decided(change: SessionChange, before: State, at: str) -> list[Event]:
 
 
 def _unfolded(before: State, after: State) -> list[str]:
-    """The branches that were folded and, after a rollback, are not."""
+    """The branches that a rollback has unfolded."""
     return [
         branch.id
         for branch in before.branches.values()
@@ -279,7 +279,7 @@ def _unfolded(before: State, after: State) -> list[str]:
 
 
 def _summaries(key: SessionKey, before: State, events: Sequence[Event], after: State) -> list[Summary]:
-    """The summaries of what was folded. One of a branch that is discarded before it was folded has no text."""
+    """The summaries of folded branches. A branch that was discarded while open has a summary without text."""
     made = []
     for event in events:
         if isinstance(event, WorkFolded) or (isinstance(event, BranchFolded) and not event.forced):

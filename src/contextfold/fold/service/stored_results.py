@@ -1,9 +1,9 @@
-"""What is remembered of proxied conversations, in the store of sessions: the port `LeftOutResults` over `Store`.
+"""The records of proxied conversations in the store of sessions: implements the port `LeftOutResults` with a `Store`.
 
-A conversation that is in use is cached, so that most requests do not read the store. Daemons on one store still send
-the same bytes. Results are left out only after a pause longer than the life of a prompt cache, so within FRESH_S of a
-request that was noted here no other daemon can have decided anything. After that the store is read first. FRESH_S is
-much shorter than any prompt cache lives, because the clocks of two machines differ.
+Conversations in use are cached, so that most requests do not read the store. Daemons with the same store still send the
+same bytes: results are left out only after a pause longer than the lifetime of a prompt cache, so no other daemon can
+have decided anything within FRESH_S after a request that was recorded here. After that, the store is read first.
+FRESH_S is much shorter than the lifetime of any prompt cache, because the clocks of two machines differ.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 @dataclass(frozen=True, slots=True)
 class _CachedConversation:
     record: ConversationRecord
-    # When a request was last noted in the store from here; None if that failed, so that the store is read again.
+    # The time at which a request was last recorded in the store; None if that failed, so that the store is read again.
     noted_at: float | None = None
 
 
 class LeftOutResultsInStore:
-    """`fresh_s` must be shorter than the life of any prompt cache that daemons on this store assume."""
+    """`fresh_s` must be shorter than the lifetime of a prompt cache that any daemon with this store assumes."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time, fresh_s: float = FRESH_S) -> None:
         self._store, self._clock, self._fresh_s = store, clock, fresh_s
         self._cached: dict[tuple[str, str], _CachedConversation] = {}
 
     async def remembered(self, owner: str, conversation: str) -> ConversationRecord:
-        """Where the store is unavailable, what this daemon knows: it has sent that already."""
+        """The record of a conversation; if the store is unavailable, the one that this daemon has cached."""
         cached = self._cached.get((owner, conversation))
         if cached and cached.noted_at is not None and 0 <= self._clock() - cached.noted_at < self._fresh_s:
             return cached.record
@@ -58,7 +58,7 @@ class LeftOutResultsInStore:
             if cached is None:
                 raise
             return cached.record
-        # Read again, since another request of this conversation may have been noted meanwhile.
+        # The cache is read again, because another request of the conversation may have been recorded meanwhile.
         cached = self._cached.get((owner, conversation))
         known = cached.record if cached else NEW_CONVERSATION
         times = [at for at in (known.last_request_at, _seconds(noted)) if at is not None]
@@ -118,7 +118,7 @@ class LeftOutResultsInStore:
 
 
 def _merged_results(stored: Iterable[LeftOutResult], known: Iterable[LeftOutResult]) -> tuple[LeftOutResult, ...]:
-    """Both; what the store says counts."""
+    """Merge results; those of the store take precedence."""
     results = {(each.call_id, each.text_hash): each for each in known}
     results |= {(each.call_id, each.text_hash): each for each in stored}
     return tuple(results.values())
@@ -150,7 +150,7 @@ def _outcomes_of(noted: ProxiedConversation | None) -> dict[str, CallOutcome]:
 
 
 def _encoded(outcome: CallOutcome) -> str:
-    """Nothing for the outcome that says nothing, so that the store's own merging gives the same."""
+    """Encode an outcome; an ambiguous one as an empty text, so that the store merges it in the same way."""
     if not outcome.verb:
         return AMBIGUOUS_OUTCOME
     return encode([outcome.verb, outcome.branch_id, outcome.session_id, list(outcome.discarded)])
@@ -164,7 +164,7 @@ def _decoded(text: str) -> CallOutcome:
 
 
 def _timestamp(at: float) -> str:
-    """Rounded up: a request that seems later never makes a warm prompt cache seem cold."""
+    """A time, rounded up, so that a warm prompt cache never seems to be expired."""
     return datetime.fromtimestamp(math.ceil(at), UTC).strftime(_TIME_FORMAT)
 
 

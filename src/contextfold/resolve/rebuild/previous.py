@@ -26,8 +26,9 @@ from contextfold.resolve.files import (
     read_part,
     read_regular,
 )
-from contextfold.resolve.manifest import MANIFEST_FILE, Manifest, ManifestEntry, decode_manifest
-from contextfold.resolve.pack import DIGEST_BYTES, PACK_FOLDER, POSTINGS_FILE, SEGMENTATION, Pack
+from contextfold.resolve.layout import MANIFEST_FILE, PACK_FOLDER
+from contextfold.resolve.manifest import Manifest, ManifestEntry, decode_manifest
+from contextfold.resolve.pack import DIGEST_BYTES, POSTINGS_FILE, SEGMENTATION, Pack
 from contextfold.resolve.relevance.index.index_file import RelevanceFiles
 from contextfold.resolve.relevance.index.index_format import IndexView
 

@@ -32,6 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from contextfold.common.canonical import Encodable
     from contextfold.common.relevance.token_estimate import CountTokens
     from contextfold.resolve.relevance.index.index_format import IndexView
 
@@ -54,6 +55,7 @@ class _Shelf:
         self._indexes = indexes
         self.views = [index.mapped.view for index in indexes]
         self.counter = counter
+        self.slack = 1 if counter == ESTIMATE else 2  # how many times the budget an estimate may say of what fits
         self.count: CountTokens = counter_named(counter)
 
     def document_id(self, index: int, document: int) -> str:
@@ -74,13 +76,12 @@ class _Shelf:
         first = self.views[index].column("section_lines")[section]
         return first, first + max(content.count("\n") - content.endswith("\n"), 0)
 
-    def may_fit(self, index: int, section: int, left: int) -> bool:
-        """Whether a section is worth reading: the stored estimate says if it can fit."""
-        estimated = self.views[index].column("section_tokens")[section]
-        return estimated <= (left if self.counter == ESTIMATE else 2 * left)
+    def may_fit(self, section: int, left: int) -> bool:
+        """Whether a section of the only index is worth reading: the stored estimate says if it can fit."""
+        return bool(self.views[0].column("section_tokens")[section] <= left * self.slack)
 
     def answered(self, place: RankedSection, why: tuple[WhyTerm, ...]) -> AnsweredSection:
-        index, document, section = place.cache, place.document, place.section
+        _, index, document, section, score = place
         content = self.content(index, document, section)
         heading, lines = self.views[index].headings(section), self.lines(index, section, content)
         crumb = breadcrumb(self.document_id(index, document), heading, lines)
@@ -89,7 +90,7 @@ class _Shelf:
         else:
             text_tokens = self.count(content)
         tokens = self.count(crumb) + text_tokens + LINE_BREAKS_TOKENS
-        return AnsweredSection(heading, lines, tokens, place.score, content, why)
+        return AnsweredSection(heading, lines, tokens, score, content, why)
 
     def left_out(self, place: RankedSection, reason: str) -> LeftOutSection:
         view = self.views[place.cache]
@@ -110,56 +111,59 @@ class _Shelf:
 
 
 class _Choice:
-    """Takes sections in order while they fit, and remembers what was passed over."""
+    """Takes sections in order while they fit."""
 
     def __init__(self, shelf: _Shelf, ranking: Ranking, budget: int) -> None:
         self._shelf = shelf
         self._ranking = ranking
         self.left = budget
-        self.taken: dict[tuple[int, int], list[tuple[int, AnsweredSection]]] = {}
-        self.passed: dict[tuple[int, int], list[tuple[RankedSection, str]]] = {}
+        self._taken: dict[tuple[int, int], dict[int, AnsweredSection]] = {}
+        self._taken_at: dict[bytes, int] = {}  # the digest of a taken section -> its place in the ranking
 
     def choose(self) -> None:
-        seen: set[bytes] = set()
-        for place in self._ranking.sections:
-            digest = self._shelf.views[place.cache].section_digest(place.section)
-            if digest in seen:
-                self._pass_over(place, DUPLICATE_REASON)
-            elif self._takes(place):
-                seen.add(digest)
-            else:
-                self._pass_over(place, BUDGET_REASON)
-
-    def _takes(self, place: RankedSection) -> bool:
-        shelf = self._shelf
-        if self.left < LEAST_SECTION_TOKENS or not shelf.may_fit(place.cache, place.section, self.left):
-            return False
-        why = tuple(WhyTerm(*term) for term in explain(self._ranking, shelf.views, place))
-        section = shelf.answered(place, why)
-        if section.tokens > self.left:
-            return False
-        self.left -= section.tokens
-        self.taken.setdefault((place.cache, place.document), []).append((place.section, section))
-        return True
-
-    def _pass_over(self, place: RankedSection, reason: str) -> None:
-        passed = self.passed.setdefault((place.cache, place.document), [])
-        if len(passed) < LEFT_OUT_MAX:
-            passed.append((place, reason))
+        shelf, taken_at = self._shelf, self._taken_at
+        estimates = [view.column("section_tokens") for view in shelf.views]
+        for at, place in enumerate(self._ranking.sections):
+            if self.left < LEAST_SECTION_TOKENS:
+                break
+            _, index, document, section, _ = place
+            if estimates[index][section] > self.left * shelf.slack:
+                continue
+            digest = shelf.views[index].section_digest(section)
+            if digest in taken_at:
+                continue
+            answered = shelf.answered(place, explain(self._ranking, shelf.views, place))
+            if answered.tokens <= self.left:
+                self.left -= answered.tokens
+                self._taken.setdefault((index, document), {})[section] = answered
+                taken_at[digest] = at
 
     def documents(self) -> list[AnsweredDocument]:
         """In the order of each document's best selected section."""
         scores = {(found.cache, found.document): found for found in self._ranking.documents}
+        passed = self._passed()
         documents = []
-        for place, sections in self.taken.items():
-            mentioned = self._mentioned(place)
-            by_line = [section for _, section in sorted(sections, key=lambda numbered: numbered[0])]
+        for place, sections in self._taken.items():
+            mentioned = self._mentioned(passed[place])
+            by_line = [sections[number] for number in sorted(sections)]
             documents.append(self._shelf.document(scores[place], by_line, mentioned))
         return documents
 
-    def _mentioned(self, place: tuple[int, int]) -> list[LeftOutSection]:
+    def _passed(self) -> dict[tuple[int, int], list[tuple[RankedSection, str]]]:
+        """The best sections that were not taken, of each document that has one that was, with the reason."""
+        passed: dict[tuple[int, int], list[tuple[RankedSection, str]]] = {place: [] for place in self._taken}
+        for at, place in enumerate(self._ranking.sections):
+            document = (place[1], place[2])
+            found = passed.get(document)
+            if found is not None and len(found) < LEFT_OUT_MAX and place[3] not in self._taken[document]:
+                digest = self._shelf.views[place.cache].section_digest(place.section)
+                is_double = self._taken_at.get(digest, at) < at
+                found.append((place, DUPLICATE_REASON if is_double else BUDGET_REASON))
+        return passed
+
+    def _mentioned(self, passed: list[tuple[RankedSection, str]]) -> list[LeftOutSection]:
         mentioned = []
-        for section, reason in self.passed.get(place, ()):
+        for section, reason in passed:
             found = self._shelf.left_out(section, reason)
             tokens = self._shelf.count(left_out_line(found)) + LINE_BREAKS_TOKENS
             if tokens <= self.left:
@@ -232,7 +236,7 @@ def _whole_documents(shelf: _Shelf, ranking: Ranking, question: Question) -> tup
             continue
         left -= tokens
         seen.add(version)
-        why = tuple(WhyTerm(*term) for term in explain(ranking, shelf.views, section))
+        why = explain(ranking, shelf.views, section)
         documents.append(shelf.document(place, [AnsweredSection((), lines, tokens, section.score, content, why)], ()))
     return documents, left
 
@@ -264,8 +268,8 @@ def get(
         taken: list[AnsweredSection] = []
         left_out: list[LeftOutSection] = []
         for at in chosen:
-            place = RankedSection(0, number, at, 0, 0, {})
-            answered = shelf.answered(place, ()) if shelf.may_fit(0, at, left) else None
+            place = RankedSection(0, 0, number, at, 0)
+            answered = shelf.answered(place, ()) if shelf.may_fit(at, left) else None
             if answered is not None and answered.tokens <= left:
                 left -= answered.tokens
                 taken.append(answered)
@@ -279,6 +283,17 @@ def get(
     except (Malformed, IndexError, ValueError, OverflowError) as problem:
         raise damaged(problem) from problem
     return GetResult(document, budget, budget - left, counter)
+
+
+def table_of_contents(index: MappedIndex, most: int) -> dict[str, Encodable]:
+    """What a cache has, and up to `most` of its documents."""
+    view = index.view
+    count = view.head.document_count
+    try:
+        documents = [{"id": view.document_id(at), "title": view.title(at)} for at in range(min(count, most))]
+    except (Malformed, IndexError, ValueError) as problem:
+        raise damaged(problem) from problem
+    return {"cache_version": index.cache_version, "document_count": count, "documents": documents}
 
 
 def _wanted(

@@ -7,8 +7,8 @@ from collections import Counter
 from itertools import pairwise
 
 from contextfold.common.relevance.term_scores import FRONT, pack_counts
-from contextfold.common.relevance.token_estimate import estimate
-from contextfold.common.relevance.words import read_token, stem_of, tokens
+from contextfold.common.relevance.token_estimate import ChunkUnits, estimate
+from contextfold.common.relevance.words import chunks, read_token, stem_of, tokens
 from contextfold.resolve.relevance.sections import outline
 from contextfold.resolve.relevance.term_keys import (
     DOCUMENT_SHIFT,
@@ -43,11 +43,13 @@ class TermCollector:
 
     def _begin(self) -> None:
         self._numbers: dict[bytes, int] = {}  # of terms, by key
+        self._words: dict[str, int] = {}  # the terms of words
         self._entries: list[array[int]] = []  # of each term
-        self._append_to: list[Callable[[int], None]] = []  # the same arrays
+        self._headings: dict[str, dict[int, int]] = {}  # what the words of a heading count for
         self._vocabulary = _Vocabulary(self._learn)
         self._expansions: list[tuple[tuple[int, int], ...]] = []
         self._stems: dict[str, tuple[str, ...]] = {}
+        self._units = ChunkUnits()
         self.entry_count = 0
 
     def take(self) -> list[tuple[bytes, array[int]]]:
@@ -73,7 +75,7 @@ class TermCollector:
             if section.headings != heading or ordinal == FRONT + 1:
                 heading = section.headings
                 heading_counts = self._heading_counts(heading[-1]) if heading else {}
-            words = self._add_section(number, ordinal, part, heading_counts)
+            words, estimated = self._add_section(number, ordinal, part, heading_counts)
             document_words += words
             rows.append(
                 SectionRow(
@@ -81,16 +83,21 @@ class TermCollector:
                     start,
                     section.first_line,
                     min(words, SECTION_WORDS_MAX),
-                    estimate(part),
+                    estimated,
                     section_digest(raw),
                 )
             )
             start += len(raw)
         return DocumentRow(title, document_words, rows)
 
-    def _add_section(self, number: int, ordinal: int, text: str, heading_counts: dict[int, int]) -> int:
-        """Count a section; returns how many words it has. Most of a build's time goes by here."""
-        written = tokens(text)
+    def _add_section(self, number: int, ordinal: int, text: str, heading_counts: dict[int, int]) -> tuple[int, int]:
+        """Count a section; returns how many words and tokens it has. Most of a build's time goes by here."""
+        if text.isascii():
+            written = chunks(text)
+            estimated = estimate(text, written, self._units)
+        else:
+            written = tokens(text)
+            estimated = estimate(text)
         counts = Counter(map(self._vocabulary.__getitem__, written))
         words = len(written) - counts.pop(STOP_WORD, 0)
         if counts and min(counts) < STOP_WORD:
@@ -104,25 +111,25 @@ class TermCollector:
         for term, count in heading_counts.items():
             counts[term] += count
         self._append(number, ordinal, counts)
-        return words
+        return words, estimated
 
     def _append(self, number: int, ordinal: int, counts: dict[int, int]) -> None:
         base = number << DOCUMENT_SHIFT | ordinal << ENTRY_SHIFT
-        append_to = self._append_to
+        entries = self._entries
         for term, count in counts.items():
             # Most words occur less than 16 times, in the body alone: their packed counts are that number.
-            append_to[term](
-                base
-                | (
-                    count
-                    if count < 16  # noqa: PLR2004
-                    else pack_counts(count & UNIT_MASK, count // HEADING_UNIT & UNIT_MASK, count // PART_UNIT)
-                )
-            )
+            if count < 16:  # noqa: PLR2004
+                entries[term].append(base | count)
+            else:
+                packed = pack_counts(count & UNIT_MASK, count // HEADING_UNIT & UNIT_MASK, count // PART_UNIT)
+                entries[term].append(base | packed)
         self.entry_count += len(counts)
 
     def _heading_counts(self, heading: str) -> dict[int, int]:
-        counts: dict[int, int] = {}
+        known = self._headings.get(heading)
+        if known is not None:
+            return known
+        counts = self._headings[heading] = {}
         written = tokens(heading)
         for token in written:
             for term, unit in self._known(token):
@@ -164,23 +171,33 @@ class TermCollector:
 
     def _learn(self, token: str) -> int:
         """Terms are numbered as they are met; the numbers live only until `take`."""
+        if "'" in token and token.isascii():
+            found = tokens(token)
+            if found != [token]:
+                self._expansions.append(tuple(known for one in found for known in self._known(one)))
+                return FIRST_EXPANSION - (len(self._expansions) - 1) if self._expansions[-1] else STOP_WORD
         words, parts = read_token(token)
         if len(words) == 1 and not parts:
-            return self._term(term_key(words[0]))
+            return self._word(words[0])
         if not words:
             return STOP_WORD
-        expansion = [(self._term(term_key(word)), 1) for word in words]
-        expansion += [(self._term(term_key(part)), PART_UNIT) for part in parts]
+        expansion = [(self._word(word), 1) for word in words]
+        expansion += [(self._word(part), PART_UNIT) for part in parts]
         self._expansions.append(tuple(expansion))
         return FIRST_EXPANSION - (len(self._expansions) - 1)
+
+    def _word(self, word: str) -> int:
+        """The term of a word; stems are remembered, because the parts of identifiers are often the same."""
+        number = self._words.get(word)
+        if number is None:
+            number = self._words[word] = self._term(term_key(word))
+        return number
 
     def _term(self, key: bytes) -> int:
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._entries)
-            entries: array[int] = array("Q")
-            self._entries.append(entries)
-            self._append_to.append(entries.append)
+            self._entries.append(array("Q"))
         return number
 
 

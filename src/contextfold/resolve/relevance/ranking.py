@@ -1,15 +1,14 @@
 """Which documents and sections answer a question best. Pure; knows indexes and scores, not files or budgets.
 
-Two phases keep the work small. Documents are nominated by their postings, rarest term first; commoner terms, once
-30,000 postings were read, change the order of 200 nominees only. Then the sections of the best 60 documents are
-scored. Several indexes are ranked together as if they were one: document counts and frequencies are summed.
+Two phases keep the work small. Documents are nominated by their postings, rarest term first; commoner terms, once as
+many postings were read as there are documents, change the order of 200 nominees only. Then the sections of the best 60
+documents are scored. Several indexes are ranked together as if they were one: document counts and frequencies are
+summed.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import chain
-from operator import itemgetter
 
 from contextfold.common.record import Record
 from contextfold.common.relevance.question import Question
@@ -17,11 +16,10 @@ from contextfold.common.relevance.term_scores import (
     AVERAGE_FACTOR,
     BEST_PIECE_WEIGHT,
     BEST_SECTION_WEIGHT,
-    CLASS_MASK,
+    COUNT_MAX,
     FRONT,
     FRONT_IN_SECTION,
     LENGTH_FACTOR,
-    OCCURRENCES_SHIFT,
     PAIR_WEIGHT,
     SATURATION_BITS,
     SECTION_IN_SECTION,
@@ -33,35 +31,43 @@ from contextfold.common.relevance.term_scores import (
     occurrence_score,
     pair_score,
     term_weight,
-    unpack_counts,
 )
-from contextfold.resolve.relevance.index.index_format import IndexView, Postings
-from contextfold.resolve.relevance.term_keys import pair_key
+from contextfold.resolve.relevance.answer import WhyTerm
+from contextfold.resolve.relevance.index.index_format import IndexView, Postings, integers
+from contextfold.resolve.relevance.term_keys import COUNTS_MASK, ENTRY_SHIFT, pair_key, word_of_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-POSTINGS_MAX = 30_000
+    from contextfold.resolve.relevance.index.index_format import Integers
+
+# Twice as many of each find nothing more on any of the public sets, and take longer.
+POSTINGS_MAX = 12_000  # or as many as there are documents
 NOMINEES_MAX = 200
 DOCUMENTS_MAX = 60
-DICT_FROM = 16  # from so many postings per wanted document on, searching is quicker than reading them all
+SEARCHED_FROM = 4  # postings per wanted document: from there on searching is quicker than reading them all
+LANE_BYTES = 8  # of a document's score, where the scores of all documents are added up as one number
+SAMPLED_FROM = 16  # times as many documents as are wanted: from there on a sample tells which scores are high
+SAMPLE_SLACK = 10
 
 # The fields in which a term occurred, as bits below the weighted occurrences of a section.
 FIELDS = ("title", "heading", "body", "path", "identifier")
 FIELD_BITS = len(FIELDS)
 _TITLE, _HEADING, _BODY, _PATH, _IDENTIFIER = (1 << bit for bit in range(FIELD_BITS))
 FIELD_MASK = (1 << FIELD_BITS) - 1
+_FIELD_NAMES = [tuple(name for bit, name in enumerate(FIELDS) if mask >> bit & 1) for mask in range(FIELD_MASK + 1)]
 
 
-def _noted(weights: Sequence[int], count_field: int, marked_field: int) -> tuple[int, ...]:
+def _noted(weights: Sequence[int], count_field: int, marked_field: int) -> list[int]:
     """For each packed counts: their weight in a section, above the bits of their fields."""
-    noted = []
-    for packed, weight in enumerate(weights):
-        count, marked, parts = unpack_counts(packed)
-        fields = (count_field if count else 0) | (marked_field if marked else 0) | (_IDENTIFIER if parts else 0)
-        noted.append(weight << FIELD_BITS | fields)
-    return tuple(noted)
+    fields = [  # by packed counts: four bits, two bits and two bits
+        (count and count_field) | (marked and marked_field) | (parts and _IDENTIFIER)
+        for parts in (0, 1, 1, 1)
+        for marked in (0, 1, 1, 1)
+        for count in (0, *[1] * COUNT_MAX)
+    ]
+    return [weight << FIELD_BITS | of_fields for weight, of_fields in zip(weights, fields, strict=True)]
 
 
 _NOTED_SECTION = _noted(SECTION_IN_SECTION, _BODY, _HEADING)
@@ -74,17 +80,17 @@ class TermPostings(Record):
     word: str  # as typed
     stem_weight: int
     cost: int  # how many postings there are to read
-    by_index: list[list[Postings]]  # for each index, the words of the stem
-    word_weights: dict[bytes, int]  # of the words that were typed
+    by_index: list[list[tuple[int, Postings]]]  # what to add up in each index, with the weight of its values
 
 
 class RankedSection(Record):
+    """A section that has a term; sections are sorted by these fields, in this order."""
+
+    order: int  # the lower the better
     cache: int  # which of the indexes that were asked
     document: int
     section: int
     score: int
-    order: int  # what sections are ordered by
-    terms: Mapping[int, int]  # the noted occurrences in the section, by the number of the term
 
 
 class RankedDocument(Record):
@@ -95,41 +101,46 @@ class RankedDocument(Record):
 
 class Ranking(Record):
     terms: list[TermPostings]
+    noted: list[list[dict[int, int]]]  # by index, by term: the noted occurrences in each section
     documents: list[RankedDocument]  # best first
     sections: list[RankedSection]  # best first; only those that have a term
     unmatched: tuple[str, ...]
     document_count: int
 
 
-class ScoredTerm(Record):
-    """How much one term contributed to a section's score, and where in the section it occurred."""
-
-    word: str
-    fields: tuple[str, ...]
-    score: int
-
-
 def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
     document_count = sum(view.head.document_count for view in views)
     terms, unmatched = _look_up(question, views, document_count)
-    scores = [[0] * view.head.document_count for view in views]
-    left = POSTINGS_MAX
-    common: list[TermPostings] = []
-    for number, term in enumerate(terms):
+    left, read = max(POSTINGS_MAX, document_count), 0
+    for term in terms:
         left -= term.cost
-        if left < 0 and number:
-            common = terms[number:]
+        if left < 0 and read:
             break
-        for view, postings, found in zip(views, term.by_index, scores, strict=True):
-            _add_term(view.saturations, term, postings, found)
+        read += 1
+    scores = [
+        _scores(view, [weighted for term in terms[:read] for weighted in term.by_index[index]])
+        for index, view in enumerate(views)
+    ]
     _add_pairs(question, views, document_count, scores)
     nominees = _best(scores, NOMINEES_MAX)
-    for term in common:
-        _rescore(views, term, nominees)
+    for index in range(len(views)):
+        _rescore(terms[read:], nominees, index)
     nominees = {place: score >> SATURATION_BITS for place, score in nominees.items()}
     best = sorted(nominees, key=lambda place: (-nominees[place], place))[:DOCUMENTS_MAX]
-    documents, sections = _with_sections(views, terms, {place: nominees[place] for place in best})
-    return Ranking(terms, documents, sections, unmatched, document_count)
+    documents: list[RankedDocument] = []
+    sections: list[RankedSection] = []
+    noted = []
+    for index, view in enumerate(views):
+        wanted = {document: nominees[at, document] for at, document in best if at == index}
+        noted.append(_note_terms(view, index, terms, sorted(wanted)))
+        found = _score_sections(view, [term.stem_weight for term in terms], noted[-1])
+        for document, score in wanted.items():
+            total, ranked = _ranked(view, (index, document), score, found)
+            documents.append(RankedDocument(index, document, total))
+            sections += ranked
+    documents.sort(key=lambda found: (-found.score, found.cache, found.document))
+    sections.sort()
+    return Ranking(terms, noted, documents, sections, unmatched, document_count)
 
 
 def _look_up(
@@ -139,105 +150,114 @@ def _look_up(
     terms: list[tuple[int, str, TermPostings]] = []
     unmatched: list[str] = []
     for stem, words in question.terms:
-        by_index = [view.words_of(stem.encode()) for view in views]
+        by_index = [view.terms_of(stem.encode()) for view in views]
         if not any(by_index):
             unmatched.append(words[0])
             continue
         frequency = sum(postings[0].stem_documents for postings in by_index if postings)
-        typed = {word.encode() for word in words}
-        frequencies: dict[bytes, int] = {}
-        for postings in by_index:
-            for found in postings:
-                if found.word in typed:
-                    frequencies[found.word] = frequencies.get(found.word, 0) + len(found.documents)
-        weights = {word: term_weight(document_count, count) for word, count in frequencies.items()}
-        cost = sum(len(found.documents) for postings in by_index for found in postings)
-        term = TermPostings(words[0], term_weight(document_count, frequency), cost, by_index, weights)
-        terms.append((cost, stem, term))
+        frequencies: dict[bytes, int] = {word.encode(): 0 for word in words}
+        for found in by_index:
+            for postings in found:
+                if postings.ends and (word := word_of_key(postings.key)) in frequencies:
+                    frequencies[word] += len(postings.documents)
+        stem_weight = term_weight(document_count, frequency)
+        weights = {
+            word: WORD_WEIGHT * term_weight(document_count, count) for word, count in frequencies.items() if count
+        }
+        cost = sum(len(postings.documents) for found in by_index for postings in found if postings.ends)
+        weighted = [[(_weight(postings, stem_weight, weights), postings) for postings in found] for found in by_index]
+        terms.append((cost, stem, TermPostings(words[0], stem_weight, cost, weighted)))
     terms.sort(key=lambda found: found[:2])
     return [term for _, _, term in terms], tuple(unmatched)
 
 
-def _add_term(saturations: Mapping[int, int], term: TermPostings, words: list[Postings], scores: list[int]) -> None:
-    """Add a term's part of the score to every document that has it. Most of a question's time goes by here."""
-    stem_weight = STEM_WEIGHT * term.stem_weight
-    if len(words) == 1:
-        _add_impacts(saturations, stem_weight + _word_weight(term, words[0]), words[0], scores)
-        return
-    for postings in words:
-        if weight := _word_weight(term, postings):
-            _add_impacts(saturations, weight, postings, scores)
-    together: dict[int, int] = {}
-    for postings in words:
-        impacts = dict(zip(postings.documents, postings.impacts, strict=True))
-        for document in together.keys() & impacts.keys():
-            impacts[document] = together[document] + (impacts[document] & ~CLASS_MASK)
-        together.update(impacts)
-    for document, saturated in zip(together, map(saturations.__getitem__, together.values()), strict=True):
-        scores[document] += stem_weight * saturated
+def _weight(postings: Postings, stem_weight: int, word_weights: Mapping[bytes, int]) -> int:
+    """What the values of these postings count: as a form of the stem, as the very word, or as what is too much."""
+    if not postings.ends:
+        return -STEM_WEIGHT * stem_weight
+    return STEM_WEIGHT * stem_weight + word_weights.get(word_of_key(postings.key), 0)
 
 
-def _word_weight(term: TermPostings, postings: Postings) -> int:
-    return WORD_WEIGHT * term.word_weights.get(postings.word, 0)
+def _scores(view: IndexView, weighted: Sequence[tuple[int, Postings]]) -> list[int]:
+    """Every document's score. Most of a question's time goes by here."""
+    count = view.head.document_count
+    scores = [0] * count
+    common = [(weight, postings.all_values) for weight, postings in weighted if postings.all_values is not None]
+    if common:
+        # The values of all documents are one number with a lane for each document, wide enough for any sum.
+        total = sum([weight * int.from_bytes(_lanes(values, count), "little") for weight, values in common])
+        scores = integers(memoryview(total.to_bytes(LANE_BYTES * count, "little")), "Q").tolist()
+    for weight, postings in weighted:
+        if postings.all_values is None:
+            for document, value in zip(postings.documents.tolist(), postings.values.tolist(), strict=True):
+                scores[document] += weight * value
+    return scores
 
 
-def _add_impacts(saturations: Mapping[int, int], weight: int, postings: Postings, scores: list[int]) -> None:
-    saturated = map(saturations.__getitem__, postings.impacts)
-    for document, fraction in zip(postings.documents, saturated, strict=True):
-        scores[document] += weight * fraction
+def _lanes(values: memoryview, count: int) -> bytearray:
+    lanes = bytearray(LANE_BYTES * count)
+    lanes[0::LANE_BYTES] = values[:count]
+    lanes[1::LANE_BYTES] = values[count:]
+    return lanes
 
 
 def _add_pairs(question: Question, views: Sequence[IndexView], document_count: int, scores: list[list[int]]) -> None:
     for first, second in question.pairs:
         key = pair_key(first, second)[:-1]
-        by_index = [view.words_of(key) for view in views]
+        by_index = [view.terms_of(key) for view in views]
         frequency = sum(len(found.documents) for postings in by_index for found in postings)
         weight = term_weight(document_count, frequency)
         for postings, found in zip(by_index, scores, strict=True):
             for pair in postings:
-                for document, impact in zip(pair.documents, pair.impacts, strict=True):
-                    score = pair_score(weight, impact >> OCCURRENCES_SHIFT)
-                    found[document] += PAIR_WEIGHT * score << SATURATION_BITS
+                for document, occurrences in zip(pair.documents, pair.values, strict=True):
+                    found[document] += PAIR_WEIGHT * pair_score(weight, occurrences) << SATURATION_BITS
 
 
 def _best(scores: list[list[int]], count: int) -> dict[tuple[int, int], int]:
     """The documents with the highest scores, those by index and number; equal scores in that order."""
-    positive = sorted(filter(None, chain.from_iterable(scores)), reverse=True)
-    if not positive:
-        return {}
-    least = positive[min(count, len(positive)) - 1]
-    chosen = [
+    every = [score for found in scores for score in found] if len(scores) > 1 else scores[0]
+    least = 1
+    if len(every) > SAMPLED_FROM * count:
+        # So low in a sample of the scores that `count` of all of them are likely to be higher; if not, all are read.
+        sample = sorted(every[:: len(every) // count], reverse=True)
+        least = max(sample[count * len(sample) // len(every) + SAMPLE_SLACK], least)
+    chosen = _at_least(scores, least)
+    if len(chosen) < count and least > 1:
+        chosen = _at_least(scores, 1)
+    chosen.sort()
+    return {(index, document): -negative for negative, index, document in chosen[:count]}
+
+
+def _at_least(scores: list[list[int]], least: int) -> list[tuple[int, int, int]]:
+    return [
         (-score, index, document)
         for index, found in enumerate(scores)
         for document, score in enumerate(found)
         if score >= least
     ]
-    chosen.sort()
-    return {(index, document): -negative for negative, index, document in chosen[:count]}
 
 
-def _rescore(views: Sequence[IndexView], term: TermPostings, nominees: dict[tuple[int, int], int]) -> None:
-    """Add a common term's part to the scores of the nominees alone."""
-    for index, words in enumerate(term.by_index):
-        wanted = sorted(document for at, document in nominees if at == index)
-        saturations = views[index].saturations
-        together: dict[int, int] = {}
-        for postings in words:
-            weight = _word_weight(term, postings)
-            for document, impact in _impacts(postings, wanted):
-                known = together.get(document)
-                together[document] = impact if known is None else known + (impact & ~CLASS_MASK)
-                nominees[index, document] += weight * saturations[impact]
-        for document, impact in together.items():
-            nominees[index, document] += STEM_WEIGHT * term.stem_weight * saturations[impact]
+def _rescore(terms: Sequence[TermPostings], nominees: dict[tuple[int, int], int], index: int) -> None:
+    """Add the parts of common terms to the scores of the nominees of one index alone."""
+    wanted = sorted(document for at, document in nominees if at == index)
+    for term in terms:
+        for weight, postings in term.by_index[index]:
+            values = postings.all_values
+            if values is None:
+                for document, at in _places(postings.documents, wanted):
+                    nominees[index, document] += weight * postings.values[at]
+            else:
+                high = len(values) // 2
+                for document in wanted:
+                    nominees[index, document] += weight * (values[document] | values[high + document] << 8)
 
 
-def _impacts(postings: Postings, wanted: list[int]) -> list[tuple[int, int]]:
-    """The impacts of a word in the documents that are wanted, of those that have it."""
-    documents, count = postings.documents, len(postings.documents)
-    if count <= DICT_FROM * len(wanted):
-        known = dict(zip(documents, postings.impacts, strict=True))
-        return [(document, known[document]) for document in known.keys() & wanted]
+def _places(documents: Integers, wanted: list[int]) -> list[tuple[int, int]]:
+    """Which of the wanted documents are among these, and where; both are in ascending order."""
+    count = len(documents)
+    if count < SEARCHED_FROM * len(wanted):
+        among = set(wanted)
+        return [(document, at) for at, document in enumerate(documents.tolist()) if document in among]
     found = []
     at = 0
     for document in wanted:
@@ -245,85 +265,33 @@ def _impacts(postings: Postings, wanted: list[int]) -> list[tuple[int, int]]:
         if at == count:
             break
         if documents[at] == document:
-            found.append((document, postings.impacts[at]))
+            found.append((document, at))
     return found
 
 
-def _with_sections(
-    views: Sequence[IndexView], terms: list[TermPostings], documents: dict[tuple[int, int], int]
-) -> tuple[list[RankedDocument], list[RankedSection]]:
-    noted = _noted_terms(terms, documents)
-    weights = [term.stem_weight for term in terms]
-    ranked: list[RankedDocument] = []
-    sections: list[tuple[int, int, int, int, int, dict[int, int]]] = []
-    averages = [average_length(view.head.section_words, view.head.section_count) for view in views]
-    for place, score in documents.items():
-        index, document = place
-        scored = _score_sections(views[index], averages[index], weights, document, noted[place])
-        total = score + BEST_SECTION_WEIGHT * max((found for _, found, _ in scored), default=0)
-        ranked.append(RankedDocument(index, document, total))
-        pieces = _best_pieces(views[index], scored)
-        sections += [
-            (-SECTION_WEIGHT * found - BEST_PIECE_WEIGHT * piece - total, index, document, section, found, parts)
-            for (section, found, parts), piece in zip(scored, pieces, strict=True)
-        ]
-    ranked.sort(key=lambda found: (-found.score, found.cache, found.document))
-    sections.sort(key=itemgetter(0, 1, 2, 3))
-    return ranked, [
-        RankedSection(index, document, section, found, -negative, parts)
-        for negative, index, document, section, found, parts in sections
-    ]
-
-
-def _best_pieces(view: IndexView, scored: list[tuple[int, int, dict[int, int]]]) -> list[int]:
-    """For each section the best score among the pieces under the same heading, itself included."""
-    headings = view.column("section_headings")
-    best: dict[int, int] = {}
-    for section, score, _ in scored:
-        row = headings[section]
-        if score > best.get(row, 0):
-            best[row] = score
-    return [best[headings[section]] for section, _, _ in scored]
-
-
-def _noted_terms(
-    terms: list[TermPostings], documents: Iterable[tuple[int, int]]
-) -> dict[tuple[int, int], dict[int, dict[int, int]]]:
-    """For each document, for each of its sections (and its front), the noted occurrences of each term."""
-    noted: dict[tuple[int, int], dict[int, dict[int, int]]] = {place: {} for place in documents}
-    places = sorted(noted)
-    for number, term in enumerate(terms):
-        for index, words in enumerate(term.by_index):
-            wanted = [document for at, document in places if at == index]
-            for postings in words:
-                _note_word(number, postings, wanted, {document: noted[index, document] for document in wanted})
-    return noted
-
-
-def _note_word(number: int, postings: Postings, wanted: list[int], noted: dict[int, dict[int, dict[int, int]]]) -> None:
-    """Note a word's occurrences in the documents that are wanted, which are in ascending order."""
-    documents, entry_counts = postings.documents, postings.entry_counts
-    section_numbers, counts = postings.section_numbers, postings.counts
-    at = entries_at = 0
-    for document in wanted:
-        next_at = bisect_left(documents, document, at)
-        if next_at == len(documents):
-            break
-        if documents[next_at] != document:
-            continue
-        entries_at += sum(entry_counts[at:next_at])
-        at = next_at
-        sections = noted[document]
-        for entry in range(entries_at, entries_at + entry_counts[at]):
-            section = section_numbers[entry]
-            found = (_NOTED_SECTION if section else _NOTED_FRONT)[counts[entry]]
-            of_section = sections.get(section)
-            if of_section is None:
-                sections[section] = {number: found}
-            elif number in of_section:
-                of_section[number] = _together(of_section[number], found)
-            else:
-                of_section[number] = found
+def _note_terms(view: IndexView, index: int, terms: list[TermPostings], documents: list[int]) -> list[dict[int, int]]:
+    """For each term, its noted occurrences in each section of the documents, which are in ascending order."""
+    sections = {document: view.sections_of(document) for document in documents}
+    noted_terms = []
+    for term in terms:
+        noted: dict[int, int] = {}
+        fronts: dict[int, int] = {}
+        for _, postings in term.by_index[index]:
+            ends, entries = postings.ends, postings.entries
+            for document, at in _places(postings.documents, documents) if ends else ():
+                before = sections[document].start - (FRONT + 1)
+                for entry in entries[ends[at - 1] if at else 0 : ends[at]].tolist():
+                    if entry > COUNTS_MASK:
+                        section, found = before + (entry >> ENTRY_SHIFT), _NOTED_SECTION[entry & COUNTS_MASK]
+                        noted[section] = _together(noted[section], found) if section in noted else found
+                    else:
+                        found = _NOTED_FRONT[entry]
+                        fronts[document] = _together(fronts[document], found) if document in fronts else found
+        for document, found in fronts.items():
+            for section in sections[document]:
+                noted[section] = _together(noted[section], found) if section in noted else found
+        noted_terms.append(noted)
+    return noted_terms
 
 
 def _together(one: int, other: int) -> int:
@@ -331,42 +299,50 @@ def _together(one: int, other: int) -> int:
     return (one >> FIELD_BITS) + (other >> FIELD_BITS) << FIELD_BITS | (one | other) & FIELD_MASK
 
 
-def _score_sections(
-    view: IndexView, average: int, weights: list[int], document: int, noted: dict[int, dict[int, int]]
-) -> list[tuple[int, int, dict[int, int]]]:
-    """The sections with any term, each with its score and the occurrences behind it."""
-    numbers = view.sections_of(document)
+def _score_sections(view: IndexView, weights: list[int], noted_terms: list[dict[int, int]]) -> dict[int, int]:
+    """The score of each section that has any term."""
     lengths = view.column("section_words")
-    front = noted.pop(FRONT, {})
+    average = average_length(view.head.section_words, view.head.section_count)
     factor, base = TF_FACTOR * average, AVERAGE_FACTOR * average
-    scored = []
-    for section in range(FRONT + 1, len(numbers) + 1) if front else noted:
-        found = noted.get(section)
-        if found is None:
-            found = front
-        else:
-            for number, value in front.items():
-                found[number] = _together(value, found[number]) if number in found else value
-        score = 0
-        rest = base + LENGTH_FACTOR * lengths[numbers[section - 1]]
-        for number, value in found.items():
+    scores: dict[int, int] = {}
+    for weight, noted in zip(weights, noted_terms, strict=True):
+        for section, value in noted.items():
             scaled = factor * (value >> FIELD_BITS)
-            score += weights[number] * scaled // (scaled + rest)
-        if score:
-            scored.append((numbers[section - 1], score, found))
-    return scored
+            score = weight * scaled // (scaled + base + LENGTH_FACTOR * lengths[section])
+            scores[section] = scores.get(section, 0) + score
+    return scores
 
 
-def explain(ranking: Ranking, views: Sequence[IndexView], section: RankedSection) -> tuple[ScoredTerm, ...]:
+def _ranked(
+    view: IndexView, place: tuple[int, int], score: int, scores: Mapping[int, int]
+) -> tuple[int, list[RankedSection]]:
+    """The whole score of a document, and its sections that have a term."""
+    numbers = view.sections_of(place[1])
+    scored = [(section, found) for section in numbers if (found := scores.get(section))]
+    total = score + BEST_SECTION_WEIGHT * max((found for _, found in scored), default=0)
+    rows = view.column("section_headings")[numbers.start : numbers.stop].tolist()
+    best: dict[int, int] = {}  # score among the pieces under one heading
+    for section, found in scored:
+        row = rows[section - numbers.start]
+        if found > best.get(row, 0):
+            best[row] = found
+    ranked = []
+    for section, found in scored:
+        order = SECTION_WEIGHT * found + BEST_PIECE_WEIGHT * best[rows[section - numbers.start]] + total
+        ranked.append(RankedSection._make((-order, *place, section, found)))
+    return total, ranked
+
+
+def explain(ranking: Ranking, views: Sequence[IndexView], section: RankedSection) -> tuple[WhyTerm, ...]:
     """What each term contributed to a section's score; the contributions add up to it."""
     view = views[section.cache]
     average = average_length(view.head.section_words, view.head.section_count)
     length = view.column("section_words")[section.section]
     explained = []
-    for number, value in section.terms.items():
-        term = ranking.terms[number]
-        fields = tuple(name for bit, name in enumerate(FIELDS) if value >> bit & 1)
-        score = occurrence_score(term.stem_weight, value >> FIELD_BITS, length, average)
-        explained.append(ScoredTerm(term.word, fields, score))
-    explained.sort(key=lambda found: (-found.score, found.word))
+    for term, noted in zip(ranking.terms, ranking.noted[section.cache], strict=True):
+        value = noted.get(section.section)
+        if value is not None:
+            score = occurrence_score(term.stem_weight, value >> FIELD_BITS, length, average)
+            explained.append(WhyTerm(term.word, _FIELD_NAMES[value & FIELD_MASK], score))
+    explained.sort(key=lambda found: (-found.score, found.term))
     return tuple(explained)

@@ -5,22 +5,23 @@ Questions and builds share this; it knows nothing of sections or of counting, so
 
 from __future__ import annotations
 
-import hashlib
-
 from contextfold.common.record import Record
 from contextfold.common.relevance.words import stem_of
+from contextfold.common.sha256 import sha256
 
 SECTION_DIGEST_BYTES = 16
-# An entry of a term: the document's number, the section's, and the packed counts.
+# An entry of a term while it is counted: the document's number, the section's, and the packed counts. The index keeps
+# the lower half.
 DOCUMENT_SHIFT = 32
 ENTRY_SHIFT = 8
-ENTRY_MASK = (1 << DOCUMENT_SHIFT - ENTRY_SHIFT) - 1
+ENTRY_MASK = (1 << DOCUMENT_SHIFT) - 1
 COUNTS_MASK = (1 << ENTRY_SHIFT) - 1
-SECTIONS_MAX = ENTRY_MASK - 1  # in one document
+SECTIONS_MAX = (1 << DOCUMENT_SHIFT - ENTRY_SHIFT) - 2  # in one document
 
 STEM_END = b"\0"  # between a stem and the rest of its word; in no word
 WHOLE_WORD = b"\1"  # follows STEM_END where a word does not begin with its stem
 PAIR_JOINT = " "  # in no stem
+PAIR_MARK = PAIR_JOINT.encode()
 
 
 class SectionRow(Record):
@@ -41,7 +42,7 @@ class DocumentRow(Record):
 
 
 def section_digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()[:SECTION_DIGEST_BYTES]
+    return sha256(content).digest()[:SECTION_DIGEST_BYTES]
 
 
 def term_key(word: str) -> bytes:

@@ -1,10 +1,10 @@
-"""Bearer tokens and whose they are: a text file of owners and hashes, read again whenever it changes.
+"""Bearer tokens and their owners: a text file of owners and hashes, which is read again when it changes.
 
     # a comment
     alice sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 
 The tokens themselves are not stored, and no message quotes a line, which may contain a token by mistake. Knows files
-and hashes, nothing of HTTP. It imports the standard library alone, because `context token` starts on that.
+and hashes, nothing of HTTP. It imports only the standard library, so that `context token` starts quickly.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# The owner where no tokens are configured.
+# The owner if no tokens are configured.
 LOCAL_OWNER = "local"
-# People and secret scanners recognise a token by it.
+# People and secret scanners recognise a token by this prefix.
 PREFIX = "ctx_"
 RANDOM_BYTES = 32
-# Of what a caller sends; our tokens have 47.
+# A longer token of a caller is refused; valid tokens have 47 characters.
 TOKEN_MAX_CHARS = 512
-# About forty thousand tokens.
+# The largest file; it has about forty thousand tokens.
 FILE_MAX_BYTES = 4 << 20
 OWNER_ONLY = 0o600
 GROUP_AND_OTHERS = 0o077
@@ -68,7 +68,7 @@ def check_owner(owner: str) -> None:
 
 
 def parse(content: bytes, name: str) -> dict[str, str]:
-    """Owners by hash; SettingsError names the file and the line."""
+    """Parse the file to owners by hash. Raises SettingsError with the name of the file and the line."""
     owners: dict[str, str] = {}
     for number, line in enumerate(content.split(b"\n"), 1):
         where = f"{name}, line {number}"
@@ -97,7 +97,7 @@ def _entry(words: list[str], where: str) -> tuple[str, str]:
 
 
 class TokenFile:
-    """The owners of tokens, by the present content of the file.
+    """The owners of tokens, from the current content of the file.
 
     While the file is missing, unreadable or malformed, no token is valid; `report` is called once for each state of the
     file.
@@ -180,16 +180,16 @@ def _unreadable(path: str, problem: OSError) -> SettingsError:
 
 
 def add(path: str, owner: str) -> str:
-    """A new token for an owner, its hash in the file; every other line stays as it is, to the byte.
+    """Make a token for an owner and add its hash to the file. All other lines stay unchanged.
 
-    A daemon may read the file at any moment, and accepts no token while it is malformed. So the new text replaces the
-    old one in one step, and a second writer waits.
+    A daemon may read the file at any time, and accepts no token while it is malformed. So the new text replaces the old
+    one atomically, and a second writer waits.
     """
     check_owner(owner)
-    # A symbolic link stays; the file that it names is replaced.
+    # A symbolic link is not replaced; its target is.
     real = os.path.realpath(path)
     token = mint()
-    with signals.held_back():
+    with signals.delayed():
         try:
             _replace(real, f"{owner} {hashed(token)}\n".encode())
         except OSError as problem:
@@ -238,7 +238,7 @@ def _current(real: str) -> tuple[bytes, os.stat_result | None]:
 
 
 def _take(staged: str) -> int:
-    """Open and lock the staging file. One without a lock is what a killed run left, and is reused."""
+    """Open and lock the staging file. One without a lock was left by a killed process and is reused."""
     import fcntl
 
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -1,4 +1,4 @@
-"""The dashboard's files from the package: read once, sent with a policy that allows no other sources. Knows HTTP."""
+"""Serves the dashboard's files from the package, with a policy that allows no other sources. Knows HTTP."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""One HTTP request and its response at the daemon's edge, and how many there may be at once.
+"""One HTTP request and its response, and the limits on requests and buffered bytes.
 
-    own paths       the whole body is here before the application is called; every response gets our headers
-    proxied paths   the body is passed on as it arrives, with a bound on its size and its speed; a response that the
-                    application marks AS_IT_CAME is not changed, and is cut where it does not end by itself
+    own paths       the whole body is read before the application is called; every response gets the daemon's headers
+    proxied paths   the body is forwarded as it arrives, with limits on its size and time; a response that the
+                    application marks AS_IT_CAME is not changed, and the connection is cut if it is incomplete
 
-`HttpExchange.send` is the only wrapper around the server's `send`: it sets every header of ours, X-Context-State among
-them. Knows ASGI, nothing of admission (`serve.http.guard`) nor of what is served.
+`HttpExchange.send` is the only wrapper around the server's `send`. It sets all headers of the daemon, for example
+X-Context-State. Knows ASGI, nothing of admission (`serve.http.guard`) or of the application.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ Headers = list[tuple[bytes, bytes]]
 # Keys of the scope: the caller's owner, and the exchange itself.
 OWNER = "contextfold.owner"
 EXCHANGE = "contextfold.exchange"
-# In the start of a response that is an upstream's: nothing of it is changed.
+# This key in the start of a response marks an upstream's response, which is not changed.
 AS_IT_CAME = "contextfold.as_it_came"
 
 MCP_PATH = "/mcp"
 PROXY_PATH = "/proxy/"
 STATE_HEADER = b"x-context-state"
-# The daemon's token of a proxied request, whose `Authorization` is the provider's.
+# The header with the daemon's token in a proxied request, whose `Authorization` is for the provider.
 TOKEN_HEADER = b"x-context-token"
 
 # The owner of a request to a path that needs no token.
 NOBODY = ""
 # Paths for monitoring.
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-# The dashboard's own files: they contain nobody's data, and the page asks for a token.
+# The dashboard's files need no token: they contain no data, and the page asks for a token.
 PAGE_PATH, WEB_PATH = "/", "/web/"
-# An owner among several gets at most one part in this many of the requests and of the buffered bytes.
+# One of several owners gets at most one part in this many of the requests and of the buffered bytes.
 OWNER_SHARES = 2
 
 _SECURITY_HEADERS = (
@@ -57,7 +57,7 @@ _SECURITY_HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-# For a response that has no policy of its own: no page may frame it.
+# A response without a policy of its own gets this one: no page may show it in a frame.
 _NO_FRAMES = (b"content-security-policy", b"frame-ancestors 'none'")
 _OWN_HEADERS = frozenset(name for name, _ in _SECURITY_HEADERS) | {b"server", b"date"}
 _BEARER_WORDS = 2
@@ -66,30 +66,30 @@ _LENGTH_DIGITS = 20
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """How much at once. A stream counts as a request only until it has begun: clients keep one open for hours."""
+    """The limits of the daemon. A stream counts as a request only until it has begun, because it may last for hours."""
 
     in_flight: int = 256
-    # Event streams and proxied requests: a model may take minutes to answer.
+    # Event streams and proxied requests, because a model may take minutes to answer.
     streams: int = 1024
     streams_of_owner: int = 256
     body_bytes: int = 4 << 20
-    # Of all bodies together.
+    # The bytes of all bodies together.
     buffered_bytes: int = 64 << 20
-    # For all of a body; for the next part of a proxied one.
+    # The time for a whole body, or for the next part of a proxied body.
     body_timeout_s: float = 30.0
     proxied_body_bytes: int = 512 << 20
-    # For all of a proxied body.
+    # The time for a whole proxied body.
     proxied_body_timeout_s: float = 600.0
 
 
 class ClientGone(Exception):
-    """Nobody is left to answer."""
+    """The client has disconnected."""
 
 
 class RequestCapacity:
-    """How much of the limits is in use, by everybody and by each owner.
+    """The used part of the limits, in total and for each owner.
 
-    Where there are several owners, none of them can use more than its share of requests and buffered bytes.
+    If there are several owners, none of them can use more than its share of requests and buffered bytes.
     """
 
     def __init__(self, limits: RequestLimits, metrics: Metrics, *, has_owners: bool = False) -> None:
@@ -108,7 +108,7 @@ class RequestCapacity:
         self._metrics.in_flight.inc()
 
     def assign(self, exchange: HttpExchange, owner: str) -> None:
-        """Count an admitted request for its owner. A proxied one counts as a stream: a model may take minutes."""
+        """Count an admitted request for its owner. A proxied request may take minutes, so it counts as a stream."""
         exchange.owner = owner
         self.in_flight_of[owner] += 1
         if exchange.is_proxied:
@@ -165,7 +165,7 @@ def _decrease(counter: Counter[str], owner: str, by: int = 1) -> None:
 
 
 class HttpExchange:
-    """One request and its response. `state` is the value of X-Context-State; empty where a path has none."""
+    """One request and its response. `state` is the value of X-Context-State; empty for a path without it."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class HttpExchange:
         self.is_public = path in OPEN_PATHS or path == PAGE_PATH or path.startswith(WEB_PATH)
         self.is_mcp_post = path == MCP_PATH and scope["method"] == "POST"
         self.state = state if path.startswith(MCP_PATH) and path[len(MCP_PATH) :][:1] in ("", "/") else ""
-        # Set when the application should see the client as gone.
+        # Set when the application should treat the client as disconnected.
         self.ended = asyncio.Event()
         self.is_event_stream = False
         # Whether this counts as a stream, and no longer as a request in flight.
@@ -209,7 +209,7 @@ class HttpExchange:
         return self._header_values.get(name, [])
 
     def token(self) -> str:
-        """The bearer token that was sent; empty, which is nobody's, if there is none."""
+        """The bearer token of the request; empty, which is never valid, if there is none."""
         if self.is_proxied:
             sent = self.header_values(TOKEN_HEADER)
             return sent[0] if len(sent) == 1 else ""
@@ -225,11 +225,11 @@ class HttpExchange:
         return self.scope
 
     def _is_token_valid(self) -> bool:
-        """Whether the token is still its owner's: a stream may outlive it."""
+        """Whether the token still belongs to the owner. It may be removed during a stream."""
         return self._tokens is None or self._tokens.owner_of(self.token()) == self.owner
 
     async def read_body(self) -> None:
-        """Read the whole body. It is checked by the length it claims, then by the length it has."""
+        """Read the whole body. First its declared length is checked, then its real length."""
         limits = self._capacity.limits
         self._check_claimed_length(limits.body_bytes)
         chunks: list[bytes] = []
@@ -248,7 +248,7 @@ class HttpExchange:
         self._body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def pass_body(self) -> None:
-        """Leave the body to the application, part by part."""
+        """Let the application read the body part by part."""
         limits = self._capacity.limits
         self._check_claimed_length(limits.proxied_body_bytes)
         self._parts = ProxiedBody(self._receive, limits)
@@ -259,12 +259,12 @@ class HttpExchange:
             raise _body_too_large(most)
 
     def take_body(self) -> bytes:
-        """The body that `read_body` read, for an application that needs no stream of messages."""
+        """The body that `read_body` has read, for an application that does not call `receive`."""
         body, self._body = self._body, None
         return body or b""
 
     async def receive(self) -> Message:
-        """The body, once; then nothing until the client is gone, or the daemon stops and this is a stream."""
+        """Return the body once; then wait until the client disconnects, or the daemon stops and this is a stream."""
         if self._parts is not None and not self._parts.are_over:
             return await self._parts.next()
         if self._body is not None and self._parts is None:
@@ -311,25 +311,25 @@ class HttpExchange:
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _own_headers(self, headers: Headers) -> Headers:
-        """A response's headers with those that every response of ours has."""
-        kept = [header for header in headers if header[0].lower() not in _OWN_HEADERS]
-        kept += [*_SECURITY_HEADERS, _date_header()]
+        """Add the headers that every response of the daemon has."""
+        extended = [header for header in headers if header[0].lower() not in _OWN_HEADERS]
+        extended += [*_SECURITY_HEADERS, _date_header()]
         if not any(header[0] == _NO_FRAMES[0] for header in headers):
-            kept.append(_NO_FRAMES)
+            extended.append(_NO_FRAMES)
         if self.state:
-            # It has ids and figures only, so it is ASCII and one line.
-            kept.append((STATE_HEADER, self.state.encode("ascii")))
-        return kept
+            # The state has only ids and numbers, so it is ASCII and one line.
+            extended.append((STATE_HEADER, self.state.encode("ascii")))
+        return extended
 
     async def _may_start(self, message: Message) -> bool:
-        """Whether a response may begin as the application has it; if not, an error is sent in its place."""
+        """Whether the application's response may begin; if not, an error is sent instead."""
         content_type = "".join(_by_name(message.get("headers", ())).get(b"content-type", ()))
         if (
             message["status"] == INTERNAL_ERROR_STATUS
             and content_type.startswith("text/plain")
             and not message.get(AS_IT_CAME)
         ):
-            # A framework sends its own text before it raises the exception.
+            # A framework sends a text of its own before it raises the exception.
             self._muted = True
             await self.refuse(unexpected_error())
             return False
@@ -346,17 +346,17 @@ class HttpExchange:
         return True
 
     async def refuse(self, error: RequestError) -> None:
-        """Answer with an error. A response that has begun stays incomplete, and the server cuts the connection."""
+        """Respond with an error. A response that has begun stays incomplete, and the server cuts the connection."""
         if self._started:
             return
         self.refused = error.kind if error.status != INTERNAL_ERROR_STATUS else ""
         body: dict[str, object] = {"error": error.http_error()}
         if self.is_mcp_post:
-            # An MCP client shows no other error than one of JSON-RPC.
+            # MCP clients show only errors in the format of JSON-RPC.
             body = {"jsonrpc": "2.0", "id": None, **body}
         headers = list(error.headers)
         if self.header_values(b"expect"):
-            # Whether the client sends the body now is unknown.
+            # It is unknown whether the client still sends the body.
             headers.append((b"connection", b"close"))
         await self.respond(error.status, json.dumps(body).encode() + b"\n", headers)
 
@@ -376,7 +376,7 @@ class HttpExchange:
             await self.refuse(busy("The daemon is stopping; try again when it is back.", "stopping"))
 
     async def _end_stream(self) -> None:
-        """End a stream of ours properly, so that a client comes back later. An upstream's is left as it is."""
+        """End an event stream properly, so that the client reconnects later. An upstream's stream is not changed."""
         if self.as_it_came:
             return
         self._complete = True
@@ -384,7 +384,7 @@ class HttpExchange:
 
 
 class ProxiedBody:
-    """A body as it arrives, with a bound on its size and on how slow it may be."""
+    """The body of a proxied request as it arrives, with limits on its size and time."""
 
     def __init__(self, receive: Receive, limits: RequestLimits) -> None:
         self._receive, self._limits = receive, limits
@@ -407,7 +407,7 @@ class ProxiedBody:
 
 
 def unexpected_error() -> RequestError:
-    """What a caller sees of a bug."""
+    """The error for the caller after a bug."""
     return RequestError(INTERNAL_ERROR_STATUS, "internal_error", "Internal error; the daemon's log says where.")
 
 
@@ -423,13 +423,13 @@ def _body_too_large(most: int) -> RequestError:
 def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
     values: dict[bytes, list[str]] = {}
     for name, value in headers:
-        # Only the white space of HTTP: the last byte of a UTF-8 character may be another one's in Latin-1.
+        # Only HTTP's white space is removed: in Latin-1 the last byte of a UTF-8 character may be white space.
         values.setdefault(name.lower(), []).append(value.decode("latin-1").strip(" \t"))
     return values
 
 
 def _date_header() -> tuple[bytes, bytes]:
-    """The Date header, made once a second. The server leaves it to us, because a proxied response has its own."""
+    """The Date header, made once a second. The server does not set it, because a proxied response has its own."""
     global _date_s, _date
     now_s = int(time.time())
     if now_s != _date_s:

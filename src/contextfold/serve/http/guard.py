@@ -1,4 +1,4 @@
-"""The outer edge of the HTTP daemon: which requests are admitted. Knows HTTP, nothing of what is served.
+"""Decides which HTTP requests are admitted. Knows HTTP, nothing of the application.
 
 A request passes these checks in order. Each error is JSON that says what was wrong and what to do:
 
@@ -11,9 +11,8 @@ A request passes these checks in order. Each error is JSON that says what was wr
     rate        except POST /mcp, which answers it in JSON-RPC                    429
     body        too large, or too slow to arrive                                  413, 408
 
-Below PROXY_PATH the token comes as `X-Context-Token` and stays here, `Authorization` goes on to the application, and
-the body is passed on as it arrives. What a caller sent (path, query, headers, body) is never logged, nor is the text of
-an exception.
+Below PROXY_PATH the token is in `X-Context-Token`, which is removed; `Authorization` is passed to the application, and
+the body is passed on as it arrives. Path, query, headers and body are never logged, nor is the message of an exception.
 """
 
 from __future__ import annotations
@@ -57,9 +56,9 @@ CROSS_SITE = "cross-site"
 CALLS_PER_SECOND = "calls_per_second"
 
 OK = 200
-# For an event stream to end by itself after the application sees its client as gone.
+# After the application has received the disconnection of a client, its event stream must end within this time.
 STREAM_GRACE_S = 1.0
-# In logs and metrics only: nobody was left to answer.
+# The status in logs and metrics if the client has disconnected. It is never sent.
 CLIENT_CLOSED = 499
 # A WebSocket close code.
 POLICY_VIOLATION = 1008
@@ -81,7 +80,7 @@ class Guard:
         state: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`state` is the X-Context-State of an MCP response that is about no session."""
+        """`state` is the X-Context-State of an MCP response without a session."""
         self.app, self.metrics, self.buckets = app, metrics, buckets
         self.capacity = RequestCapacity(limits or RequestLimits(), metrics, has_owners=tokens is not None)
         self._hosts, self._tokens, self._tracer, self._state, self._clock = hosts, tokens, tracer, state, clock
@@ -102,7 +101,7 @@ class Guard:
     async def end_streams(self) -> None:
         """End every event stream, so that a shutdown need not wait for it.
 
-        One that has not ended after STREAM_GRACE_S is cancelled. Streams that begin later are ended as they begin.
+        A stream that has not ended after STREAM_GRACE_S is cancelled. Streams that begin later are ended at once.
         """
         self.capacity.stopping = True
         streams = [exchange for exchange in self._open if exchange.is_event_stream]
@@ -131,10 +130,10 @@ class Guard:
         except ClientGone:
             exchange.status = CLIENT_CLOSED
         except asyncio.CancelledError:
-            # The server cancels what is left at the end of a shutdown.
+            # The server cancels the remaining requests at the end of a shutdown.
             await exchange.give_up()
         except Exception as problem:
-            # A bug costs one response. Its text may quote the request, so it is not logged.
+            # The message of the exception may quote the request, so it is not logged.
             log("http.failed", "error", exception=type(problem).__name__, raised_at=place_of(problem))
             await exchange.refuse(unexpected_error())
         finally:
@@ -143,7 +142,7 @@ class Guard:
             self._account(exchange, self._clock() - started_s)
 
     def _admit(self, exchange: HttpExchange) -> str:
-        """The owner of a request that may come in, by its head alone."""
+        """Check the head of a request; return the owner. Raises RequestError if the request is not admitted."""
         scope = exchange.scope
         if self.capacity.in_flight > self.capacity.limits.in_flight and scope["path"] not in OPEN_PATHS:
             raise busy("Too many requests are being answered; try again in a second.")
@@ -151,7 +150,7 @@ class Guard:
         if exchange.header_values(b"content-length") and exchange.header_values(b"transfer-encoding"):
             raise RequestError(400, "bad_request", "Send a length or chunks, not both.", [(b"connection", b"close")])
         if exchange.is_public and scope["method"] not in READ_METHODS:
-            # Without a token nobody can make the daemon wait for a body.
+            # A caller without a valid token cannot make the daemon wait for a body.
             raise RequestError(
                 405, "method_not_allowed", "Use GET here.", [(b"allow", b"GET, HEAD"), (b"connection", b"close")]
             )
@@ -213,7 +212,7 @@ class Guard:
         return owner
 
     def _account(self, exchange: HttpExchange, seconds: float) -> None:
-        """Count and log a request by its route's template: a path may contain anything."""
+        """Count and log a request by the template of its route, because a path may contain anything."""
         route = getattr(exchange.scope.get("route"), "path", OTHER)
         sent = exchange.scope["method"]
         method = sent if sent in METHODS else OTHER
@@ -224,7 +223,7 @@ class Guard:
         if not exchange.is_stream:
             self.metrics.request_took(route, seconds)
         if exchange.status == OK and exchange.scope["path"].startswith(HOOKS_PATH):
-            # There is one for each operation of an agent, so these are counted and not logged.
+            # Each operation of an agent causes such a request, so they are counted and not logged.
             return
         level = "error" if exchange.status == INTERNAL_ERROR_STATUS and not exchange.as_it_came else "info"
         more = {"refused": exchange.refused} if exchange.refused else {}
@@ -244,6 +243,6 @@ def _rate_limited(buckets: Buckets, wait_s: float) -> RequestError:
 
 
 def _is_preflighted(exchange: HttpExchange) -> bool:
-    """Whether a browser sends a preflight request before it sends this for a page of another port."""
+    """Whether a browser sends a preflight request before this one, for a page of another port."""
     kinds = [value.partition(";")[0].strip().lower() for value in exchange.header_values(b"content-type")]
     return exchange.scope["method"] in READ_METHODS or (bool(kinds) and not UNPREFLIGHTED_TYPES.intersection(kinds))

@@ -1,4 +1,4 @@
-"""JSON responses of the daemon's own paths, and one shape for every error. Knows HTTP."""
+"""JSON responses of the daemon's own paths, and the format of their errors. Knows HTTP."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def error_response(error: RequestError) -> Response:
 
 
 def failure_response(problem: FoldError, fold: FoldService) -> Response:
-    """An expected failure, without secrets."""
+    """The response to an expected failure, without secrets."""
     message, data = fold.safe_error(problem)
     log("request.refused", "warning", code=problem.code)
     return error_response(known_error(problem.code, message, data))
 
 
 def object_in(body: bytes) -> Mapping[str, object]:
-    """The JSON object in a request's body."""
+    """Parse the body of a request as a JSON object."""
     try:
         value = decode(body)
     except Malformed as problem:

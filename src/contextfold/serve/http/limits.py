@@ -1,7 +1,4 @@
-"""Rules of the daemon's edge: how often an owner may call, and which Host and Origin headers are accepted.
-
-Pure: the clock is passed in, and no name is looked up.
-"""
+"""Rate limits of owners, and the rules for Host and Origin headers. Pure: the time is a parameter."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from contextfold.common.network_address import authority_from
 from contextfold.common.record import Record
 from contextfold.settings import SettingsError
 
-# Owners that are remembered. The one that has not called longest is dropped first, and starts with a full bucket.
+# At most this many owners are remembered. The one that has not called for the longest time is dropped first.
 OWNERS_MAX = 10_000
-# The longest DNS name, and a port.
+# The length of the longest DNS name with a port.
 AUTHORITY_MAX_CHARS = 260
 ORIGIN_SCHEMES = ("http", "https")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -23,12 +20,12 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 class RateLimit(Record):
     per_second: float
-    # Calls that may come at once after a pause.
+    # The number of calls that are accepted at once after a pause.
     burst: int
 
 
 class Buckets:
-    """A token bucket for each owner: what is left, and when that was so."""
+    """A token bucket for each owner: the remaining calls, and the time of the last update."""
 
     def __init__(self, limit: RateLimit, owners_max: int = OWNERS_MAX) -> None:
         if limit.per_second <= 0 or limit.burst < 1 or owners_max < 1:
@@ -41,7 +38,7 @@ class Buckets:
         return len(self._levels)
 
     def take(self, owner: str, now_s: float) -> float:
-        """Take one call: 0 if it may go on, else how many seconds to wait. A refused call costs nothing."""
+        """Count one call: 0 if it is accepted, else the number of seconds to wait. A refused call is not counted."""
         left, then_s = self._levels.get(owner, (float(self.limit.burst), now_s))
         elapsed_s = max(0.0, now_s - then_s)
         left = min(float(self.limit.burst), left + elapsed_s * self.limit.per_second)
@@ -54,10 +51,10 @@ class Buckets:
 
 
 class HostRule:
-    """Which Host and Origin headers are ours.
+    """Decides which Host and Origin headers are accepted.
 
-    A web page that rebinds its own name to our address still sends that name. So names must be known; an address in
-    Host cannot be rebound, and any will do where the daemon listens beyond this machine.
+    A web page that rebinds its own DNS name to the daemon's address still sends that name. So names must be known. An
+    address in Host cannot be rebound, so any address is accepted if the daemon listens beyond this machine.
     """
 
     def __init__(self, listening_on: str, more: Iterable[str] = ()) -> None:
@@ -70,21 +67,21 @@ class HostRule:
             self._known.add(host)
 
     def host_of(self, value: str) -> str | None:
-        """The name in a Host header, if it is ours. Any port will do: proxies and tunnels change it."""
+        """The name in a Host header; None if it is not accepted. Any port is, because proxies and tunnels change it."""
         host = _host(value.lower())
         if host is None or host in self._known or (self._any_address and _is_address(host)):
             return host
         return None
 
     def is_origin(self, value: str, host: str) -> bool:
-        """Whether a page of that origin may call us at `host`. A page at an unknown address may not."""
+        """Whether a page of this origin may call the daemon at `host`. A page at an unknown address may not."""
         scheme, _, authority = value.lower().partition("://")
         origin = _host(authority) if scheme in ORIGIN_SCHEMES else None
         return origin is not None and (origin in self._known or origin == host)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it. Names other than localhost may lead anywhere."""
+    """Whether only this machine can reach the address. Names other than localhost may lead anywhere."""
     try:
         return host.lower() == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -92,7 +89,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _host(authority: str) -> str | None:
-    """The name of `name` or `name:port`, IPv6 addresses in their one spelling."""
+    """The name in `name` or `name:port`. IPv6 addresses are normalised."""
     machine = authority_from(authority) if len(authority) <= AUTHORITY_MAX_CHARS else None
     if machine is None or machine.name[-1] in ".-":
         return None

@@ -1,8 +1,8 @@
 """MCP over Streamable HTTP: stateless, JSON responses, both eras, answered by the same core as stdio.
 
-Any daemon can answer any request, because nothing of a conversation is kept: there is no session id and no handshake to
-wait for. This module owns what only HTTP has: media types, the routing headers of the stateless era, the status, the
-rate limit and the session's state for `X-Context-State`. Knows tools only by their tables.
+Any daemon can answer any request, because no state of a connection is stored: there is no session id, and no handshake
+is required. This module handles what only HTTP has: media types, the routing headers of the stateless era, the status,
+the rate limit and the session's state for `X-Context-State`. Knows tools only by their tables.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import base64
 import binascii
 import time
 from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import parse_qs
 
 from contextfold.common.dataclass import dataclass, replace
 from contextfold.error_codes import INVALID_PARAMS
@@ -27,6 +28,7 @@ from contextfold.serve.mcp.protocol import (
     HANDSHAKE_VERSIONS,
     HEADER_MISMATCH,
     META_VERSION,
+    RESOURCES_READ,
     STATELESS_VERSIONS,
     TOOLS_CALL,
     UNKNOWN_TOOL_KIND,
@@ -39,7 +41,9 @@ from contextfold.serve.mcp.protocol import (
     is_initialize,
     unsupported_version,
 )
+from contextfold.serve.mcp.resources import readers_beside
 from contextfold.serve.mcp.tools import ResolveTool, ToolResult
+from contextfold.serve.mcp.toolsets import chosen_tools
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import UNKNOWN_TOOL, Metrics
 from contextfold.serve.ops.tracing import Tracer, tool_span
@@ -73,25 +77,30 @@ STATUSES: Mapping[int, int] = {
     UNSUPPORTED_VERSION: BAD_REQUEST_STATUS,
     METHOD_NOT_FOUND: 404,
 }
-# The handshake era uses a status for these alone.
+# In the handshake era only these errors have a status other than 200.
 ALWAYS_REFUSED = frozenset({PARSE_ERROR, INVALID_REQUEST, HEADER_MISMATCH, UNSUPPORTED_VERSION})
-# Errors whose message may repeat a method or a tool's name.
+# The messages of these errors may repeat a method or a tool's name.
 REPEATS_THE_CALLER = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND})
 # A header value that cannot be written in plain ASCII is sent as Base64 between these.
 BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
 
+# Servers with fewer tools that are kept, one for each value of `?tools=`.
+CHOICES_MAX = 32
+
 _NO_META: Mapping[str, object] = {}
+# The parameter that NAME_HEADER repeats, by method.
+_NAMED_BY = {TOOLS_CALL: "name", RESOURCES_READ: "uri"}
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonServices:
-    """What the routes use."""
+    """The services that the routes use."""
 
     fold: FoldService
     resolvers: Resolvers
     buckets: Buckets
     metrics: Metrics
-    # Redacts secrets in a text that repeats what a caller sent.
+    # Redacts secrets in a text that repeats a caller's input.
     redact: Callable[[str], str]
     tracer: Tracer | None = None
     clock: Callable[[], float] = time.monotonic
@@ -101,11 +110,14 @@ class McpEndpoint:
     """MCP over Streamable HTTP, without sessions and streams; every protocol version."""
 
     def __init__(self, tools: Sequence[Tool], services: DaemonServices) -> None:
-        self._server = McpServer(tools)
+        self._tools = tools
+        self._server = McpServer(tools, readers_beside(tools))
+        # By the value of `tools` in the query.
+        self._chosen: dict[str, McpServer] = {}
         self._services = services
 
     async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
-        """Answer one POST. Every message counts for the owner's rate limit, whatever it is."""
+        """Answer one POST. Every message counts for the owner's rate limit."""
         exchange: HttpExchange = scope[EXCHANGE]
         wait_s = self._services.buckets.take(scope[OWNER], self._services.clock())
         _check_media_types(exchange)
@@ -125,7 +137,7 @@ class McpEndpoint:
             if request.is_notification:
                 await exchange.respond(ACCEPTED, b"")
                 return
-            response = self._server.answer(request)
+            response = self._server_for(scope["query_string"]).answer(request)
             if isinstance(response, McpToolCall):
                 response = encode_tool_result(response, await self._run(exchange, response))
         except RequestError as error:
@@ -134,8 +146,20 @@ class McpEndpoint:
         else:
             await exchange.respond(OK, response)
 
+    def _server_for(self, query: bytes) -> McpServer:
+        """The server with all tools, or with those that `?tools=` names: a client may want fewer definitions."""
+        names = ",".join(parse_qs(query.decode("latin-1"), keep_blank_values=True).get("tools", ())) if query else ""
+        if not names:
+            return self._server
+        if names not in self._chosen:
+            tools = chosen_tools(self._tools, names)
+            if len(self._chosen) >= CHOICES_MAX:
+                self._chosen.clear()
+            self._chosen[names] = McpServer(tools, readers_beside(tools))
+        return self._chosen[names]
+
     async def _run(self, exchange: HttpExchange, call: McpToolCall) -> ToolResult:
-        """Run a tool; count it, and log why it failed."""
+        """Run a tool and count the call; log the reason of a failure."""
         services = self._services
         started_s = services.clock()
         tool, scope = call.tool, exchange.scope
@@ -147,7 +171,7 @@ class McpEndpoint:
                 else:
                     outcome = await run_fold_tool(tool, services.fold, caller_of(scope, call.meta), call.arguments)
             except FoldError as problem:
-                # The session's name or the operation's id is not valid.
+                # The session's name or the operation id is invalid.
                 outcome = await request_error(problem, services.fold, Caller(scope[OWNER]), {})
             except RequestError as error:
                 outcome = error
@@ -175,7 +199,7 @@ class McpEndpoint:
         return await request_error(problem, services.fold, caller, arguments if isinstance(arguments, dict) else {})
 
     def _encode(self, request_id: str | int | None, error: RequestError) -> bytes:
-        """An error without secrets: it may repeat a method, a tool's name or a version."""
+        """Encode an error. Its message is redacted, because it may repeat a method, a tool's name or a version."""
         services = self._services
         if error.kind == UNKNOWN_TOOL_KIND:
             services.metrics.tool_call(UNKNOWN_TOOL, UNKNOWN_TOOL_KIND, 0.0)
@@ -236,15 +260,16 @@ def check_routing_headers(exchange: HttpExchange, request: RpcRequest) -> None:
     if request.is_notification or not has_envelope(request):
         _check_version(version, request)
         return
-    # Values of another type than a string are the core's to refuse.
+    # The protocol core refuses values that are not strings.
     claimed = request.params["_meta"][META_VERSION]
     if isinstance(claimed, str) and version != claimed:
         raise _header_mismatch(VERSION_HEADER, "does not match the version in params._meta")
     if _decoded(exchange.header_values(METHOD_HEADER)) != request.method:
         raise _header_mismatch(METHOD_HEADER, "does not match the method")
-    name = request.params.get("name") if request.method == TOOLS_CALL else None
+    member = _NAMED_BY.get(request.method)
+    name = request.params.get(member) if member else None
     if isinstance(name, str) and _decoded(exchange.header_values(NAME_HEADER)) != name:
-        raise _header_mismatch(NAME_HEADER, "does not match the tool's name")
+        raise _header_mismatch(NAME_HEADER, f"does not match params.{member}")
 
 
 def _check_version(version: str | None, request: RpcRequest) -> None:
@@ -263,14 +288,14 @@ def _header_mismatch(header: bytes, problem: str) -> RequestError:
 
 
 def _decoded(values: list[str]) -> str | None:
-    """A header's value, which may be Base64; None if there is none, or it cannot be decoded."""
+    """The value of a header, which may be Base64; None if it is missing or cannot be decoded."""
     value = values[0] if values else None
     if value is None or not (value.startswith(BASE64_PREFIX) and value.endswith(BASE64_SUFFIX)):
         return value
     encoded = value[len(BASE64_PREFIX) : -len(BASE64_SUFFIX)]
     try:
         decoded = base64.b64decode(encoded, validate=True)
-        # Only the canonical form counts: other forms leave bits over.
+        # Only the canonical form of Base64 is accepted.
         return decoded.decode("utf-8") if base64.b64encode(decoded).decode("ascii") == encoded else None
     except (binascii.Error, UnicodeDecodeError):
         return None

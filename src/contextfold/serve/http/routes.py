@@ -1,7 +1,6 @@
 """The daemon's routes: MCP, `/v1`, hooks, the proxy, the dashboard, discovery, health, metrics. Knows HTTP.
 
-`serve.http.guard` decides which requests are admitted; `serve.http.mcp_endpoint` and `fold.service` do what a call asks
-for.
+`serve.http.guard` decides which requests are admitted; `serve.http.mcp_endpoint` and `fold.service` carry them out.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ if TYPE_CHECKING:
 MAINTENANCE_EVERY_MAX_S = 60.0
 DELETE_EXPIRED_EVERY_S = 3600.0
 READY_TIMEOUT_S = 2.0
-# Everybody may ask, and every check costs a commit.
+# The result of a readiness check is cached for this time, because each check needs a commit and no token.
 READY_CACHED_S = 1.0
 
 
 class DaemonApplication(Starlette):
     """The application behind the guard.
 
-    MCP, hooks and the proxy are on the path of every step of an agent, so they are called without Starlette's layers.
+    Every step of an agent uses MCP, hooks and the proxy, so they are called without Starlette's layers.
     """
 
     def __init__(self, tools: Sequence[Tool], services: DaemonServices, proxy_settings: ProxySettings) -> None:
@@ -139,7 +138,7 @@ class StatusPages:
         self._discovery = encode({"tools": listed})
 
     async def tools(self, _request: Request) -> Response:
-        """The tools and their schemas, for those who have no MCP client at hand."""
+        """The tools and their schemas, for programs without an MCP client."""
         return Response(self._discovery, media_type=JSON)
 
     async def daemon(self, _request: Request) -> Response:
@@ -158,7 +157,7 @@ class StatusPages:
         return PlainTextResponse("ok\n")
 
     async def readyz(self, _request: Request) -> Response:
-        """Whether the store takes commits, 503 if not; needs no token."""
+        """Whether the store accepts commits, 503 if not; needs no token."""
         async with self._checking:
             if self._services.clock() - self._checked_s >= READY_CACHED_S:
                 self._is_ready = await self._check()
@@ -223,7 +222,7 @@ async def _maintain(services: DaemonServices) -> None:
                 deleted_s = services.clock()
             await services.fold.recalls.maintain()
         except StoreUnavailable:
-            # The calls that come meanwhile report it.
+            # Calls report that the store is unavailable.
             pass
         except Exception as problem:
             log("tidy.failed", "error", exception=type(problem).__name__, raised_at=place_of(problem))

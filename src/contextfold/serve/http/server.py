@@ -1,6 +1,6 @@
-"""The daemon's sockets: which addresses it listens on, and a server that runs until a signal.
+"""Binds the daemon's sockets and runs the server until a signal.
 
-How the server handles connections and its end is `serve.http.uvicorn_adapter`'s.
+`serve.http.uvicorn_adapter` handles connections and the shutdown.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from contextfold.settings import SettingsError
 
 PORT_MAX = 65535
 IPV4_LOOPBACK = "127.0.0.1"
-# Tries for a port that is free on both loopback addresses.
+# The number of attempts to find a port that is free on both loopback addresses.
 FREE_PORT_TRIES = 10
-# Connections, and the files of the store and the caches.
+# The number of descriptors for connections and for the files of the store and the caches.
 DESCRIPTORS_WANTED = 4096
 
 
 def check_may_listen(host: str, has_tokens: bool) -> None:
-    """Beyond this machine only those with a token are served."""
+    """Raise an error if the daemon would listen beyond this machine without tokens."""
     if not has_tokens and not is_loopback(host):
         raise SettingsError(
             f"{host} is open to other machines, and anybody could read your sessions there: give --token-file FILE "
@@ -38,10 +38,10 @@ def check_may_listen(host: str, has_tokens: bool) -> None:
 
 
 def run(app_factory: Callable[[], Guard], *, host: str, port: int, on_listening: Callable[[str], None]) -> None:
-    """Serve until a signal. `on_listening` gets the address as a URL, once requests are answered there.
+    """Serve until a signal. `on_listening` is called with the URL when requests are answered there.
 
-    The address is taken before the application is made, so that a second daemon ends before it opens the store. What
-    the application raises while it starts or ends is raised here.
+    The address is bound before the application is made, so a second daemon ends before it opens the store. Exceptions
+    of the application's start and end are raised here.
     """
     # The environment may have changed the limit, and ids are echoed up to this length on every transport.
     sys.set_int_max_str_digits(INTEGER_DIGITS)
@@ -63,7 +63,7 @@ def run(app_factory: Callable[[], Guard], *, host: str, port: int, on_listening:
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Sockets bound to an address; `localhost` is both of its addresses, on one port."""
+    """Sockets bound to an address. For `localhost` they are bound to both of its addresses, with one port."""
     if not 0 <= port <= PORT_MAX:
         raise SettingsError(f"--port is a number from 0 to {PORT_MAX}, not {port}")
     for tries_left in reversed(range(FREE_PORT_TRIES)):
@@ -89,16 +89,16 @@ def _addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
     if host.lower() == "localhost":
         return [(socket.AF_INET, IPV4_LOOPBACK), (socket.AF_INET6, "::1")]
     try:
-        found = socket.getaddrinfo(host.strip("[]") or None, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host.strip("[]") or None, None, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as problem:
         raise SettingsError(
             f"no address is known for {host}; give --host a name or address of this machine"
         ) from problem
-    return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
+    return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in addresses))
 
 
 def _ipv6_loopback(port: int) -> list[socket.socket]:
-    """A socket for clients that resolve `localhost` to IPv6 first, where the machine has IPv6 and the port is free."""
+    """A socket for clients that resolve `localhost` to IPv6, if the machine has IPv6 and the port is free."""
     try:
         bound = _bound(socket.AF_INET6, ("::1", port, *_scope(socket.AF_INET6)))
     except OSError:
@@ -111,9 +111,9 @@ def _scope(family: socket.AddressFamily) -> tuple[int, ...]:
 
 
 def _bound(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.socket | None:
-    """A socket bound to an address; None where the machine does not have that address."""
+    """A socket bound to an address; None if the machine does not have the address."""
     try:
-        # With the protocol named, asyncio sets TCP_NODELAY on what it accepts; without, each answer takes 44 ms.
+        # asyncio sets TCP_NODELAY only if the protocol is named; without it each response takes 44 ms.
         bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as problem:
         if problem.errno == errno.EAFNOSUPPORT:
@@ -149,7 +149,7 @@ def _url(host: str, bound: socket.socket) -> str:
 
 
 def _want_descriptors() -> None:
-    """Many systems give a process 1024 files unless it asks for what it may have."""
+    """Raise the limit on open files, which many systems set to 1024 by default."""
     try:
         import resource
     except ImportError:

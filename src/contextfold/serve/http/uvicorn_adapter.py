@@ -1,7 +1,7 @@
-"""Everything this product uses of uvicorn beyond its documented interface: one server and one connection class.
+"""The adapter of uvicorn: the only module that uses more than its documented interface.
 
-`tests/serve/test_uvicorn_adapter.py` fails with the name of what moved when a new uvicorn differs. The end of the
-server, at SIGTERM or SIGINT; a second signal ends the process at once, as if there were no handler:
+If a new version of uvicorn has moved a name, `tests/serve/test_uvicorn_adapter.py` fails with that name. The shutdown
+after SIGTERM or SIGINT has these steps; a second signal ends the process at once:
 
     no connection is accepted any more, idle ones are closed
     event streams end, with a proper last chunk                                  (STREAM_GRACE_S, then cancelled)
@@ -9,7 +9,7 @@ server, at SIGTERM or SIGINT; a second signal ends the process at once, as if th
     what was written reaches the clients                                         (FLUSH_S, then cut)
     the application's lifespan ends: hook reports are written, the store closed  (LIFESPAN_GRACE_S)
 
-h11 parses the requests, also where a faster parser is installed: it refuses what is ambiguous (two Host headers, odd
+h11 parses the requests, even if a faster parser is installed: it refuses ambiguous requests (two Host headers, invalid
 lengths), and behaves the same on every machine.
 """
 
@@ -37,26 +37,26 @@ from contextfold.serve.request_error import RequestError, busy
 
 BACKLOG = 1024
 CONNECTIONS_MAX = 2048
-# An address gets at most one part in this many of the connections that have not sent a request.
+# One address gets at most one part in this many of the connections that have not sent a request.
 ADDRESS_SHARES = 2
 HEAD_MAX_BYTES = 16 << 10
-# For a request's head to be complete, from when it could begin.
+# The time in which the head of a request must arrive, from the opening of the connection or the last response on.
 HEAD_TIMEOUT_S = 10.0
 KEEP_ALIVE_S = 30
-# How long a client may leave a response unread.
+# A client that does not read a response for this time is disconnected.
 STALLED_S = 30.0
 GRACE_S = 10.0
 CANCEL_GRACE_S = 1.0
 FLUSH_S = 1.0
 LIFESPAN_GRACE_S = 15.0
 POLL_S = 0.02
-# Turns of the loop until what the system has accepted is a connection: asyncio takes two.
+# The number of turns of the event loop in which an accepted socket becomes a connection; asyncio needs two.
 ACCEPT_TURNS = 5
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class DaemonServer(uvicorn.Server):
-    """uvicorn's server with the end described above."""
+    """uvicorn's server with the shutdown described above."""
 
     def __init__(self, guard: Guard, url: str, on_listening: Callable[[str], None]) -> None:
         self._guard, self._url, self._on_listening = guard, url, on_listening
@@ -75,7 +75,7 @@ class DaemonServer(uvicorn.Server):
                 server_header=False,
                 # The edge sets the date, because a proxied response has its own.
                 date_header=False,
-                # The token says who is calling.
+                # The token identifies the caller.
                 proxy_headers=False,
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_S,
@@ -95,7 +95,7 @@ class DaemonServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        # What exists now stays until the end, so collecting it again and again only costs pauses.
+        # The objects that exist now live until the end, so the garbage collector need not check them again.
         gc.collect()
         gc.freeze()
         log("daemon.listening", url=self._url)
@@ -119,7 +119,7 @@ class DaemonServer(uvicorn.Server):
         log("daemon.stopping", in_flight=self._guard.capacity.in_flight, streams=self._guard.capacity.streams)
         for server in self.servers:
             server.close()
-        # A connection that was accepted just now would stay open, and would be waited for.
+        # A connection that was just accepted would stay open and delay the shutdown.
         for _ in range(ACCEPT_TURNS):
             await asyncio.sleep(0)
         for connection in list(self.server_state.connections):
@@ -153,7 +153,7 @@ class DaemonServer(uvicorn.Server):
 
 
 def _without_text(send: Send) -> Send:
-    """Frameworks report a failed start with its whole trace; `serve.http.server.run` raises what matters of it."""
+    """Remove the traceback from the report of a failed start; `serve.http.server.run` raises the exception."""
 
     async def sending(message: MutableMapping[str, Any]) -> None:
         await send({name: value for name, value in message.items() if name != "message"})
@@ -179,7 +179,7 @@ class HttpConnection(H11Protocol):
             self._expect_head()
 
     def _is_beyond_share(self) -> bool:
-        """Whether this address has too many connections without a request: before that, no token tells them apart."""
+        """Whether this address has too many connections without a request. Before a request there is no token."""
         share = max(1, CONNECTIONS_MAX // ADDRESS_SHARES)
         if len(self.connections) <= share or self.client is None:
             return False
@@ -204,9 +204,9 @@ class HttpConnection(H11Protocol):
             self._expect_reading()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Answer a client that closes its sending side after a whole request.
+        """Answer a client that closes its sending side after a complete request.
 
-        A client that is gone looks the same. So what may last long ends: a response that has begun, a proxied request.
+        A client that has disconnected looks the same. So a response that has begun and a proxied request are ended.
         """
         self._is_half_closed = (
             self._is_answering()
@@ -231,18 +231,18 @@ class HttpConnection(H11Protocol):
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
-        # Closing waits until the client has read the last byte, which may be never.
+        # Closing waits until the client has read the last byte, so it needs a timeout.
         self._expect_reading()
 
     def send_400_response(self, msg: str) -> None:
-        """The one error that comes before the guard."""
+        """Send the only error that is sent before the guard is called."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             error = RequestError(400, "bad_request", "This is not valid HTTP; check the client.")
             self.transport.write(_raw_response(error))
         self.transport.close()
 
     def _expect_head(self) -> None:
-        """Wait for the client to send a head, or the rest of a body that is not needed any more."""
+        """Start the timeout for the next head, or for the rest of a body that is no longer needed."""
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_is_late)
 
     def _head_is_late(self) -> None:

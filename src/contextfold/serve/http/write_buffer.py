@@ -1,6 +1,6 @@
-"""A buffer in front of a connection's transport: what is written in one turn of the loop is sent together.
+"""A buffer for a connection's transport. All bytes written in one turn of the event loop are sent together.
 
-A server that writes a head and then a body wakes its client twice and calls the system twice; most responses are small
+A server that writes a head and then a body wakes its client twice and needs two system calls. Most responses are small
 enough for one write. Knows bytes and a transport, no HTTP.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-# Larger writes go to the transport at once: they are not copied, and count for its flow control.
+# Larger writes go directly to the transport: they are not copied, and count for its flow control.
 BUFFER_MAX_BYTES = 65_536
 
 

@@ -1,8 +1,8 @@
-"""The folding tools, defined once for every transport: name, schema, and what a call does.
+"""The definitions of the folding tools, for every transport: name, schema and handler of each.
 
-Names, descriptions and schemas are the contract's where it gives them. Every agent pays for the definitions with every
-request, so together they stay below 900 tokens. Failures are errors of the protocol, with the session's state beside
-them. Importing this module is cheap; a call imports what it needs.
+Names, descriptions and schemas follow the contract. Every request of an agent contains the definitions, so together
+they have less than 900 tokens. Failures are errors of the protocol, with the session's state. Importing this module is
+cheap; a call imports what it needs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     Arguments = Mapping[str, object]
 
-# In a request's `_meta`: the name of the session it is for.
+# The member of a request's `_meta` with the name of its session.
 META_SESSION = "contextfold/session"
-# In a request's `_meta`: a request that is sent again with the same id takes effect once.
+# The member of a request's `_meta` with an operation id. Requests with the same id take effect once.
 META_OPERATION = "contextfold/operation_id"
 
 REPORTED = "reported"
@@ -94,7 +94,7 @@ def _text(description: str) -> Encodable:
 
 
 _PROJECT = _text("Absolute path to project directory")
-# Said once: the tools are read together.
+# Only the first tool describes this argument, because a model reads all tools together.
 _SAME_PROJECT: Encodable = {"type": "string"}
 
 FOLD_TOOLS = (
@@ -211,7 +211,7 @@ FOLD_TOOLS = (
     ),
 )
 
-# All that an agent behind the proxy needs to fold finished work and to read it again.
+# The tools that an agent behind the proxy needs to fold finished work and to read it again.
 AFTERWARDS_TOOLS = tuple(tool for tool in FOLD_TOOLS if tool.name in ("context_fold", "context_expand"))
 
 
@@ -236,7 +236,7 @@ def _string(meta: Mapping[str, object], key: str) -> str | None:
 
 
 async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: Arguments) -> ToolResult:
-    """Run a tool; every failure is a RequestError with the session's state."""
+    """Run a tool. Raises RequestError with the session's state for every failure."""
     try:
         outcome = await tool.handler(service, caller, arguments)
     except FoldError as problem:
@@ -249,14 +249,14 @@ async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: 
 
 
 def _with_reminder(result: str, reminder: str) -> str:
-    """The result, which is a JSON object, with a reminder as its last member where there is one."""
+    """Add a reminder, if there is one, as the last member of the result, which is a JSON object."""
     from contextfold.common.canonical import encode
 
     return f'{result[:-1]},"reminder":{encode(reminder)}}}' if reminder else result
 
 
 async def request_error(problem: FoldError, service: FoldService, caller: Caller, arguments: Arguments) -> RequestError:
-    """An expected failure as the caller sees it: without secrets, and with the session's state."""
+    """The error for the caller after an expected failure: without secrets, with the session's state."""
     message, data = service.safe_error(problem)
     reason = f"{problem.code}: {problem.reason}" if problem.reason != problem.message else problem.code
     state = await _state(service, caller, arguments, problem)

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 messages: bytes to a request, and results and errors to bytes. Pure; knows no method and no stream."""
+"""Parses JSON-RPC 2.0 requests and encodes results and errors. Pure; knows no method and no stream."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# With its newline.
+# The longest line, including its newline.
 LINE_MAX_BYTES = 1_048_576
-# What every interpreter converts by default.
+# By default, Python converts integers of up to this many digits.
 INTEGER_DIGITS = 4300
 
 
 class RpcRequest(Record):
     method: str
-    # As sent; None if absent.
+    # The unchecked parameters; None if absent.
     params: Any
     id: str | int | None
     is_notification: bool
 
 
 class InvalidMessage(RequestError):
-    """Bytes that are no request. `request_id` is the id they carry, if it is a legal one."""
+    """A message is not a valid request. `request_id` is its id, if that is valid."""
 
     def __init__(self, code: int, message: str, request_id: str | int | None = None) -> None:
         super().__init__(BAD_REQUEST_STATUS, "invalid_request", message, code=code)
@@ -35,7 +35,7 @@ class InvalidMessage(RequestError):
 
 
 class _HugeInteger(int):
-    """Stands for an integer with more digits than INTEGER_DIGITS: out of every range, and not a legal id."""
+    """Represents an integer with more digits than INTEGER_DIGITS, which is out of every range and no valid id."""
 
 
 def _integer(digits: str) -> int:
@@ -52,7 +52,7 @@ _decoder = json.JSONDecoder(parse_int=_integer, parse_constant=_reject_constant)
 
 
 def parse(message: bytes) -> RpcRequest:
-    """The request in a message; InvalidMessage if there is none."""
+    """Parse a message. Raises InvalidMessage if it is not a request."""
     if is_too_deep(message):
         raise InvalidMessage(PARSE_ERROR, "Parse error")
     try:
@@ -84,5 +84,5 @@ def _encode(message: object) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:
-        # Half a surrogate pair that is echoed can only be written as an escape.
+        # A lone surrogate in an echoed value can only be written as an escape.
         return json.dumps(message, separators=(",", ":")).encode("ascii")

@@ -1,17 +1,18 @@
-"""MCP as a server speaks it, in both eras. Pure: it reads no stream, keeps no session and runs no tool.
+"""The server side of MCP, in both eras. Pure: it reads no stream, stores no session and runs no tool.
 
     handshake era   2024-11-05 … 2025-11-25: the client sends `initialize` first
     stateless era   2026-07-28: every request carries its version in `params._meta`; no handshake, no ping
 
-A request goes in; a response comes out, or a tool call that the transport runs and passes to `encode_tool_result`. What
-only one transport can check (the handshake on stdio, the headers on HTTP) is that transport's own.
+The result of a request is a response, or a tool call that the transport runs and passes to `encode_tool_result`. Each
+transport itself checks what only it knows: the handshake on stdio, the headers on HTTP.
 """
 
 from __future__ import annotations
 
 from contextfold import __version__
 from contextfold.common.record import Record
-from contextfold.error_codes import INVALID_PARAMS
+from contextfold.error_codes import INTERNAL_ERROR, INVALID_PARAMS
+from contextfold.errors import CacheMissing, DocumentMissing
 from contextfold.serve.mcp.jsonrpc import RpcRequest, encode_result
 from contextfold.serve.mcp.tools import instructions, listing
 from contextfold.serve.request_error import BAD_REQUEST_STATUS, METHOD_NOT_FOUND, RequestError
@@ -31,16 +32,19 @@ META_VERSION = "io.modelcontextprotocol/protocolVersion"
 META_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 META_SERVER = "io.modelcontextprotocol/serverInfo"
 
-# As the stateless era defines them.
+# Error codes that the stateless era defines.
 HEADER_MISMATCH = -32020
 UNSUPPORTED_VERSION = -32022
+# As the handshake era has it; in the stateless era such an address is an invalid parameter.
+RESOURCE_NOT_FOUND = -32002
+NOT_FOUND_KINDS = frozenset({CacheMissing.code, DocumentMissing.code})
 
-TOOLS_CALL = "tools/call"
-# How metrics and spans name a call of a tool that does not exist.
+TOOLS_CALL, RESOURCES_READ = "tools/call", "resources/read"
+RESOURCES = "resources/"  # how the names of their readers begin
+# The name in metrics and spans for a call of a tool that does not exist.
 UNKNOWN_TOOL_KIND = "unknown_tool"
 
 SERVER_INFO = {"name": "contextfold", "version": __version__}
-CAPABILITIES: Mapping[str, object] = {"tools": {}}
 NOT_CACHEABLE = {"ttlMs": 0, "cacheScope": "private"}
 
 
@@ -55,15 +59,17 @@ class McpToolCall(Record):
 
 
 class McpServer:
-    """Answers requests for a set of tools."""
+    """Answers requests for a set of tools, and for resources by readers of theirs, which are run as tools are."""
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
+    def __init__(self, tools: Sequence[Tool], readers: Mapping[str, Tool]) -> None:
         self._tools = {tool.name: tool for tool in tools}
+        self._readers = readers
         self._listing = [listing(tool) for tool in tools]
         self._instructions = instructions(tools)
+        self._capabilities: Members = {"tools": {}, "resources": {}} if readers else {"tools": {}}
 
     def answer(self, request: RpcRequest) -> bytes | McpToolCall:
-        """The response to a request, or the tool call that it asks for; RequestError if it gets an error."""
+        """The response to a request, or the tool call in it. Raises RequestError if the response is an error."""
         is_stateless = has_envelope(request)
         if is_stateless:
             _check_envelope(request.params["_meta"])
@@ -72,15 +78,20 @@ class McpServer:
                 return self._call(request, _params_of(request), is_stateless=is_stateless)
             case "tools/list":
                 _params_of(request)
-                result: Members = {"tools": self._listing}
-                return encode_result(request.id, _stateless(result | NOT_CACHEABLE) if is_stateless else result)
+                return _encode_list(request.id, {"tools": self._listing}, is_stateless=is_stateless)
+            case method if method in self._readers:
+                params = _params_of(request)
+                if "cursor" in params or (method == RESOURCES_READ and not isinstance(params.get("uri"), str)):
+                    raise invalid_params()
+                arguments = {name: value for name, value in params.items() if name == "uri"}
+                return McpToolCall(self._readers[method], arguments, {}, request.id, is_stateless)
             case "initialize" if not is_stateless:
                 return self._initialize(request)
             case "ping" if not is_stateless:
                 _params_of(request)
                 return encode_result(request.id, {})
             case "server/discover" if is_stateless:
-                about: Members = {"supportedVersions": STATELESS_VERSIONS, "capabilities": CAPABILITIES}
+                about: Members = {"supportedVersions": STATELESS_VERSIONS, "capabilities": self._capabilities}
                 about |= {"instructions": self._instructions, **NOT_CACHEABLE}
                 return encode_result(request.id, _stateless(about))
         raise RequestError(404, "method_not_found", f"Method not found: {request.method}", code=METHOD_NOT_FOUND)
@@ -91,7 +102,7 @@ class McpServer:
             request.id,
             {
                 "protocolVersion": wanted if wanted in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1],
-                "capabilities": CAPABILITIES,
+                "capabilities": self._capabilities,
                 "serverInfo": SERVER_INFO,
                 "instructions": self._instructions,
             },
@@ -109,8 +120,27 @@ class McpServer:
         return McpToolCall(tool, arguments, _members(params.get("_meta")), request.id, is_stateless)
 
 
+def _encode_list(request_id: str | int | None, result: Members, *, is_stateless: bool) -> bytes:
+    return encode_result(request_id, _stateless(result | NOT_CACHEABLE) if is_stateless else result)
+
+
+def _encode_resource(call: McpToolCall, found: ToolResult) -> bytes:
+    """The response to a request for resources: the reader's text is the result itself."""
+    import json
+
+    members = json.loads(found.text)
+    if not found.kind:
+        return _encode_list(call.request_id, members, is_stateless=call.is_stateless)
+    code, status = INTERNAL_ERROR, 500
+    if found.kind in NOT_FOUND_KINDS:
+        code, status = INVALID_PARAMS if call.is_stateless else RESOURCE_NOT_FOUND, BAD_REQUEST_STATUS
+    raise RequestError(status, found.kind, members["error"]["message"], data=dict(call.arguments), code=code)
+
+
 def encode_tool_result(call: McpToolCall, tool_result: ToolResult) -> bytes:
     """The response that carries a tool's result: its text is the only content block."""
+    if call.tool.name.startswith(RESOURCES):
+        return _encode_resource(call, tool_result)
     content = [{"type": "text", "text": tool_result.text}]
     result: Members = {"content": content, "isError": bool(tool_result.kind)}
     meta = tool_result.meta()
@@ -128,7 +158,7 @@ def is_initialize(request: RpcRequest) -> bool:
 
 
 def has_envelope(request: RpcRequest) -> bool:
-    """Whether a request is of the stateless era. Only the version key says so: the handshake era has `_meta` too."""
+    """Whether a request belongs to the stateless era. The handshake era has `_meta`, too, but no version key."""
     meta = request.params.get("_meta") if isinstance(request.params, dict) else None
     return isinstance(meta, dict) and META_VERSION in meta
 

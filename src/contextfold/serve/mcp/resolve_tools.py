@@ -1,4 +1,4 @@
-"""The resolve tools, defined once for every transport: name, description, schema, and what a call does.
+"""The definitions of the resolve tools, for every transport: name, description, schema and handler of each.
 
 A tool returns a text, the same on every transport. Importing this module is cheap; a call imports what it needs.
 """
@@ -40,7 +40,7 @@ def _inspect_cache(root: CacheRoot, arguments: Arguments) -> str:
 
 
 def _ask(root: CacheRoot, arguments: Arguments) -> str:
-    """Answers from one cache, or from all below the root if none is named."""
+    """Ask one cache, or all caches below the root if none is named."""
     from contextfold.common.relevance.question import read_question
     from contextfold.resolve.root import check_name
     from contextfold.resolve.service import ask_many
@@ -85,7 +85,7 @@ def _unit(value: object) -> str:
 
 
 def _schema(*, optional: Mapping[str, Encodable] | None = None, **properties: Encodable) -> dict[str, Encodable]:
-    """A schema that requires the properties, allows the optional ones, and no others."""
+    """A schema with required and optional properties, which allows no others."""
     schema: dict[str, Encodable] = {"type": "object", "properties": properties | dict(optional or {})}
     if properties:
         schema["required"] = list(properties)
@@ -180,7 +180,7 @@ def call(tool: ResolveTool, root: CacheRoot, arguments: Arguments) -> ToolResult
 
 
 def failure(problem: ContextError) -> ToolResult:
-    """The frozen error schema: a code, a message, and nothing else."""
+    """An error in the frozen format, which has only a code and a message."""
     from contextfold.common.canonical import encode
 
     text = encode({"error": {"code": problem.code, "message": problem.message}}) + "\n"

@@ -1,6 +1,6 @@
-"""What a tool and a tool's result are, for every transport. Knows neither JSON-RPC nor HTTP.
+"""The types of tools and their results, for every transport. Knows neither JSON-RPC nor HTTP.
 
-Importing this module must stay cheap: a server lists its tools long before it runs one. The tools themselves are in
+Importing this module must be cheap, because a server lists its tools long before it runs one. The tools are defined in
 `resolve_tools` and `fold_tools`.
 """
 
@@ -25,20 +25,20 @@ META_COUNTER = "contextfold/counter"
 
 
 class ToolResult(Record):
-    """What a tool gives back: one text, and the state of the session beside it."""
+    """The result of a tool: one text, and the state of the session."""
 
     text: str
-    # The code of an error of ours; empty if the call succeeded.
+    # The error code; empty if the call succeeded.
     kind: str = ""
-    # For the operator's log, never for the caller.
+    # The reason of an error, for the operator's log and never for the caller.
     reason: str = ""
-    # The session's state as JSON; empty where a tool has no session.
+    # The session's state as JSON; empty if the tool has no session.
     state: str = ""
     # The name of the token counter.
     counter: str = ""
 
     def meta(self) -> dict[str, object]:
-        """What the result's `_meta` carries."""
+        """The result's `_meta`."""
         if not self.state:
             return {}
         import json
@@ -73,14 +73,14 @@ if TYPE_CHECKING:
 
 
 def hints(*, reads: bool, destroys: bool = False, repeatable: bool = False) -> dict[str, bool]:
-    """What a host may show its user about a tool. All of them work on this product's own state alone.
+    """The annotations of a tool, which a host may show to its user. No tool works outside of this product.
 
-    Only what differs from the protocol's defaults is said: a list of tools is paid for with every request.
+    Only values that differ from the protocol's defaults are included, because every request contains the tools.
     """
     if reads:
         return {"readOnlyHint": True, "openWorldHint": False}
-    said = {"openWorldHint": False} if destroys else {"destructiveHint": False, "openWorldHint": False}
-    return {**said, "idempotentHint": True} if repeatable else said
+    changed = {"openWorldHint": False} if destroys else {"destructiveHint": False, "openWorldHint": False}
+    return {**changed, "idempotentHint": True} if repeatable else changed
 
 
 def listing(tool: Tool) -> dict[str, Encodable]:

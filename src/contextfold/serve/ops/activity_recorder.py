@@ -1,4 +1,4 @@
-"""What the fold service and the store report, written to metrics, traces and the log. Knows no transport."""
+"""Writes the activity of the fold service and the store to metrics, traces and the log. Knows no transport."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.ops.tracing import Tracer
 
-# Reasons that are logged while the store stays unavailable.
+# At most this many reasons are logged while the store is unavailable.
 REASONS_MAX = 8
 
 
 class ActivityRecorder:
-    """Counts what the fold service does."""
+    """Counts the activity of the fold service."""
 
     def __init__(self, metrics: Metrics, tracer: Tracer | None) -> None:
         self._metrics, self._tracer = metrics, tracer

@@ -2,9 +2,9 @@
 
     {"at":"2026-07-28T12:00:00.000Z","level":"info","event":"http.request","method":"POST","route":"/mcp",…}
 
-Records of other packages have the same shape, but not their messages, which may quote a request: the logger, the level,
-the exception's type and the line are logged. If stderr is not read, lines are lost, and the next line that can be
-written says how many. Knows descriptors, nothing of HTTP.
+Records of other packages have the same format without their messages, which may quote a request: the logger, the level,
+the exception's type and the line are logged. If stderr is not read, lines are lost; the next line that can be written
+has their number. Knows descriptors, nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     Field = str | int | float | bool | None
 
 STDERR = 2
-# What a pipe takes at once, whole.
+# A pipe accepts up to this many bytes atomically.
 LINE_MAX_BYTES = getattr(select, "PIPE_BUF", 512)
 VALUE_MAX_CHARS = 200
 FIELDS_MAX = 16
-# Below this level, packages log what we log ourselves, or what a request contained.
+# Records below this level repeat lines of this log or contents of requests.
 LIBRARY_LEVEL = logging.WARNING
-# uvicorn's record of a response that we cut on purpose and log ourselves.
+# uvicorn's record of a response that the daemon has cut on purpose and logs itself.
 CUT_RECORD = "ASGI callable returned without completing response."
 
 _RESERVED = ("at", "level", "event")
-# ASCII, so that nothing in a value can end or forge a line.
+# The output is ASCII, so that no value can end or forge a line.
 _json = json.JSONEncoder(separators=(",", ":"))
 
 
 class LogStream:
-    """Writes lines to stderr if it takes them at once, and counts those that are lost."""
+    """Writes lines to stderr unless it would block, and counts the lines that are lost."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ _stderr = LogStream()
 
 
 def log(event: str, level: str = "info", **fields: Field) -> None:
-    """Write one line. Its fields are names and figures of ours, never what a caller sent."""
+    """Write one line. Its fields are fixed names and numbers, never a caller's input."""
     _stderr.write(_line(event, level, fields))
 
 
@@ -95,7 +95,7 @@ def readable(members: Mapping[str, Field]) -> bytes:
     """A line for a person at a terminal: the time of day, the level unless it is info, the event and its fields."""
     clock = str(members["at"])[11:19]
     level = "" if members["level"] == "info" else f"{members['level']} "
-    # Values go through JSON, so that no control character reaches the terminal.
+    # Values are encoded as JSON, so that no control character reaches the terminal.
     fields = " ".join(f"{name}={_json.encode(value)}" for name, value in members.items() if name not in _RESERVED)
     return f"{clock} {level}{members['event']} {fields}".rstrip().encode("ascii", "replace") + b"\n"
 
@@ -128,7 +128,7 @@ class LibraryLogHandler(logging.Handler):
 
 
 def take_over() -> None:
-    """Write everything that goes to stderr as lines of this log. Call it once, before any file is opened."""
+    """Make all output to stderr lines of this log. It must be called once, before any file is opened."""
     _fill_standard_descriptors()
     root = logging.getLogger()
     root.handlers[:] = [LibraryLogHandler()]
@@ -144,7 +144,7 @@ def _uncaught(where: str, kind: type[BaseException], trace: TracebackType | None
 
 
 def _fill_standard_descriptors() -> None:
-    """Open those of the first three descriptors that are closed: else a connection gets the number of stderr."""
+    """Open those of the first three descriptors that are closed; otherwise a connection could get stderr's number."""
     for _ in range(STDERR + 1):
         opened = os.open(os.devnull, os.O_RDWR)
         if opened > STDERR:

@@ -24,7 +24,7 @@ RULES_MAX = 1000
 ROUTES_MAX = 200
 HOSTS = ("claude-code", "cursor", "vscode")
 HOOK_OUTCOMES = ("recorded", "repeated", "ignored", "tied", "refused", "full", "lost")
-# Where the figures of an operation come from.
+# The sources of an operation's figures.
 SOURCES = ("proxy", "hook", "reported")
 OPERATION_OUTCOMES = ("ok", "failed")
 BRANCH_CHANGES = ("created", "folded", "folded_unfinished", "discarded")
@@ -55,7 +55,7 @@ class Metrics:
         self._rules: set[str] = set()
         self._routes: set[str] = set()
         self._reasons: tuple[str, ...] = ()
-        # When each host last reported, and when a request of each API last came through the proxy.
+        # The times of the last report of each host, and of the last request of each API through the proxy.
         self.last_report_s: dict[str, float] = {}
         self.last_proxied_s: dict[str, float] = {}
         self._registry = CollectorRegistry()
@@ -92,7 +92,7 @@ class Metrics:
         )
 
     def _sessions_and_branches(self) -> None:
-        """What agents did. Small sets of labels have their series from the start, because a rate needs a zero."""
+        """The metrics of agents. Series of small sets of labels exist from the start, because a rate needs a zero."""
         self._folded = self._counter("contextfold_tokens_folded", "Tokens of branches that were folded.")
         self._saved = self._gauge(
             "contextfold_tokens_saved",
@@ -182,11 +182,11 @@ class Metrics:
         self._durations.labels(_within(self._routes, route, ROUTES_MAX)).observe(seconds)
 
     def refusal(self, reason: str) -> None:
-        """`reason` is a code of ours, never what was sent."""
+        """`reason` is a fixed code, never a caller's input."""
         self._refusals.labels(reason).inc()
 
     def tool_call(self, tool: str, outcome: str, seconds: float) -> None:
-        """`outcome` is `ok` or an error code of ours."""
+        """`outcome` is `ok` or an error code."""
         known = tool if tool in self._tools else UNKNOWN_TOOL
         self._calls.labels(known, outcome).inc()
         self._call_durations.labels(known).observe(seconds)
@@ -220,7 +220,7 @@ class Metrics:
         self._write_durations.observe(seconds)
 
     def proxied(self, api: str, *, tokens_dropped: int, is_folded: bool, reason: str) -> None:
-        """`reason` is a word of ours for what was not folded, empty if there was none."""
+        """`reason` is a fixed word for what was not folded; empty if there was none."""
         outcome = "folded" if is_folded else "failed_open" if reason else "unfolded"
         self._proxied.labels(_among(APIS, api), outcome).inc()
         self.last_proxied_s[_among(APIS, api)] = time.time()
@@ -229,7 +229,7 @@ class Metrics:
             self._failed_open.labels(_among(self._reasons, reason)).inc()
 
     def may_fail_open(self, reasons: tuple[str, ...]) -> None:
-        """All the words there are for why something passes unfolded."""
+        """Create the series for all reasons why something passes unfolded."""
         self._reasons = reasons
         for reason in reasons:
             self._failed_open.labels(reason)

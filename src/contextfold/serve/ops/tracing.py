@@ -1,4 +1,4 @@
-"""Spans for OpenTelemetry, where an endpoint is configured; otherwise the tracer is None and spans do nothing.
+"""Spans for OpenTelemetry, if an endpoint is configured; otherwise the tracer is None and spans do nothing.
 
     POST /mcp                        http.request.method, http.route, http.response.status_code, contextfold.refused
     └── tools/call context_branch    contextfold.tool, contextfold.outcome
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
     from contextfold.fold.ports.store import Commit, CommitReceipt, Store
 
 TRACES_PATH = "/v1/traces"
-# Spans that wait to be exported. A further one takes the place of the oldest.
+# At most this many spans wait to be exported. A further span replaces the oldest.
 QUEUE_SPANS = 2048
 BATCH_SPANS = 512
 EXPORT_EVERY_MS = 2000
 EXPORT_TIMEOUT_S = 10.0
-# For the last spans, after the last response.
+# The time to export the last spans, after the last response.
 CLOSE_S = 2.0
 SERVER_ERROR = 500
-# How opentelemetry begins the name of a service that has none.
+# The beginning of opentelemetry's name for a service without a name.
 UNNAMED_SERVICE = "unknown_service"
 
 
 class TraceSpan:
-    """A span that is open as long as the `with` around it lasts. This one records nothing."""
+    """A span that is open during a `with` block. This class records nothing."""
 
     __slots__ = ()
 
@@ -69,7 +69,7 @@ class TraceSpan:
         pass
 
     def answered(self, method: str, route: str, status: int, refused: str) -> None:
-        """Record how a request ended, with names of ours only."""
+        """Record the result of a request, with fixed names only."""
 
     def called(self, tool: str, outcome: str) -> None:
         """Record a tool's name, and `ok` or an error's code."""
@@ -87,7 +87,7 @@ def tool_span(tracer: Tracer | None) -> TraceSpan:
 
 
 class ExportedSpan(TraceSpan):
-    """A span that is exported, and the parent of those that begin within it."""
+    """A span that is exported. Spans that begin during it are its children."""
 
     __slots__ = ("_otel", "_outcome", "_token")
 
@@ -136,10 +136,10 @@ _current: ContextVar[OtelSpan | None] = ContextVar("contextfold-span", default=N
 
 
 class Tracer:
-    """Begins spans, and has them exported."""
+    """Begins spans and exports them."""
 
     def __init__(self, endpoint: str) -> None:
-        """SettingsError if what this needs is not installed."""
+        """Raises SettingsError if opentelemetry is not installed."""
         try:
             from opentelemetry import trace
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -151,7 +151,7 @@ class Tracer:
             raise SettingsError(
                 "traces need the package's `otel` extra: pip install 'contextfold[otel]', or leave the endpoint out"
             ) from None
-        # LoggedExporter logs failures once. The library's own records contain texts, and repeat at every try.
+        # LoggedExporter logs failures once. The library's own records contain texts, and repeat with every attempt.
         library = logging.getLogger("opentelemetry")
         library.propagate = False
         library.addHandler(logging.NullHandler())
@@ -169,18 +169,18 @@ class Tracer:
         self._propagator = TraceContextTextMapPropagator()
 
     def request(self, headers: Iterable[tuple[bytes, bytes]]) -> ExportedSpan:
-        """A request's span, below the caller's if the request says so. Its name comes when its route is known."""
+        """The span of a request, below the span in `traceparent`, if any. It is named when its route is known."""
         parents = [value.decode("latin-1") for name, value in headers if name == b"traceparent"]
         carrier = {"traceparent": parents[0]} if len(parents) == 1 else {}
         context = self._propagator.extract(carrier, self._under(None))
         return self._begin("request", context, self._otel.SpanKind.SERVER)
 
     def child(self, name: str) -> ExportedSpan:
-        """`name` is one of ours."""
+        """Begin a span below the current one. `name` is a fixed name."""
         return self._begin(name, self._under(_current.get()), self._otel.SpanKind.INTERNAL)
 
     def reports_written(self, reports: Mapping[tuple[str, str], int], seconds: float) -> None:
-        """What became of hook reports that were written just now, by host."""
+        """Record the outcomes of hook reports that were just written, by host."""
         ended_ns = time.time_ns()
         for (host, outcome), times in reports.items():
             span = self._tracer.start_span(
@@ -192,7 +192,7 @@ class Tracer:
             span.end(ended_ns)
 
     def close(self) -> None:
-        """Export what is left, for as long as CLOSE_S; a collector that hangs must not hold up the end."""
+        """Export the remaining spans for at most CLOSE_S; a collector that hangs must not delay the end."""
         closing = threading.Thread(target=self._provider.shutdown, name="contextfold-traces-close", daemon=True)
         closing.start()
         closing.join(CLOSE_S)
@@ -209,7 +209,7 @@ class Tracer:
 
 
 class TracedStore:
-    """A store whose commits are spans. Everything else is the store's own."""
+    """A store that records its commits as spans and passes on all other calls."""
 
     def __init__(self, store: Store, tracer: Tracer) -> None:
         self._store, self._tracer = store, tracer
@@ -248,7 +248,7 @@ class LoggedExporter:
         try:
             result = self._exporter.export(spans)
         except Exception as problem:
-            # Its text may name the collector's address, so only its type is logged.
+            # The message may contain the collector's address, so only the type is logged.
             result = SpanExportResult.FAILURE
             self._log_change(works=False, spans=len(spans), exception=type(problem).__name__)
         else:

@@ -1,1 +1,1 @@
-"""Requests to models, folded on their way to the provider."""
+"""The proxy: folds requests to models and forwards them to the provider."""

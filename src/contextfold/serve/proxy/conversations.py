@@ -1,10 +1,10 @@
-"""Which conversation a proxied request belongs to, from its first request on, before any call of our tools.
+"""Identifies the conversation of a proxied request, before any call of our tools. Pure.
 
-    named by the host     Claude Code sends the ids of its session, of the agent, and of the agent that started it
-    else by its content   the texts of its first message, which stay the same in every later request
+    by ids of the host       Claude Code sends the ids of its session, of the agent, and of the agent that started it
+    otherwise by content     the texts of the first message, which are the same in every later request
 
-A subagent is a conversation of its own below its parent. Two conversations that begin with the same words without a
-host's name share one record; left-out results are told apart by call id and text all the same. Pure.
+A subagent has a conversation of its own below its parent. Two conversations without ids that begin with the same words
+share one record; their left-out results are still distinguished by call id and text.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from contextfold.fold.messages import Format
 SESSION_ID_HEADER = b"x-claude-code-session-id"
 AGENT_ID_HEADER = b"x-claude-code-agent-id"
 PARENT_AGENT_ID_HEADER = b"x-claude-code-parent-agent-id"
-# A longer value is no id.
+# A longer value is not accepted as an id.
 ID_MAX_BYTES = 256
-# A first message that ends behind this is not looked at further.
+# Only this many bytes of the body are searched for the first message.
 FIRST_MESSAGE_MAX_BYTES = 256 << 10
 
 _LISTS: Mapping[Format, re.Pattern[bytes]] = {
@@ -38,15 +38,15 @@ _decoder = json.JSONDecoder()
 @dataclass(frozen=True, slots=True)
 class Conversation:
     id: str
-    # Of the conversation whose agent started this one's.
+    # The id of the conversation whose agent started this one.
     parent_id: str | None = None
-    # The host's own ids of its session and of a subagent; empty where the host does not name them.
+    # The host's ids of its session and of a subagent; empty if the host does not send them.
     host_session: str = ""
     agent: str = ""
 
 
 def conversation_of(headers: Mapping[bytes, list[bytes]], format: Format, body: bytes) -> Conversation | None:
-    """None where neither the host nor the content identifies it."""
+    """The conversation of a request; None if neither the host nor the content identifies it."""
     session = _id_in(headers, SESSION_ID_HEADER)
     if session:
         agent, parent = _id_in(headers, AGENT_ID_HEADER), _id_in(headers, PARENT_AGENT_ID_HEADER)
@@ -70,7 +70,7 @@ def _hashed(parts: Iterable[bytes]) -> str:
 
 
 def _first_texts(format: Format, body: bytes) -> Iterable[bytes]:
-    """Marks for the cache move from message to message, so only texts count."""
+    """The texts of the first message. Other members change: marks for the cache move between messages."""
     match = _LISTS[format].search(body)
     if match is None:
         return

@@ -1,12 +1,12 @@
-"""`/proxy/…`: an agent's requests to its model pass here, and what it folded is left out on the way. Knows HTTP.
+"""`/proxy/…`: forwards an agent's requests to its model, and leaves folded work out of them. Knows HTTP.
 
-    /proxy/anthropic/X      →  the Anthropic upstream's X      `POST v1/messages` and `…/count_tokens` are folded
-    /proxy/openai/v1/X      →  the OpenAI upstream's X         `POST chat/completions` and `POST responses` are
-    /proxy/gemini/X         →  the Gemini upstream's X         `POST …/models/M:generateContent` and its like are
+    /proxy/anthropic/X      →  the Anthropic upstream's X      folds `POST v1/messages` and `…/count_tokens`
+    /proxy/openai/v1/X      →  the OpenAI upstream's X         folds `POST chat/completions` and `POST responses`
+    /proxy/gemini/X         →  the Gemini upstream's X         folds `POST …/models/M:generateContent` and variants
 
-A request that is folded is first read whole, because its branches cannot be known sooner (`serve.proxy.forwarding`).
-Everything else is streamed part by part both ways. A response is the upstream's own, to the byte; if none comes
-the proxy answers with an error of its own, and one that does not end is cut off, as it would be without the proxy.
+A request that is folded is first read completely, because its branches are not known before (`serve.proxy.forwarding`).
+All other bodies are streamed in both directions. The upstream's response is not changed. If there is none, the proxy
+responds with an error of its own; an incomplete response is cut off, as it would be without the proxy.
 `serve.proxy.upstream` sends requests to the provider; `serve.proxy.session_reports` reports them to their sessions. API
 keys are forwarded like any other header and never read.
 """
@@ -38,9 +38,9 @@ from contextfold.settings import ProxySettings
 
 ANTHROPIC_PATH, OPENAI_PATH, GEMINI_PATH = "/proxy/anthropic/", "/proxy/openai/v1/", "/proxy/gemini/"
 FOLD_HEADER = b"x-context-fold"
-# For a whole request and its response.
+# The time for a whole request and its response.
 EXCHANGE_S = 3600.0
-# How often a path is percent-decoded to look for dots.
+# A path is percent-decoded this many times to find dots.
 DECODED_TIMES = 4
 OK_LEAST, OK_MOST = 200, 299
 
@@ -55,8 +55,10 @@ _GEMINI_CALL = re.compile(
 
 
 class Proxy:
-    """`left_out` is where left-out results are stored. Without it none are left out: they could not be given back.
-    `host_sessions` finds the session of a host's own session."""
+    """The proxy. `left_out` stores left-out results; without it no results are left out.
+
+    `host_sessions` finds the session for the id of a host's session.
+    """
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class ProviderEndpoint:
     prefix = ""
 
     def proxied_call(self, path: bytes) -> ProxiedCall | None:
-        """What a `POST` of this path asks for, if it is folded."""
+        """The call in a `POST` to this path; None if it is not folded."""
         raise NotImplementedError
 
     def __init__(self, provider: Provider, folding: RequestFolding, reports: SessionReports, metrics: Metrics) -> None:
@@ -148,7 +150,7 @@ class ProviderEndpoint:
             response = await self.provider.ask(request.method, request.target, request.headers, request.body)
         except UpstreamFailed as failure:
             raise self._failure(failure, has_begun=False) from None
-        # An upstream may answer before it has read the whole request, and then reads no more of it.
+        # An upstream may respond before it has read the whole request. Then it does not read the rest.
         request.incoming.is_over.set()
         try:
             headers = observer.begin(response) if observer else response.headers
@@ -166,7 +168,7 @@ class ProviderEndpoint:
             await response.close()
 
     def _failure(self, failure: UpstreamFailed, *, has_begun: bool) -> RequestError:
-        """The error for the client. Where a response has begun, the client gets no error: the response is cut off."""
+        """The error for the client. If the response has begun, it is cut off and the client does not get the error."""
         kind = "cut" if has_begun else failure.kind
         self._metrics.upstream_error(self.name, kind)
         log("proxy.upstream_failed", "warning", upstream=self.name, kind=kind, exception=failure.exception)
@@ -192,7 +194,7 @@ class ProviderEndpoint:
 
 
 class AnthropicEndpoint(ProviderEndpoint):
-    """Whatever the Anthropic upstream has; `POST v1/messages` goes there without what is folded."""
+    """Forwards to the Anthropic upstream; leaves folded work out of `POST v1/messages`."""
 
     name = "anthropic"
     prefix = ANTHROPIC_PATH
@@ -202,7 +204,7 @@ class AnthropicEndpoint(ProviderEndpoint):
 
 
 class OpenAiEndpoint(ProviderEndpoint):
-    """Whatever the OpenAI upstream has; `POST chat/completions` and `responses` go there without what is folded."""
+    """Forwards to the OpenAI upstream; leaves folded work out of `POST chat/completions` and `responses`."""
 
     name = "openai"
     prefix = OPENAI_PATH
@@ -212,7 +214,7 @@ class OpenAiEndpoint(ProviderEndpoint):
 
 
 class GeminiEndpoint(ProviderEndpoint):
-    """Whatever the Gemini upstream has; `POST` of a model's `generateContent` goes there without what is folded."""
+    """Forwards to the Gemini upstream; leaves folded work out of `POST` to a model's `generateContent`."""
 
     name = "gemini"
     prefix = GEMINI_PATH
@@ -225,7 +227,7 @@ class GeminiEndpoint(ProviderEndpoint):
 
 
 class ResponseObserver:
-    """Reads the response while it passes, and reports the request to its session at the end."""
+    """Reads the response while it is forwarded, and reports the request to its session at the end."""
 
     def __init__(self, call: ProxiedCall, request: ProxiedRequest, reports: SessionReports) -> None:
         self._api, self._request, self._reports = call.format, request, reports
@@ -254,7 +256,7 @@ class ResponseObserver:
         self._request.mark_reported(report.text_chars if report else 0)
 
     def begin(self, response: UpstreamResponse) -> Headers:
-        """The response's headers, with our own."""
+        """The response's headers, with those of the proxy."""
         headers = [header for header in response.headers if header[0].lower() != FOLD_HEADER]
         if self._preparing is not None and OK_LEAST <= response.status <= OK_MOST:
             named = {name.lower(): value.decode("latin-1") for name, value in headers}
@@ -271,7 +273,7 @@ class ResponseObserver:
         self._reader.feed(part)
         if self._left_bytes is not None:
             self._left_bytes -= len(part)
-            # A client that has the last part may ask for the report at once.
+            # After the last part, a client may ask for the report at once.
             if self._left_bytes <= 0:
                 self.end()
 
@@ -285,14 +287,17 @@ class ResponseObserver:
             self._reader = self._preparing = None
 
     def close(self) -> None:
-        """However it ended: the provider charges for a response that has begun, and clients leave at its last event."""
+        """Report the request, even if the response is incomplete: the provider charges for a response that has begun.
+
+        Many clients also disconnect after the last event.
+        """
         self.end()
         if self._preparing is not None:
             self._preparing.cancel()
 
 
 async def _while_client_stays(request: ProxiedRequest, receive: Receive, work: Coroutine[None, None, None]) -> None:
-    """Do the work, and cancel it as soon as the client is gone."""
+    """Do the work; cancel it when the client disconnects."""
 
     async def gone() -> None:
         await request.incoming.is_over.wait()
@@ -312,7 +317,7 @@ async def _while_client_stays(request: ProxiedRequest, receive: Receive, work: C
 
 
 def _path_below(prefix: str, raw_path: bytes) -> bytes:
-    """What is asked of the upstream, as it was written. Refuses what could lead out of the upstream's own path."""
+    """The path for the upstream, unchanged. Refuses a path that could lead out of the upstream's base path."""
     begin = prefix.encode("ascii")
     path = raw_path.removeprefix(begin)
     decoded = path

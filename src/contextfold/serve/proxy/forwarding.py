@@ -1,7 +1,7 @@
-"""A request on its way to a model, and how what is folded is left out of it.
+"""Leaves folded work out of a request to a model.
 
-A body is read once all of it has arrived. The bytes of all bodies in memory are bounded. A body that does not fit, or
-cannot be read, is passed on part by part as it came, and the receipt gives the reason. Knows ASGI and header names;
+A body is parsed when all of it has arrived. The bytes of all bodies in memory are limited. A body that does not fit, or
+cannot be parsed, is forwarded unchanged part by part, and the receipt has the reason. Knows ASGI and header names;
 `fold.messages` decides what is left out.
 """
 
@@ -46,32 +46,32 @@ from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.proxy.conversations import Conversation, conversation_of
 from contextfold.serve.proxy.upstream import sent_on, with_body, with_readable_encoding
 
-# A larger request is not read.
+# A larger request is not folded.
 FOLDED_MAX_BYTES = 32 << 20
-# Of all requests that are being read or stored for their sessions, and of one owner's.
+# The limits on the bytes of all requests that are being read or reported, in total and for one owner.
 FOLDED_ALL_MAX_BYTES = 256 << 20
 FOLDED_OWNER_MAX_BYTES = 128 << 20
-# A longer request is read in a thread, so that others are answered meanwhile.
+# A longer request is parsed in a thread, so that other requests are answered meanwhile.
 INLINE_BYTES = 256 << 10
-# What is sent at once of a stored body. Each part may take as long as the upstream's timeout says.
+# A stored body is sent in parts of this size. The upstream's timeout applies to each part.
 PART_BYTES = 256 << 10
 THREADS = 2
-# Conversations whose last request is being noted.
+# At most this many records of conversations are being written at the same time.
 NOTES_MAX = 1000
-# For the store to say or take what is remembered of a conversation: a model's answer waits for it.
+# The timeout for reading or writing the record of a conversation; the model's response waits for it.
 STORE_S = 2.0
 RESULTS_HEADER = b"x-context-fold-results"
 RequestHeaders = Mapping[bytes, list[bytes]]
-# Owner, headers, conversation, the session that the history names → where results come from.
+# Finds the origin of results from owner, headers, conversation and the session that the history names.
 OriginOf = Callable[[str, RequestHeaders, Conversation, str | None], Awaitable[ResultOrigin]]
 
-# Why a request was not read, beside the reasons of `fold.messages`.
+# The reasons why a request was not parsed, in addition to those of `fold.messages`.
 TOO_LARGE, BUSY, ENCODED, FAILED = "too_large", "busy", "encoded", "failed"
 REASONS = (TOO_LARGE, BUSY, ENCODED, FAILED)
 
 
 class IncomingBody(httpx2.AsyncByteStream):
-    """The client's body as it arrives. Parts that were read and given back come first."""
+    """The client's body as it arrives. Parts that were given back are read again first."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -80,7 +80,7 @@ class IncomingBody(httpx2.AsyncByteStream):
         self.is_over = asyncio.Event()
 
     def give_back(self, parts: Iterable[bytes], taken: Callable[[], None]) -> None:
-        """Have these parts come first; `taken` is called when they are no longer in memory."""
+        """Make the next reads return these parts; `taken` is called when they are no longer in memory."""
         self._given_back, self._taken = deque(parts), taken
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -101,7 +101,7 @@ class IncomingBody(httpx2.AsyncByteStream):
 
 
 class _StoredBody(httpx2.AsyncByteStream):
-    """A body in memory, sent once and in parts that a slow connection can take, then released."""
+    """A body in memory. It is sent once, in parts small enough for a slow connection, and then released."""
 
     def __init__(self, body: bytes, taken: Callable[[], None]) -> None:
         self._body, self._taken = body, taken
@@ -116,20 +116,20 @@ class _StoredBody(httpx2.AsyncByteStream):
 
 @dataclass(frozen=True, slots=True)
 class ProxiedCall:
-    """What a request asks of an API whose list of messages is folded."""
+    """A call of an API whose list of messages is folded."""
 
     format: Format
-    # Where the request's path names the model.
+    # The model, if the request's path names it.
     model: str = ""
-    # Whether the provider only counts its tokens: then nothing is decided for it, and no session records it.
+    # Whether the provider only counts the tokens. Such a call leaves out no new results and is not recorded.
     is_count: bool = False
 
 
 class ProxiedRequest:
     """A request from its arrival to the end of its response.
 
-    `body` and `headers` are what the upstream gets. Bytes of the body count against a budget that all requests share;
-    once the request is sent, only what was taken out of it for its session still counts.
+    `body` and `headers` are sent to the upstream. The bytes of the body count against a budget that all requests share.
+    After the request was sent, only the parts for its session's report still count.
     """
 
     def __init__(self, scope: Scope, target: bytes, receive: Receive, budget: ByteBudget) -> None:
@@ -145,7 +145,7 @@ class ProxiedRequest:
         self.receipt = _unread("")
         self.projection: BodyProjection | None = None
         self.conversation: Conversation | None = None
-        # What is remembered of the request, if it counts as one of its conversation.
+        # The outcomes to record, if the request counts as one of its conversation.
         self.outcomes: Mapping[str, CallOutcome] | None = None
         # The ids of results that this request is the first to leave out.
         self.newly_left_out: frozenset[str] = frozenset()
@@ -159,16 +159,16 @@ class ProxiedRequest:
         self._session_bytes: int | None = None
 
     def claimed_bytes(self) -> int:
-        """The length that the headers claim; 0 if none."""
+        """The length in the headers; 0 if there is none."""
         claimed = self.given_headers.get(b"content-length", [b"0"])[0]
         return int(claimed) if claimed.isdigit() else 0
 
     def send_body(self, body: bytes) -> None:
-        """Have the upstream get this body."""
+        """Send this body to the upstream."""
         self.body, self.headers = _StoredBody(body, self.mark_sent), with_body(self.headers, len(body))
 
     def reserve(self, size: int) -> bool:
-        """Count so many bytes; False where the budget has no room for them."""
+        """Count bytes against the budget; False if they exceed it."""
         if not self._budget.reserve(self.owner, size):
             return False
         self.size_bytes += size
@@ -179,7 +179,7 @@ class ProxiedRequest:
         self._release_unneeded()
 
     def mark_reported(self, size: int) -> None:
-        """So many bytes were taken out of the request for its session."""
+        """Count the bytes that were taken from the request for its session's report."""
         self._session_bytes = size
         self._release_unneeded()
 
@@ -195,7 +195,7 @@ class ProxiedRequest:
 
 
 class ByteBudget:
-    """How many bytes of requests are in memory, in all and by owner."""
+    """The number of bytes of requests in memory, in total and for each owner."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -218,7 +218,7 @@ class ByteBudget:
 
 
 class ResultFolding:
-    """Leaves old tool results out of a request once the provider's prompt cache has lapsed."""
+    """Leaves old tool results out of a request after the provider's prompt cache has expired."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class ResultFolding:
         self._settings = ColdSettings()
 
     async def record(self, owner: str, conversation: Conversation | None) -> ConversationRecord:
-        """Nothing where the store cannot be asked: the request then passes without what was remembered."""
+        """The record of a conversation; an empty one if the store is unavailable."""
         if conversation is None:
             return NEW_CONVERSATION
         try:
@@ -264,7 +264,7 @@ class ResultFolding:
         record: ConversationRecord,
         projection: BodyProjection,
     ) -> tuple[LeftOutResult, ...]:
-        """All results that are left out from now on. New ones are stored first; if they cannot be, there are none."""
+        """All results that are left out from now on. New ones are stored first; if that fails, they stay."""
         owner = request.owner
         cold = projection.cold_results(salt=f"{owner}\0{conversation.id}", settings=self._settings)
         if not cold:
@@ -296,7 +296,7 @@ class ResultFolding:
 
 
 def _log_store_failure(event: str, problem: Exception) -> None:
-    """Whatever is wrong with the store, or with our code for it, costs what is remembered and never a request."""
+    """Log a failure of the store. It affects only the record of the conversation, never a request."""
     if isinstance(problem, ContextError):
         log(event, "warning", code=problem.code)
     else:
@@ -304,12 +304,12 @@ def _log_store_failure(event: str, problem: Exception) -> None:
 
 
 def _without_description(result: LeftOutResult) -> LeftOutResult:
-    """The call's arguments hold a secret, so the stub does not repeat them."""
+    """Remove the call's arguments from the stub, because they contain a secret."""
     return replace(result, stub=stub_of(result.id, "", {}, result.tokens))
 
 
 class RequestFolding:
-    """Reads requests and leaves out what is folded, a bounded number of bytes at a time."""
+    """Parses requests and leaves folded work out of them, with a limit on the bytes in memory."""
 
     def __init__(self, metrics: Metrics, results: ResultFolding) -> None:
         self._metrics, self._results = metrics, results
@@ -322,7 +322,7 @@ class RequestFolding:
         await asyncio.gather(*self._notes, return_exceptions=True)
 
     def note(self, request: ProxiedRequest) -> None:
-        """Have it remembered that a request of the conversation was answered. The response does not wait for that."""
+        """Record that a request of the conversation was answered. The response does not wait for it."""
         if request.conversation is None or request.outcomes is None or len(self._notes) >= NOTES_MAX:
             return
         cache_life_s = request.lapsed_s if request.was_warm else 0.0
@@ -332,7 +332,7 @@ class RequestFolding:
         noting.add_done_callback(self._notes.discard)
 
     async def fold(self, call: ProxiedCall, request: ProxiedRequest) -> None:
-        """Leave out what is folded, or let the request pass as it comes where that cannot be known."""
+        """Leave folded work out of the request; forward it unchanged if it cannot be parsed."""
         try:
             reason = await self._read(call, request)
         except BaseException:
@@ -351,7 +351,7 @@ class RequestFolding:
         )
 
     async def _read(self, call: ProxiedCall, request: ProxiedRequest) -> str:
-        """Empty, or why the request was not read."""
+        """Parse and fold the request; return the reason if that was not possible, else an empty text."""
         encodings = request.given_headers.get(b"content-encoding", ())
         if any(value.strip().lower() != b"identity" for value in encodings):
             return ENCODED
@@ -397,7 +397,7 @@ class RequestFolding:
                 return work()
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except Exception as problem:
-            # A bug of ours folds nothing and breaks no request.
+            # After a bug, the request is forwarded unfolded.
             log("proxy.fold_failed", "error", exception=type(problem).__name__, raised_at=place_of(problem))
             return None
         finally:

@@ -1,10 +1,10 @@
-"""Reads a model's response while it passes: the provider's usage, and which calls of our tools it contains.
+"""Reads a model's response while it is forwarded: the provider's usage, and the calls of our tools in it.
 
 A response is one JSON object or a stream of server-sent events. Of the object, and of each event, only the first and
-the last bytes are stored, so a response of any length costs little memory. Usage is a member of the object or of the
-object that an event wraps, so it can be read from either end alone. Calls are read from texts that are stored whole.
-Nothing here raises or delays the response: what cannot be read is left out. Knows the four APIs' responses and content
-encodings; no socket and no session.
+the last bytes are stored, so a response of any length needs little memory. Usage is a member of the object or of the
+object that an event wraps, so it can be read from either end. Calls are read only from events that are stored
+completely. Nothing here raises an error or delays the response: what cannot be read is left out. Knows the four APIs'
+responses and content encodings; no socket and no session.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from contextfold.fold.ledger.sent_request import Usage
 from contextfold.fold.messages.apis.facts import block_members, items_of
 from contextfold.fold.messages.own_tool_weights import is_marked
 
-# Bytes that are stored of the beginning and of the end of a body or an event.
+# This many bytes of the beginning and of the end of a body or an event are stored.
 EXCERPT_BYTES = 48 * 1024
-# Places in an excerpt that are tried.
+# At most this many positions in an excerpt are tried.
 USAGES_TRIED_MAX = 8
-# What one chunk may be decompressed to. A larger one was made to be large.
+# A chunk that is larger after decompression is treated as an attack.
 INFLATED_CHUNK_MAX = 4 << 20
 INFLATED_PIECE_BYTES = 64 * 1024
-# Lines and parsed events of one response.
+# The largest number of lines and parsed events of one response.
 STEPS_MAX = 2_000_000
 PARSE_STEPS = 10
 TOKENS_MAX = 1_000_000_000
@@ -36,14 +36,14 @@ TOKENS_MAX = 1_000_000_000
 _EVENT_STREAM = "text/event-stream"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _DATA = b"data:"
-# Bytes that say how a deflated body is wrapped.
+# The first bytes of a deflated body, which show its format.
 _HEAD_BYTES = 2
 _ZLIB_OR_GZIP, _RAW_DEFLATE = zlib.MAX_WBITS | 32, -zlib.MAX_WBITS
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseFacts:
-    # None where not even the prompt was counted.
+    # None if not even the prompt was counted.
     usage: Usage | None = None
     # The estimated tokens of the calls of our tools, and whether the response had no other call and no text.
     our_output_tokens: int = 0
@@ -52,7 +52,7 @@ class ResponseFacts:
 
 @dataclass(frozen=True, slots=True)
 class _UsageNames:
-    """How an API names its figures. `details` is the member with the cache's figures, where they are nested."""
+    """An API's names of the figures. `details` is the member with the cache's figures, if they are nested."""
 
     wrapper: str
     prompt: str
@@ -81,7 +81,7 @@ _USAGE_NAMES = {
         container="usageMetadata",
     ),
 }
-# Events that contain none of these say nothing about calls.
+# An event that contains none of these has no information about calls.
 _CALL_MARKS: Mapping[str, tuple[bytes, ...]] = {
     "anthropic": (b'"content_block_start"', b'"input_json_delta"'),
     "openai-chat": (b'"delta"',),
@@ -91,7 +91,7 @@ _CALL_MARKS: Mapping[str, tuple[bytes, ...]] = {
 
 
 class ResponseReader:
-    """Fed with a response's body in any chunks; `facts` once it has ended, however it did."""
+    """Reads the chunks of a response's body. `facts` has the result after its end, complete or not."""
 
     def __init__(
         self, api: str, content_type: str, content_encoding: str, our_tools: Collection[str] = frozenset()
@@ -104,7 +104,7 @@ class ResponseReader:
         self._decompressor = _Decompressor(content_encoding)
         self._excerpt = _Excerpt()
         self._line = b""
-        # Whether the current line is one of data; None while it is too short to tell.
+        # Whether the current line has data; None while it is too short to decide.
         self._is_data: bool | None = None
         self._after_cr = False
         self._steps_left = STEPS_MAX
@@ -197,7 +197,7 @@ class ResponseReader:
             self._count(lives, "ephemeral_1h_input_tokens")
 
     def _count(self, figures: Mapping[str, Any], *names: str) -> None:
-        """Take the largest figure of each name: providers count up within a response."""
+        """Take the largest figure of each name, because figures grow during a response."""
         for name in names:
             value = figures.get(name)
             if type(value) is int and 0 <= value <= TOKENS_MAX:
@@ -241,7 +241,7 @@ class _Excerpt:
 
     @property
     def whole(self) -> bytes | None:
-        """None where some of it was not stored."""
+        """The complete text; None if a part of it was not stored."""
         return self.head + self.tail if self.size == len(self.head) + len(self.tail) else None
 
     def contains(self, mark: bytes) -> bool:
@@ -280,7 +280,7 @@ def _around_usage(head: bytes, tail: bytes, container: bytes, wrapper: str) -> I
 
 
 def _usage_end(text: bytes, at: int) -> int:
-    """Behind the object that follows. It contains no text with brackets, and little of it is nested."""
+    """The position after the next object. It contains no text with brackets, and little nesting."""
     depth = 0
     for match in re.compile(rb"[{}]").finditer(text, at):
         depth += 1 if match[0] == b"{" else -1
@@ -297,15 +297,15 @@ def _parsed(text: bytes) -> object:
 
 
 class _CallReader:
-    """Which calls a response contains."""
+    """Finds the calls in a response."""
 
     def __init__(self, api: str, our_tools: Collection[str]) -> None:
         self._api, self._our_tools = api, our_tools
         self._our_bytes = 0
         self._has_ours = False
-        # A call of another tool, or text.
+        # Whether there is a call of another tool, or text.
         self.has_others = False
-        # By index: whether the block or call that is being streamed is ours.
+        # Whether the block or call that is being streamed is ours, by its index.
         self._streamed: dict[object, bool] = {}
 
     @property
@@ -390,7 +390,7 @@ def _size(value: object) -> int:
 
 
 class _Decompressor:
-    """gzip, or deflate with or without the two bytes in front that the standard has."""
+    """Decompresses gzip, and deflate with or without its two bytes of header."""
 
     def __init__(self, content_encoding: str) -> None:
         name = content_encoding.strip().lower()
@@ -398,7 +398,7 @@ class _Decompressor:
         self._is_readable = self._is_plain or name in ("gzip", "x-gzip", "deflate")
         self._head = b""
         self._inflater: zlib._Decompress | None = None
-        # What was read before may have ended anywhere, so none of it counts.
+        # If the data is broken, nothing that was read before counts.
         self.is_broken = False
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:

@@ -1,15 +1,15 @@
-"""Reports proxied requests to the sessions they belong to, once they are answered.
+"""Reports proxied requests to their sessions, after they are answered.
 
-Which session that is:
+The session of a request is determined by, in this order:
 
-    named by headers      `X-Context-Project`, perhaps with `X-Context-Session`
-    else by the history   the last session that a result of our own tools names, if it is one of the caller's
-    else by the host      the session of the host's own session, as its hooks have reported it
-    a subagent            the session that is named after the agent, in the same project
+    its headers       `X-Context-Project`, with or without `X-Context-Session`
+    its history       the last session that a result of our tools names, if it belongs to the caller
+    its host          the session for the host's session, as reported by its hooks
+    a subagent        the session that is named after the agent, in the same project
 
-Until one of these is known, the requests of a conversation wait, a bounded number of them without their texts. Nothing
-here delays or fails a response: what cannot be determined, read or recorded is left out, and the log says so. Knows no
-HTTP but header names.
+Until one of these is known, the requests of a conversation wait without their texts, up to a limit. Nothing here delays
+a response or makes it fail: what cannot be determined, read or recorded is left out and logged. Of HTTP it knows only
+the names of headers.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from contextfold.serve.proxy.conversations import Conversation
 from contextfold.serve.proxy.response_reader import ResponseFacts
 
 PROJECT_HEADER, SESSION_HEADER = b"x-context-project", b"x-context-session"
-# Of one request's messages; of more, the latest.
+# At most this many characters of one request's messages are reported, the latest ones.
 TEXTS_MAX_CHARS = 8 << 20
-# Reports whose session is still being looked up when their requests are over, and the bytes of these requests.
+# The limits on reports whose session is still being looked up after their requests have ended, and on their bytes.
 WAITING_MAX = 1000
 WAITING_MAX_BYTES = 64 << 20
-# Conversations whose session is not known, requests of one of them, and conversations whose size is remembered.
+# The limits on conversations without a known session, on requests of one of them, and on remembered sizes.
 UNASSIGNED_CONVERSATIONS_MAX = 1000
 UNASSIGNED_REQUESTS_MAX = 100
 CONVERSATIONS_MAX = 10_000
 
-# The session of a host's own session and agent, by owner; None where the host has not reported it.
+# Finds the session for an owner and a host's session and agent; None if the host has not reported it.
 HostSessions = Callable[[str, str, str | None], Target | None]
 
 
 @dataclass(frozen=True, slots=True)
 class ProxiedReport:
-    """A request with all that is known before its response."""
+    """The facts about a request that are known before its response."""
 
     owner: str
     conversation: Conversation | None
-    # None where its session is not known.
+    # None if the session is not known.
     target: Target | None
     sent: Sent
 
@@ -67,10 +67,10 @@ class ProxiedReport:
 class SessionReports:
     def __init__(self, fold: FoldService, host_sessions: HostSessions) -> None:
         self._fold, self._host_sessions = fold, host_sessions
-        # With the number of bytes of its request that each has in memory.
+        # The waiting reports, each with the number of bytes of its request in memory.
         self._waiting: dict[asyncio.Task[None], int] = {}
         self._unassigned: OrderedDict[tuple[str, str], list[Sent]] = OrderedDict()
-        # How many content blocks the last request of a conversation had.
+        # The number of content blocks in the last request of each conversation.
         self._blocks: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     async def prepare(
@@ -84,7 +84,7 @@ class SessionReports:
         newly_left_out: frozenset[str],
         lapsed_s: float = 0.0,
     ) -> ProxiedReport | None:
-        """None where no report can be made."""
+        """Prepare the report of a request; None if that is not possible."""
         try:
             sent = _sent(
                 api, projection, conversation, newly_left_out, self._new_blocks(owner, conversation, projection)
@@ -92,12 +92,12 @@ class SessionReports:
             sent = replace(sent, lapsed_s=int(lapsed_s))
             target = await self._target(owner, headers, conversation, projection.session_id)
             if target is None and projection.session_id is not None:
-                # A session of somebody else's, or one that no longer exists.
+                # The session belongs to another owner, or no longer exists.
                 return None
             if target is None:
                 return ProxiedReport(owner, conversation, None, sent)
             if self._fold.sessions.last_known(target.key).session_id is None:
-                # Without the session, more texts are handed over than would be needed.
+                # Without the session's state, more texts than necessary are reported.
                 with suppress(StoreUnavailable):
                     await self._fold.sessions.look(target.key)
             shares = _shares(projection, self._fold.messages_known(target.key))
@@ -106,12 +106,12 @@ class SessionReports:
         except FoldError as problem:
             _log_lost(code=problem.code)
         except Exception as problem:
-            # A bug of ours costs a report, not a response.
+            # After a bug, the report is lost and the response is not affected.
             _log_lost(problem)
         return None
 
     def report(self, preparing: asyncio.Task[ProxiedReport | None], response: ResponseFacts, size_bytes: int) -> None:
-        """Hand the report over, now or when it is prepared; so many bytes of its request stay in memory until then."""
+        """Record the report, now or when it is prepared. Until then `size_bytes` of its request stay in memory."""
         if preparing.done():
             self._hand_over(preparing.result(), response)
         elif len(self._waiting) < WAITING_MAX and sum(self._waiting.values()) + size_bytes <= WAITING_MAX_BYTES:
@@ -142,7 +142,7 @@ class SessionReports:
         conversation = report.conversation
         try:
             # A hook may have reported the host's session while the model worked.
-            target = report.target or self._of_host(report.owner, conversation)
+            target = report.target or self._host_target(report.owner, conversation)
             if target is not None:
                 for earlier in self._assigned(report.owner, conversation):
                     self._fold.sent(target, earlier)
@@ -154,13 +154,13 @@ class SessionReports:
         except FoldError as problem:
             _log_lost(code=problem.code)
         except Exception as problem:
-            # A bug of ours costs a report, not a response.
+            # After a bug, the report is lost and the response is not affected.
             _log_lost(problem)
 
     # ---- requests whose session is not known yet
 
     def _wait_for_session(self, key: tuple[str, str], sent: Sent) -> None:
-        """The texts and the sizes of threads come with the next request, which contains the same messages."""
+        """Store a request until its session is known, without texts: the next request contains the same messages."""
         waiting = self._unassigned.setdefault(key, [])
         self._unassigned.move_to_end(key)
         if len(waiting) < UNASSIGNED_REQUESTS_MAX:
@@ -172,7 +172,7 @@ class SessionReports:
         return self._unassigned.pop((owner, conversation.id), []) if conversation else []
 
     def _new_blocks(self, owner: str, conversation: Conversation | None, projection: BodyProjection) -> int:
-        """The content blocks since the conversation's last request; 0 where that is not known."""
+        """The number of content blocks since the conversation's last request; 0 if it is not known."""
         if conversation is None:
             return 0
         key = (owner, conversation.id)
@@ -191,7 +191,7 @@ class SessionReports:
         conversation: Conversation,
         session_id: str | None,
     ) -> ResultOrigin:
-        """The project and session of a request, as far as they are known."""
+        """The project and session of a request, if they are known."""
         try:
             target = await self._target(owner, headers, conversation, session_id)
         except FoldError:
@@ -218,9 +218,9 @@ class SessionReports:
             except UnicodeDecodeError:
                 raise ArgumentInvalid("X-Context-Project", "must be UTF-8") from None
             target = target_of(Caller(owner, name), project_at(project))
-            return target if name else _of_agent(target, conversation)
+            return target if name else _agent_target(target, conversation)
         named = await self._by_id(owner, session_id) if session_id else None
-        return _of_agent(named, conversation) if named else self._of_host(owner, conversation)
+        return _agent_target(named, conversation) if named else self._host_target(owner, conversation)
 
     async def _by_id(self, owner: str, session_id: str) -> Target | None:
         known = self._fold.address(owner, session_id)
@@ -230,13 +230,13 @@ class SessionReports:
         state = await self._fold.sessions.look(key) if key else None
         return Target(key, state.project_path, state.name) if key is not None and state is not None else None
 
-    def _of_host(self, owner: str, conversation: Conversation | None) -> Target | None:
+    def _host_target(self, owner: str, conversation: Conversation | None) -> Target | None:
         if conversation is None or not conversation.host_session:
             return None
         return self._host_sessions(owner, conversation.host_session, conversation.agent or None)
 
 
-def _of_agent(target: Target, conversation: Conversation | None) -> Target:
+def _agent_target(target: Target, conversation: Conversation | None) -> Target:
     """A subagent has a session of its own, so that its context does not count as its parent's."""
     if conversation is None or not conversation.agent:
         return target
@@ -246,7 +246,7 @@ def _of_agent(target: Target, conversation: Conversation | None) -> Target:
 def _shares(projection: BodyProjection, known: Mapping[str | None, int]) -> tuple[Share, ...]:
     left_chars = TEXTS_MAX_CHARS
     shares = []
-    # The innermost thread is the one that is worked on, so its texts come first.
+    # The innermost thread is the active one, so its texts come first.
     for span in reversed(projection.threads):
         known_messages = known.get(span.branch_id, 0)
         texts = _texts(projection, span, known_messages, left_chars)
@@ -257,7 +257,7 @@ def _shares(projection: BodyProjection, known: Mapping[str | None, int]) -> tupl
 
 
 def _texts(projection: BodyProjection, span: Span, known: int, most_chars: int) -> tuple[str, ...]:
-    """The thread's messages that are not known yet, the latest if that would be too much."""
+    """The messages of a thread that are not yet recorded; only the latest if they are too long."""
     texts: list[str] = []
     for place in reversed(span.places[known:]):
         text = projection.original(place)

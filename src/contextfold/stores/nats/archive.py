@@ -22,7 +22,7 @@ from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
 from contextfold.stores.sqlite.statements import TrajectoryQuery, phrases
 
-# Messages that are read at once.
+# This many messages are read at once.
 AT_ONCE: Final = 32
 # The most owners whose summaries are in memory.
 OWNERS_MOST: Final = 64
@@ -75,19 +75,19 @@ class ArchiveReader:
     async def _page(self, items: Sequence[_ArchiveSubject], query: TrajectoryQuery) -> list[ArchiveEntry]:
         """The entries after `after_n`. Messages are read until the rest cannot have an earlier entry."""
         left = _from(items, query.after_n)
-        found: list[ArchiveEntry] = []
+        page: list[ArchiveEntry] = []
         limit = max(query.limit, 0)
         step = max(1, min(AT_ONCE, limit))
         for start in range(0, len(left), step):
             for entries in await self._read(left[start : start + step]):
-                found += [entry for entry in entries if entry.n > query.after_n]
-            found.sort(key=lambda entry: entry.n)
+                page += [entry for entry in entries if entry.n > query.after_n]
+            page.sort(key=lambda entry: entry.n)
             rest = left[start + step :]
-            sure = [entry for entry in found if entry.n < rest[0].first] if rest else found
+            sure = [entry for entry in page if entry.n < rest[0].first] if rest else page
             is_full = query.characters is not None and sum(len(entry.text) for entry in sure) >= query.characters
             if len(sure) >= limit or is_full:
                 return sure[:limit]
-        return found[:limit]
+        return page[:limit]
 
     async def _read(self, items: Sequence[_ArchiveSubject]) -> list[list[ArchiveEntry]]:
         found: list[list[ArchiveEntry]] = []
@@ -186,14 +186,14 @@ class _SummaryIndex:
 
     def _insert(self, key: str, revision: int, number: int | None, summary: Summary | None) -> None:
         values = tuple(getattr(summary, name) for name in _COLUMNS) if summary else (None,) * len(_COLUMNS)
-        made = self.connection.execute(
+        inserted = self.connection.execute(
             _INSERT,
             (number, key, revision, *values),
         )
         if summary is not None:
             self.connection.execute(
                 "INSERT INTO words (rowid, description, summary) VALUES (?, ?, ?)",
-                (made.lastrowid, summary.description, summary.summary),
+                (inserted.lastrowid, summary.description, summary.summary),
             )
 
     def search(self, words: str, project_hash: str | None, limit: int) -> list[Summary]:

@@ -26,7 +26,7 @@ from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
 
 AT_ONCE: Final = 16
 TRIES: Final = 3
-# How often a conversation is read again that another daemon notes at the same time.
+# A conversation is read again at most this many times if another daemon changes it at the same time.
 NOTE_TRIES: Final = 20
 _LAST_REQUEST_AT: Final = "Cf-Last-Request-At"
 _HEADERS: Final = {field.name: f"Cf-{field.name.replace('_', '-').title()}" for field in fields(LeftOutDecision)}

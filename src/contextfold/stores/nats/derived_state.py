@@ -181,10 +181,10 @@ class DerivedState:
             try:
                 seq = await self._js.put(subject, data, expected=expected, headers=all_headers)
             except SequenceConflict:
-                found = await self._js.last(self._names.state, subject)
-                progress.states[subject] = (found.seq, records.revision_in(found.headers)) if found else NO_STATE
+                stored = await self._js.last(self._names.state, subject)
+                progress.states[subject] = (stored.seq, records.revision_in(stored.headers)) if stored else NO_STATE
                 # The session has ended meanwhile.
-                if found is None and expected:
+                if stored is None and expected:
                     raise
             else:
                 progress.states[subject] = (seq, revision)

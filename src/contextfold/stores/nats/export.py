@@ -41,7 +41,7 @@ from contextfold.stores.nats.wire.records import CommitRecord
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
 
 AT_ONCE: Final = 16
-# How often a session is read again that ends while it is read.
+# A session that ends while it is read is read again at most this many times.
 TRIES: Final = 3
 # The size of an imported commit.
 PART_EVENTS: Final = 256
@@ -146,13 +146,13 @@ class NatsExport:
     async def _summaries(self, subjects: str) -> list[Summary]:
         """The newest of each branch, undone if it was retracted later."""
         last = await self._js.last(self._names.archive, subjects)
-        found: dict[str, dict[int, Summary | None]] = defaultdict(dict)
+        by_branch: dict[str, dict[int, Summary | None]] = defaultdict(dict)
         if last is not None:
             async for stored in read_to(self._js, StreamQuery(self._names.archive, subjects), last.seq):
                 branch, revision = stored.subject.split(".")[-2:]
-                found[branch][int(revision)] = records.summary_from(stored.data)
+                by_branch[branch][int(revision)] = records.summary_from(stored.data)
         summaries = []
-        for revisions in found.values():
+        for revisions in by_branch.values():
             summary: Summary | None = None
             for _, each in sorted(revisions.items()):
                 summary = each or (summary and replace(summary, undone=True))

@@ -27,7 +27,7 @@ from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
 
 # The most bytes of a commit's texts in its message. Longer ones are stored as chunks, which loading a session skips.
 TEXTS_INLINE_BYTES: Final = 8 << 10
-# How long a commit may take, with all attempts.
+# The longest time that a commit takes, with all attempts.
 COMMIT_PATIENCE_S: Final = 4.0
 RETRY_S: Final = 0.05
 LOADS_TRIED: Final = 3
@@ -37,17 +37,17 @@ REMEMBERED_MOST: Final = 200_000
 
 @dataclass(slots=True)
 class LogIndex:
-    """What is known of the log of a key: revision and sequence of each commit, and the sequence of each operation."""
+    """The index of a key's log: revision and sequence of each commit, and the sequence of each operation."""
 
     # Empty if there is no live session.
     session_id: str = ""
-    # Of the last message, which may be the end of the previous session.
+    # The sequence of the last message, which may be the end of the previous session.
     seq: int = 0
     last_at: str = ""
     revisions: list[int] = field(default_factory=list)
     seqs: list[int] = field(default_factory=list)
     operations: dict[str, int] = field(default_factory=dict)
-    # Whether it starts with the first commit.
+    # Whether the index starts with the first commit.
     is_complete: bool = True
 
     @property
@@ -278,7 +278,7 @@ class SessionLogs:
             if not index.session_id and base:
                 await self._finish_before(key, base)
             if not data:
-                record, data = await self._laid_out(key, record)
+                record, data = await self._encoded(key, record)
             headers = _headers(record, mark, last_at)
             try:
                 seq = await self._js.put(self._names.log_of(key), data, expected=base, headers=headers)
@@ -335,7 +335,7 @@ class SessionLogs:
                     return stored.seq
         return 0
 
-    async def _laid_out(self, key: SessionKey, record: CommitRecord) -> tuple[CommitRecord, bytes]:
+    async def _encoded(self, key: SessionKey, record: CommitRecord) -> tuple[CommitRecord, bytes]:
         """The record and its bytes. What is too long for one message is written as chunks first."""
         archived = self._names.archived(key, record.session_id)
         texts = records.encode_entries(record.entries) if record.entries else b""

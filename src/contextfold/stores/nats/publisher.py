@@ -36,7 +36,7 @@ class _Publication:
     waiting: list[Committed] = field(default_factory=list)
     # Whether commits are missing in `waiting`, so that the log must be read.
     is_lost: bool = False
-    # Why it was given up.
+    # The error because of which the publication was given up.
     problem: FoldError | None = None
 
 

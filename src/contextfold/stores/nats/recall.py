@@ -51,8 +51,10 @@ class NatsRecall:
         async with index.lock:
             await self._bring_up_to_date(owner, index)
             folds = (each.current for each in index.documents.values() if isinstance(each, _IndexedBranch))
-            found = [fold for fold in folds if fold and not fold.undone and project_hash in (None, fold.project_hash)]
-            return sorted(found, key=lambda summary: (summary.session_id, summary.branch_id))
+            live_folds = [
+                fold for fold in folds if fold and not fold.undone and project_hash in (None, fold.project_hash)
+            ]
+            return sorted(live_folds, key=lambda summary: (summary.session_id, summary.branch_id))
 
     async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
         for owner in {source.owner for source, _ in documents}:
@@ -141,7 +143,7 @@ class _IndexedResult:
 
 @dataclass(slots=True)
 class _OwnerIndex:
-    """The documents of one owner by row, and which of them are not in the lists as they are now, by a version."""
+    """The documents of one owner by row. `stale` has the rows that the lists do not have in their current version."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     summaries_reached: int = 0

@@ -80,7 +80,7 @@ class SessionTable:
         reading = StreamQuery(self._names.state, self._names.every_session_state, headers_only=True, last_of_each=True)
         async for stored in follow(self._js, reading):
             session = stored.subject.removesuffix(".meta.session_state")
-            # There is none on the server's marker of a message whose time to live has passed.
+            # The server's marker for an expired message has no revision.
             revision = records.revision_in(stored.headers)
             self._published[session] = max(revision, self._published.get(session, -1))
             if session in self._behind and self.is_published(self._behind[session]):

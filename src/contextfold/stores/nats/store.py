@@ -1,9 +1,8 @@
 """The store for several daemons on several machines: NATS JetStream, one message for each commit.
 
 Combines the parts: the logs (`log`), what is derived from them (`derived_state`, `publisher`), the list of live
-sessions (`session_table`), the end of sessions (`expiry`), the archive (`archive`), proxied
-`conversations` and `export`. The
-reasons for this layout are in docs/decisions/0011.
+sessions (`session_table`), the end of sessions (`expiry`), the archive (`archive`), proxied `conversations` and
+`export`. The reasons for this layout are in docs/decisions/0011.
 """
 
 from __future__ import annotations
@@ -58,16 +57,16 @@ from contextfold.stores.sqlite.statements import TrajectoryQuery
 
 CLOSE_TIMEOUT_S: Final = 4.0
 HELP_EVERY_S: Final = 1.0
-# How often a session must be seen behind before another daemon publishes it: its own may be about to.
+# Another daemon publishes a session after it has seen it behind this many times; until then its own daemon may do it.
 HELP_AFTER: Final = 2
-# How long to wait for the publication of a commit.
+# The longest time to wait for the publication of a commit.
 PUBLISH_PATIENCE_S: Final = 0.5
 # The time to live of a daemon's own message if it is killed.
 ALIVE: Final = "3600s"
-# What the readiness check writes: as much as a commit with a long tool result.
+# The readiness check writes as many bytes as a commit with a long tool result.
 CHECK_BYTES: Final = 64 << 10
 LOOK_AGAIN_S: Final = 0.02
-# Enough for a 64-bit number.
+# The largest number of digits in a cursor; enough for a 64-bit number.
 CURSOR_DIGITS: Final = 18
 
 
@@ -148,9 +147,9 @@ class NatsStore:
     ) -> Sequence[ListedSession]:
         self._check_open()
         await self._table.reach()
-        found = [row for row in self._table.live(owner) if after is None or (row.last_at, row.session_id) < after]
-        found.sort(key=lambda row: (row.last_at, row.session_id), reverse=True)
-        return [ListedSession(row.key, row.session_id, row.last_at) for row in found[: max(limit, 0)]]
+        rows = [row for row in self._table.live(owner) if after is None or (row.last_at, row.session_id) < after]
+        rows.sort(key=lambda row: (row.last_at, row.session_id), reverse=True)
+        return [ListedSession(row.key, row.session_id, row.last_at) for row in rows[: max(limit, 0)]]
 
     async def ended_sessions(
         self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
@@ -338,10 +337,9 @@ class NatsStore:
             await asyncio.sleep(HELP_EVERY_S * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all do it at once
             await self._js.connected()
             since = (datetime.now(UTC) - timedelta(seconds=self._idle_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            # A session without activity since then is left to the sweep that ends it.
             behind = [
-                row.key
-                for row in self._table.behind()
-                if row.last_at > since and not self._publisher.is_busy(row.key)  # one that is idle is to be ended
+                row.key for row in self._table.behind() if row.last_at > since and not self._publisher.is_busy(row.key)
             ]
             seen = {key: seen.get(key, 0) + 1 for key in behind}
             for key in [key for key, times in seen.items() if times >= HELP_AFTER]:

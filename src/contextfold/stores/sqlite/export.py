@@ -25,7 +25,7 @@ _ENDED: Final = 3
 
 
 def export_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
-    """Everything, as of one moment."""
+    """All records, from one consistent snapshot."""
     connection.execute("BEGIN")
     yield from _all_records(connection)
     connection.execute("COMMIT")

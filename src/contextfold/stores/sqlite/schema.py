@@ -20,7 +20,7 @@ from contextfold.stores.recall_index import TABLES as RECALL_TABLES
 
 # "cxfd" in the header of the file identifies it as ours.
 APPLICATION_ID: Final = 0x63786664
-# How long another process may lock the file.
+# The longest time to wait for a lock of another process.
 BUSY_TIMEOUT_S: Final = 2.0
 # A check of all pages of a file of this size takes about 0.1 s, and the start waits for it.
 CHECK_MOST_BYTES: Final = 128 * 1024 * 1024
@@ -32,7 +32,7 @@ WAL_PAUSE_S: Final = 0.05
 
 _HEADER_BYTES: Final = 100
 _MAGIC: Final = b"SQLite format 3\x00"
-# Errors of a statement, not of the disk or a lock.
+# These errors are caused by a statement, not by the disk or a lock.
 _STATEMENT_AT_FAULT: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
 _START_ANEW: Final = "move it away (with its -wal and -shm files) to start with a new file, or name another file"
 
@@ -242,7 +242,7 @@ def refuse_older(path: Path, newest: int, busy_timeout_s: float) -> None:
 
 
 def open_for_reading(path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
-    """A connection beside the writer's. In WAL mode it neither waits for a commit nor delays one."""
+    """A second connection for reading. In WAL mode it neither waits for a commit nor delays one."""
     connection = connect(path, busy_timeout_s)
     connection.execute("PRAGMA query_only = ON")
     return connection
@@ -390,7 +390,7 @@ def _run(connection: sqlite3.Connection, path: Path, number: int, statements: Mi
 
 
 def _enable_wal(connection: sqlite3.Connection) -> None:
-    """Changing the mode needs an exclusive lock, and SQLite does not wait for it by itself."""
+    """Enable WAL mode. The change needs an exclusive lock, and SQLite itself does not wait for it."""
     for attempt in range(WAL_TRIES):
         try:
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]

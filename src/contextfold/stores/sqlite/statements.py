@@ -116,21 +116,21 @@ def _find(connection: sqlite3.Connection, key: SessionKey, operation: bytes | No
     return _LiveSession(session, session_id, revision, receipt)
 
 
-def _advance(connection: sqlite3.Connection, found: _LiveSession | None, commit: Commit, last_at: str) -> int:
-    if found is not None:
+def _advance(connection: sqlite3.Connection, live: _LiveSession | None, commit: Commit, last_at: str) -> int:
+    if live is not None:
         connection.execute(
             "UPDATE sessions SET revision = ?, last_at = max(last_at, ?) WHERE id = ?",
-            (commit.revision, last_at, found.session),
+            (commit.revision, last_at, live.session),
         )
-        return found.session
+        return live.session
     key = commit.key
-    made = connection.execute(
+    inserted = connection.execute(
         "INSERT INTO sessions (owner, project_hash, name_hash, session_id, revision, last_at)"
         " VALUES (?, ?, ?, ?, ?, ?)",
         (key.owner, key.project_hash, key.name_hash, commit.session_id, commit.revision, last_at),
     )
-    assert made.lastrowid is not None
-    return made.lastrowid
+    assert inserted.lastrowid is not None
+    return inserted.lastrowid
 
 
 def load(connection: sqlite3.Connection, key: SessionKey, known: KnownRevision | None) -> SessionLog | None:
@@ -147,8 +147,8 @@ def load(connection: sqlite3.Connection, key: SessionKey, known: KnownRevision |
 
 
 def receipt(connection: sqlite3.Connection, key: SessionKey, operation_id: str) -> CommitReceipt | None:
-    found = _find(connection, key, _digest(operation_id))
-    return found.receipt if found else None
+    session = _find(connection, key, _digest(operation_id))
+    return session.receipt if session else None
 
 
 def count(connection: sqlite3.Connection, owner: str | None) -> int:
@@ -178,7 +178,7 @@ def find(connection: sqlite3.Connection, owner: str, session_id: str) -> Session
 
 
 def _digest(operation_id: str) -> bytes:
-    """Operation ids are chosen by callers and may be long."""
+    """A digest of an operation id, which callers choose and which may be long."""
     return hashlib.sha256(operation_id.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -441,7 +441,7 @@ def unindexed(connection: sqlite3.Connection, owner: str | None, limit: int) -> 
         + " ORDER BY id LIMIT ?",
         (*((owner,) if owner is not None else ()), limit),
     ).fetchall()
-    found = []
+    sources = []
     for number, kind, ref, whose in queued:
         source = _recall_source(connection, kind, ref)
         summary = source if isinstance(source, Summary) else None
@@ -449,8 +449,8 @@ def unindexed(connection: sqlite3.Connection, owner: str | None, limit: int) -> 
         if isinstance(source, LeftOutDecision):
             (text,) = connection.execute("SELECT text FROM left_out WHERE id = ?", (ref,)).fetchone()
             result = ArchivedResult(source, text)
-        found.append(RecallSource(f"{number}.{kind}.{ref}", whose, summary, result))
-    return found
+        sources.append(RecallSource(f"{number}.{kind}.{ref}", whose, summary, result))
+    return sources
 
 
 def index(connection: sqlite3.Connection, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
@@ -477,8 +477,8 @@ def recall(connection: sqlite3.Connection, owner: str, question: Question, scope
     try:
         ranking = rank(question, recall_index.RecallLists(connection, owner, scope))
         rows = recall_index.sources(connection, (hit.number for hit in ranking.hits))
-        found = ((hit, _recall_source(connection, *rows[hit.number])) for hit in ranking.hits)
-        hits = [RecallHit(hit, source) for hit, source in found if source is not None]
+        hits_and_sources = ((hit, _recall_source(connection, *rows[hit.number])) for hit in ranking.hits)
+        hits = [RecallHit(hit, source) for hit, source in hits_and_sources if source is not None]
         return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched, ranking.score_most)
     finally:
         connection.execute("COMMIT")
@@ -509,7 +509,7 @@ class IdleSession:
 
 
 def correct_future(connection: sqlite3.Connection, at: str) -> None:
-    """Activity in the future was recorded by a clock that was wrong: it counts as activity now."""
+    """Replace times in the future, which a wrong clock recorded, by the current time."""
     connection.execute("UPDATE sessions SET last_at = ? WHERE stage = 0 AND last_at > ?", (at, at))
 
 
@@ -616,9 +616,9 @@ def _has_archive(connection: sqlite3.Connection, session: int) -> bool:
 
 
 def _queue_folds(connection: sqlite3.Connection, sessions: Sequence[int]) -> None:
-    """Have recall read the folds of these sessions again, which lose words.
+    """Queue the folds of these sessions for recall, because their documents lose words.
 
-    What is queued already may be read at this moment, so it is queued anew.
+    A fold that is already queued may be read at this moment, so it is queued again.
     """
     for session in sessions:
         connection.execute(

@@ -44,16 +44,16 @@ from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite import statements as sqlite_rows
 from contextfold.stores.sqlite.threads import Readers, Work, Writer, unavailable
 
-# How soon a watcher sees commits of another process. Those of this process it sees at once.
+# The interval after which a watcher sees commits of other processes. It sees those of this process at once.
 POLL_S: Final = 0.4
-# For the readers, and again for the writer.
+# This timeout applies to the readers, and again to the writer.
 CLOSE_TIMEOUT_S: Final = 4.0
 # Steps of each kind in one sweep: enough for more than half a million sessions.
 SWEEP_STEPS: Final = 10_000
 EXPORT_AT_ONCE: Final = 64
-# What the readiness check writes: as much as a commit with a long tool result.
+# The readiness check writes as many bytes as a commit with a long tool result.
 CHECK_BYTES: Final = 64 << 10
-# Enough for a 64-bit number.
+# The largest number of digits in a cursor; enough for a 64-bit number.
 CURSOR_DIGITS: Final = 18
 
 T = TypeVar("T")
@@ -187,7 +187,7 @@ class SqliteStore:
         return reached if position is None else position
 
     async def _events_after(self, owner: str, position: int) -> sqlite_rows.EventPage | None:
-        """None if the store was closed meanwhile, which ends a watch and is not a failure."""
+        """The next events; None if the store was closed meanwhile, which ends a watch and is not a failure."""
         try:
             return await self._readers.read(lambda connection: sqlite_rows.events_after(connection, owner, position))
         except StoreUnavailable:
@@ -258,7 +258,7 @@ class SqliteStore:
     # ---- export and import
 
     async def export(self) -> AsyncGenerator[ExportRecord]:
-        """A snapshot: commits made while it is read are not in it, and are not held up."""
+        """Export a snapshot: commits during the export are not in it, and do not wait for it."""
         connection = schema.open_for_reading(self._path)
         try:
             records = sqlite_export.export_records(connection)

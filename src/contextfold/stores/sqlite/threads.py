@@ -79,7 +79,7 @@ class Writer:
         self._thread.start()
 
     async def write(self, work: Work[T]) -> T:
-        """The result of the work, after it is on disk. Work that raises before it has changed anything fails alone."""
+        """Do the work; return its result when it is on disk. An error before the first change affects no other work."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         job: _Job[T] = _Job(work, loop, future)

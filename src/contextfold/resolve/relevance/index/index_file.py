@@ -6,7 +6,6 @@ as a whole, and the rest of the cache is examined as a resolve does. What does n
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import stat
@@ -19,14 +18,13 @@ from contextfold.resolve.files import (
     READ_FLAGS,
     FileAbsent,
     NotRegular,
-    fingerprints,
+    few_fingerprints,
     read_regular,
     regular_size,
     shown,
     storage_failed,
 )
-from contextfold.resolve.manifest import MANIFEST_FILE
-from contextfold.resolve.pack import FINGERPRINT_FIELDS, FRAME, PACK_FOLDER
+from contextfold.resolve.layout import FINGERPRINT_FIELDS, FRAME, MANIFEST_FILE, PACK_FOLDER
 from contextfold.resolve.relevance.index.index_format import IndexView
 from contextfold.resolve.relevance.index.index_head import (
     CONTENTS_FILE,
@@ -42,7 +40,6 @@ from contextfold.resolve.relevance.index.index_head import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from array import array
     from collections.abc import Callable
 
 REBUILD = "rebuild the cache with `context build --force`"
@@ -65,12 +62,12 @@ class RelevanceFiles:
         self._prefix = os.path.join(path, b"")
         self._examine = examine
         self._watched = [*FRAME, PACK_FOLDER.encode(), HEAD_FILE.encode(), *(name.encode() for name in RELEVANCE_FILES)]
-        self._state: array[int] | None = None
+        self._state: tuple[int, ...] | None = None
         self._mapped: MappedIndex | None = None
 
     def mapped(self) -> MappedIndex:
         """The index, once nothing about the cache is in doubt."""
-        state = fingerprints(self._prefix, self._watched)
+        state = few_fingerprints(self._prefix, self._watched)
         if self._mapped is None or state != self._state:
             self._mapped, self._state = None, None
             mapped, trusted = self._map()
@@ -94,7 +91,7 @@ class RelevanceFiles:
         found = []
         for file, record in ((RELEVANCE_INDEX_FILE, head.index_file), (CONTENTS_FILE, head.contents)):
             try:
-                if hashlib.sha256(self._read(file)).hexdigest() != record.sha256:
+                if _sha256(memoryview(self._read(file))) != record.sha256:
                     found.append((file, "is not what was built"))
             except Malformed as problem:
                 found.append((file, str(problem)))
@@ -110,7 +107,7 @@ class RelevanceFiles:
 
     def _map(self) -> tuple[MappedIndex, bool]:
         head = self._head()
-        seen = fingerprints(self._prefix, FRAME)
+        seen = few_fingerprints(self._prefix, FRAME)
         frame_length = len(FRAME) * FINGERPRINT_FIELDS
         frame_trusted = seen == head.fingerprints[:frame_length]
         if not frame_trusted and self._examine() != head.cache_version:
@@ -145,7 +142,7 @@ class RelevanceFiles:
         except Malformed as problem:
             raise self._invalid(HEAD_FILE, str(problem)) from problem
 
-    def _map_file(self, file: str, record: FileRecord, recorded: array[int]) -> tuple[memoryview, bool]:
+    def _map_file(self, file: str, record: FileRecord, recorded: tuple[int, ...]) -> tuple[memoryview, bool]:
         """A file as it was written; and whether that is known without reading all of it."""
         path = self._prefix + file.encode()
         try:
@@ -164,7 +161,7 @@ class RelevanceFiles:
         finally:
             os.close(descriptor)
         looks = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino & INODE_MASK)
-        trusted = looks == tuple(recorded)
+        trusted = looks == recorded
         if not trusted and _sha256(raw) != record.sha256:
             raise self._invalid(file, "is not what was built")
         return raw, trusted
@@ -181,6 +178,8 @@ class RelevanceFiles:
 
 
 def _sha256(raw: memoryview) -> str:
+    import hashlib
+
     digest = hashlib.sha256()
     for at in range(0, len(raw), HASHED_TOGETHER):
         digest.update(raw[at : at + HASHED_TOGETHER])

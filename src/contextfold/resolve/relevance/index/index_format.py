@@ -5,50 +5,56 @@ lies. All integers are little-endian and of fixed width. On a machine of the oth
 swapped when they are read. No offset is followed before it is compared with the bytes that are there: whatever does
 not fit raises Malformed.
 
-    term         key = stem, NUL, rest of the word; keys are sorted, so that the words of a stem are neighbours
-    postings     three counts (documents, entries, documents of the stem), then five columns:
-                 document numbers, impacts, entries per document, section numbers, packed counts
-    impact       weighted occurrences of the word in the document (high byte), the document's length class (low byte)
-    entry        a section of a document that has the word; section 0 is the document's title and path
+    term         a word (key: stem, NUL, rest of the word), a pair of stems (key: both with a space between, NUL), or
+                 what the words of a stem share (key: the stem); keys are sorted, so these are neighbours
+    postings     three counts (documents, entries, documents of the stem), then four columns: document numbers, values,
+                 entries up to each document's end, entries
+    value        of a word: tf / (tf + K) in 65536ths; of a pair: how often it occurs; of a stem: by how much the values
+                 of its words together exceed that of all their occurrences, in the documents that have several
+    entry        a section of a document that has the word, above its packed counts; section 0 is the document's title
+                 and path
+
+Where a word is common, the values are those of all documents: first the low byte of each, then the high byte. Adding
+those up as one long number is quicker than going from posting to posting.
 """
 
 from __future__ import annotations
 
 import sys
-from array import array
+from struct import Struct
 
 from contextfold.common.canonical import Malformed
 from contextfold.common.record import Record
-from contextfold.common.relevance.term_scores import (
-    CLASS_LENGTHS,
-    CLASS_MASK,
-    OCCURRENCES_SHIFT,
-    average_length,
-    saturation,
-)
 from contextfold.resolve.relevance.term_keys import (
+    PAIR_MARK,
     SECTION_DIGEST_BYTES,
     STEM_END,
     DocumentRow,
     SectionRow,
-    stem_of_key,
-    word_of_key,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
-    Integers = Sequence[int]
+    # In postings that are being made, lists and tuples take the place of columns; nobody looks things up in those.
+    Integers = Any
 
-FORMAT = "relevance-2"  # names the layout, the stemmer, the words and the weights that went into the postings
+FORMAT = "relevance-3"  # names the layout, the stemmer, the words and the weights that went into the postings
 VERSION_BYTES = 32
 POSTINGS_UNIT = 4  # postings begin at multiples of this
-HEADER_FIELDS = 3
-WIDTH_SHIFT = 30  # the two high bits of the entry count say how wide its section numbers are
-COUNT_MASK = (1 << WIDTH_SHIFT) - 1
+_HEADER = Struct("<3I")
+_ONE_POSTING = Struct("<3IHHBHx")
+WIDE_SHIFT = (
+    30  # two high bits of the entry count say whether entries are wide, and whether values are of all documents
+)
+COMMON_SHIFT = 31
+COUNT_MASK = (1 << WIDE_SHIFT) - 1
 WIDTHS = ("B", "H", "I")
 NARROW_DOCUMENTS = 1 << 16  # up to so many documents, their numbers take two bytes
+COMMON_SHARE = 8  # a word that one of so many documents has is common
 SWAP = sys.byteorder == "big"
 ITEM_BYTES = {"B": 1, "H": 2, "I": 4, "Q": 8}
 
@@ -84,16 +90,20 @@ def integers(view: memoryview, code: str, *, swap: bool = SWAP) -> Integers:
     if len(view) % ITEM_BYTES[code]:
         raise Malformed("a column of the index ends in the middle of a number")
     if not swap:
-        return view.cast(code)  # type: ignore[call-overload, no-any-return]
+        return view.cast(code)  # type: ignore[call-overload]
+    from array import array
+
     copied: array[int] = array(code)
     copied.frombytes(view)
     copied.byteswap()
     return copied
 
 
-def to_bytes(code: str, numbers: Integers, *, swap: bool = SWAP) -> bytes:
+def to_bytes(code: str, numbers: Sequence[int], *, swap: bool = SWAP) -> bytes:
     if code == "B":
         return bytes(numbers)
+    from array import array
+
     made = array(code, numbers)
     if swap:
         made.byteswap()
@@ -101,36 +111,74 @@ def to_bytes(code: str, numbers: Integers, *, swap: bool = SWAP) -> bytes:
 
 
 class Postings(Record):
-    """Where one word occurs. The columns are parallel: `section_numbers` and `counts` to each other, the rest too."""
+    """Where one term occurs; `documents`, `values` and `ends` are parallel."""
 
-    word: bytes
+    key: bytes
     stem_documents: int  # how many documents have any word of the stem
     documents: Integers
-    impacts: Integers
-    entry_counts: Integers
-    section_numbers: Integers
-    counts: Integers
+    values: Integers
+    ends: Integers  # of each document's entries; empty for what the words of a stem share
+    entries: Integers
+    all_values: memoryview | None = None  # instead of `values`, for what is common
+
+    def value(self, at: int) -> int:
+        """The value of a document by its place among those that have the term."""
+        if self.all_values is None:
+            return int(self.values[at])
+        document: int = self.documents[at]
+        return self.all_values[document] | self.all_values[document + len(self.all_values) // 2] << 8
+
+
+def width_of(highest: int) -> str:
+    return WIDTHS[0 if highest < 1 << 8 else 1 if highest < 1 << 16 else 2]
 
 
 def document_code(document_count: int) -> str:
     return "H" if document_count <= NARROW_DOCUMENTS else "I"
 
 
+def value_code(key: bytes) -> str:
+    return "H" if STEM_END in key else "I"
+
+
 def encode_postings(postings: Postings, document_count: int, *, swap: bool = SWAP) -> bytes:
-    widest = max(max(postings.section_numbers, default=0), max(postings.entry_counts, default=0))
-    width = 0 if widest < 1 << 8 else 1 if widest < 1 << 16 else 2
-    code = WIDTHS[width]
-    header = (len(postings.documents), len(postings.counts) | width << WIDTH_SHIFT, postings.stem_documents)
-    return b"".join(
+    documents, values, entries = postings.documents, postings.values, postings.entries
+    if (
+        len(entries) == 1
+        and COMMON_SHARE < document_count <= NARROW_DOCUMENTS
+        and swap is SWAP
+        and entries[0] < 1 << 16
+    ):
+        # Half of all words occur once.
+        return _ONE_POSTING.pack(1, 1, postings.stem_documents, documents[0], values[0], 1, entries[0])
+    if postings.all_values is not None:
+        values = [postings.value(at) for at in range(len(documents))]
+    is_word = STEM_END in postings.key and PAIR_MARK not in postings.key
+    is_common = is_word and COMMON_SHARE * len(documents) >= document_count
+    if is_common:
+        raw_values = _of_all_documents(documents, values, document_count)
+    else:
+        raw_values = to_bytes(value_code(postings.key), values, swap=swap)
+    is_wide = max(entries, default=0) >= 1 << 16
+    flags = is_wide << WIDE_SHIFT | is_common << COMMON_SHIFT
+    raw = b"".join(
         (
-            to_bytes("I", header, swap=swap),
-            to_bytes(document_code(document_count), postings.documents, swap=swap),
-            to_bytes("H", postings.impacts, swap=swap),
-            to_bytes(code, postings.entry_counts, swap=swap),
-            to_bytes(code, postings.section_numbers, swap=swap),
-            bytes(postings.counts),
+            _HEADER.pack(len(documents), len(entries) | flags, postings.stem_documents),
+            to_bytes(document_code(document_count), documents, swap=swap),
+            raw_values,
+            to_bytes(width_of(len(entries)), postings.ends, swap=swap),
+            to_bytes("I" if is_wide else "H", entries, swap=swap),
         )
     )
+    return raw + b"\0" * (-len(raw) % POSTINGS_UNIT)
+
+
+def _of_all_documents(documents: Sequence[int], values: Sequence[int], document_count: int) -> bytes:
+    spread = [0] * document_count
+    for document, value in zip(documents, values, strict=True):
+        spread[document] = value
+    raw = to_bytes("H", spread)
+    return raw[0::2] + raw[1::2]
 
 
 class IndexHead(Record):
@@ -144,19 +192,6 @@ class IndexHead(Record):
     columns: Mapping[str, tuple[int, int]]  # offset and length
 
 
-class Saturations(dict[int, int]):
-    """What a posting's impact comes to, tf / (tf + K), in 65536ths; each computed when it is needed first."""
-
-    def __init__(self, average: int) -> None:
-        super().__init__()
-        self._average = average
-
-    def __missing__(self, impact: int) -> int:
-        length = CLASS_LENGTHS[impact & CLASS_MASK]
-        found = self[impact] = saturation(impact >> OCCURRENCES_SHIFT, length, self._average)
-        return found
-
-
 class IndexView:
     """A whole index, mapped or in memory."""
 
@@ -165,7 +200,6 @@ class IndexView:
         self._swap = swap
         self._raw = {name: self._column(raw, name) for name in COLUMNS}
         self._integers: dict[str, Integers] = {}
-        self.saturations = Saturations(average_length(head.document_words, head.document_count))
         self._check_lengths()
 
     def _column(self, raw: memoryview, name: str) -> memoryview:
@@ -214,55 +248,61 @@ class IndexView:
     def key(self, number: int) -> bytes:
         return self._text("term_keys", "term_key_ends", number)
 
-    def words_of(self, stem: bytes) -> list[Postings]:
-        """The postings of every word that has this stem."""
-        wanted = stem + STEM_END
-        number = self._first_from(wanted)
+    def terms_of(self, stem: bytes) -> list[Postings]:
+        """What the words of a stem share, if there are several, and then each of them; or the pair of that key."""
+        number, word = self._first_from(stem), stem + STEM_END
         found = []
-        while number < self.head.term_count and self.key(number).startswith(wanted):
-            found.append(self.postings(number))
+        while number < self.head.term_count:
+            key = self.key(number)
+            if key != stem and not key.startswith(word):
+                break
+            found.append(self.postings(number, key))
             number += 1
         return found
 
     def _first_from(self, wanted: bytes) -> int:
+        ends, keys = self.column("term_key_ends"), self._raw["term_keys"]
         low, high = 0, self.head.term_count
         while low < high:
             middle = (low + high) // 2
-            if self.key(middle) < wanted:
+            # An end that is wrong gives another key or none; what is found is read again, and checked.
+            if keys[ends[middle - 1] if middle else 0 : ends[middle]].tobytes() < wanted:
                 low = middle + 1
             else:
                 high = middle
         return low
 
-    def postings(self, number: int) -> Postings:
-        raw = self._raw["postings"]
+    def postings(self, number: int, key: bytes) -> Postings:
+        """The postings of a term by its number, with its key."""
+        raw, count = self._raw["postings"], self.head.document_count
         at = self.column("term_postings")[number] * POSTINGS_UNIT
-        body = at + HEADER_FIELDS * 4
+        body = at + _HEADER.size
         if body > len(raw):
             raise Malformed("the postings of a term lie outside the index")
-        documents, packed, stem_documents = integers(raw[at:body], "I", swap=self._swap)
-        entries, width = packed & COUNT_MASK, packed >> WIDTH_SHIFT
-        if (
-            width >= len(WIDTHS)
-            or not documents <= entries
-            or not documents <= stem_documents <= self.head.document_count
-        ):
+        documents, packed, stem_documents = _HEADER.unpack_from(raw, at)
+        entries, is_wide, is_common = packed & COUNT_MASK, packed >> WIDE_SHIFT & 1, packed >> COMMON_SHIFT
+        has_entries = STEM_END in key
+        if not documents <= stem_documents <= count or (documents > entries if has_entries else entries):
             raise Malformed("the postings of a term contradict themselves")
-        code = document_code(self.head.document_count)
-        columns = []
-        kinds = ((code, documents), ("H", documents), (WIDTHS[width], documents), (WIDTHS[width], entries))
-        for kind, length in kinds:
-            end = body + length * ITEM_BYTES[kind]
-            columns.append((kind, body, end))
-            body = end
-        if body + entries > len(raw):
+        document_kind, end_kind, entry_kind = document_code(count), width_of(entries), "I" if is_wide else "H"
+        values_at = body + documents * ITEM_BYTES[document_kind]
+        ends_at = values_at + (2 * count if is_common else documents * ITEM_BYTES[value_code(key)])
+        entries_at = ends_at + (documents * ITEM_BYTES[end_kind] if has_entries else 0)
+        end = entries_at + entries * ITEM_BYTES[entry_kind]
+        if end > len(raw):
             raise Malformed("the postings of a term lie outside the index")
-        numbers, impacts, entry_counts, section_numbers = (
-            integers(raw[start:end], kind, swap=self._swap) for kind, start, end in columns
+        swap = self._swap
+        return Postings._make(
+            (
+                key,
+                stem_documents,
+                integers(raw[body:values_at], document_kind, swap=swap),
+                () if is_common else integers(raw[values_at:ends_at], value_code(key), swap=swap),
+                integers(raw[ends_at:entries_at], end_kind, swap=swap),
+                integers(raw[entries_at:end], entry_kind, swap=swap),
+                raw[values_at:ends_at] if is_common else None,
+            )
         )
-        counts = raw[body : body + entries]
-        word = word_of_key(self.key(number))
-        return Postings(word, stem_documents, numbers, impacts, entry_counts, section_numbers, counts)
 
     def document_id(self, number: int) -> str:
         return self._text("document_ids", "document_id_ends", number).decode()
@@ -344,6 +384,8 @@ class RowColumns:
     """The columns that describe documents and sections, growing by one document after another."""
 
     def __init__(self) -> None:
+        from array import array
+
         self.numbers = {name: array(code) for name, code in COLUMNS.items() if code}
         self.bytes = {name: bytearray() for name, code in COLUMNS.items() if not code and name != "postings"}
         self._texts: dict[str, int] = {}
@@ -406,6 +448,5 @@ __all__ = [
     "RowColumns",
     "encode_postings",
     "integers",
-    "stem_of_key",
     "to_bytes",
 ]

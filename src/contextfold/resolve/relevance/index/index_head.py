@@ -5,12 +5,10 @@ Pure; turns values into bytes and back. The head is small and checksummed, and r
 
 from __future__ import annotations
 
-import hashlib
-from array import array
-
-from contextfold.common.canonical import Malformed, decode, encode, fields
+from contextfold.common.canonical import Malformed
 from contextfold.common.record import Record
-from contextfold.resolve.pack import FINGERPRINT_FIELDS, FRAME
+from contextfold.common.sha256 import sha256
+from contextfold.resolve.layout import FINGERPRINT_FIELDS, FRAME
 from contextfold.resolve.relevance.index.index_format import COLUMNS, FORMAT, IndexHead
 
 HEAD_FILE = "pack/relevance-head"
@@ -19,17 +17,10 @@ CONTENTS_FILE = "pack/relevance-contents"
 RELEVANCE_FILES = (RELEVANCE_INDEX_FILE, CONTENTS_FILE)
 HEAD_MAX_BYTES = 1 << 16
 
-_COUNTS = ("document_count", "section_count", "term_count", "document_words", "section_words")
-_FIELDS = {
-    "format": str,
-    "cache_version": str,
-    **dict.fromkeys(_COUNTS, int),
-    "columns": dict,
-    "index": dict,
-    "contents": dict,
-    "fingerprints": list,
-}
-_RECORD_FIELDS = {"bytes": int, "sha256": str}
+# The lines of a head: format, version of the cache, counts, the two files, fingerprints, and then the columns.
+_LINES = 6 + len(COLUMNS)
+_COUNTS = 5
+NUMBER_DIGITS = 20
 
 
 class FileRecord(Record):
@@ -46,60 +37,49 @@ class RelevanceHead(Record):
     index_head: IndexHead
     index_file: FileRecord
     contents: FileRecord
-    fingerprints: array[int]  # of FRAME and RELEVANCE_FILES
+    fingerprints: tuple[int, ...]  # of FRAME and RELEVANCE_FILES
 
     def to_bytes(self) -> bytes:
-        head = self.index_head
-        body = encode(
-            {
-                "format": FORMAT,
-                "cache_version": self.cache_version,
-                **{name: getattr(head, name) for name in _COUNTS},
-                "columns": {name: list(place) for name, place in head.columns.items()},
-                "index": {"bytes": self.index_file.length, "sha256": self.index_file.sha256},
-                "contents": {"bytes": self.contents.length, "sha256": self.contents.sha256},
-                "fingerprints": self.fingerprints.tolist(),
-            }
-        ).encode()
-        return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+        lines = [
+            [FORMAT],
+            [self.cache_version],
+            self.index_head[:_COUNTS],
+            self.index_file,
+            self.contents,
+            self.fingerprints,
+            *([name, *place] for name, place in self.index_head.columns.items()),
+        ]
+        body = "".join(" ".join(map(str, line)) + "\n" for line in lines).encode()
+        return sha256(body).hexdigest().encode() + b"\n" + body
 
 
 def decode_head(raw: bytes) -> RelevanceHead:
     """The head in these bytes; Malformed if they are anything else, OtherFormat if they are of another version."""
     digest, _, body = raw.partition(b"\n")
-    if hashlib.sha256(body).hexdigest().encode() != digest:
+    if sha256(body).hexdigest().encode() != digest:
         raise Malformed("is damaged")
-    members = fields(decode(body), _FIELDS, "the head")
-    if members["format"] != FORMAT:
+    if body.partition(b"\n")[0] != FORMAT.encode():
         raise OtherFormat("is of another version")
-    columns = members["columns"]
-    assert isinstance(columns, dict)
+    lines = [line.split(" ") for line in body.decode("ascii", "replace").split("\n")]
+    if len(lines) != _LINES + 1 or [line[0] for line in lines[-len(COLUMNS) - 1 : -1]] != list(COLUMNS):
+        raise Malformed("has other lines than it needs")
+    _, (cache_version, *_), counts, index_file, contents, fingerprints, *columns, _ = lines
+    documents, sections, terms, document_words, section_words = _numbers(counts, _COUNTS)
     places: dict[str, tuple[int, int]] = {}
-    for name in COLUMNS:
-        place = columns.get(name)
-        if not (isinstance(place, list) and list(map(type, place)) == [int, int] and min(place) >= 0):
-            raise Malformed(f"says nothing usable of the column {name}")
-        places[name] = (place[0], place[1])
-    counts = [value for name in _COUNTS if isinstance(value := members[name], int)]
-    if min(counts) < 0:
-        raise Malformed("has a negative count")
-    recorded = members["fingerprints"]
-    assert isinstance(recorded, list)
-    if len(recorded) != (len(FRAME) + len(RELEVANCE_FILES)) * FINGERPRINT_FIELDS or set(map(type, recorded)) != {int}:
-        raise Malformed("has other fingerprints than it needs")
-    try:
-        seen = array("q", recorded)
-    except OverflowError:
-        raise Malformed("has a fingerprint out of range") from None
-    documents, sections, terms, document_words, section_words = counts
-    index_head = IndexHead(documents, sections, terms, document_words, section_words, places)
-    return RelevanceHead(
-        str(members["cache_version"]), index_head, _record(members["index"]), _record(members["contents"]), seen
-    )
+    for name, *place in columns:
+        offset, length = _numbers(place, 2)
+        places[name] = (offset, length)
+    counted = IndexHead(documents, sections, terms, document_words, section_words, places)
+    seen = _numbers(fingerprints, (len(FRAME) + len(RELEVANCE_FILES)) * FINGERPRINT_FIELDS, signed=True)
+    return RelevanceHead(cache_version, counted, _record(index_file), _record(contents), tuple(seen))
 
 
-def _record(value: object) -> FileRecord:
-    members = fields(value, _RECORD_FIELDS, "a file's record")
-    length = members["bytes"]
-    assert isinstance(length, int)
-    return FileRecord(length, str(members["sha256"]))
+def _numbers(words: list[str], count: int, *, signed: bool = False) -> list[int]:
+    digits = [word.removeprefix("-") if signed else word for word in words]
+    if len(words) != count or not all(word.isdigit() and len(word) <= NUMBER_DIGITS for word in digits):
+        raise Malformed("has other numbers than it needs")
+    return list(map(int, words))
+
+
+def _record(words: list[str]) -> FileRecord:
+    return FileRecord(_numbers(words[:1], 1)[0], words[-1])

@@ -1,8 +1,4 @@
-"""Terms from several sources become one sorted sequence of postings. Pure; sources are iterators, output is values.
-
-A build reads new documents in runs: each run has its own sorted terms. A rebuild adds the terms of the previous index,
-without the documents that are gone or changed and with the others renumbered. Merged, both give the same postings.
-"""
+"""From entries to postings: what was counted in several runs, and what an earlier index has, becomes one list. Pure."""
 
 from __future__ import annotations
 
@@ -10,24 +6,26 @@ import heapq
 import sys
 from array import array
 from collections import Counter
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from operator import itemgetter, sub
 
 from contextfold.common.relevance.term_scores import (
-    FRONT,
+    CLASS_LENGTHS,
     FRONT_IN_DOCUMENT,
     OCCURRENCES_MAX,
-    OCCURRENCES_SHIFT,
     SECTION_IN_DOCUMENT,
+    average_length,
+    length_class,
+    saturation,
 )
 from contextfold.resolve.relevance.index.index_format import IndexView, Postings
 from contextfold.resolve.relevance.term_keys import (
     COUNTS_MASK,
     DOCUMENT_SHIFT,
     ENTRY_MASK,
-    ENTRY_SHIFT,
+    PAIR_MARK,
+    STEM_END,
     stem_of_key,
-    word_of_key,
 )
 
 TYPE_CHECKING = False
@@ -38,123 +36,170 @@ if TYPE_CHECKING:
 
 GONE = -1  # the new number of a document that is not taken over
 
-# The bytes of an entry by rising value, as this machine's order puts them: packed counts, section number, document.
-_BYTES = range(8) if sys.byteorder == "little" else range(7, -1, -1)
-_COUNTS, _SECTION_LOW, _SECTION_MIDDLE, _SECTION_HIGH = (slice(at, None, 8) for at in _BYTES[:4])
-_DOCUMENT = slice(1 if sys.byteorder == "little" else 0, None, 2)
+# Where the halves of an entry, the document and what the index keeps, and its packed counts lie in its bytes.
+_IS_LITTLE = sys.byteorder == "little"
+_DOCUMENT, _ENTRY = (slice(1 if _IS_LITTLE else 0, None, 2), slice(0 if _IS_LITTLE else 1, None, 2))
+_COUNTS = slice(0 if _IS_LITTLE else 7, None, 8)
 _SECTION_WEIGHTS = bytes(SECTION_IN_DOCUMENT)
+CLASS_BITS = 8
 
 
-def postings_of(key: bytes, entries: array[int], length_classes: Sequence[int]) -> Postings:
-    """The postings of a word from its entries, which are sorted by document and section.
+class Saturations(dict[int, int]):
+    """tf / (tf + K) in 65536ths by the length class of a document and, in the bits above, the weighted occurrences."""
 
-    Works on whole columns of the entries' bytes, because a build spends much of its time here.
-    """
-    if len(entries) == 1:
-        return _posting_of_one(key, entries[0], length_classes)
-    raw = entries.tobytes()
-    numbers = memoryview(raw).cast("I")[_DOCUMENT].tolist()
-    counts = raw[_COUNTS]
-    sections: Sequence[int] = raw[_SECTION_LOW]
-    if any(raw[_SECTION_MIDDLE]) or any(raw[_SECTION_HIGH]):
-        sections = [entry >> ENTRY_SHIFT & ENTRY_MASK for entry in entries]
-    weights: bytes | bytearray = counts.translate(_SECTION_WEIGHTS)
-    if FRONT in sections:
-        weights = bytearray(weights)
-        for at, section in enumerate(sections):
-            if section == FRONT:
-                weights[at] = FRONT_IN_DOCUMENT[counts[at]]
-    per_document = Counter(numbers)
-    documents = list(per_document)
-    occurrences: Iterable[int] = weights
-    if len(documents) < len(numbers):
-        totals = list(accumulate(weights, initial=0))
-        up_to = [totals[end] for end in accumulate(per_document.values())]
-        occurrences = map(sub, up_to, [0, *up_to])
-    impacts = [
-        min(count, OCCURRENCES_MAX) << OCCURRENCES_SHIFT | length_classes[document]
-        for document, count in zip(documents, occurrences, strict=False)
-    ]
-    return Postings(word_of_key(key), len(documents), documents, impacts, list(per_document.values()), sections, counts)
+    def __init__(self, document_words: int, document_count: int) -> None:
+        super().__init__()
+        self.average = average_length(document_words, document_count)
+
+    def __missing__(self, key: int) -> int:
+        occurrences, length = key >> CLASS_BITS, CLASS_LENGTHS[key & (1 << CLASS_BITS) - 1]
+        found = self[key] = saturation(occurrences, length, self.average)
+        return found
 
 
-def _posting_of_one(key: bytes, entry: int, length_classes: Sequence[int]) -> Postings:
-    """Half of all words occur once."""
-    document, section, packed = entry >> DOCUMENT_SHIFT, entry >> ENTRY_SHIFT & ENTRY_MASK, entry & COUNTS_MASK
-    weight = (FRONT_IN_DOCUMENT if section == FRONT else SECTION_IN_DOCUMENT)[packed]
-    impact = weight << OCCURRENCES_SHIFT | length_classes[document]
-    return Postings(word_of_key(key), 1, (document,), (impact,), (1,), (section,), (packed,))
+class PostingsMaker:
+    """Makes postings for documents of known lengths."""
+
+    def __init__(self, words: Sequence[int]) -> None:
+        self.saturations = Saturations(sum(words), len(words))
+        self._classes = bytes(map(length_class, words))
+
+    def stem(self, words: list[tuple[bytes, array[int]]]) -> Iterator[Postings]:
+        """The postings of the words of one stem, and before them those of what they share."""
+        if len(words) == 1:
+            key, entries = words[0]
+            yield self._one_word(key, entries) if len(entries) == 1 else self._word(key, entries)[0]
+            return
+        made = [self._word(key, entries) for key, entries in words]
+        seen = Counter(chain.from_iterable(postings.documents for postings, _ in made))
+        several = sorted(document for document, count in seen.items() if count > 1)
+        if several:
+            yield self._shared(stem_of_key(words[0][0]), len(seen), several, made)
+        for postings, _ in made:
+            yield postings._replace(stem_documents=len(seen))
+
+    def _word(self, key: bytes, entries: array[int]) -> tuple[Postings, list[int]]:
+        """The postings of a word from its entries, which are sorted by document and section; and its occurrences.
+
+        Works on whole columns of the entries' bytes, because a build spends much of its time here.
+        """
+        raw = entries.tobytes()
+        numbers = memoryview(raw).cast("I")[_DOCUMENT].tolist()
+        packed = memoryview(raw).cast("I")[_ENTRY].tolist()
+        counts = raw[_COUNTS]
+        weights = bytearray(counts.translate(_SECTION_WEIGHTS))
+        if min(packed) <= COUNTS_MASK:
+            for at, entry in enumerate(packed):
+                if entry <= COUNTS_MASK:
+                    weights[at] = FRONT_IN_DOCUMENT[entry]
+        per_document = Counter(numbers)
+        documents = list(per_document)
+        ends = list(accumulate(per_document.values()))
+        occurrences = list(weights)
+        if len(documents) < len(numbers):
+            up_to = list(map(list(accumulate(weights, initial=0)).__getitem__, ends))
+            occurrences = list(map(sub, up_to, [0, *up_to]))
+        if max(occurrences) > OCCURRENCES_MAX:
+            occurrences = [min(count, OCCURRENCES_MAX) for count in occurrences]
+        values = occurrences
+        if PAIR_MARK not in key:
+            classes, saturations = self._classes, self.saturations
+            values = [
+                saturations[count << CLASS_BITS | classes[document]]
+                for document, count in zip(documents, occurrences, strict=True)
+            ]
+        return Postings(key, len(documents), documents, values, ends, packed, None), occurrences
+
+    def _one_word(self, key: bytes, entries: array[int]) -> Postings:
+        """Half of all words occur once."""
+        entry = entries[0]
+        document, packed = entry >> DOCUMENT_SHIFT, entry & ENTRY_MASK
+        value = FRONT_IN_DOCUMENT[packed] if packed <= COUNTS_MASK else SECTION_IN_DOCUMENT[packed & COUNTS_MASK]
+        if PAIR_MARK not in key:
+            value = self.saturations[value << CLASS_BITS | self._classes[document]]
+        return Postings._make((key, 1, (document,), (value,), (1,), (packed,), None))
+
+    def _shared(
+        self, stem: bytes, stem_documents: int, documents: list[int], words: list[tuple[Postings, list[int]]]
+    ) -> Postings:
+        """By how much the words' values exceed the value of all their occurrences, where a document has several."""
+        occurrences, values = dict.fromkeys(documents, 0), dict.fromkeys(documents, 0)
+        for postings, counts in words:
+            for document, count, value in zip(postings.documents, counts, postings.values, strict=True):
+                if document in occurrences:
+                    occurrences[document] += count
+                    values[document] += value
+        classes, saturations = self._classes, self.saturations
+        excess = [
+            values[document] - saturations[occurrences[document] << CLASS_BITS | classes[document]]
+            for document in documents
+        ]
+        return Postings(stem, stem_documents, documents, excess, (), (), None)
 
 
-def entries_of(postings: Postings) -> array[int]:
-    """The entries that `postings_of` made the postings from."""
+def entries_of(postings: Postings, new_numbers: Sequence[int]) -> array[int]:
+    """The entries that postings were made of, for the documents that are still there, under their new numbers."""
     entries: array[int] = array("Q")
-    at = 0
-    for document, count in zip(postings.documents, postings.entry_counts, strict=True):
-        base = document << DOCUMENT_SHIFT
-        for position in range(at, at + count):
-            entries.append(base | postings.section_numbers[position] << ENTRY_SHIFT | postings.counts[position])
-        at += count
+    start = 0
+    for document, end in zip(postings.documents, postings.ends, strict=True):
+        if new_numbers[document] != GONE:
+            base = new_numbers[document] << DOCUMENT_SHIFT
+            entries.extend([base | entry for entry in postings.entries[start:end]])
+        start = end
     return entries
 
 
-def taken_over(previous: IndexView, new_numbers: Sequence[int]) -> Iterator[Term]:
-    """The terms of an earlier index with the documents that are still there, under their new numbers."""
+def taken_over(previous: IndexView, new_numbers: Sequence[int], average: int) -> Iterator[Term]:
+    """The terms of an earlier index with the documents that are still there, under their new numbers.
+
+    A stem none of whose documents is gone keeps its postings, as long as documents are still as long on average.
+    Others come as entries, to be made into postings again.
+    """
     unmoved = all(number in (at, GONE) for at, number in enumerate(new_numbers))
     gone = frozenset(at for at, number in enumerate(new_numbers) if number == GONE)
-    for number in range(previous.head.term_count):
-        postings = previous.postings(number)
-        if gone and not gone.isdisjoint(postings.documents):
-            kept = _without(postings, gone)
-            if kept is None:
-                continue
-            postings = kept
-        if not unmoved:
-            renumbered = list(map(new_numbers.__getitem__, postings.documents))
-            postings = postings._replace(documents=renumbered)
-        yield previous.key(number), postings
+    head = previous.head
+    numbered = ((number, previous.key(number)) for number in range(head.term_count))
+    is_as_long = average_length(head.document_words, head.document_count) == average
+    for _, group in groupby(numbered, key=lambda term: stem_of_key(term[1])):
+        terms = [previous.postings(number, key) for number, key in group]
+        if is_as_long and (not gone or all(gone.isdisjoint(postings.documents) for postings in terms)):
+            for postings in terms:
+                if not unmoved:
+                    moved = list(map(new_numbers.__getitem__, postings.documents))
+                    values = list(map(postings.value, range(len(moved))))
+                    postings = postings._replace(documents=moved, values=values, all_values=None)  # noqa: PLW2901
+                yield postings.key, postings
+            continue
+        for postings in terms:
+            if STEM_END in postings.key and (entries := entries_of(postings, new_numbers)):
+                yield postings.key, entries
 
 
-def _without(postings: Postings, gone: frozenset[int]) -> Postings | None:
-    remaining = [at for at, document in enumerate(postings.documents) if document not in gone]
-    if not remaining:
-        return None
-    ends = list(accumulate(postings.entry_counts, initial=0))
-    entries = [entry for at in remaining for entry in range(ends[at], ends[at + 1])]
-    return postings._replace(
-        documents=[postings.documents[at] for at in remaining],
-        impacts=[postings.impacts[at] for at in remaining],
-        entry_counts=[postings.entry_counts[at] for at in remaining],
-        section_numbers=[postings.section_numbers[entry] for entry in entries],
-        counts=bytes(postings.counts[entry] for entry in entries),
-    )
-
-
-def merge(sources: Sequence[Iterable[Term]], length_classes: Sequence[int]) -> Iterator[tuple[bytes, Postings]]:
-    """Every term once, in the order of keys, each with the number of documents of its stem."""
+def merge(sources: Sequence[Iterable[Term]], make: PostingsMaker) -> Iterator[Postings]:
+    """Every term once, in the order of keys."""
     merged = heapq.merge(*sources, key=itemgetter(0)) if len(sources) > 1 else iter(sources[0] if sources else ())
-    terms = ((key, [found for _, found in group]) for key, group in groupby(merged, key=itemgetter(0)))
-    complete = ((key, _joined(key, found, length_classes)) for key, found in terms)
-    for _, group in groupby(complete, key=lambda term: stem_of_key(term[0])):
-        words = list(group)
-        if len(words) == 1:
-            stem_documents = len(words[0][1].documents)
+    for _, group in groupby(merged, key=lambda term: stem_of_key(term[0])):
+        terms = list(group)
+        kept = [found for _, found in terms if isinstance(found, Postings)]
+        if len(kept) == len(terms):
+            yield from kept
         else:
-            stem_documents = len(set().union(*(postings.documents for _, postings in words)))
-        for key, postings in words:
-            if postings.stem_documents == stem_documents:
-                yield key, postings
-            else:
-                yield key, postings._replace(stem_documents=stem_documents)
+            yield from make.stem(_joined(terms))
 
 
-def _joined(key: bytes, found: list[array[int] | Postings], length_classes: Sequence[int]) -> Postings:
-    if len(found) == 1:
-        return found[0] if isinstance(found[0], Postings) else postings_of(key, found[0], length_classes)
-    entries: array[int] = array("Q")
-    for part in found:
-        entries.extend(entries_of(part) if isinstance(part, Postings) else part)
-    # Runs follow each other in the order of documents; what is taken over lies between them.
-    if isinstance(found[-1], Postings):
-        entries = array("Q", sorted(entries))
-    return postings_of(key, entries, length_classes)
+def _joined(terms: list[Term]) -> list[tuple[bytes, array[int]]]:
+    """The words of a stem, each with its entries from all sources."""
+    if len(terms) == 1 and isinstance(terms[0][1], array):
+        return [(terms[0][0], terms[0][1])]
+    words: dict[bytes, array[int]] = {}
+    for key, found in terms:
+        if STEM_END not in key:
+            continue
+        entries = entries_of(found, range(max(found.documents) + 1)) if isinstance(found, Postings) else found
+        if key not in words:
+            words[key] = entries
+        elif words[key][-1] < entries[0]:
+            words[key] += entries
+        else:
+            words[key] = array("Q", sorted(words[key] + entries))
+    return list(words.items())

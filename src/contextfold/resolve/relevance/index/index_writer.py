@@ -12,13 +12,12 @@ import os
 from array import array
 
 from contextfold.common.canonical import HASH_PREFIX
-from contextfold.common.relevance.term_scores import length_class
 from contextfold.resolve.files import fingerprints, storage_failed, write_new
-from contextfold.resolve.pack import FRAME, older_than
+from contextfold.resolve.layout import FRAME
+from contextfold.resolve.pack import older_than
 from contextfold.resolve.relevance.document_terms import TermCollector
 from contextfold.resolve.relevance.index.index_format import (
     COLUMNS,
-    POSTINGS_UNIT,
     IndexHead,
     RowColumns,
     encode_postings,
@@ -31,7 +30,7 @@ from contextfold.resolve.relevance.index.index_head import (
     FileRecord,
     RelevanceHead,
 )
-from contextfold.resolve.relevance.index.index_merge import GONE, merge, taken_over
+from contextfold.resolve.relevance.index.index_merge import GONE, PostingsMaker, merge, taken_over
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from contextfold.resolve.relevance.index.index_merge import Term
 
 RUN_MAX_ENTRIES = 3_000_000  # bounds the memory of a build
+WRITTEN_TOGETHER = 1 << 20
 RUN_FILE = "pack/relevance-run-%d"  # only while a build runs
 KEY_LENGTH_BYTES = 4
 ENTRY_COUNT_BYTES = 8
@@ -86,8 +86,7 @@ class IndexWriter:
         self._terms = TermCollector()
         self._rows = RowColumns()
         self._document_count = 0
-        self._document_words = 0
-        self._length_classes = bytearray()
+        self._document_words: array[int] = array("Q")
         self._runs: list[bytes] = []
         self._index: FileRecord | None = None
         self._head: IndexHead | None = None
@@ -120,8 +119,7 @@ class IndexWriter:
         version = bytes.fromhex(document.version.removeprefix(HASH_PREFIX))
         self._rows.add(document.id, version, len(document.content), row)
         self._document_count += 1
-        self._document_words += row.words
-        self._length_classes.append(length_class(row.words))
+        self._document_words.append(row.words)
 
     def abandon(self) -> None:
         """Close what is open; for a build that failed, and without effect after `finish`."""
@@ -149,22 +147,30 @@ class IndexWriter:
             self._document_count,
             len(self._rows.numbers["section_starts"]),
             len(self._rows.numbers["term_postings"]),
-            self._document_words,
+            sum(self._document_words),
             self._rows.section_words,
             columns,
         )
         return self._head
 
     def _write_postings(self, index: _HashedFile) -> int:
+        make = PostingsMaker(self._document_words)
         sources: list[Iterator[Term]] = [_read_run(path) for path in self._runs]
         sources.append(iter(self._terms.take()))
         if self._previous is not None:
-            sources.append(taken_over(self._previous, self._new_numbers))
-        for key, postings in merge(sources, self._length_classes):
+            sources.append(taken_over(self._previous, self._new_numbers, make.saturations.average))
+        at, waiting, size = 0, [], 0
+        for postings in merge(sources, make):
             raw = encode_postings(postings, self._document_count)
-            self._rows.add_term(key, index.length)
-            index.write(raw + b"\0" * (-len(raw) % POSTINGS_UNIT))
-        return index.length
+            self._rows.add_term(postings.key, at)
+            waiting.append(raw)
+            at += len(raw)
+            size += len(raw)
+            if size > WRITTEN_TOGETHER:
+                index.write(b"".join(waiting))
+                waiting, size = [], 0
+        index.write(b"".join(waiting))
+        return at
 
     def _write_run(self) -> None:
         path = self._path(RUN_FILE % len(self._runs))
@@ -185,7 +191,7 @@ class IndexWriter:
         assert self._index is not None
         seen = fingerprints(self._prefix, [*FRAME, *(name.encode() for name in RELEVANCE_FILES)])
         head = RelevanceHead(
-            cache_version, self._head, self._index, self._contents_record, older_than(recorded_at_ns, seen)
+            cache_version, self._head, self._index, self._contents_record, tuple(older_than(recorded_at_ns, seen))
         )
         write_new(self._path(HEAD_FILE), head.to_bytes())
 

@@ -1,7 +1,7 @@
-"""Contents of any size, as chunks in the archive stream, found by the mark that a record refers to.
+"""Stores contents of any size as chunks in the archive stream. A record refers to them by a mark.
 
-They are written before that record. What a commit that was refused leaves is never referred to, and is deleted with the
-archive of its session.
+Chunks are written before the record. The chunks of a refused commit are never referred to, and are deleted with the
+archive of the session.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextfold.stores.nats.wire.records import ChunkReference, cut
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
 
 CHUNK_BYTES: Final = 512 << 10
-# Chunks that are written at once.
+# This many chunks are written at once.
 AT_ONCE: Final = 8
 TRIES: Final = 3
 
@@ -51,10 +51,10 @@ async def _write(js: JetStream, subject: str, piece: bytes) -> None:
 async def read_chunks(js: JetStream, stream: str, archived: str, chunks: ChunkReference) -> bytes:
     subjects = f"{archived}.pieces.{chunks.mark}.*"
     last = await js.last(stream, subjects)
-    found: dict[int, bytes] = {}
+    pieces: dict[int, bytes] = {}
     if last is not None:
         async for stored in read_to(js, StreamQuery(stream, subjects), last.seq):
-            found[int(stored.subject.rpartition(".")[2])] = stored.data
-    if len(found) != chunks.count:
-        raise StoreInvalid(f"NATS has {len(found)} of the {chunks.count} pieces of a text")
-    return b"".join(found[number] for number in range(chunks.count))
+            pieces[int(stored.subject.rpartition(".")[2])] = stored.data
+    if len(pieces) != chunks.count:
+        raise StoreInvalid(f"NATS has {len(pieces)} of the {chunks.count} pieces of a text")
+    return b"".join(pieces[number] for number in range(chunks.count))

@@ -22,7 +22,7 @@ PRIVATE_WRITER: Final = "_io_writer"
 
 
 class NatsClient(Client):
-    """A connection that reports its end at once and insists on TLS where the address asks for it."""
+    """A connection that reports its end at once, and requires TLS if the address does."""
 
     def __init__(self, on_end: Callable[[Client], None]) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class NatsClient(Client):
 
     @property
     def has_jetstream(self) -> bool:
-        """Whether the server announces JetStream. One that does not may still lead to others that have it."""
+        """Whether the server announces JetStream. A server without it may still be connected to others that have it."""
         return bool(self._server_info.get("jetstream"))
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:

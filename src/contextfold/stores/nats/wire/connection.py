@@ -29,7 +29,7 @@ CONNECT_TIMEOUT_S: Final = 3.0
 # The pause before another attempt to connect, doubled each time.
 CONNECT_PAUSE_S: Final = 0.05
 CONNECT_PAUSE_MOST_S: Final = 2.0
-# How long a call waits for the first connection, and for a lost one to be restored.
+# A call waits this long for the first connection, and for a lost connection to be restored.
 GRACE_S: Final = 1.0
 LOST_GRACE_S: Final = 0.15
 RESPONSE_TIMEOUT_S: Final = 2.0

@@ -26,7 +26,7 @@ from contextfold.stores.nats.wire.connection import (
 )
 
 AGAIN_S: Final = 0.05
-# How long to wait for the election of a leader.
+# The longest time to wait for the election of a leader.
 PATIENCE_S: Final = 3.0
 # A replica that was not heard of for this time counts as gone.
 HEARD_NS: Final = 10_000_000_000

@@ -15,7 +15,7 @@ from contextfold.fold.ports.store import SessionKey
 
 # An empty part; the main thread, where a branch could be named; the project of what belongs to no project.
 NOTHING: Final = "="
-# Stands in for the prefix of an installation that has none. No prefix can have an underscore.
+# Replaces the prefix of an installation that has none. No prefix can have an underscore.
 NO_PREFIX: Final = "_root"
 _UNSAFE: Final = re.compile(rb"[^A-Za-z0-9_-]")
 _ESCAPED: Final = re.compile(rb"=([0-9A-F]{2})")

@@ -33,7 +33,7 @@ FORMAT: Final = 1
 PUBLISHED_MOST: Final = 64_000
 CUT: Final = "…"
 
-# Escaped as in a subject.
+# The value of this header is escaped as in a subject.
 SESSION: Final = "Cf-Session"
 BEFORE: Final = "Cf-Before"
 REVISION: Final = "Cf-Revision"
@@ -77,13 +77,13 @@ class CommitRecord:
 
 
 def is_ours(headers: Mapping[str, str]) -> bool:
-    """Whether the headers are those of a commit of ours."""
+    """Whether the headers are those of a commit of this program."""
     numbers = (headers.get(name, "") for name in (BEFORE, REVISION))
     return SESSION in headers and LAST_AT in headers and all(each.isascii() and each.isdigit() for each in numbers)
 
 
 def revision_in(headers: Mapping[str, str]) -> int:
-    """-1 if there is none."""
+    """The revision in the headers; -1 if there is none."""
     document = headers.get(REVISION, "")
     return int(document) if document.isascii() and document.isdigit() else -1
 
@@ -93,7 +93,7 @@ def session_in(headers: Mapping[str, str]) -> str:
 
 
 def digest_of(operation_id: str) -> str:
-    """Operation ids are chosen by callers and may be long."""
+    """A digest of an operation id, which callers choose and which may be long."""
     return hashlib.sha256(operation_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -224,7 +224,7 @@ def encode_summary(summary: Summary) -> bytes:
 
 
 def _summary_members(summary: Summary) -> dict[str, Encodable]:
-    """`undone` is the last member, and left out where it is false, so that earlier versions read what they know."""
+    """The members of a summary. `undone` is written only if it is true, so that earlier versions can read the rest."""
     return {name: getattr(summary, name) for name in _SUMMARY if name != "undone" or summary.undone}
 
 
@@ -232,7 +232,7 @@ RETRACTED: Final = b'{"format":1,"retracted":true}'
 
 
 def summary_from(data: bytes) -> Summary | None:
-    """None if it was retracted."""
+    """Decode a summary; None if it was retracted."""
     document = _object(data)
     try:
         if document.get("retracted") is True:
@@ -305,7 +305,7 @@ def encode_event(session_id: str, event: Event) -> bytes:
 
 
 def encode_branch(branch: Branch, prompt: str, summary: str, revision: int) -> bytes:
-    """The seed's document of a branch. A closed branch has more members than an open one."""
+    """The published document of a branch. A closed branch has more members than an open one."""
     document: dict[str, Encodable] = {
         "id": branch.id,
         "description": branch.description,

@@ -138,10 +138,10 @@ class _PullConsumer:
             subscription = await client.subscribe(client.new_inbox(), cb=arrive)
         except (NatsError, OSError) as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
-        made = cls(js, query.stream, config["name"], subscription)
-        made._left = int(created.get("num_pending", 1))
-        arrived.append(made)
-        return made
+        consumer = cls(js, query.stream, config["name"], subscription)
+        consumer._left = int(created.get("num_pending", 1))
+        arrived.append(consumer)
+        return consumer
 
     async def messages(self, last: int | None) -> AsyncGenerator[StoredMessage]:
         """Yield messages in order until there is an irregularity, or the last one was deleted."""
@@ -167,7 +167,7 @@ class _PullConsumer:
             yield stored
 
     def _after_status(self, status: str, message: Msg, wanted: int) -> int:
-        """How many requested messages are still expected; -1 if the consumer is useless."""
+        """The number of requested messages that are still expected; -1 if the consumer is unusable."""
         if status == "100":
             last = (message.headers or {}).get("Nats-Last-Consumer", "")
             return -1 if last and int(last) > self._count else wanted
@@ -179,16 +179,16 @@ class _PullConsumer:
         return 0 if is_over else -1
 
     async def _request(self) -> None:
-        asked = {
+        request = {
             "batch": BATCH,
             "max_bytes": max(BATCH_BYTES, 2 * self._js.payload_most),
             "expires": int(EXPIRES_S * _NANO),
             "idle_heartbeat": int(HEARTBEAT_S * _NANO),
         }
-        await self._js.send(f"CONSUMER.MSG.NEXT.{self._path}", asked, reply=self._subscription.subject)
+        await self._js.send(f"CONSUMER.MSG.NEXT.{self._path}", request, reply=self._subscription.subject)
 
     async def _next(self, last: int | None) -> Msg | None:
-        """None after too long a silence, or if there is nothing to wait for."""
+        """The next message; None after a timeout, or if no message is expected."""
         if not self._arrived.empty():
             return self._arrived.get_nowait()
         for wait_s in (SILENCE_S,) if last is None else (QUIET_S, SILENCE_S):

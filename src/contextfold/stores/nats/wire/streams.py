@@ -91,11 +91,11 @@ async def _make(js: JetStream, stream: str, config: dict[str, Any]) -> None:
             raise
 
 
-async def _check(js: JetStream, stream: str, found: dict[str, Any], replicas: int) -> None:
-    format_ = (found.get("metadata") or {}).get(FORMAT_KEY)
+async def _check(js: JetStream, stream: str, config: dict[str, Any], replicas: int) -> None:
+    format_ = (config.get("metadata") or {}).get(FORMAT_KEY)
     if format_ is None:
         raise StoreInvalid(f"NATS has a stream {stream} that was not created by contextfold: use another --nats-prefix")
     if format_ != FORMAT:
         raise StoreInvalid(f"NATS has sessions in format {format_}, from a newer version; this one reads {FORMAT}")
-    if replicas and found["num_replicas"] != replicas:
-        await js.request_once(f"STREAM.UPDATE.{stream}", {**found, "num_replicas": replicas})
+    if replicas and config["num_replicas"] != replicas:
+        await js.request_once(f"STREAM.UPDATE.{stream}", {**config, "num_replicas": replicas})

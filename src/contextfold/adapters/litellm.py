@@ -1,0 +1,75 @@
+"""Folds the messages of requests that go through LiteLLM, as a library or as its proxy: a callback.
+
+    litellm.callbacks = [FoldingCallback()]
+
+LiteLLM lets callbacks change requests of its asynchronous functions. In front of `litellm.completion` call `fold_chat`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from litellm.integrations.custom_logger import CustomLogger
+
+from contextfold.adapters.message_folding import (
+    MessageReading,
+    OnReceipt,
+    call_block,
+    fold_list,
+    fold_messages,
+    or_as_it_came,
+    result_block,
+    text_block,
+)
+
+
+class FoldingCallback(CustomLogger):
+    """`on_receipt` gets the receipt of every request."""
+
+    def __init__(self, on_receipt: OnReceipt | None = None) -> None:
+        super().__init__()
+        self._on_receipt = on_receipt
+
+    async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> dict[str, Any]:
+        return or_as_it_came(lambda: self._folded(kwargs, str(getattr(call_type, "value", call_type))), kwargs)
+
+    def _folded(self, kwargs: dict[str, Any], call_type: str) -> dict[str, Any]:
+        model, tools, told = str(kwargs.get("model") or ""), kwargs.get("tools"), self._on_receipt
+        if call_type in ("completion", "acompletion") and kwargs.get("messages"):
+            return {**kwargs, "messages": fold_chat(kwargs["messages"], model=model, tools=tools, on_receipt=told)}
+        if call_type == "anthropic_messages" and kwargs.get("messages"):
+            messages = fold_list(kwargs["messages"], "anthropic", model=model, tools=tools, on_receipt=told)
+            return {**kwargs, "messages": messages}
+        if call_type in ("responses", "aresponses") and not kwargs.get("previous_response_id"):
+            items = fold_list(kwargs.get("input"), "openai-responses", model=model, tools=tools, on_receipt=told)
+            return {**kwargs, "input": items}
+        return kwargs
+
+
+def fold_chat(
+    messages: list[Any], *, model: str = "", tools: object = None, on_receipt: OnReceipt | None = None
+) -> list[Any]:
+    """Messages of a chat completion, as dicts or as LiteLLM's own objects."""
+    return or_as_it_came(
+        lambda: fold_messages(messages, _read, _shortened, model=model, tools=tools, on_receipt=on_receipt), messages
+    )
+
+
+def _read(message: Any) -> MessageReading:
+    role = message.get("role")
+    if role == "assistant":
+        thoughts = [{"type": each.get("type")} for each in message.get("thinking_blocks") or ()]
+        calls = [call_block(call.get("id"), call["function"]["name"]) for call in message.get("tool_calls") or ()]
+        legacy = [{"type": "function_call"}] if message.get("function_call") else []
+        return MessageReading(True, [*thoughts, text_block(""), *calls, *legacy])
+    if role == "tool":
+        return MessageReading(False, [result_block(message.get("tool_call_id"), message.get("content"), failed=False)])
+    is_known = role in ("user", "system", "developer")
+    return MessageReading(False, [text_block(message.get("content")) if is_known else {"type": str(role)}])
+
+
+def _shortened(message: Any, numbers: Sequence[int]) -> Any:
+    """Without its thinking."""
+    members = message if isinstance(message, dict) else message.model_dump(exclude_none=True)
+    return {name: value for name, value in members.items() if name not in ("thinking_blocks", "reasoning_content")}

@@ -1,0 +1,100 @@
+"""Folds a list of any package's messages: reads them as Anthropic's, and gives the package's own objects back.
+
+Anthropic's list has what all of them have: results in the message behind their calls, words beside them, thinking.
+Knows blocks and places, no package.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from contextfold.fold.messages import Format, Receipt, project
+
+_log = logging.getLogger("contextfold")
+# Of other providers: their models bind no thinking.
+_OTHER_MODELS = re.compile(r"(?:.*[/:])?(?:gpt|chatgpt|o\d|gemini|mistral|grok|deepseek|llama|qwen)", re.IGNORECASE)
+
+Message = TypeVar("Message")
+Answer = TypeVar("Answer")
+OnReceipt = Callable[[Receipt], None]
+
+
+class MessageReading(NamedTuple):
+    """A package's message as blocks of an Anthropic message."""
+
+    # Whether the model said it; else it was given to the model.
+    is_model: bool
+    blocks: list[dict[str, Any]]
+
+
+def text_block(text: object) -> dict[str, Any]:
+    return {"type": "text", "text": text if isinstance(text, str) else ""}
+
+
+def call_block(call_id: object, name: object) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": {}}
+
+
+def result_block(call_id: object, content: object, *, failed: bool) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content, "is_error": failed}
+
+
+def fold_messages(
+    messages: Sequence[Message],
+    read: Callable[[Message], MessageReading],
+    shortened: Callable[[Message, Sequence[int]], Message],
+    *,
+    model: str = "",
+    tools: object = None,
+    on_receipt: OnReceipt | None = None,
+) -> list[Message]:
+    """The messages to send. `shortened` makes a message of some of the blocks of another, by their numbers."""
+    listed: list[dict[str, Any]] = []
+    sizes: list[int] = []
+    # By identity of a block: the message that it is of, and its number there.
+    owners: dict[int, tuple[int, int]] = {}
+    for place, message in enumerate(messages):
+        is_model, blocks = read(message)
+        sizes.append(len(blocks))
+        owners.update((id(block), (place, number)) for number, block in enumerate(blocks))
+        if not is_model and listed and listed[-1]["role"] == "user":
+            listed[-1]["content"] += blocks
+        else:
+            listed.append({"role": "assistant" if is_model else "user", "content": list(blocks)})
+    binds_thinking = False if _OTHER_MODELS.match(model) else None
+    projection = project(listed, "anthropic", model=model, tools=tools, binds_thinking=binds_thinking)
+    if on_receipt is not None:
+        on_receipt(projection.receipt)
+    if not projection.changed:
+        return list(messages)
+    kept: list[tuple[int, list[int]]] = []
+    for folded in projection.messages:
+        for place, number in (owners[id(block)] for block in folded["content"]):
+            if kept and kept[-1][0] == place:
+                kept[-1][1].append(number)
+            else:
+                kept.append((place, [number]))
+    return [
+        messages[place] if len(numbers) == sizes[place] else shortened(messages[place], numbers)
+        for place, numbers in kept
+    ]
+
+
+def fold_list(messages: Any, format: Format, *, model: str, tools: object, on_receipt: OnReceipt | None) -> Any:
+    """The list to send, of a package that has the list of one of our formats already."""
+    projection = project(messages, format, model=model, tools=tools)
+    if on_receipt is not None:
+        on_receipt(projection.receipt)
+    return projection.messages if projection.changed else messages
+
+
+def or_as_it_came(fold: Callable[[], Answer], otherwise: Answer) -> Answer:
+    """What `fold` gives. If it fails, `otherwise`, and the log names the error's type: never an error of ours."""
+    try:
+        return fold()
+    except Exception as problem:
+        _log.warning("messages were sent unfolded: %s", type(problem).__name__)
+        return otherwise

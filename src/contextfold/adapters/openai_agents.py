@@ -1,0 +1,33 @@
+"""Folds what the OpenAI Agents SDK sends to a model: an input filter.
+
+    await Runner.run(agent, "…", run_config=RunConfig(call_model_input_filter=fold_input))
+
+The run's own items stay as they are; only what the model is sent is folded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from contextfold.adapters.message_folding import OnReceipt, fold_list, or_as_it_came
+
+
+def fold_input(data: Any) -> Any:
+    """A `call_model_input_filter`."""
+    return InputFolding()(data)
+
+
+class InputFolding:
+    """The same with a function that gets the receipt of every request."""
+
+    def __init__(self, on_receipt: OnReceipt | None = None) -> None:
+        self._on_receipt = on_receipt
+
+    def __call__(self, data: Any) -> Any:
+        given = data.model_data
+        return or_as_it_came(lambda: self._folded(given), given)
+
+    def _folded(self, given: Any) -> Any:
+        items = fold_list(given.input, "openai-responses", model="", tools=None, on_receipt=self._on_receipt)
+        return given if items is given.input else dataclasses.replace(given, input=items)

@@ -1,0 +1,97 @@
+"""Caches and their documents as MCP resources: one resource for each cache, one template for the documents of all.
+
+Reading goes the way of the tools: a transport runs a reader beside them, and the protocol core shapes the answer.
+Importing this module is cheap; a reader imports what it needs.
+"""
+
+from __future__ import annotations
+
+from contextfold.serve.mcp.tools import ResolveTool, hints
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from contextfold.common.canonical import Encodable
+    from contextfold.resolve.root import CacheRoot
+    from contextfold.serve.mcp.tools import Tool
+
+    Arguments = Mapping[str, object]
+
+SCHEME = "context://caches/"
+JSON_TYPE, MARKDOWN_TYPE, PLAIN_TYPE = "application/json", "text/markdown", "text/plain"
+MARKDOWN_ENDINGS = (".md", ".mdx", ".markdown")
+DOCUMENTS_LISTED_MAX = 1_000
+TEMPLATES: list[dict[str, Encodable]] = [
+    {
+        "uriTemplate": SCHEME + "{cache}/{+id}",
+        "name": "document",
+        "title": "A document of a cache",
+        "description": "The whole text of a document, by the cache's name and the document's id",
+    }
+]
+
+
+def _list(root: CacheRoot, _arguments: Arguments) -> str:
+    from urllib.parse import quote
+
+    from contextfold.common.canonical import encode
+
+    names = [listed.path for listed in root.list() if listed.has_manifest]
+    resources = [
+        {
+            "uri": SCHEME + quote(name, safe=""),
+            "name": name,
+            "description": "A cache of documents: its version, and the ids and titles of its documents",
+            "mimeType": JSON_TYPE,
+        }
+        for name in names
+    ]
+    return encode({"resources": resources})
+
+
+def _read(root: CacheRoot, arguments: Arguments) -> str:
+    from urllib.parse import unquote_to_bytes
+
+    from contextfold.common.canonical import encode
+    from contextfold.errors import CacheMissing
+    from contextfold.resolve.root import check_name
+
+    uri = arguments.get("uri")
+    if not isinstance(uri, str) or not uri.startswith(SCHEME):
+        raise CacheMissing(f"a resource's address begins with {SCHEME}")
+    written_name, _, written_id = uri.removeprefix(SCHEME).partition("/")
+    try:
+        name, document_id = (unquote_to_bytes(part).decode() for part in (written_name, written_id))
+    except UnicodeError:
+        raise CacheMissing("the address is not UTF-8") from None
+    cache = root.cache(check_name(name))
+    if document_id:
+        kind = MARKDOWN_TYPE if document_id.lower().endswith(MARKDOWN_ENDINGS) else PLAIN_TYPE
+        text = cache.document_text(document_id)
+    else:
+        kind, text = JSON_TYPE, encode(cache.table_of_contents(DOCUMENTS_LISTED_MAX))
+    return encode({"contents": [{"uri": uri, "mimeType": kind, "text": text}]})
+
+
+def _list_templates(_root: CacheRoot, _arguments: Arguments) -> str:
+    from contextfold.common.canonical import encode
+
+    return encode({"resourceTemplates": TEMPLATES})
+
+
+_READS = hints(reads=True, repeatable=True)
+# By their methods. They are run as tools are, and are none.
+RESOURCE_READERS = {
+    reader.name: reader
+    for reader in (
+        ResolveTool("resources/list", "", "", {}, _READS, _list),
+        ResolveTool("resources/read", "", "", {}, _READS, _read),
+        ResolveTool("resources/templates/list", "", "", {}, _READS, _list_templates),
+    )
+}
+
+
+def readers_beside(tools: Sequence[Tool]) -> Mapping[str, ResolveTool]:
+    """Caches are resources wherever there are tools for them."""
+    return RESOURCE_READERS if any(isinstance(tool, ResolveTool) for tool in tools) else {}
