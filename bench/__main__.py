@@ -3,6 +3,7 @@
 import sys
 
 from bench import (
+    commands,
     daemon,
     economy,
     first_prompts,
@@ -23,5 +24,5 @@ from bench import (
 
 held = [resolve.main(), stdio.main(), tampering.main(), daemon.main(), hooks.main(), nats.main()]
 held += [replay.main(), ledger.main(), hook_reports.main(), proxy.main(), secrets.main(), page.main(), relevance.main()]
-held += [economy.main(), recall.main(), first_prompts.main()]
+held += [economy.main(), recall.main(), first_prompts.main(), commands.main()]
 sys.exit(0 if all(held) else 1)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import commands as bench_commands
 from bench import corpora as bench_corpora
 from bench import daemon as bench_daemon
 from bench import hooks as bench_hooks
@@ -34,6 +35,7 @@ def test_the_bench_prints_every_figure_of_the_table(
     monkeypatch.setattr(bench_tampering, "HERE", tmp_path)
     assert bench_tampering.main(sizes)
     bench_daemon.main(turns=1, sessions=50)
+    bench_commands.main(turns=1)
     bench_hooks.main(turns=1, rounds=3)
     bench_nats.main(turns=1, number=16)
     bench_replay.main(turns=1, folder=tmp_path, most=1, at_least=100_000, stubs=5)

@@ -78,6 +78,8 @@ class Ways:
             ("context_return", {"message": "m", "branch_id": text}),
             ("context_rollback", {"branch_id": text}),
             ("context_expand", {"branch_id": text, "cursor": text}),
+            ("context_recall", {"query": f"where is {text} {text.lower()}"}),
+            ("context_recall", {"query": "q", "since": text}),
             ("context_branch", {"description": "d", "prompt": "p", text: 1}),
             ("context_branch", {"description": [text], "prompt": "p"}),
         ):
@@ -119,6 +121,7 @@ class Ways:
             ("GET", f"/v1/sessions?cursor={quote(text, '')}&limit={quote(text, '')}", None, {}),
             ("GET", f"/v1/summaries?query={quote(text, '')}", None, {}),
             ("GET", f"/v1/events?after={quote(text, '')}", None, {}),
+            ("POST", "/v1/recall", json.dumps({"query": text}).encode(), {}),
             ("POST", f"/v1/sessions/{quote(text, '')}/rollback", body, {}),
             ("GET", f"/web/{quote(text, '')}", None, {}),
         ]

@@ -3,7 +3,7 @@
 import { execFileSync } from "node:child_process";
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
-import { assert, COMMANDS, live, NARROW, ROOT, row, scenario } from "./browser.mjs";
+import { assert, COMMANDS, findings, live, NARROW, ROOT, row, scenario } from "./browser.mjs";
 
 const FOLDER = join(ROOT, "docs", "images");
 const LOOKS = {
@@ -12,9 +12,9 @@ const LOOKS = {
   narrow: { colorScheme: "light", viewport: NARROW, deviceScaleFactor: 2, hasTouch: true, isMobile: true },
 };
 const SHOWN = {
-  light: ["sessions", "session", "ledger", "branch", "rollback", "search", "totals", "ask", "welcome"],
-  dark: ["session", "ask"],
-  narrow: ["sessions", "tree", "rollback", "ask"],
+  light: ["sessions", "session", "ledger", "branch", "rollback", "search", "totals", "ask", "ended", "welcome"],
+  dark: ["session", "totals", "ask", "ended"],
+  narrow: ["sessions", "tree", "rollback", "totals", "ask", "ended"],
 };
 
 scenario("the views can be photographed in light", (stage) => photograph(stage, "light"));
@@ -29,9 +29,11 @@ async function photograph(stage, look) {
   const daemon = await stage.daemon({ scene: ["story"], argv: ["--cache-root", caches] });
   const page = await stage.page(daemon, { reducedMotion: "reduce", ...LOOKS[look] });
   const photo = async (name, of = page) => {
+    // Every view that is passed is checked for accessibility, in every look.
+    assert.deepEqual(await findings(page), [], `${name}, ${look}`);
     if (!SHOWN[look].includes(name)) return;
     const bytes = await of.screenshot({ path: join(FOLDER, `${name}-${look}.png`) });
-    assert.ok(bytes.length < 200_000, `${name} is ${bytes.length} bytes`);
+    assert.ok(bytes.length < 250_000, `${name} is ${bytes.length} bytes`);
   };
   await page.locator(".session").first().waitFor();
   await live(page);
@@ -60,7 +62,8 @@ async function photograph(stage, look) {
   await page.locator(".result").first().waitFor();
   await photo("search");
   await page.goto(`${daemon.url}/#/totals`);
-  await page.locator(".totals td").first().waitFor();
+  await page.getByLabel("Group by").selectOption("model");
+  await page.locator(".totals th", { hasText: "a-model" }).waitFor();
   await photo("totals");
   await page.goto(`${daemon.url}/#/ask`);
   await page.getByLabel("Question").fill("how do I point Claude Code at the proxy?");
@@ -70,6 +73,14 @@ async function photograph(stage, look) {
   await page.getByRole("heading", { name: "Ask a cache" }).focus();
   await page.evaluate(() => scrollTo(0, 0));
   await photo("ask");
+  const past = await stage.daemon({ name: "past", scene: ["ended"] });
+  await page.goto(past.url);
+  await page.locator(".session.ended a").click();
+  await row(page, "Bring the changelog up to date").click();
+  await page.locator(".entry").first().waitFor();
+  await page.mouse.move(0, 0);
+  await page.evaluate(() => scrollTo(0, 0));
+  await photo("ended");
   if (look !== "light") return;
   const empty = await stage.daemon({ name: "empty" });
   await page.goto(empty.url);

@@ -7,8 +7,6 @@ with the real program.
 
 from __future__ import annotations
 
-import re
-
 from contextfold.common.network_address import BadAddress, address_from, is_variable
 from contextfold.common.record import Record
 
@@ -309,6 +307,8 @@ def is_our_element(host: Host, name: str, value: object) -> bool:
 
 def is_about_us(host: Host, handler: object) -> bool:
     """Whether a handler calls our daemon, even if install did not write it."""
+    import re
+
     if not isinstance(handler, dict):
         return False
     url, command = handler.get("url"), handler.get("command")
@@ -324,6 +324,8 @@ def mentions(host: Host, text: str) -> bool:
 
 def shell_word(text: str) -> str:
     """A text as one word of a shell command line."""
+    import re
+
     return text if re.fullmatch(_BARE_WORD, text, re.ASCII) else "'" + text.replace("'", "'\"'\"'") + "'"
 
 
@@ -361,6 +363,8 @@ def _headers(syntax: str, variable: str) -> dict[str, Writable]:
 
 def _daemon_in(host: Host, handler: object) -> Daemon | None:
     """The daemon that one of our handlers calls."""
+    import re
+
     if not isinstance(handler, dict):
         return None
     match handler:

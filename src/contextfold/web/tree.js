@@ -172,7 +172,7 @@ function rowsOf({ session, open_branches, branches, first_row }, collapsed) {
     time: duration(session.started_at, session.last_at),
     failed: 0,
     redactions: 0,
-    isHere: session.active_branch_id === null,
+    isHere: session.active_branch_id === null && !session.ended_at,
     isAfterGap: false,
     share: session.main_thread_tokens / most,
     expanded: expanded(MAIN),

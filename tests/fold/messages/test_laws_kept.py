@@ -6,6 +6,7 @@ Like `test_laws`: each law is a function over a way to project, and a planted br
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -199,9 +200,12 @@ LAWS = (law_bytes, law_never_silent, law_remembered, law_stubs)
 
 
 @every_format
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_the_projection_keeps_the_law(law: Callable[[History, Ways], int], format: Format) -> None:
-    assert sum(law(told, AS_IT_IS) for told in histories(format)) > COUNT // 10
+def test_the_projection_keeps_every_law(format: Format) -> None:
+    seen: Counter[str] = Counter()
+    for told in histories(format):
+        for law in LAWS:
+            seen[law.__name__] += law(told, AS_IT_IS)
+    assert min(seen.values()) > COUNT // 10, seen
 
 
 def law_fail_open(format: Format, seed: str, ways: Ways) -> int:

@@ -112,6 +112,23 @@ class TestTheSameProject:
         bob.close()
 
     @covers("folding.md#owner")
+    def test_what_she_folded_is_recalled_by_nobody_else(self, house: House, hers: Work, project: str, era: str) -> None:
+        alice, bob = house.agent(house.alice, era), house.agent(house.bob, era)
+        for query in ("alice", "alice's plan", "notes", "summary OR plan", f"{hers.folded_id} plan"):
+            scopes: list[dict[str, Any]] = [{}, {"project_path": project}, {"since": "1d"}]
+            for scope in scopes:
+                told = bob.call("context_recall", query=query, **scope)
+                assert (told["folds"], told["selection"]["matched"]) == ([], 0)
+        asked = json.dumps({"query": "plan", "undone": True, "project_path": project}).encode()
+        assert bob.http.ask("POST", "/v1/recall", asked).json["folds"] == []
+        with pytest.raises(Refused):
+            bob.call("context_recall", query="plan", owner="alice")
+        found = alice.call("context_recall", query="alice's plan", project_path=project)["folds"]
+        assert [fold["id"] for fold in found] == [hers.folded_id]
+        alice.close()
+        bob.close()
+
+    @covers("folding.md#owner")
     def test_her_session_cannot_be_named_or_guessed(self, house: House, hers: Work, project: str, era: str) -> None:
         before = everything(house, project)
         for name in (hers.session_id, "alice", "alice/", f"alice.{hers.session_id}", "../alice", "default", "main"):

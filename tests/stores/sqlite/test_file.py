@@ -14,6 +14,9 @@ import pytest
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.tool_arguments import RecallRequest
+from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import NOON, begin, commit_of, key_of
@@ -150,6 +153,10 @@ def test_a_file_of_format_1_opens_with_all_it_holds(path: Path) -> None:
         told = await store.trajectory("local", "p1", "br_1", limit=10)
         assert told is not None
         assert [entry.text for entry in told.entries] == ["Look into it."]
+        service = FoldService(store, standard_scrubber())
+        for query in ("outcomes", "looking"):
+            answer = await service.recalls.answer("local", RecallRequest(query))
+            assert [fold.id for fold in answer.folds] == ["br_1"]
         await store.commit(commit_of(KEY, 2))
         await store.keep_left_out(
             "local", "c", [ArchivedResult(LeftOutDecision("call", "hash", "res_1", "[]", NOON), "x")]

@@ -13,26 +13,28 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.resources import files
-from importlib.resources.abc import Traversable
-from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, client_from
 from contextfold.cli.output import plain, print_error_line, print_note
 from contextfold.cli.parse import UsageError, Values
 from contextfold.common.network_address import address_from
 from contextfold.errors import StorageFailed
+from contextfold.hosts import launch as launching
 from contextfold.hosts.launch import launch
 from contextfold.settings_table import FOLD_AFTERWARDS, toolsets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import FrameType
+    from typing import Any
 
 DAEMON_START_S = 20.0
 DAEMON_STOP_S = 15.0
 POLL_S = 0.05
 MICROS = 1_000_000
+CENT = 10_000  # micros
 PLUGIN_FILES_MAX = 50
 NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128
 UPSTREAMS = {
@@ -53,9 +55,10 @@ def run(values: Values) -> int:
         before = _totals(daemon)
         launched = launch(_name(program), daemon.address.url, folder, plugin_files(), tools=",".join(tools))
         for name, text in launched.files.items():
-            path = Path(folder, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            path = os.path.join(folder, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
         print_note(f"{_name(program)} runs with {launched.wired}; daemon and page: {daemon.address.url}/")
         argv = [program, *launched.arguments, *values.rest]
         code = _run_program(argv, os.environ | launched.environment)
@@ -132,7 +135,7 @@ def _own_daemon(upstreams: list[str], folder: str) -> Iterator[DaemonClient]:
     """Start a daemon for this run, on any free port, with the user's store and settings."""
     argv = [sys.executable, "-m", "contextfold", "serve", "--host", "127.0.0.1", "--port", "0", *upstreams]
     environment = {key: value for key, value in os.environ.items() if key not in UPSTREAMS}
-    with open(Path(folder, "daemon.log"), "w+b") as log:
+    with open(os.path.join(folder, "daemon.log"), "w+b") as log:
         # The daemon has a process session of its own, so Ctrl-C on the terminal reaches only the program.
         daemon = subprocess.Popen(
             argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
@@ -156,7 +159,8 @@ def _listening_url(daemon: subprocess.Popen[bytes], log: str) -> str:
     while b"\n" not in line:
         line += daemon.stdout.read() or b""
         if daemon.poll() is not None or time.monotonic() > until_s:
-            lines = Path(log).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            with open(log, encoding="utf-8", errors="replace") as file:
+                lines = file.read().strip().splitlines()
             raise StorageFailed(f"the daemon did not start: {lines[-1] if lines else 'no reason given'}")
         time.sleep(POLL_S)
     words = [word for word in line.decode("utf-8", "replace").split() if word.startswith("http")]
@@ -165,15 +169,13 @@ def _listening_url(daemon: subprocess.Popen[bytes], log: str) -> str:
 
 def plugin_files() -> dict[str, str]:
     """The texts of the files of the plugin for Claude Code, by path."""
+    plugin = os.path.join(os.path.dirname(launching.__file__), "plugin")
     texts: dict[str, str] = {}
-    waiting: list[tuple[str, Traversable]] = [("", files("contextfold.hosts").joinpath("plugin"))]
-    while waiting and len(texts) < PLUGIN_FILES_MAX:
-        prefix, folder = waiting.pop()
-        for entry in folder.iterdir():
-            if entry.is_dir():
-                waiting.append((f"{prefix}{entry.name}/", entry))
-            else:
-                texts[prefix + entry.name] = entry.read_text(encoding="utf-8")
+    for folder, _, names in os.walk(plugin):
+        for name in names[: PLUGIN_FILES_MAX - len(texts)]:
+            path = os.path.join(folder, name)
+            with open(path, encoding="utf-8") as file:
+                texts[os.path.relpath(path, plugin).replace(os.sep, "/")] = file.read()
     return texts
 
 
@@ -202,7 +204,8 @@ def savings_line(before: Mapping[str, Any] | None, after: Mapping[str, Any] | No
         earlier = before["money"] or {"saved_micros": 0, "without_micros": 0}
         saved = after["money"]["saved_micros"] - earlier["saved_micros"]
         base = after["money"]["without_micros"] - earlier["without_micros"]
-        amount = f"${abs(saved) / MICROS:,.2f}"
+        # Less than a cent is shown as it is.
+        amount = f"${abs(saved) / MICROS:,.{2 if abs(saved) >= CENT else 4}f}"
     if not saved:
         return f"{line}; no difference in cost"
     percent = f" ({100 * abs(saved) / base:.0f} %)" if base else ""

@@ -6,7 +6,6 @@ line. Claude Code sends JSON on stdin, which names the project's folder; otherwi
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import sys
@@ -68,7 +67,12 @@ def _folder_on_stdin() -> str:
     try:
         if sys.stdin is None or sys.stdin.isatty() or not select.select([sys.stdin], [], [], TIMEOUT_S)[0]:
             return ""
-        payload = json.loads(os.read(sys.stdin.fileno(), INPUT_BYTES_MAX))
+        received = os.read(sys.stdin.fileno(), INPUT_BYTES_MAX)
+        if not received:
+            return ""
+        from json import loads
+
+        payload = loads(received)
         workspace = payload.get("workspace") or {}
         folder = workspace.get("project_dir") or payload.get("cwd") or ""
         return folder if isinstance(folder, str) else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from contextfold.cli.daemon.request import BadResponse, request
@@ -37,8 +36,10 @@ class DaemonClient:
         status, body = self._request(path)
         if status == HTTP_UNAUTHORIZED:
             raise DaemonSilent(f"the daemon at {self.address.url} asks for a token: add --token-variable NAME")
+        from json import loads
+
         try:
-            value = json.loads(body)
+            value = loads(body)
         except (ValueError, RecursionError):
             value = None
         if status != HTTP_OK or value is None:

@@ -162,13 +162,16 @@ def _hooked_hosts() -> dict[str, str]:
 
 def _base_urls() -> dict[str, str]:
     """Base URLs from the environment and from the `env` of Claude Code's settings."""
-    import json
-
     urls = {name: os.environ[name] for name in BASE_URL_VARIABLES if os.environ.get(name)}
     for folder in (os.path.expanduser("~"), os.getcwd()):
         for name in ("settings.json", "settings.local.json"):
+            text = _read(os.path.join(folder, ".claude", name))
+            if not text:
+                continue
+            from json import loads
+
             try:
-                settings = json.loads(_read(os.path.join(folder, ".claude", name)) or "{}")
+                settings = loads(text)
                 env = settings.get("env", {})
                 urls |= {key: env[key] for key in BASE_URL_VARIABLES if isinstance(env.get(key), str)}
             except (ValueError, AttributeError, RecursionError):

@@ -13,8 +13,6 @@ first, until enough was read. The nominees are then scored by all their words. W
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from heapq import nlargest
-from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from contextfold.common.dataclass import dataclass
@@ -33,8 +31,8 @@ from contextfold.fold.recall.documents import AVERAGE_WORDS, FIELDS, LEVELS, Ter
 
 TERMS_MAX = 32
 POSTINGS_MAX = 20_000
-NOMINEES_MAX = 120
-HITS_MAX = 40
+NOMINEES_MAX = 100
+HITS_MAX = 30
 # What a level counts for before the words of a document are read: twice the middle of what they will score.
 LEVEL_SCORES = (2, 4, 6, 7, 9)
 WEAK_FACTOR, WEAK_DIVISOR = 6, 5
@@ -124,8 +122,7 @@ def rank(question: Question, lists: PostingLists) -> RecallRanking:
             unmatched.append(term.words[0])
     terms.sort(key=lambda each: (sum(each.sizes), each.term.stem))
     nominated = _nominated(terms, lists)
-    # Of equal ones the newest.
-    nominees = [number for number, _ in nlargest(NOMINEES_MAX, nominated.items(), key=itemgetter(1, 0))]
+    nominees = _best(nominated, NOMINEES_MAX)
     weights = {each.term.stem: each.weight for each in terms}
     pairs = {
         pair: min(weights[pair[0]], weights[pair[1]])
@@ -157,6 +154,15 @@ def _nominated(terms: Sequence[_WeightedTerm], lists: PostingLists) -> dict[int,
             for number in lists.numbers(term.stem, level):
                 scores[number] = scores.get(number, 0) + gain
     return scores
+
+
+def _best(scores: Mapping[int, int], count: int) -> list[int]:
+    """The numbers with the highest scores, of equal ones the newest."""
+    if not scores:
+        return []
+    least = sorted(scores.values(), reverse=True)[:count][-1]
+    chosen = sorted(((score, number) for number, score in scores.items() if score >= least), reverse=True)
+    return [number for _, number in chosen[:count]]
 
 
 def _score(document: IndexedDocument, terms: Sequence[_WeightedTerm], pairs: Mapping[tuple[str, str], int]) -> int:

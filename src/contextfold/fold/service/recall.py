@@ -33,9 +33,9 @@ from contextfold.fold.service.sessions import timestamp
 from contextfold.fold.tool_arguments import QUERY_LENGTH_MAX, RecallRequest
 
 # This many documents are indexed in one step.
-STEP_DOCUMENTS = 32
+STEP_DOCUMENTS = 16
 # One call of maintenance makes at most this many steps. The next call continues.
-MAINTENANCE_STEPS = 64
+MAINTENANCE_STEPS = 500
 # A question waits at most this long for the index.
 CATCH_UP_S = 10.0
 # How long a prompt waits for a line about earlier work.
