@@ -279,7 +279,7 @@ class Walk:
             start = kept_end
 
     def _rolled_back(self, discarded: frozenset[str], turn: int) -> None:
-        """Apply a rollback. An open target stays open; a folded target is not opened again, so that the list is stable."""
+        """Apply a rollback. An open target stays open. A folded one is not opened again, so that the list is stable."""
         left = [n for n, each in enumerate(self.open) if each.branch_id not in discarded]
         innermost = self.open[left[-1] + 1 if left else 0 :]
         if innermost and innermost[0].start < turn:
@@ -331,7 +331,7 @@ def decide(walk: Walk, *, binds_thinking: bool, stubs: Sequence[tuple[int, int]]
 
 
 def _made_at(walk: Walk, pair: FoldRange) -> int:
-    """The number of messages from which on a range is folded: at once, or after the user's next words; -1 for not yet."""
+    """The number of messages with which a range is folded: at once, or after the user's next words; -1 for not yet."""
     made_at = pair.decided
     if pair.thinks:
         number = bisect_left(walk.prompts, pair.decided)
