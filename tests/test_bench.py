@@ -70,7 +70,6 @@ def test_the_bench_prints_every_figure_of_the_table(
         "a history of 0.1 MB, nothing to fold, openai-chat",
         "memory beside a history of",
         "results left out, anthropic",
-        "generated, last words",
         "1 KB, 1 client",
         "folded, first byte of a stream, 16 clients",
         *(("first view of the list", "update of a session") if bench_page.CHROMIUM else ()),

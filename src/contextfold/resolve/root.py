@@ -11,13 +11,12 @@ from contextfold.common.record import Record
 from contextfold.errors import CacheMissing
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, storage_failed
 from contextfold.resolve.layout import MANIFEST_FILE
+from contextfold.resolve.relevance.defaults import CACHES_MAX
 from contextfold.resolve.service import Cache
 
 NAME_MAX_BYTES = 4096
 # This many caches stay open, which bounds the memory of the server.
 CACHES_OPEN_MAX = 8
-# A question without a cache's name goes to all caches, if there are at most this many.
-ASKED_TOGETHER_MAX = 64
 
 
 class ListedCache(Record):
@@ -96,8 +95,8 @@ class CacheRoot:
         names = tuple(listed.path for listed in self.list() if listed.has_manifest)
         if not names:
             raise CacheMissing("there is no cache below the root")
-        if len(names) > ASKED_TOGETHER_MAX:
-            raise CacheMissing(f"there are more than {ASKED_TOGETHER_MAX} caches; name one")
+        if len(names) > CACHES_MAX:
+            raise CacheMissing(f"there are more than {CACHES_MAX} caches; name one")
         return names
 
     def _has_manifest(self, name: bytes) -> bool:

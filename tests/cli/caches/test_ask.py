@@ -89,3 +89,13 @@ def test_parts_that_make_no_sense_are_exit_1(argv: list[str], docs: Path, call: 
 def test_a_document_that_is_not_there_is_exit_2(docs: Path, call: Call) -> None:
     ran = call("get", "nowhere.md", "--cache", docs / ".context-cache")
     assert (ran.code, ran.out) == (2, b"")
+
+
+def test_a_link_below_the_root_is_no_cache(tmp_path: Path, call: Call) -> None:
+    """As for the tools: what a link leads to may lie outside of the root."""
+    write_files(tmp_path / "docs", {"a.md": "deploy guide"})
+    for cache in (tmp_path / "root" / "inside", tmp_path / "outside"):
+        assert call("build", "--sources", tmp_path / "docs", "--cache", cache).code == 0
+    (tmp_path / "root" / "linked").symlink_to(tmp_path / "outside")
+    ran = call("ask", "deploy", "--cache-root", tmp_path / "root", "--json")
+    assert json.loads(ran.out)["selection"]["documents_considered"] == 1

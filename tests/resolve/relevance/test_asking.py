@@ -141,6 +141,14 @@ def test_bad_arguments_are_typed_errors(cache: Cache) -> None:
         cache.ask("deploy", 5, counter="abacus")
 
 
+def test_the_exact_counter_keeps_the_budget(cache: Cache) -> None:
+    encoding = pytest.importorskip("bpe_openai").get_encoding("o200k_base")
+    result = cache.ask("rollback command", 60, counter="o200k")
+    assert result.documents
+    assert result.selection.counter == "o200k"
+    assert len(encoding.encode_ordinary(result.to_text())) <= result.selection.tokens_used <= 60
+
+
 def test_an_empty_cache_answers(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
     assert context("build", "--sources", tmp_path / "nothing", "--cache", tmp_path / "none").code == 0

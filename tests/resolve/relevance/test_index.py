@@ -24,6 +24,7 @@ from contextfold.resolve.relevance.index.index_format import (
     to_bytes,
 )
 from contextfold.resolve.relevance.ranking import rank
+from contextfold.serve.worker import Worker, WorkerFailed
 from tests.resolve.relevance.indexing import built, some_documents, written
 from tests.support.machine import ROOT, SOURCE, context, interpreters, times, write_files
 
@@ -217,6 +218,31 @@ def test_a_build_that_is_killed_leaves_the_old_answer_or_the_new_one(step: int, 
     )
     found = {document.id for document in open_cache(tmp_path / "c").ask("deploy", 500).documents}
     assert found in ({"a.md"}, {"a.md", "b.md"})
+
+
+def test_a_file_that_is_cut_during_a_question_costs_that_question(tmp_path: Path) -> None:
+    """The system ends a process that reads a page of a mapped file which is gone. A server loses its worker alone."""
+    cache = built(tmp_path, some_documents(6, 12))
+    path = tmp_path / "cache" / INDEX
+    whole = path.read_bytes()
+
+    def respond(request: bytes) -> bytes:
+        view = cache.mapped_index().view
+        if request == b"cut":
+            os.truncate(path, 0)
+        return view.document_id(0).encode()
+
+    worker = Worker(respond)
+    try:
+        assert worker.ask(b"", 30)
+        with pytest.raises(WorkerFailed):
+            worker.ask(b"cut", 30)
+        with pytest.raises(CacheInvalid):
+            cache.ask("deploy", 100)
+        path.write_bytes(whole)
+        assert worker.ask(b"", 30)
+    finally:
+        worker.stop()
 
 
 def test_a_warm_cache_notices_a_rebuild(tmp_path: Path) -> None:

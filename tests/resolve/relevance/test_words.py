@@ -8,6 +8,7 @@ from contextfold.common.relevance.stemmer import stem
 from contextfold.common.relevance.token_estimate import estimate
 from contextfold.common.relevance.words import read_token, stem_of, tokens
 from contextfold.resolve.relevance.sections import HARD_SECTION, outline
+from tests.support.machine import ROOT
 
 # Words of each step and exception of the published algorithm, with the stems that its vocabulary gives.
 STEMS = """
@@ -29,6 +30,8 @@ def test_the_stem_is_the_published_one(pair: str) -> None:
 def test_stems_agree_with_another_implementation() -> None:
     other = pytest.importorskip("snowballstemmer").stemmer("english")
     words = {word for pair in STEMS.split("|") if pair for word in pair.split()}
+    for page in (ROOT / "docs").rglob("*.md"):
+        words.update(word.lower() for word in tokens(page.read_text("utf-8")) if word.isascii() and word.isalpha())
     assert {word: stem(word) for word in words} == {word: other.stemWord(word) for word in words}
 
 

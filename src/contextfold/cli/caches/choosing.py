@@ -7,11 +7,10 @@ import os
 from contextfold.cli.parse import UsageError, Values
 from contextfold.errors import BudgetInvalid, CacheMissing, QueryInvalid
 from contextfold.resolve.layout import MANIFEST_FILE
+from contextfold.resolve.relevance.defaults import CACHES_MAX
 from contextfold.resolve.service import Cache
 
-DEFAULT_BUDGET = 4_000
 DEFAULT_CACHE = ".context-cache"
-CACHES_MAX = 64
 THOUSAND = 1_000
 
 
@@ -19,11 +18,11 @@ def chosen_caches(values: Values) -> list[tuple[str, Cache]]:
     """The caches, each with the name that is the prefix of its ids. The name of a single cache is empty."""
     paths = list(values.every("cache"))
     if "cache-root" in values:
+        from contextfold.resolve.root import CacheRoot
+
+        # The same caches as the tools see: folders themselves, not what links lead to.
         root = values["cache-root"]
-        try:
-            found = sorted(name for name in os.listdir(root) if _is_cache(os.path.join(root, name)))
-        except OSError as problem:
-            raise CacheMissing(f"{root} cannot be read: {problem.strerror}") from problem
+        found = [listed.path for listed in CacheRoot(os.fsencode(root)).list() if listed.has_manifest]
         if not found:
             raise CacheMissing(f"there is no cache in {root}; `context build DIR --cache {root}/NAME` makes one")
         paths += [os.path.join(root, name) for name in found]
@@ -60,10 +59,10 @@ def query_in(argument: str) -> str:
         raise QueryInvalid("the query is not UTF-8; check your terminal's encoding") from None
 
 
-def budget_for_people(text: str | None) -> int:
+def budget_for_people(text: str | None, default: int) -> int:
     """Parse a budget, written as 4000, 4,000 or 4k."""
     if text is None:
-        return DEFAULT_BUDGET
+        return default
     digits = text.replace(",", "").replace("_", "").lower()
     scale = THOUSAND if digits.endswith("k") else 1
     digits = digits.removesuffix("k")

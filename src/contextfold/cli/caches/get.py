@@ -8,9 +8,7 @@ from contextfold.cli.output import plain_lines, print_answer
 from contextfold.cli.parse import UsageError, Values
 from contextfold.common.relevance.question import line_range
 from contextfold.error_codes import EXIT_OK
-
-DEFAULT_BUDGET = "8000"
-AROUND_MAX = 100
+from contextfold.resolve.relevance.defaults import AROUND_MAX, GET_BUDGET
 
 
 def run(values: Values) -> int:
@@ -30,7 +28,7 @@ def run(values: Values) -> int:
         caches = [(known, cache) for known, cache in caches if known == name]
         if not caches:
             raise UsageError("with several caches an id is CACHE:ID, as `context ask` prints it")
-    budget = budget_for_people(values.get("budget", DEFAULT_BUDGET))
+    budget = budget_for_people(values.get("budget"), GET_BUDGET)
     result = caches[0][1].get(document_id, budget, section=values.get("section"), lines=lines, around=int(around))
     print_answer(plain_lines(result.to_text()) if is_read_by_a_person() and "json" not in values else result.to_json())
     return EXIT_OK

@@ -9,6 +9,7 @@ from contextfold.cli.terminal import Line, Screen, screen, text_lines
 from contextfold.error_codes import EXIT_OK
 from contextfold.fold.recall.answer import RecallAnswer, RecalledFold
 from contextfold.fold.tool_arguments import recall_request
+from contextfold.resolve.relevance.defaults import ASK_BUDGET
 
 
 def run(values: Values) -> int:
@@ -16,7 +17,7 @@ def run(values: Values) -> int:
         {
             "query": values["question"],
             "project_path": project_of(values).given if "project" in values else None,
-            "budget": budget_for_people(values.get("budget")),
+            "budget": budget_for_people(values.get("budget"), ASK_BUDGET),
             "since": values.get("since"),
             "undone": "undone" in values,
         }

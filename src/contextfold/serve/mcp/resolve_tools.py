@@ -6,6 +6,7 @@ A tool returns a text, the same on every transport. Importing this module is che
 from __future__ import annotations
 
 from contextfold.errors import ContextError, InternalError
+from contextfold.resolve.relevance.defaults import AROUND_MAX, ASK_BUDGET, GET_BUDGET
 from contextfold.serve.mcp.tools import ResolveTool, ToolResult, hints
 
 TYPE_CHECKING = False
@@ -92,9 +93,6 @@ def _schema(*, optional: Mapping[str, Encodable] | None = None, **properties: En
     return schema | {"additionalProperties": False}
 
 
-ASK_BUDGET = 4_000
-GET_BUDGET = 8_000
-AROUND_MAX = 100
 _READS = hints(reads=True, repeatable=True)
 _CACHE: Encodable = {"type": "string", "description": "Path or identifier of a built context cache"}
 
@@ -140,7 +138,7 @@ RESOLVE_TOOLS = (
                 "budget": {
                     "type": "integer",
                     "minimum": 0,
-                    "description": "Maximum tokens, 4000 if absent",
+                    "description": f"Maximum tokens, {ASK_BUDGET} if absent",
                 },
                 "unit": {"type": "string", "enum": ["section", "document"], "description": "What is chosen"},
             },
@@ -160,7 +158,7 @@ RESOLVE_TOOLS = (
                 "section": {"type": "string", "description": "A heading"},
                 "lines": {"type": "string", "description": "A range of lines, such as 40-58"},
                 "around": {"type": "integer", "minimum": 0, "description": "Neighbouring sections to add on each side"},
-                "budget": {"type": "integer", "minimum": 0, "description": "Maximum tokens, 8000 if absent"},
+                "budget": {"type": "integer", "minimum": 0, "description": f"Maximum tokens, {GET_BUDGET} if absent"},
             },
         ),
         _READS,
