@@ -1,4 +1,4 @@
-"""What a question or a reading gets that nobody has said otherwise for. Data, for the command line and the tools."""
+"""The default budgets and the limits of a question, for the command line and the tools."""
 
 from __future__ import annotations
 
