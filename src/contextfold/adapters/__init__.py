@@ -1,6 +1,5 @@
-"""Folding for agent loops of other packages: one module for each, which nothing else of the product imports.
+"""Folding for agent loops of other packages. Each has one module, which nothing else of the product imports.
 
-Each module reads the package's own messages, has `contextfold.fold.messages` decide, and gives the package's own
-objects back: those that stay are the same objects, and nothing in them is lost. Whatever goes wrong, the messages pass
-as they came.
+Each module reads the package's messages, calls `contextfold.fold.messages`, and returns the package's objects: messages
+that stay are the same objects, without any loss. After any error the messages are returned unchanged.
 """

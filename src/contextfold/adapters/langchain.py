@@ -1,8 +1,8 @@
-"""Folds the messages of a LangChain agent, which LangGraph runs: a middleware.
+"""A middleware that folds the messages of a LangChain agent, which LangGraph runs.
 
     agent = create_agent(model, tools, middleware=[FoldingMiddleware()])
 
-The agent's state keeps all messages; only what the model is sent is folded.
+The agent's state has all messages; only the requests to the model are folded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MODEL_NAMES = ("model_name", "model", "model_id")
 
 
 class FoldingMiddleware(AgentMiddleware):
-    """`on_receipt` gets the receipt of every request."""
+    """The middleware. `on_receipt` is called with the receipt of every request."""
 
     def __init__(self, on_receipt: OnReceipt | None = None) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def _read(message: Any) -> MessageReading:
         return MessageReading(
             False, [result_block(message.tool_call_id, content, failed=getattr(message, "status", "") == "error")]
         )
-    # The user's words and the program's instructions: both stay.
+    # The user's words and the program's instructions stay.
     is_known = message.type in ("human", "system", "chat")
     return MessageReading(False, [text_block(message.content) if is_known else {"type": message.type}])
 
@@ -69,12 +69,12 @@ def _content(message: Any) -> list[Any]:
 
 
 def _said(block: Any) -> dict[str, Any]:
-    """Calls are listed in a member of their own, also where a provider's block repeats them."""
+    """A block of the model's content as thinking or empty text. Calls are read from a separate member."""
     kind = block.get("type") if isinstance(block, dict) else "text"
     return {"type": kind} if kind in _THINKING else text_block("")
 
 
 def _shortened(message: Any, numbers: Sequence[int]) -> Any:
-    """Without its thinking."""
+    """Remove the thinking from a message."""
     content = _content(message)
     return message.model_copy(update={"content": [content[number] for number in numbers if number < len(content)]})

@@ -1,8 +1,8 @@
-"""Folds the messages of requests that go through LiteLLM, as a library or as its proxy: a callback.
+"""A callback that folds the messages of requests through LiteLLM, as a library or as its proxy.
 
     litellm.callbacks = [FoldingCallback()]
 
-LiteLLM lets callbacks change requests of its asynchronous functions. In front of `litellm.completion` call `fold_chat`.
+LiteLLM lets callbacks change requests only of its asynchronous functions. Call `fold_chat` before `litellm.completion`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from contextfold.adapters.message_folding import (
 
 
 class FoldingCallback(CustomLogger):
-    """`on_receipt` gets the receipt of every request."""
+    """The callback. `on_receipt` is called with the receipt of every request."""
 
     def __init__(self, on_receipt: OnReceipt | None = None) -> None:
         super().__init__()
@@ -35,14 +35,15 @@ class FoldingCallback(CustomLogger):
         return or_as_it_came(lambda: self._folded(kwargs, str(getattr(call_type, "value", call_type))), kwargs)
 
     def _folded(self, kwargs: dict[str, Any], call_type: str) -> dict[str, Any]:
-        model, tools, told = str(kwargs.get("model") or ""), kwargs.get("tools"), self._on_receipt
+        model, tools, on_receipt = str(kwargs.get("model") or ""), kwargs.get("tools"), self._on_receipt
         if call_type in ("completion", "acompletion") and kwargs.get("messages"):
-            return {**kwargs, "messages": fold_chat(kwargs["messages"], model=model, tools=tools, on_receipt=told)}
+            messages = fold_chat(kwargs["messages"], model=model, tools=tools, on_receipt=on_receipt)
+            return {**kwargs, "messages": messages}
         if call_type == "anthropic_messages" and kwargs.get("messages"):
-            messages = fold_list(kwargs["messages"], "anthropic", model=model, tools=tools, on_receipt=told)
+            messages = fold_list(kwargs["messages"], "anthropic", model=model, tools=tools, on_receipt=on_receipt)
             return {**kwargs, "messages": messages}
         if call_type in ("responses", "aresponses") and not kwargs.get("previous_response_id"):
-            items = fold_list(kwargs.get("input"), "openai-responses", model=model, tools=tools, on_receipt=told)
+            items = fold_list(kwargs.get("input"), "openai-responses", model=model, tools=tools, on_receipt=on_receipt)
             return {**kwargs, "input": items}
         return kwargs
 
@@ -50,7 +51,7 @@ class FoldingCallback(CustomLogger):
 def fold_chat(
     messages: list[Any], *, model: str = "", tools: object = None, on_receipt: OnReceipt | None = None
 ) -> list[Any]:
-    """Messages of a chat completion, as dicts or as LiteLLM's own objects."""
+    """Fold the messages of a chat completion, which are dicts or LiteLLM's objects."""
     return or_as_it_came(
         lambda: fold_messages(messages, _read, _shortened, model=model, tools=tools, on_receipt=on_receipt), messages
     )
@@ -70,6 +71,6 @@ def _read(message: Any) -> MessageReading:
 
 
 def _shortened(message: Any, numbers: Sequence[int]) -> Any:
-    """Without its thinking."""
+    """Remove the thinking from a message."""
     members = message if isinstance(message, dict) else message.model_dump(exclude_none=True)
     return {name: value for name, value in members.items() if name not in ("thinking_blocks", "reasoning_content")}

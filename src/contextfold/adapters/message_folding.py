@@ -1,7 +1,7 @@
-"""Folds a list of any package's messages: reads them as Anthropic's, and gives the package's own objects back.
+"""Folds a list of any package's messages: reads them as Anthropic's, and returns the package's objects.
 
-Anthropic's list has what all of them have: results in the message behind their calls, words beside them, thinking.
-Knows blocks and places, no package.
+Anthropic's format has everything that the others have: results in the message after their calls, words next to them,
+thinking. Knows blocks and indexes, no package.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from contextfold.fold.messages import Format, Receipt, project
 
 _log = logging.getLogger("contextfold")
-# Of other providers: their models bind no thinking.
+# The models of other providers, which do not bind thinking.
 _OTHER_MODELS = re.compile(r"(?:.*[/:])?(?:gpt|chatgpt|o\d|gemini|mistral|grok|deepseek|llama|qwen)", re.IGNORECASE)
 
 Message = TypeVar("Message")
@@ -25,7 +25,7 @@ OnReceipt = Callable[[Receipt], None]
 class MessageReading(NamedTuple):
     """A package's message as blocks of an Anthropic message."""
 
-    # Whether the model said it; else it was given to the model.
+    # Whether it is a message of the model; else it is input for the model.
     is_model: bool
     blocks: list[dict[str, Any]]
 
@@ -51,10 +51,10 @@ def fold_messages(
     tools: object = None,
     on_receipt: OnReceipt | None = None,
 ) -> list[Message]:
-    """The messages to send. `shortened` makes a message of some of the blocks of another, by their numbers."""
+    """The messages to send. `shortened` makes a message with some of another's blocks, given by their numbers."""
     listed: list[dict[str, Any]] = []
     sizes: list[int] = []
-    # By identity of a block: the message that it is of, and its number there.
+    # The message of each block and the number of the block in it, by the block's identity.
     owners: dict[int, tuple[int, int]] = {}
     for place, message in enumerate(messages):
         is_model, blocks = read(message)
@@ -84,7 +84,7 @@ def fold_messages(
 
 
 def fold_list(messages: Any, format: Format, *, model: str, tools: object, on_receipt: OnReceipt | None) -> Any:
-    """The list to send, of a package that has the list of one of our formats already."""
+    """Fold the list of a package whose messages already have one of the known formats."""
     projection = project(messages, format, model=model, tools=tools)
     if on_receipt is not None:
         on_receipt(projection.receipt)
@@ -92,7 +92,7 @@ def fold_list(messages: Any, format: Format, *, model: str, tools: object, on_re
 
 
 def or_as_it_came(fold: Callable[[], Answer], otherwise: Answer) -> Answer:
-    """What `fold` gives. If it fails, `otherwise`, and the log names the error's type: never an error of ours."""
+    """Call `fold`. If it fails, log the type of the error and return `otherwise`."""
     try:
         return fold()
     except Exception as problem:

@@ -1,8 +1,8 @@
-"""Folds what the OpenAI Agents SDK sends to a model: an input filter.
+"""An input filter that folds the requests of the OpenAI Agents SDK.
 
     await Runner.run(agent, "…", run_config=RunConfig(call_model_input_filter=fold_input))
 
-The run's own items stay as they are; only what the model is sent is folded.
+The items of the run are not changed; only the requests to the model are folded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def fold_input(data: Any) -> Any:
 
 
 class InputFolding:
-    """The same with a function that gets the receipt of every request."""
+    """The same filter with a function that is called with the receipt of every request."""
 
     def __init__(self, on_receipt: OnReceipt | None = None) -> None:
         self._on_receipt = on_receipt

@@ -1,8 +1,8 @@
-"""Folds the history of a pydantic-ai agent: a history processor.
+"""A history processor that folds the history of a pydantic-ai agent.
 
     agent = Agent(model, toolsets=[...], capabilities=[ProcessHistory(fold_history)])
 
-Its messages are dataclasses whose parts name their kind.
+Its messages are dataclasses whose parts have a kind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from contextfold.adapters.message_folding import (
     text_block,
 )
 
-# What the model said, and what it is given beside results: the user's words, and the program's in the user's place.
+# The kinds of parts with text: of the model, of the user, and of the program on the user's behalf.
 _TEXTS = ("text", "file", "user-prompt", "system-prompt", "retry-feedback", "retry-prompt", "speech")
 _OTHERS = {"builtin-tool-call": "server_tool_use", "builtin-tool-return": "server_tool_result"}
 
@@ -34,7 +34,7 @@ def fold_history(ctx: RunContext[Any], messages: list[Any]) -> list[Any]:
 
 
 class HistoryFolding:
-    """The same with a function that gets the receipt of every request."""
+    """The same processor with a function that is called with the receipt of every request."""
 
     def __init__(self, on_receipt: OnReceipt | None = None) -> None:
         self._on_receipt = on_receipt
@@ -62,7 +62,7 @@ def _block(part: Any) -> dict[str, Any]:
         return call_block(part.tool_call_id, part.tool_name)
     if kind in _TEXTS:
         return text_block(getattr(part, "content", ""))
-    # What is not known here stays, with the branch around it. Calls that the provider answers name each other.
+    # A branch with an unknown part is not folded. Calls that the provider runs refer to each other.
     call_id = getattr(part, "tool_call_id", None)
     return {"type": _OTHERS.get(kind, kind), "id": call_id, "tool_use_id": call_id}
 

@@ -100,7 +100,8 @@ def _write_members(members: Mapping[str, Encodable], put: Callable[[str], None],
     put(newline + "}" if members else "}")
 
 
-_decoders: list[JSONDecoder] = []  # the one there is, once it is needed
+# The only decoder. It is made at its first use.
+_decoders: list[JSONDecoder] = []
 
 
 def decode(raw: bytes) -> object:

@@ -9,7 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NamedTuple as Record
 else:
-    from _operator import itemgetter  # without what `operator` adds to it
+    # Importing `operator` itself would take longer.
+    from _operator import itemgetter
 
     class Record(tuple):
         __slots__ = ()

@@ -1,4 +1,4 @@
-"""SHA-256 of small texts without loading OpenSSL, which takes longer than a question. For files there is `hashlib`."""
+"""SHA-256 of small texts without loading OpenSSL, which would take longer than a question. Files use `hashlib`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hashlib import sha256
 else:
+    # CPython has the first module since version 3.12, the second one before.
     try:
-        from _sha2 import sha256  # since CPython 3.12
+        from _sha2 import sha256
     except ImportError:
         try:
             from _sha256 import sha256

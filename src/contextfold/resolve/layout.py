@@ -1,4 +1,4 @@
-"""The names of a cache's files, and what tells that one of them is as it was. Data alone; every question loads this."""
+"""The names of a cache's files, and the constants of their fingerprints. Every question imports this module."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ INDEX_FILE = "index.json"
 DOCUMENTS_FOLDER = "documents"
 PACK_FOLDER = "pack"
 
-# What else must look as it did: the two lists, and the folder, which tells of files added or removed.
+# The packed index also has the fingerprints of these. The folder's timestamps change when a file is added or removed.
 FRAME = [MANIFEST_FILE.encode(), INDEX_FILE.encode(), DOCUMENTS_FOLDER.encode()]
 
-# A file's fingerprint: size, mtime, ctime and inode. These two equal no other and not each other.
+# A file's fingerprint has four numbers: size, mtime, ctime and inode. No real file has a negative size, so these two
+# values differ from every fingerprint and from each other. UNTRUSTED is recorded for a file that must always be read;
+# ABSENT is the fingerprint of a file whose status cannot be read.
 FINGERPRINT_FIELDS = 4
-UNTRUSTED = (-1, 0, 0, 0)  # recorded for a file that must be read in any case
-ABSENT = (-2, 0, 0, 0)  # seen for a file that cannot be looked at
+UNTRUSTED = (-1, 0, 0, 0)
+ABSENT = (-2, 0, 0, 0)

@@ -1,1 +1,1 @@
-"""Takes secrets out of text before it is stored, logged or sent on."""
+"""Redacts secrets in text before it is stored, logged or forwarded."""

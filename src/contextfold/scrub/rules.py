@@ -13,7 +13,7 @@ import re2  # type: ignore[import-untyped]
 
 from contextfold.common.record import Record
 
-# What a loosely described value may look like. Each shape rejects what the one before it rejects.
+# The shapes of a loosely described value. Each shape also rejects what the shape before it rejects.
 ValueShape = Literal["any", "no-word", "no-code", "random"]
 
 RULE_KEYS = {
@@ -30,15 +30,15 @@ RULE_KEYS = {
 }
 REQUIRED_KEYS = ("id", "description", "keywords", "pattern")
 RULE_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-# The group of a pattern that is the name beside the value.
+# The group of a pattern with the name of the value.
 NAME_GROUP = "name"
-# A single letter is in nearly every text and would run its rule on all of them.
+# A keyword has at least this many bytes. A single letter occurs in nearly every text, so its rule would always run.
 KEYWORD_BYTES = 2
 _FRAGMENT = re.compile(r"@\{([a-z-]+)\}")
 
 
 class RulesInvalid(ValueError):
-    """Rules or an allowlist that cannot be used; the text says where, why, and what to do."""
+    """Rules or an allowlist are invalid; the message says where, why, and what to do."""
 
 
 class Rule(Record):
@@ -57,7 +57,7 @@ class Rule(Record):
 
 
 class Allowlist(Record):
-    """What is not redacted: exact values, values that match a pattern as a whole, and rules that are turned off."""
+    """The values that are not redacted: exact values, and values that match a pattern; also the disabled rules."""
 
     values: frozenset[str] = frozenset()
     patterns: tuple[str, ...] = ()

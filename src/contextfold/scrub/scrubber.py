@@ -2,13 +2,13 @@
 
 The text is processed as UTF-8 bytes. Each redaction, old or new, is represented by one byte that valid UTF-8 never
 contains, so that no rule matches inside a redaction and a text that merely resembles one is not spared. The rules whose
-keywords occur are applied in passes until none of them finds anything more. So a scrubbed text that is scrubbed again
-stays as it is. Time is linear in the size of the text: RE2 is linear, each rule's search advances past what it has
-matched, and the number of passes is bounded.
+keywords occur are applied in passes until none of them finds anything more. So scrubbing a scrubbed text again does not
+change it. Time is linear in the size of the text: RE2 is linear, each rule's search continues after its last match, and
+the number of passes is bounded.
 
 Much of the text is JSON, sometimes inside JSON, or percent-encoded, or coloured for a terminal. There a newline is
 written as a backslash and an `n`, and that letter would precede a key that begins the next line. So every pass reads
-such a text twice: as it is written, and with those sequences replaced by the characters they mean.
+such a text twice: unchanged, and with those sequences replaced by the characters they represent.
 
 A value that was redacted once is redacted wherever else the text contains it, also in base64 and percent-encoding.
 """
@@ -70,7 +70,7 @@ _BACKSLASH_CODE = re.compile(rb"\\(?:u00(?:0[aAdD9]|2[267]|3[cCdDeE])|(?:u001[bB
 _COLOUR = re.compile(rb"\x1b\[[0-9;]{0,12}[mK]")
 _PERCENT_CODE = re.compile(rb"%(?:0[aAdD9]|2[02367cC]|3[aAdDfFbB]|[57][bBdD])")
 
-# Stands between parts of a text that do not adjoin, so that no rule sees them as one.
+# Separates parts of a text that are not adjacent, so that no rule matches across them.
 _PART_SEPARATOR = b"\n\xff\n"
 
 
@@ -98,7 +98,7 @@ class _Marker(Record):
 
 
 class Scrubber:
-    """Created once and used for many texts, by several threads if necessary."""
+    """Redacts texts. One instance is used for many texts, also by several threads."""
 
     def __init__(self, rules: Sequence[Rule], allowlist: Allowlist) -> None:
         self._rules = tuple(rules)
@@ -325,7 +325,7 @@ def _parts(text: bytes, spans: Sequence[tuple[int, int]]) -> _Parts | None:
 
 
 def _as_meant(folded: bytes) -> _Parts | None:
-    """The lines with escape sequences and their neighbours, read as they are meant; None if there are none."""
+    """The lines with escape sequences and their neighbours, with the sequences decoded; None if there are none."""
     written = _parts(folded, [match.span() for match in _ESCAPED_LINES.finditer(folded)])
     if written is None:
         return None
@@ -334,7 +334,7 @@ def _as_meant(folded: bytes) -> _Parts | None:
 
 
 def _unescaped(text: bytes) -> bytes:
-    """The text with escape sequences replaced by what they mean, padded so that every other byte keeps its offset."""
+    """Decode the escape sequences of a text. Padding preserves the offsets of all other bytes."""
     if b"\\" in text:
         text = _BACKSLASH_CODE.sub(
             _padded(lambda code: b" " if b"[" in code else bytes.fromhex(code[-2:].decode())), text

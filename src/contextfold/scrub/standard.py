@@ -1,4 +1,4 @@
-"""The scrubber with our own rules. Owns reading them from the package, the only file this package ever reads."""
+"""Makes the scrubber with the standard rules, which it reads from the package. It reads no other file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextfold.scrub.scrubber import Scrubber
 
 @lru_cache(maxsize=4)
 def standard_scrubber(allowlist_text: str = "") -> Scrubber:
-    """Our rules, less what the user's allowlist lets through; RulesInvalid says what is wrong with the latter.
+    """The scrubber with the standard rules and the user's allowlist. Raises RulesInvalid if the allowlist is invalid.
 
     Compiling the rules takes some 200 ms of processor time, so a process does it once.
     """

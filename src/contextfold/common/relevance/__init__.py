@@ -1,1 +1,1 @@
-"""What texts are compared by: words, stems, the terms of a question, the arithmetic of scores, estimated tokens."""
+"""Words, stems, the terms of a question, the arithmetic of scores, and estimates of tokens."""

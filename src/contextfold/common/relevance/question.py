@@ -1,4 +1,4 @@
-"""A question as terms: checked text, stems with the words that were typed, and pairs of neighbours. Pure."""
+"""Parses a question: checks it, and finds its stems, words and pairs of neighbouring stems. Pure."""
 
 from __future__ import annotations
 
@@ -9,28 +9,31 @@ from contextfold.common.relevance.words import QUESTION_WORDS, read_token, stem_
 from contextfold.errors import BudgetInvalid, QueryInvalid
 
 BUDGET_LIMIT = 2**63 - 1
-TERMS_MAX = 128  # distinct stems of a question that are looked up; the first ones
+# Only the first 128 distinct stems of a question are used.
+TERMS_MAX = 128
 
-# Digits of a line number.
+# A line number has at most this many digits.
 LINE_DIGITS = 9
 
 
 class QuestionTerm(Record):
-    """All words of a question that share a stem."""
+    """The words of a question with the same stem, in lowercase and in the order of the question."""
 
     stem: str
-    words: tuple[str, ...]  # lowercase, as typed first
+    words: tuple[str, ...]
 
 
 class Question(Record):
+    """A valid question. `pairs` has the pairs of neighbouring stems."""
+
     text: str
     budget: int
     terms: tuple[QuestionTerm, ...]
-    pairs: tuple[tuple[str, str], ...]  # of neighbouring stems
+    pairs: tuple[tuple[str, str], ...]
 
 
 def read_question(text: object, budget: object) -> Question:
-    """Check a question before anything is read for it."""
+    """Check and parse a question. Raises QueryInvalid or BudgetInvalid."""
     if not isinstance(text, str):
         raise QueryInvalid("the query is not text")
     try:
@@ -59,7 +62,7 @@ def checked_budget(budget: object) -> int:
 
 
 def line_range(text: str) -> tuple[int, int]:
-    """A range of lines, written as `40-58` or `40`; ValueError says what is wrong with it."""
+    """Parse a range of lines, written as `40-58` or `40`. Raises ValueError with the reason if it is invalid."""
     first, dash, last = text.partition("-")
     last = last if dash else first
     if not all(part.isascii() and part.isdigit() and 0 < len(part) <= LINE_DIGITS for part in (first, last)):

@@ -8,13 +8,15 @@ consonant. Most suffixes are removed only where they lie inside one of them. A `
 
 from __future__ import annotations
 
-SHORTEST_STEMMED = 3  # shorter words are their own stems
+# Shorter words are their own stems.
+SHORTEST_STEMMED = 3
 
 VOWELS = frozenset("aeiouy")
 DOUBLES = ("bb", "dd", "ff", "gg", "mm", "nn", "pp", "rr", "tt")
-LI_ENDINGS = frozenset("cdeghkmnrt")  # letters that may stand before a removable `li`
+# The suffix `li` is removed only after one of these letters.
+LI_ENDINGS = frozenset("cdeghkmnrt")
 
-# Words that would be cut too short otherwise: R1 begins right after these.
+# R1 begins directly after these prefixes; otherwise the stems would be too short.
 _R1_PREFIXES = ("gener", "commun", "arsen", "past", "univers", "later", "emerg", "organ", "inter")
 
 _WHOLE_WORDS = {
@@ -95,7 +97,7 @@ _STEP_4 = dict.fromkeys(
 
 
 def _by_length(suffixes: dict[str, str]) -> list[tuple[int, dict[str, str]]]:
-    """Suffixes grouped by length, the longest first, so that a look-up needs no loop over all of them."""
+    """Group suffixes by length, the longest first, so that a lookup does not compare all of them."""
     lengths = sorted({len(suffix) for suffix in suffixes}, reverse=True)
     return [(length, {key: value for key, value in suffixes.items() if len(key) == length}) for length in lengths]
 
@@ -106,7 +108,7 @@ _STEP_4_SUFFIXES = _by_length(_STEP_4)
 
 
 def stem(word: str) -> str:
-    """The stem of a lowercase word; words with anything but ASCII letters and apostrophes should not come here."""
+    """The stem of a lowercase word, which must have only ASCII letters and apostrophes."""
     if len(word) < SHORTEST_STEMMED:
         return word
     if word in _WHOLE_WORDS:
@@ -127,7 +129,7 @@ def stem(word: str) -> str:
 
 
 def _mark_consonant_y(word: str) -> str:
-    """A `y` is a consonant at the beginning of a word and after a vowel."""
+    """Write each `y` that is a consonant, at the beginning of a word or after a vowel, as `Y`."""
     marked = "Y" if word.startswith("y") else word[0]
     for letter in word[1:]:
         marked += "Y" if letter == "y" and marked[-1] in VOWELS else letter

@@ -1,4 +1,4 @@
-"""The arithmetic of relevance: integers only, so that every machine and every Python gives the same scores. Pure.
+"""The arithmetic of relevance scores, in integers, so that every machine and every Python computes the same. Pure.
 
 A term's weight (idf) is log2(2N + 2) - log2(2·df + 1) in 1024ths of a bit. A term that occurs tf times in a text of
 some length scores idf · tf / (tf + K) with K = k1 · (1 - b + b · length / average), k1 = 7/5 and b = 3/5. In a section
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 SCALE_BITS = 10
 SATURATION_BITS = 16
-WORK_BITS = 32  # fractional bits of the numbers that are squared
+# The number of fractional bits of the numbers that are squared.
+WORK_BITS = 32
 
 # K times 25 times the average length: 14 · average + 21 · length. Follows from k1 = 7/5 and b = 3/5.
 TF_FACTOR = 25
@@ -28,17 +29,20 @@ BEST_SECTION_WEIGHT = 4
 SECTION_WEIGHT = 3
 BEST_PIECE_WEIGHT = 5
 
-# How a term's occurrences in one section are stored: one byte of three counts, each capped.
-COUNT_MAX = 15  # body, or title for the front of a document
-MARKED_MAX = 3  # heading, or path for the front of a document
+# A term's occurrences in one section are stored as one byte with three counts, each with a maximum: in the body, in the
+# heading, and as parts of identifiers. For the front of a document they are those in the title and in the path.
+COUNT_MAX = 15
+MARKED_MAX = 3
 PARTS_MAX = 3
 MARKED_SHIFT, PARTS_SHIFT = 4, 6
-OCCURRENCES_MAX = 255  # of one word in one document, weighted
+# The largest number of weighted occurrences of one word in one document.
+OCCURRENCES_MAX = 255
 # A posting's impact has the occurrences above the byte with the document's length class.
 OCCURRENCES_SHIFT = 8
 CLASS_MASK = (1 << OCCURRENCES_SHIFT) - 1
 
-FRONT = 0  # the number of the entry that stands for a document's title and path; sections count from 1
+# The section number of a document's title and path. The numbers of real sections begin with 1.
+FRONT = 0
 
 
 def pack_counts(count: int, marked: int, parts: int) -> int:
@@ -46,7 +50,7 @@ def pack_counts(count: int, marked: int, parts: int) -> int:
 
 
 def _weighted(count_weight: int, marked_weight: int, parts_weight: int) -> tuple[int, ...]:
-    # Written out, because every question that is asked by a command computes these tables.
+    # The expression is written out for speed, because every command with a question computes these tables.
     return tuple(
         [
             count_weight * (packed & COUNT_MAX)
@@ -57,10 +61,10 @@ def _weighted(count_weight: int, marked_weight: int, parts_weight: int) -> tuple
     )
 
 
-# What the packed counts of a section, and of a document's front, weigh in the document's own score.
+# The weights of the packed counts of a section, and of a document's front, in the score of the document.
 SECTION_IN_DOCUMENT = _weighted(1, 2, 1)
 FRONT_IN_DOCUMENT = _weighted(5, 3, 1)
-# What they weigh in the score of a section.
+# Their weights in the score of a section.
 SECTION_IN_SECTION = _weighted(1, 12, 1)
 FRONT_IN_SECTION = _weighted(3, 1, 1)
 
@@ -72,7 +76,7 @@ LONGEST_CLASS = 255
 
 
 def length_class(words: int) -> int:
-    """The byte that stands for a document's length; classes grow with the length."""
+    """The length class of a document, one byte. Classes grow with the length."""
     shift = max(words.bit_length() - MANTISSA_BITS, 0)
     return min((shift << MANTISSA_BITS - 1) + (words >> shift), LONGEST_CLASS)
 

@@ -1,7 +1,7 @@
-"""How many tokens a text takes, estimated in integers, and the optional exact counter. Pure.
+"""Estimates the number of tokens in a text, in integers; also has the optional exact counter. Pure.
 
-`estimate-1` adds up weights of 256ths of a token. They were fitted to a current byte-pair vocabulary on English and
-Chinese documentation and source code. A number of the name changes with every change of a weight.
+`estimate-1` adds weights in 256ths of a token. They were fitted to a current byte-pair vocabulary with English and
+Chinese documentation and source code. The number in the name changes with every change of a weight.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ PUNCTUATION_RUN = 200
 LINE_BREAK = 302
 CJK_CHARACTER = 196
 OTHER_CHARACTER = 143
-WIDE_MARK = 256  # of the CJK punctuation
+# The weight of CJK punctuation.
+WIDE_MARK = 256
 
-# Every weight depends on a line at most, so that texts that are joined cost no more than their sum: budgets are hard.
-# RULE begins the rule of a table drawn with characters; padding is what stands before a cell's end.
+# No weight depends on more than one line, so joined texts never have more tokens than the sum of their parts. Budgets
+# rely on this. RULE begins a rule of a table drawn with characters; padding is the space before the end of a cell.
 RULE = "+--"
 RULE_CHARACTER = 12
 LONG_RUN = 8
@@ -45,11 +46,12 @@ _DIGITS = {ord(c): " " for c in _ASCII if not c.isdigit()}
 _CHUNKS = {ord(c): " " for c in _ASCII if not c.isalnum()}
 _PUNCTUATION = {ord(c): " " if c.isalnum() or c.isspace() or not c.isprintable() else "." for c in _ASCII}
 _NOT_PUNCTUATION = {code: " " for code, mark in _PUNCTUATION.items() if mark == " "}
-_CRUMB = "›"  # in every breadcrumb, and so in most of what a question has estimated
+# This character is in every breadcrumb, and so in most texts that a question estimates.
+_CRUMB = "›"
 
 
 class ChunkUnits(dict[str, int]):
-    """What the letters and digits of a run without spaces and marks come to; remembered for the next time."""
+    """The weights of runs of letters and digits. Each is computed once."""
 
     def __missing__(self, chunk: str) -> int:
         units = 0
@@ -66,9 +68,9 @@ class ChunkUnits(dict[str, int]):
 
 
 def estimate(text: str, chunks: Iterable[str] | None = None, known: ChunkUnits | None = None) -> int:
-    """The estimated tokens of a text, begun ones included.
+    """The estimated tokens of a text, rounded up.
 
-    Who has cut an ASCII text where there is neither letter nor digit already may say so, and what is known of pieces.
+    A caller that has already split an ASCII text into runs of letters and digits can pass them, with known weights.
     """
     units = 0
     if not text.isascii():
@@ -91,7 +93,7 @@ def estimate(text: str, chunks: Iterable[str] | None = None, known: ChunkUnits |
 
 
 def _without_wide(text: str) -> tuple[str, int]:
-    """A text with a space for each run of other characters than ASCII, and what those come to."""
+    """A text with a space instead of each run of non-ASCII characters, and the weight of these runs."""
     if 2 * _CRUMB not in text and (crumbs := text.replace(_CRUMB, " ")).isascii():
         return crumbs, text.count(_CRUMB) * OTHER_CHARACTER
     import re
@@ -105,7 +107,7 @@ def _without_wide(text: str) -> tuple[str, int]:
 
 
 def counter_named(name: str) -> CountTokens:
-    """The counter of that name; CounterMissing if the package that carries its vocabulary is not installed."""
+    """The counter of this name. Raises CounterMissing if the package with its vocabulary is not installed."""
     if name == ESTIMATE:
         known = ChunkUnits()
         return lambda text: estimate(text, known=known)

@@ -1,6 +1,6 @@
-"""What counts as a word: Unicode 17's letters, marks and numbers in lowercase, by tables of our own. Pure.
+"""Splits texts into words: Unicode 17's letters, marks and numbers in lowercase, by tables of this package. Pure.
 
-A token is a run of word characters as it was written. Its words are the token in lowercase or, for a run of CJK
+A token is a run of word characters in the original spelling. Its words are the token in lowercase or, for a run of CJK
 characters, the run's bigrams. Its parts are the pieces of an identifier: `camelCase` has the parts `camel` and `case`.
 """
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 BASIC_PLANE_LAST = "\uffff"
 LAST_CHARACTER = "\U0010ffff"
-WORD_MAX = 80  # characters of a token that are looked at; longer ones are data, not language
+# Only this many characters of a token are used; a longer token is data, not language.
+WORD_MAX = 80
 
 STOP_WORDS = frozenset(
     [
@@ -54,7 +55,7 @@ STOP_WORDS = frozenset(
         "with",
     ]
 )
-# Dropped from queries only: they say that somebody asks, not what about.
+# These words are removed only from queries: they show that it is a question, not its subject.
 QUESTION_WORDS = frozenset(
     [
         "how",
@@ -102,7 +103,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 class Token(Record):
-    """What one token stands for."""
+    """The words and parts of one token."""
 
     words: tuple[str, ...]
     parts: tuple[str, ...]
@@ -112,9 +113,9 @@ NOTHING = Token((), ())
 
 
 def _wide_token(highest: str) -> str:
-    """The pattern of a token. `highest` is the last character that it knows.
+    """The pattern of a token up to the character `highest`.
 
-    A character that is in no range is compared with all ranges beyond the basic plane, so few texts pay for them.
+    A character in no range is compared with all ranges, so the ranges beyond the basic plane are used only if needed.
     """
     found = _wide_tokens.get(highest)
     if found is None:
@@ -142,7 +143,7 @@ def _character_class(ranges: tuple[tuple[int, int], ...], highest: str) -> str:
 
 
 def tokens(text: str) -> list[str]:
-    """The tokens of a text in order, as they were written."""
+    """The tokens of a text in their order and original spelling."""
     if text.isascii():
         return _compiled(_ASCII_WORD).findall(text) if "'" in text else chunks(text)
     highest = BASIC_PLANE_LAST if max(text) <= BASIC_PLANE_LAST else LAST_CHARACTER
@@ -183,5 +184,5 @@ def _bigrams(run: str) -> tuple[str, ...]:
 
 
 def stem_of(word: str) -> str:
-    """The stem by which forms of a word are found together; other than English words are their own."""
+    """The stem of a word, which all its forms share. Words that are not ASCII are their own stems."""
     return stem(word) if word.isascii() and word.replace("'", "").isalpha() else word

@@ -1,1 +1,1 @@
-"""What requests to a model cost, and what folding saved or cost in them."""
+"""The ledger: the cost of requests to a model, and the savings or costs of folding."""

@@ -1,4 +1,4 @@
-"""Which prices the ledger uses for a model. Pure."""
+"""The prices that the ledger uses for a model. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextfold.fold.model_catalog import MODELS, RELATIVE_PRICES, ModelCatalog
 
 @dataclass(frozen=True, slots=True)
 class LedgerPrices:
-    """Prices by model, and the relative ones for models that are not in the list."""
+    """The prices of known models, and relative prices for all others."""
 
     models: ModelCatalog = MODELS
     relative: TokenPrices = RELATIVE_PRICES

@@ -1,10 +1,10 @@
-"""What an answered request adds to a session: the provider's count, divided among the open threads. No clock, no I/O.
+"""Divides the provider's count of a request among the open threads of a session. Pure.
 
-A provider counts the whole context, so its count is a level and not a growth: every open thread is raised to its share
-of it. What hooks or the agent have reported already is thereby not counted twice. The model's response comes back in
-the next request; where hooks report it before that, it is left to them. A host's compaction takes the calls that show
-which branches are open out of the history: what these hold is then counted in the innermost thread that is seen. Texts
-are already scrubbed.
+A provider counts the whole context, so its count is a total and not an increase: every open thread is raised to its
+share of it. So operations that hooks or the agent have already reported are not counted twice. The model's response is
+part of the next request; if hooks report it before, they count it. A host's compaction removes the calls that show
+which branches are open from the history; their tokens are then counted in the innermost visible thread. Texts are
+already scrubbed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from contextfold.fold.events import Event, OperationCompleted, RequestSent
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, ThreadSeen, was_warm
 from contextfold.fold.session import Branch, State, Thread
 
-# The type of the operations, and the source of their figures.
+# The type of the recorded operations, and the source of their figures.
 TYPE = "model_turns"
 SOURCE = "proxy"
-# Folds that one event lists; the others come with the next request. And folds that a session lists.
+# The limits on the folds in one event, after which the next request lists the others, and in a session.
 EVENT_FOLDS_MAX = 100
 SESSION_FOLDS_MAX = 10_000
 TOKENS_MAX = 1_000_000_000
-# How many times an estimate may be less than the count. Beyond that, something was sent that it does not see.
+# If the provider's count is more than this many times the estimate, the estimate did not see a part of the request.
 ESTIMATE_OFF_MAX = 2
-# Characters of an API's name, a reason and a conversation's id; and of a model's name.
+# The longest API name, reason and conversation id, and the longest name of a model.
 WORD_LENGTH_MAX = 64
 MODEL_LENGTH_MAX = 200
-# The id of a branch of ours, perhaps of another session. No other text of a history is stored.
+# The id of a branch, possibly of another session. No other text of a history is stored.
 BRANCH_ID = re.compile(r"br_[0-9a-f]{16}")
 
 
@@ -45,18 +45,18 @@ class MessageText(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """Events to commit, and the texts of operations by their number."""
+    """The events to commit, and the texts of operations by their number."""
 
     events: Sequence[Event] = ()
     texts: Sequence[tuple[int, str]] = ()
 
 
 def thread_levels(sent: Sent, *, with_answer: bool = True) -> list[int]:
-    """How many tokens each thread has: the provider's count, divided by the estimates; the response is the last's.
+    """The tokens of each thread: the provider's count in proportion to the estimates. The response is in the last.
 
-    A file that is sent by its name alone, or one of many pages, counts far more than its estimate. Nothing says which
-    thread it belongs to, and a branch that got a part of it would claim to have saved that when it folds. Then the
-    estimates are used as they are.
+    A file that is sent only by its name, or one with many pages, counts far more than its estimate. Its thread is not
+    known, and a branch that got a part of it would seem to save that part when it folds. In this case the estimates are
+    used.
     """
     estimates = [share.tokens for share in sent.shares]
     if sent.usage is None or not estimates:
@@ -73,14 +73,14 @@ def thread_levels(sent: Sent, *, with_answer: bool = True) -> list[int]:
 def requested(
     state: State, at: str, sent: Sent, *, call_id: str, model: str, texts: Sequence[Sequence[MessageText]]
 ) -> RecordedRequest:
-    """The events of a request, those of the threads first; none if it is recorded already. `texts` are the shares'."""
+    """The events of a request, those of threads first; none if it is already recorded. `texts` has the shares'."""
     if call_id in state.requests:
         return RecordedRequest()
     events: list[Event] = []
     operation_texts: list[tuple[int, str]] = []
     grown: list[ThreadSeen] = []
     done: set[str | None] = set()
-    # Hooks report calls and texts themselves.
+    # Hooks report calls and texts, so they are not recorded again.
     has_hooks = bool(state.calls)
     levels = thread_levels(sent, with_answer=not has_hooks)
     unseen = _unseen_tokens(state, sent)
@@ -147,33 +147,33 @@ def _event(sent: Sent, n: int, at: str, call_id: str, model: str) -> RequestSent
 
 
 def _open_thread(state: State, branch_id: str | None) -> Thread | Branch | None:
-    """None for a branch that this session does not know, or no longer has open."""
+    """The open thread with this id; None if this session does not have it or it is no longer open."""
     if branch_id is None:
         return state.main
     return state.branches[branch_id] if branch_id in state.path else None
 
 
 def _is_known(share: Share, thread: Thread | Branch, sent: Sent) -> bool:
-    """Whether a branch is open in this thread and the thread has not grown since a request showed it.
+    """Whether a branch is open in this thread and the thread has not grown since the last request.
 
-    Its share changes all the same, with the estimate of the branch, and that change would stay when the branch folds.
+    Its share still changes with the estimate of the branch, and that change would stay when the branch folds.
     """
     return share is not sent.shares[-1] and 0 < share.messages <= thread.messages
 
 
 def _unseen_tokens(state: State, sent: Sent) -> int:
-    """Of open branches that the request does not show as such."""
+    """The tokens of open branches that are not visible in the request."""
     seen = {share.branch_id for share in sent.shares}
     return sum(state.branches[open_id].tokens for open_id in state.path if open_id not in seen)
 
 
 def _is_outdated(state: State, sent: Sent) -> bool:
-    """Whether the host has compacted since: what was sent before is no longer in its context."""
+    """Whether the host has compacted since, so that the messages of the request are no longer in its context."""
     return sent.compactions is not None and sent.compactions < state.compactions
 
 
 def _new(share: Share, thread: Thread | Branch, messages: Sequence[MessageText]) -> Sequence[MessageText]:
-    """The messages that no earlier request has brought. A list that has become shorter brings none."""
+    """The messages that were in no earlier request; none if the list has become shorter."""
     count = share.messages - thread.messages
     return messages[-count:] if count > 0 else ()
 

@@ -1,23 +1,23 @@
-"""What a conversation has cost, compared with what it would have cost if nothing had ever been folded. Pure.
+"""Compares the cost of a conversation with its cost if nothing had been folded. Pure.
 
-What was sent is known: the provider's own usage, at the model's prices. What would have been sent is a model of a run
-without our tools. It leaves out their definitions, their calls and results in later requests, the output of the calls,
-and the requests whose response was only a call of ours:
+The real cost is known: the provider's usage, at the model's prices. The cost without folding is computed for a model of
+a run without our tools. That run does not have their definitions, their calls and results in later requests, the output
+of the calls, and the requests whose response was only a call of our tools:
 
-    its size     grows by what the provider counted from one request to the next, less our part of it. Where something
-                 new was left out in between, and at the beginning, it is the estimate of the request as the agent
-                 made it, scaled by as much as estimates were off so far
-    its cache    a run without us only ever appends, so it reads what it sent the time before, if the cache was warm;
-                 whether it was is seen in the usage of the real request, or else follows from the time since the last
-    the rest     what is not read costs what it cost in that very request: written for five minutes, for one hour, or
-                 plain, in the same proportion
+    its size     grows by the increase of the provider's count from one request to the next, without our tools' part.
+                 At the beginning, and when something new was left out, it is the estimate of the agent's request,
+                 corrected by the error of the estimates so far
+    its cache    the run only appends messages, so it reads its last prompt from the cache if the cache was warm; that
+                 follows from the usage of the real request, or else from the time since the last request
+    the rest     tokens that are not read have the same proportions as in the real request: written for five minutes,
+                 written for one hour, or plain
 
-Requests are taken in order and each is judged by what was known then, so the ledger of a longer log only adds to that
-of a shorter one. Where a provider gave no usage, the estimate is used, and the cache is taken to have held what was
-sent before, if this model was ever seen to use one.
+Requests are processed in order, each with the knowledge at its time, so the ledger of a longer log only adds to that of
+a shorter one. Without usage from the provider, the estimate is used, and the cache is assumed to have the last prompt
+if this model has ever used a cache.
 
-Costs are integers in two units: nanodollars, where the model's prices are known, and always hundredths of an input
-token of the same model.
+Costs are integers in two units: nanodollars, if the model's prices are known, and always hundredths of an input token
+of the same model.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from contextfold.fold.ledger.sent_request import CACHEABLE_TOKENS
 from contextfold.fold.model_catalog import TokenPrices
 from contextfold.fold.service.session_views import POINTS_MAX, thinned
 
-# More points than are shown, so that thinning them repeatedly loses no peak.
+# More points than are shown are stored, so that repeated thinning loses no peak.
 POINTS_CACHED = 4 * POINTS_MAX
-# Folds that are listed, the latest ones.
+# Only the latest folds are listed.
 FOLDS_LISTED_MAX = 200
-# Conversations and models of a session that are told apart.
+# At most this many pairs of conversation and model are distinguished in a session.
 CHAINS_MAX = 256
-# How many blocks Anthropic looks back from a breakpoint for a cached prefix.
+# Anthropic searches this many blocks before a breakpoint for a cached prefix.
 LOOKBACK_BLOCKS = 20
-# A prompt of which this much is read has been found in the cache.
+# A prompt counts as cached if at least this percentage of it was read.
 NEARLY_PERCENT = 99
-# Two estimates may differ by so much because each was rounded.
+# Two estimates may differ by this much because of rounding.
 ROUNDED_TOKENS = 2
-# So much growth says how far estimates are off.
+# After this much growth, the error of the estimates is known well enough.
 GROWN_ENOUGH_TOKENS = 1_000
-# A history that is this much shorter than the one before was rewritten by the host.
+# The host has rewritten a history that has less than this percentage of the one before.
 REWRITTEN_PERCENT = 98
-# How long a cached prefix lives after its last use: Anthropic, written for an hour, and the others' upper end.
+# The lifetimes of a cached prefix after its last use: Anthropic's, Anthropic's for an hour, and the others' longest.
 CACHE_LIFE_S = 5 * 60
 CACHE_LIFE_1H_S = 60 * 60
-# Less than this part of the cost is no difference worth a sign: one in so many.
+# A smaller difference than one in this many of the cost is not significant.
 DIFFERENCE_SHARE = 2_000
 WORTH = 100
 NANODOLLARS_PER_MICRO = 1_000
@@ -62,7 +62,7 @@ NANODOLLARS_PER_DOLLAR = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class LedgerPoint:
-    """A request: the tokens that were sent, and those that would have been sent."""
+    """A request: the tokens that were sent, and the tokens without folding."""
 
     n: int
     at: str
@@ -72,11 +72,11 @@ class LedgerPoint:
 
 @dataclass(slots=True)
 class FoldSavings:
-    """A fold that was left out of requests, and what that has saved, in hundredths of an input token."""
+    """A fold that was left out of requests, and its savings, in hundredths of an input token."""
 
     branch_id: str
     description: str
-    # Estimated tokens that were dropped, and that are sent before the cut.
+    # The estimated tokens that were dropped, and those that are sent before the cut.
     tokens: int
     kept_tokens: int
     requests: int = 0
@@ -85,15 +85,15 @@ class FoldSavings:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSums:
-    """Of all requests, or of those of one day. Costs in hundredths of an input token, money in nanodollars."""
+    """The sums over all requests or those of one day. Costs are hundredths of an input token, money is nanodollars."""
 
     requests: int = 0
     estimated_requests: int = 0
-    # Requests that were made only because of our tools.
+    # The number of requests that were made only because of our tools.
     extra_requests: int = 0
-    # Requests after a pause whose prompt was still cached, although its cache was taken to have lapsed.
+    # The number of requests after a pause whose prompt was still cached, although it was assumed to have expired.
     warm_requests: int = 0
-    # Requests of models whose prices are known.
+    # The number of requests to models with known prices.
     priced_requests: int = 0
     tokens_sent: int = 0
     tokens_without: int = 0
@@ -116,12 +116,12 @@ class LedgerSums:
         return LedgerSums(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
     def as_members(self) -> dict[str, Encodable]:
-        """The sums as they are stored with an ended session; `sums_from` reads them."""
+        """The stored form of the sums, for an ended session; `sums_from` decodes it."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def sums_from(members: object) -> LedgerSums:
-    """Stored sums. A member that is absent or not a whole number counts as 0: another version may have written it."""
+    """Decode stored sums. A member of another version that is missing or not an integer counts as 0."""
     given = members if isinstance(members, dict) else {}
     values = (given.get(name, 0) for name in LedgerSums.__slots__)
     return LedgerSums(*(value if type(value) is int else 0 for value in values))
@@ -153,7 +153,7 @@ def ledger_of(events: Iterable[Event], prices: LedgerPrices | None = None) -> Sa
 
 @dataclass(frozen=True, slots=True)
 class _Prompt:
-    """The tokens of one prompt by what they cost."""
+    """The tokens of one prompt by their price."""
 
     plain: int = 0
     read: int = 0
@@ -173,7 +173,7 @@ class _Prompt:
         )
 
     def resized(self, tokens: int, read: int) -> _Prompt:
-        """A prompt of so many tokens, so many of them read, the others paid for in the same proportion."""
+        """A prompt with other numbers of tokens and read tokens. The other tokens have the same proportions."""
         read = max(0, min(read, tokens))
         unread, mine = tokens - read, self.tokens - self.read
         if not mine:
@@ -189,32 +189,32 @@ class _Chain:
     last: RequestSent | None = None
     last_s: int | None = None
     last_sent: int = 0
-    # Of the last request that a run without us makes, and of the last one in any case.
+    # The tokens of the last request in a run without our tools, and of the last real request.
     last_without: int = 0
     level: int = 0
-    # By how much the requests have grown, as the provider counts and as we estimate, where nothing new was left out.
+    # The growth of the requests without new folds, by the provider's counts and by the estimates.
     grown: int = 0
     grown_estimate: int = 0
     has_cache: bool = False
-    # The longest pause after which the prompt was still cached, where that was not expected.
+    # The longest pause after which the prompt was unexpectedly still cached.
     life_s: int = 0
-    # The least that was ever read: what does not depend on the last prompt, such as the system prompt.
+    # The smallest number of tokens ever read. It does not depend on the last prompt: for example, the system prompt.
     least_read: int = 0
     new_blocks: int = 0
     writes_1h: bool = False
-    # The unread tokens of earlier prompts, whose proportions stand in where a prompt has none.
+    # The unread tokens of earlier prompts. Their proportions are used for a prompt without unread tokens.
     unread: _Prompt = field(default_factory=_Prompt)
-    # What a run without us would have read at the first of the requests that it would not have made: it makes one
-    # request instead of them all, at that time.
+    # The tokens that a run without our tools would have read at the first of several requests that it does not make.
+    # It makes one request instead of all of them, at that time.
     skipped_read: int | None = None
-    # Differences in cost that no fold accounts for yet: they are put down to the next ones.
+    # The differences in cost that are not yet assigned to a fold. They are assigned to the next folds.
     pending: int = 0
     folds: list[FoldSavings] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class LedgerBook:
-    """A ledger in the making: events are taken in order, each once."""
+    """Computes a ledger from events, which must be added in order and once."""
 
     prices: LedgerPrices
     _descriptions: dict[str, str] = field(default_factory=dict)
@@ -319,7 +319,7 @@ class LedgerBook:
         return self._chains.setdefault(key, _Chain())
 
     def _new_folds(self, chain: _Chain, event: RequestSent) -> list[FoldSavings]:
-        """The folds that this request is the first to leave out. Folds inside one of them are no longer counted."""
+        """The folds that this request leaves out for the first time. Folds inside them are no longer counted."""
         new: list[FoldSavings] = []
         for seen in sorted(event.folds, key=lambda seen: seen.kept_tokens):
             description = self._descriptions.get(seen.branch_id, "")
@@ -330,12 +330,12 @@ class LedgerBook:
         return new
 
     def _put_down(self, chain: _Chain, new: Sequence[FoldSavings], event: RequestSent, saved: int) -> None:
-        """Divide what a request saved among the folds in effect, by their tokens."""
+        """Divide the savings of a request among the current folds, in proportion to their tokens."""
         chain.pending += saved
         in_effect = chain.folds[-FOLDS_LISTED_MAX:] if event.tokens_after < event.tokens_before else []
         if not in_effect:
             return
-        # What the calls for a fold cost before it took effect is the new folds' own.
+        # The new folds bear the cost of their calls before they took effect.
         overhead = chain.pending - saved if new else 0
         for fold, part in _divided(overhead, new):
             fold.saved += part
@@ -350,7 +350,7 @@ def _has_usage(event: RequestSent) -> bool:
 
 
 def _sent_prompt(event: RequestSent, chain: _Chain, cut: int | None, seconds: int) -> tuple[_Prompt, bool]:
-    """What was sent, by the provider's usage or else by the estimate; and whether the cache was warm."""
+    """The real prompt, from the provider's usage or else from the estimate; and whether the cache was warm."""
     usual_s = CACHE_LIFE_S if event.api == "anthropic" and not chain.writes_1h else CACHE_LIFE_1H_S
     life_s = max(usual_s, chain.life_s)
     is_in_time = chain.last_s is not None and seconds - chain.last_s <= life_s
@@ -362,14 +362,14 @@ def _sent_prompt(event: RequestSent, chain: _Chain, cut: int | None, seconds: in
     written_1h = min(event.cache_write_1h_tokens, event.cache_write_tokens or 0)
     written_5m = (event.cache_write_tokens or 0) - written_1h
     prompt = _Prompt(event.input_tokens or 0, event.cache_read_tokens or 0, written_5m, written_1h)
-    # A new cut may make the provider miss a prefix that is still there, so then the time decides too.
+    # After a new cut the provider may not find a prefix that is still cached. Then the time decides, too.
     if is_in_time and chain.has_cache and (cut is not None or expected < CACHEABLE_TOKENS):
         return prompt, True
     return prompt, expected >= CACHEABLE_TOKENS and 2 * prompt.read >= min(expected, prompt.tokens)
 
 
 def _without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_warm: bool, has_new_cut: bool) -> _Prompt:
-    """The prompt of a run without us at this point."""
+    """The prompt of a run without our tools at this point."""
     tokens = _tokens_without(event, chain, prompt)
     is_rewritten = 100 * tokens < REWRITTEN_PERCENT * chain.last_without
     if chain.skipped_read is not None:
@@ -379,7 +379,7 @@ def _without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_warm: boo
     elif is_warm and _is_out_of_reach(event, chain, prompt, has_new_cut=has_new_cut):
         read = chain.least_read
     elif is_warm:
-        # Caches are read in steps, so a little less than the whole of the last prompt may be read.
+        # Caches are read in steps, so slightly less than the last prompt may be read.
         missed = 0 if has_new_cut else max(0, chain.last_sent - prompt.read)
         read = chain.last_without - missed
     else:
@@ -391,7 +391,7 @@ def _without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_warm: boo
 def _tokens_without(event: RequestSent, chain: _Chain, prompt: _Prompt) -> int:
     estimate, last = event.tokens_before - event.our_tokens, chain.last
     if prompt.tokens > ESTIMATE_OFF_MAX * event.tokens_after:
-        # Something was sent that the estimate does not see.
+        # The estimate does not include everything that was sent.
         return max(0, prompt.tokens + estimate - event.tokens_after)
     grown = estimate - (last.tokens_before - last.our_tokens) if last else -1
     if last is None or grown < 0:
@@ -403,14 +403,14 @@ def _tokens_without(event: RequestSent, chain: _Chain, prompt: _Prompt) -> int:
         chain.grown += max(0, counted)
         chain.grown_estimate += grown_sent
         return max(0, chain.level + counted - _scaled(event, event.our_tokens - last.our_tokens))
-    # What is new has another density than the whole: there is more JSON around short texts.
+    # New messages have more bytes per token than the whole, because there is more JSON around short texts.
     if chain.grown_estimate < GROWN_ENOUGH_TOKENS:
         return chain.level + _scaled(event, grown)
     return chain.level + grown * chain.grown // chain.grown_estimate
 
 
 def _is_out_of_reach(event: RequestSent, chain: _Chain, prompt: _Prompt, *, has_new_cut: bool) -> bool:
-    """Whether so much came at once that the provider does not look back as far as the last prompt's end."""
+    """Whether there are so many new blocks that the provider's search does not reach the end of the last prompt."""
     has_missed = has_new_cut or 100 * prompt.read < NEARLY_PERCENT * chain.last_sent
     return event.api == "anthropic" and chain.new_blocks > LOOKBACK_BLOCKS and has_missed
 
@@ -424,13 +424,13 @@ def _seconds(at: str) -> int:
 
 
 def _scaled(event: RequestSent, estimate: int) -> int:
-    """An estimate of a part of the request in the provider's tokens."""
+    """Convert an estimate of a part of the request to the provider's tokens."""
     counted = (event.input_tokens or 0) + (event.cache_read_tokens or 0) + (event.cache_write_tokens or 0)
     return estimate * counted // event.tokens_after if counted and event.tokens_after else estimate
 
 
 def _divided(amount: int, folds: Sequence[FoldSavings]) -> list[tuple[FoldSavings, int]]:
-    """An amount among folds by their tokens, without a remainder."""
+    """Divide an amount among folds in proportion to their tokens, without a remainder."""
     whole = sum(fold.tokens for fold in folds) or 1
     parts: list[tuple[FoldSavings, int]] = []
     before = given = 0
@@ -446,11 +446,11 @@ def _height(point: LedgerPoint) -> int:
     return point.without
 
 
-# ---- for `/v1`, the terminal and the page
+# ---- Output for `/v1`, the terminal and the page
 
 
 def ledger_result(ledger: SavingsLedger) -> dict[str, Encodable]:
-    """The ledger as JSON; costs in input tokens' worth, money in millionths of a dollar."""
+    """The ledger as JSON. Costs are in input tokens' worth, money is in millionths of a dollar."""
     return {
         "prices": [_prices_result(model, *known) for model, known in ledger.models.items()],
         **sums_result(ledger.sums),
@@ -498,7 +498,7 @@ def sums_result(sums: LedgerSums) -> dict[str, Encodable]:
 
 
 def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:
-    """One sentence: whether folding paid."""
+    """A sentence that says whether folding paid."""
     if not sums.requests:
         return "No request of this session has gone through the proxy, so there is nothing to compare."
     requests = f"{sums.requests:,} request{'' if sums.requests == 1 else 's'}"
@@ -525,7 +525,7 @@ def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:
 
 
 def _prices_result(model: str, prices: TokenPrices, is_money: bool) -> dict[str, Encodable]:
-    """Dollars for a million tokens, or input tokens where the model's prices are not known."""
+    """The prices in dollars for a million tokens, or in input tokens if the model's prices are not known."""
     unit = 1_000 if is_money else WORTH
     figures = {name: f"{getattr(prices, name) / unit:.10g}" for name in prices.__slots__}
     return {"model": model, "currency": "USD" if is_money else None, **figures}

@@ -1,22 +1,21 @@
-"""What one request to a model says about a session: its size, what folding took out of it, what the provider counted.
+"""The types for an answered request to a model: its size, the folds in it, the provider's usage.
 
-Owns the shapes alone. Knows no HTTP, no provider and no store: the sender of a request fills them in once it is
-answered.
+Knows no HTTP, no provider and no store: the sender of a request makes these values after the response.
 """
 
 from __future__ import annotations
 
 from contextfold.common.dataclass import dataclass
 
-# Providers cache nothing shorter; a prefix must have this many tokens before its being read says something.
+# Providers cache no shorter prefix, so reading fewer tokens from the cache is not significant.
 CACHEABLE_TOKENS = 1_024
-# An estimate of a part of a prompt is off by at most one in so many.
+# The error of an estimate of a part of a prompt is at most one in this many.
 ESTIMATE_OFF_SHARE = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the provider says it counted. No token is in two of these, but one-hour writes are also cache writes."""
+    """The provider's counts. No token is in two of them, except that one-hour writes are also cache writes."""
 
     input_tokens: int
     cache_read_tokens: int
@@ -26,14 +25,14 @@ class Usage:
 
     @property
     def prompt_tokens(self) -> int:
-        """Everything the model was sent."""
+        """All tokens of the prompt."""
         return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
 
 
 def was_warm(usage: Usage | None, tokens: int, opening_tokens: int) -> bool:
-    """Whether the provider had in its cache what only this conversation can have put there.
+    """Whether the provider read a prefix from its cache that only this conversation can have written.
 
-    `tokens` are those of the request and `opening_tokens` those in front of the model's first words, both estimated.
+    `tokens` are those of the request, `opening_tokens` those before the model's first message; both are estimates.
     """
     if usage is None or not tokens:
         return False
@@ -52,7 +51,7 @@ class FoldSeen:
 
 @dataclass(frozen=True, slots=True)
 class ThreadSeen:
-    """How many messages of a thread are known by now; None is the main thread."""
+    """The number of known messages of a thread; a branch id of None means the main thread."""
 
     branch_id: str | None
     messages: int
@@ -60,22 +59,22 @@ class ThreadSeen:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """An open thread's part of a request: its tokens, how many messages it has by now, the last of them as JSON text.
+    """An open thread's part of a request: its tokens, the number of its messages, and the last of them as JSON text.
 
-    The texts are oldest first, not scrubbed yet, and may be fewer than the messages.
+    The texts are ordered from the oldest, are not yet scrubbed, and may be fewer than the messages.
     """
 
     branch_id: str | None
     tokens: int
     messages: int
     texts: tuple[str, ...] = ()
-    # Whether the messages that are new in this request end with words of the user.
+    # Whether the new messages of this request end with a prompt of the user.
     by_user: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One answered request. `id` is unique among requests: one that is handed over twice is recorded once."""
+    """One answered request. `id` is unique, so a request that is reported twice is recorded once."""
 
     id: str
     api: str
@@ -88,23 +87,23 @@ class Sent:
     folds: tuple[FoldSeen, ...]
     shares: tuple[Share, ...]
     usage: Usage | None
-    # How often the session's host had compacted when it was made, if that is known.
+    # The number of the host's compactions at the time of the request, if it is known.
     compactions: int | None = None
-    # The estimated tokens of our tools' definitions, calls and results in the request as it came from the agent.
+    # The estimated tokens of our tools' definitions, calls and results in the agent's request.
     our_tokens: int = 0
     # The estimated tokens of our calls in the response, and whether it contained no other call and no text.
     our_output_tokens: int = 0
     only_ours: bool = False
-    # How many old results were replaced by a stub.
+    # The number of old results that were replaced by a stub.
     results_dropped: int = 0
-    # The estimated tokens in front of the first change that is new in this request, where `folds` does not say it.
+    # The estimated tokens before the first new change of this request, if `folds` does not have it.
     kept_tokens: int | None = None
-    # How many content blocks are new since the conversation's last request: a provider looks back only so far for a
-    # cached prefix. 0 where it is not known.
+    # The number of new content blocks since the conversation's last request, or 0 if it is not known. A provider
+    # searches only a limited number of blocks for a cached prefix.
     new_blocks: int = 0
-    # Identifies the conversation within the session; empty where only one is known.
+    # Identifies the conversation within the session; empty if only one is known.
     conversation: str = ""
-    # The seconds since the conversation's last request, where its prompt's cache was taken to have lapsed; or 0.
+    # The seconds since the conversation's last request if its cached prompt was assumed to have expired; else 0.
     lapsed_s: int = 0
-    # The estimated tokens that are sent in front of the model's first words. Other conversations may have the same.
+    # The estimated tokens before the model's first message. Other conversations may begin with the same tokens.
     opening_tokens: int = 0

@@ -1,10 +1,11 @@
-"""Folding the message list itself: turns of returned branches and of folds are left out of a request, little else is
-touched, and nothing that a user wrote is ever left out.
+"""Folds a list of messages: leaves the turns of returned branches and of folds out of a request.
+
+Little else is changed, and nothing that a user wrote is ever left out.
 
     projection = project(messages, "anthropic")
     client.messages.create(messages=projection.messages, ...)
 
-Pure: the same history gives the same list, whatever came before. Knows the four APIs' lists, no wire and no session.
+Pure: the same history always gives the same list. Knows the lists of four APIs, no protocol and no session.
 """
 
 from __future__ import annotations
@@ -60,20 +61,20 @@ __all__ = [
     "project_body",
 ]
 
-# Why something was not folded. OPEN_BRANCH is none of them: nothing is wrong there.
+# The reasons why something was not folded. OPEN_BRANCH is not among them, because an open branch is not a problem.
 REASONS: tuple[str, ...] = FOLD_REASONS + BODY_REASONS
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    # A list of the same objects, some left out, a few rewritten; text that was given for a list is given back.
+    # The list of the same objects, some left out and a few rewritten. A text instead of a list is returned unchanged.
     messages: Any
     receipt: Receipt
-    # Main first, then open branches, outermost first.
+    # The main thread, then the open branches, the outermost first.
     threads: tuple[Span, ...]
-    # The last that a result of our tools names.
+    # The session id in the last result of our tools.
     session_id: str | None
-    # What the results of our calls say, by call id: to be remembered for later requests of the conversation.
+    # The outcomes of our calls by call id, to be stored for later requests of the conversation.
     outcomes: Mapping[str, CallOutcome]
 
     @property
@@ -92,8 +93,8 @@ def project(
 ) -> Projection:
     """The messages to send.
 
-    `binds_thinking`: whether the model takes thinking back only behind the very same messages; by default the model's
-    name decides, and a model that is not known is taken for one that does. `tools` is the request's list of tools.
+    `binds_thinking` says whether the model accepts its thinking only after exactly the same messages. By default the
+    model's name decides; an unknown model is assumed to bind it. `tools` is the request's list of tools.
     """
     api = api_of(format)
     if isinstance(messages, str) or not isinstance(messages, Sequence):

@@ -1,8 +1,8 @@
-"""A request's bytes → the same bytes without what is folded. Knows JSON and where an API keeps its list of messages.
+"""Leaves folded messages out of the bytes of a request. Knows JSON and the position of the messages in each API.
 
-The body is read as latin-1: a character is a byte, so a position in the text is a position in the bytes, and the text
-takes no more memory than they do. The list is walked message by message, each forgotten before the next is read. What
-is sent is cut out of the original bytes; only words that move, and stubs, are written anew.
+The body is decoded as latin-1: a character is a byte, so positions in the text are positions in the bytes, and the text
+needs no more memory than the bytes. Only one message at a time is parsed. The new body is made of parts of the original
+bytes; only words that move, and stubs, are encoded.
 """
 
 from __future__ import annotations
@@ -39,28 +39,30 @@ from contextfold.fold.messages.rewriting import Rewrite, splices_of
 from contextfold.fold.messages.walk import MIXED, UNCONFIRMED_TOOL, WORDS, FoldRange, Walk, first_movable, is_inside
 from contextfold.fold.messages.weight import excess_of
 
-# Of a list: where each message begins, ends and belongs is stored.
+# A list has at most this many messages, because the positions of all messages are stored.
 MESSAGES_MAX = 100_000
-# Of a body, names of members too: what reading one message may cost.
+# A body has at most this many values and names of members, which limits the cost of parsing one message.
 VALUES_MAX = 2_000_000
 PIECE_BYTES = 65_536
-# What is no longer cannot be too deep, and holds no file worth a look.
+# A shorter message cannot be nested too deeply and has no large file, so it is not checked for them.
 SHORT_BYTES = 2 * DEPTH_MAX
 
-# Why a whole body passes as it came.
-NOT_JSON = "not_json"  # or not UTF-8, or no object
-REPEATED_MEMBERS = "repeated_members"  # which of two members of one name counts is the provider's to say
+# The reasons why a whole body is forwarded unchanged: it is not a JSON object in UTF-8; a member is repeated, and only
+# the provider knows which value counts; it is nested too deeply; it has too many values; it has no list of messages;
+# the provider stores the history.
+NOT_JSON = "not_json"
+REPEATED_MEMBERS = "repeated_members"
 TOO_DEEP = "too_deep"
 TOO_MANY_VALUES = "too_many_values"
-NO_MESSAGES = "no_messages"  # no list of them where this API has it
-KEPT_ELSEWHERE = "kept_elsewhere"  # the provider keeps the history
+NO_MESSAGES = "no_messages"
+KEPT_ELSEWHERE = "kept_elsewhere"
 BODY_REASONS = (NOT_JSON, REPEATED_MEMBERS, TOO_DEEP, TOO_MANY_VALUES, NO_MESSAGES, KEPT_ELSEWHERE)
 
 _NESTING = frozenset({dict, list})
 _LOOKED_AT = frozenset({"model", "stream", "thinking", "tools", "prompt_cache_retention"})
 _CLOSING = {"{": "}", "[": "]"}
-# Of messages with results that are left out: what is known of each after it was read once. A conversation's requests
-# repeat its messages byte for byte. The key is a hash of those bytes that nobody outside of the process can predict.
+# A cache of the positions of left-out results in messages. The requests of a conversation repeat its messages exactly.
+# The key has a hash of the message's bytes that cannot be predicted outside of this process.
 LOCATED_MAX = 20_000
 _located: dict[tuple[str, int, int], LocatedResults] = {}
 _SIGN = re.compile(r"[ \t\n\r]*+(.)[ \t\n\r]*+")
@@ -68,27 +70,27 @@ _VALUE = re.compile(rb'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"?|[\[{]|[^\s"\[\]{},:]++'
 
 
 class _UnreadableBody(ValueError):
-    """A body that passes as it came; the text is the reason."""
+    """The body is forwarded unchanged; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class BodyProjection:
-    # The very object that was given, if nothing was folded.
+    # The original object, if nothing was folded.
     body: bytes
     receipt: Receipt
-    # Main first, then open branches, outermost first.
+    # The main thread, then the open branches, the outermost first.
     threads: tuple[Span, ...]
-    # The last that a result of our tools names.
+    # The session id in the last result of our tools.
     session_id: str | None
     model: str
     streams: bool
-    # What the results of our calls say, by call id: to be remembered for later requests of the conversation.
+    # The outcomes of our calls by call id, to be stored for later requests of the conversation.
     outcomes: Mapping[str, CallOutcome]
     # The names of our tools in the request's list of tools.
     our_tools: frozenset[str]
-    # Of our tools' definitions, calls and results in the request as it came.
+    # The tokens of our tools' definitions, calls and results in the original request.
     our_tokens: int
-    # Content blocks of all messages as they came, without our calls and results.
+    # The number of content blocks in the original messages, without our calls and results.
     blocks: int
     _original: bytes = field(repr=False)
     _starts: array[int] = field(repr=False)
@@ -101,41 +103,41 @@ class BodyProjection:
 
     @property
     def tools(self) -> object:
-        """The request's list of tools as it was read."""
+        """The request's list of tools."""
         return self._reading.members.get("tools")
 
     def original(self, place: int) -> str:
-        """The JSON text of a message as it came."""
+        """The original JSON text of a message."""
         return self._original[self._starts[place] : self._ends[place]].decode("utf-8")
 
     def has_words(self, place: int) -> bool:
-        """Whether a user wrote some of a message."""
+        """Whether the user wrote a part of a message."""
         return self._reading.walk.fates[place] in (WORDS, MIXED)
 
     @property
     def opening_tokens(self) -> int:
-        """The tokens that are sent in front of the model's first words: all of them, if it has said nothing."""
+        """The tokens that are sent before the model's first message; all of them if there is none."""
         return self._reading.opening_tokens
 
     def tokens_before_stubs(self, results: Collection[str]) -> int | None:
-        """The tokens that are sent in front of the first stub of these results; None if none of them is sent."""
+        """The tokens that are sent before the first stub of these results; None if none of them is sent."""
         return self._reading.tokens_before_stubs(results)
 
     def cold_results(self, *, salt: str, settings: ColdSettings) -> list[ColdResult]:
-        """The results to leave out now that the prompt cache has lapsed, without those that are left out already."""
+        """The results to leave out after the prompt cache has expired, without those that are already left out."""
         return self._reading.cold_results(salt, settings)
 
     def cache_life_s(self, default_s: float | None = None) -> float:
-        """How long the provider keeps this request's prefix; `default_s` where the request does not say it."""
+        """The lifetime of this request's prefix in the provider's cache; `default_s` if the request does not say it."""
         return self._reading.cache_life_s(default_s)
 
 
 def project_body(
     body: bytes, format: Format, *, model: str = "", remembered: Remembered = NOTHING_REMEMBERED
 ) -> BodyProjection:
-    """The request as it is to be sent, and what was done to it. Raises for no bytes at all.
+    """The request to send, and what was changed in it. It never raises an error.
 
-    `model` is for APIs whose requests do not name it themselves.
+    `model` is for APIs whose requests do not name the model.
     """
     reading = _BodyReader(body, format, model, remembered)
     sent, outcome = reading.projected()
@@ -161,7 +163,7 @@ def project_body(
 
 
 class _BodyReader:
-    """One body being read: where its messages are, what they weigh, and what the walk made of them."""
+    """Reads one body: the positions and weights of its messages, and the result of the walk."""
 
     def __init__(self, body: bytes, format: Format, model: str, remembered: Remembered) -> None:
         self.body = body
@@ -169,7 +171,7 @@ class _BodyReader:
         self.api = api_of(format)
         self._model, self._remembered = model, remembered
         self._encoded_stub = encoded_object_stub if self.api.results.is_object else encoded_stub
-        # Of the top level, those that are looked at.
+        # The members of the top level that are used.
         self.members: dict[str, object] = {}
         self._folded: list[FoldRange] = []
         self._begin(frozenset())
@@ -179,9 +181,9 @@ class _BodyReader:
         self.starts, self.ends, self.weights = array("q"), array("q"), array("q")
         self.stubs: dict[int, dict[int, LeftOutResult]] = {}
         self.own_calls, self.blocks = OwnCallWeights(), 0
-        # What is sent: the weights of the messages, and of what is around them.
+        # The weights of the messages that are sent, and of everything else.
         self._sent_weights, self._rest = array("q"), 0
-        # By place: for messages with results that are left out.
+        # The replacements in messages with left-out results, by the index of the message.
         self._stub_splices: dict[int, list[tuple[int, int, bytes]]] = {}
 
     @property
@@ -192,7 +194,7 @@ class _BodyReader:
     def projected(self) -> tuple[bytes, Outcome]:
         reason = self._reason_to_pass()
         if reason is None and any(call.reason == UNCONFIRMED_TOOL for call in self.walk.unfolded):
-            # Only now are the request's tools known for sure, which may stand behind the messages.
+            # The request's tools are known only now, because they may come after the messages.
             confirmed = confirmed_names(names_in(self.members.get("tools")))
             if confirmed:
                 self._begin(confirmed)
@@ -248,9 +250,9 @@ class _BodyReader:
         return cache_life_s(self.format, retention, default_s)
 
     def _note_stubs(self, text: str, start: int, end: int, *, message: object, results: Sequence[Result]) -> int:
-        """Remember which results of the message become stubs, and where they are.
+        """Record which results of the message become stubs, and their positions.
 
-        Gives how much more the bytes of its files are than what they count for.
+        Return the excess of the bytes of its files over their weight.
         """
         ids = [each.id if each.id.isascii() else _as_sent(each.id) for each in results]
         remembered = [self._remembered.results.get(call_id) for call_id in ids]
@@ -278,7 +280,7 @@ class _BodyReader:
 
     def _locate(self, text: str, message: object, results: Sequence[Result]) -> LocatedResults:
         if "\\u" in text:
-            # Some characters were written with escapes, so not every character is a byte of the client's UTF-8.
+            # Some characters are escaped, so not every character is a byte of the client's UTF-8.
             sent = self.api.reader()(json.loads(text.encode("latin-1"))).results
             hashes = result_hashes(sent)
         else:
@@ -289,11 +291,11 @@ class _BodyReader:
         return LocatedResults(hashes, spans, _checked_excess(text, 0, len(text), message))
 
     def _applied(self, plan: Plan) -> tuple[bytes, array[int]]:
-        """The body without what goes, and what each of its messages weighs then."""
+        """The body after the plan was applied, and the weight of each of its messages."""
         if not plan.cuts and not plan.rewrites:
             return self.body, self.weights
         weights = self.weights[:]
-        # A cut goes from the start of a message up to the start of another, so the commas come out right.
+        # A cut goes from the start of a message to the start of another, so the commas stay correct.
         splices = [(self.starts[first], self.starts[end], b"") for first, end in plan.cuts]
         for first, end in plan.cuts:
             weights[first:end] = array("q", bytes((end - first) * weights.itemsize))
@@ -327,7 +329,7 @@ class _BodyReader:
         except _UnreadableBody as problem:
             return str(problem)
         except (ValueError, StopIteration):
-            # StopIteration is the parser's, where no value begins.
+            # The parser raises StopIteration if no value begins at a position.
             return NOT_JSON
         except RecursionError:
             return TOO_DEEP
@@ -354,7 +356,7 @@ class _BodyReader:
             raise _UnreadableBody(NOT_JSON)
 
     def _member(self, name: str, text: str, at: int) -> int:
-        """Reads what is there; gives where it ends."""
+        """Read the value of a member; return its end."""
         if name == self.api.list_name and text.startswith("[", at):
             self.members[name] = []
             return self._list(text, at)
@@ -386,7 +388,7 @@ class _BodyReader:
                 excess = self._note_stubs(text, start, end, message=message, results=fact.results)
             else:
                 excess = _checked_excess(text, start, end, message) if end - start > SHORT_BYTES else 0
-            # The most usual ways to go on come first, because they cost less.
+            # The most frequent separators are tested first, which is faster.
             if text.startswith(",{", end):
                 at, sign = end + 1, ","
             elif text.startswith(", {", end):
@@ -395,30 +397,30 @@ class _BodyReader:
                 at, sign = _past(text, end, ",]")
             starts(start)
             ends(end)
-            # A cut takes the comma too.
+            # A cut includes the comma.
             weights((at if sign == "," else end) - start - excess)
         self.blocks = blocks
         return at
 
 
 def _as_sent(text: str) -> str:
-    """A short text that was read as latin-1, as the client sent it."""
+    """Decode a short text that was decoded as latin-1 to the client's text."""
     try:
         return text.encode("latin-1").decode("utf-8")
     except UnicodeError:
-        # It was written with escapes.
+        # The text was written with escapes.
         return text
 
 
 def _opened(text: str, at: int, bracket: str) -> tuple[int, str]:
-    """Behind a bracket, or behind the one that closes it at once; which sign that was."""
+    """The position after a bracket, or after its closing bracket if it follows directly; and that character."""
     at, sign = _past(text, at, bracket)
     closing = _CLOSING[bracket]
     return _past(text, at, closing) if text.startswith(closing, at) else (at, sign)
 
 
 def _past(text: str, at: int, signs: str) -> tuple[int, str]:
-    """Behind one of these signs and the space around it; which one it was."""
+    """The position after one of these characters and the white space around it; and that character."""
     match = _SIGN.match(text, at)
     if match is None or match[1] not in signs:
         raise _UnreadableBody(NOT_JSON)
@@ -426,16 +428,16 @@ def _past(text: str, at: int, signs: str) -> tuple[int, str]:
 
 
 def _check(body: bytes) -> None:
-    """Checks the bytes: that they are UTF-8, and not more values than one message may have."""
+    """Check that the bytes are UTF-8 and do not have too many values."""
     if not body.isascii():
         decoder = codecs.getincrementaldecoder("utf-8")()
         for start in range(0, len(body), PIECE_BYTES):
             decoder.decode(body[start : start + PIECE_BYTES])
         decoder.decode(b"", final=True)
-    # No value is shorter than two bytes.
+    # A value with its separator has at least two bytes.
     if len(body) <= 2 * VALUES_MAX:
         return
-    # Each stands behind one of these or is the outermost; those inside of text are counted too.
+    # Each value follows one of these characters or is the outermost. Characters inside of strings are counted, too.
     if 1 + body.count(b"[") + body.count(b",") + 2 * body.count(b":") <= VALUES_MAX:
         return
     for number, _ in enumerate(_VALUE.finditer(body), 1):
@@ -444,14 +446,14 @@ def _check(body: bytes) -> None:
 
 
 def _checked_excess(text: str, start: int, end: int, message: object) -> int:
-    """How much more the bytes of a message's files are than what they count for. Refuses one that is too deep."""
+    """The excess of the bytes of a message's files over their weight. Raises an error if it is nested too deeply."""
     if text.count("[", start, end) + text.count("{", start, end) > DEPTH_MAX:
         _check_depth(message)
     return excess_of(message) if type(message) is dict else 0
 
 
 def _check_depth(value: object) -> None:
-    """Of what has so many brackets that it may be too deep: how far the parser goes depends on the interpreter."""
+    """Check the nesting of a value with many brackets, because the parser's limit depends on the interpreter."""
     level: list[Any] = [[value]]
     for _ in range(DEPTH_MAX + 1):
         parents = (each.values() if type(each) is dict else each for each in level)
@@ -472,7 +474,7 @@ def _no_json(name: str) -> object:
     raise _UnreadableBody(NOT_JSON)
 
 
-# Numbers are never looked at, and to convert a long one takes time: their length will do.
+# Numbers are not used, and converting a long number is slow. So each is replaced by its length.
 _decoder: Any = json.JSONDecoder(object_pairs_hook=_object, parse_int=len, parse_float=len, parse_constant=_no_json)
-# `raw_decode` adds a function call to each value.
+# `raw_decode` would add a function call to each value.
 _decode: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once

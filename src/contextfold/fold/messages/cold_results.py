@@ -1,6 +1,6 @@
-"""Decides which old tool results are left out when a conversation goes on after its prompt cache has lapsed. Pure.
+"""Decides which old tool results are left out when a conversation continues after its prompt cache has expired. Pure.
 
-Only then does leaving them out cost nothing: the whole prefix is paid for again anyway. What is decided is remembered,
+Only then does leaving them out cost nothing, because the whole prefix must be paid for again. The decisions are stored,
 and later requests of the conversation get the same stubs (`remembered.py`).
 """
 
@@ -24,7 +24,7 @@ from contextfold.fold.messages.remembered import LeftOutResult, Remembered
 MIN_TOKENS = 400
 SPARED_TURNS = 2
 STUB_MAX_BYTES = 240
-# Encoded stubs that are cached, of 240 bytes each.
+# At most this many encoded stubs are cached, each of about 240 bytes.
 STUBS_ENCODED_MAX = 10_000
 ANTHROPIC_CACHE_S = 300.0
 LONG_CACHE_S = 3600.0
@@ -34,7 +34,7 @@ _OUR_TOOL = re.compile(r"context_(branch|return|fold|rollback|record|branch_stat
 _PATHS = ("file_path", "path", "filePath", "filename", "notebook_path", "absolute_path", "target_file", "file")
 _READS = re.compile(r"(?i)read|view|cat|open|get_?file|show")
 _EDITS = re.compile(r"(?i)edit|write|patch|replace|insert|update|create|delete|move|rename|apply")
-# What may stand in the description of a call inside the stub: nothing that ends a line, a quote or the stub itself.
+# Characters that are removed from the description of a call: they would end a line, a quotation or the stub itself.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\"\[\]]+")
 _NAME_MAX_CHARS, _PATH_MAX_CHARS = 32, 48
 
@@ -42,16 +42,16 @@ _NAME_MAX_CHARS, _PATH_MAX_CHARS = 32, 48
 @dataclass(frozen=True, slots=True)
 class ColdSettings:
     min_tokens: int = MIN_TOKENS
-    # The last tool turns, whose results stay.
+    # The results of this many last tool turns stay.
     spared_turns: int = SPARED_TURNS
 
 
 class SeenResult(NamedTuple):
-    """A tool result of a request, as far as it matters here."""
+    """The facts about a tool result of a request."""
 
     place: int
     call_id: str
-    # None where it holds anything but text of the tool.
+    # None if the result has anything except text.
     text: str | None
     failed: bool
     # The call's tool and arguments.
@@ -61,12 +61,12 @@ class SeenResult(NamedTuple):
 
 class ColdResult(NamedTuple):
     result: LeftOutResult
-    # To be scrubbed and stored before the stub is sent for the first time.
+    # The text must be scrubbed and stored before the stub is sent for the first time.
     text: str
 
 
 def cache_life_s(format: str, members: Mapping[str, Any], default_s: float | None = None) -> float:
-    """How long the provider may keep this request's prefix: the upper end of what its documentation says."""
+    """The longest lifetime of this request's prefix in the provider's cache, according to its documentation."""
     if format == "anthropic":
         if _has_long_cache(members):
             return LONG_CACHE_S
@@ -77,7 +77,7 @@ def cache_life_s(format: str, members: Mapping[str, Any], default_s: float | Non
 
 
 def _has_long_cache(members: Mapping[str, Any]) -> bool:
-    """Whether any `cache_control` of the request asks for an hour. It does not call itself: nesting costs no stack."""
+    """Whether any `cache_control` of the request has a lifetime of an hour. It does not recurse."""
     waiting: list[object] = [members]
     while waiting:
         value = waiting.pop()
@@ -94,22 +94,22 @@ def _has_long_cache(members: Mapping[str, Any]) -> bool:
 class LocatedResults(NamedTuple):
     """The results of a message."""
 
-    # Of their texts; empty for what is not only text.
+    # The hashes of their texts; empty for a result that is not only text.
     hashes: tuple[str, ...]
-    # By number: where the contents of those are in the message that are only text.
+    # The positions of the contents that are only text, by the number of the result.
     spans: Mapping[int, tuple[int, int]] = MappingProxyType({})
-    # How much more the bytes of the message's files are than what they count for.
+    # The excess of the bytes of the message's files over their weight.
     excess: int = 0
 
 
 def result_hashes(results: Sequence[Result], *, encoding: str = "utf-8") -> tuple[str, ...]:
-    """`encoding` gives the UTF-8 bytes of a text: latin-1 where they were read as that."""
+    """The hashes of results. `encoding` is that which gives UTF-8 bytes: latin-1 for text decoded as latin-1."""
     texts = [plain_text(result.content) for result in results]
     return tuple("" if text is None else hash_of(text, encoding) for text in texts)
 
 
 def remembered_stubs(results: Sequence[Result], remembered: Remembered) -> dict[int, LeftOutResult]:
-    """Which results of a message were left out of earlier requests, by their number."""
+    """The results of a message that earlier requests left out, by their number."""
     stubs: dict[int, LeftOutResult] = {}
     for number, result in enumerate(results):
         known = remembered.results.get(result.id)
@@ -120,19 +120,19 @@ def remembered_stubs(results: Sequence[Result], remembered: Remembered) -> dict[
 
 
 def hash_of(text: str, encoding: str = "utf-8") -> str:
-    """Of a result's text, whichever way a request writes it."""
+    """The hash of a result's text. It does not depend on the escapes in the request."""
     return hashlib.sha256(text.encode(encoding, "surrogatepass")).hexdigest()
 
 
 @lru_cache(maxsize=STUBS_ENCODED_MAX)
 def encoded_stub(stub: str) -> bytes:
-    """The stub as a JSON string. The same stubs are sent in every request of a conversation."""
+    """The stub as a JSON string. It is cached, because every request of a conversation has the same stubs."""
     return json.dumps(stub).encode("ascii")
 
 
 @lru_cache(maxsize=STUBS_ENCODED_MAX)
 def encoded_object_stub(stub: str) -> bytes:
-    """The stub as a JSON object, where a result must be one."""
+    """The stub as a JSON object, for APIs whose results are objects."""
     return json.dumps({"output": stub}).encode("ascii")
 
 
@@ -145,8 +145,11 @@ def cold_results(
     salt: str,
     settings: ColdSettings,
 ) -> list[ColdResult]:
-    """The results to leave out. `turns`: where each turn of the model begins. `first_movable`: a change in front of
-    this place would change what bound thinking was made behind. `salt` makes ids those of one owner's conversation."""
+    """The results to leave out.
+
+    `turns` has the index of the first message of each turn. A change before `first_movable` would invalidate bound
+    thinking. `salt` makes the ids unique to one owner's conversation.
+    """
     tool_turns = sorted({_turn_of(each.place, turns) for each in seen})
     spared = messages
     if settings.spared_turns:
@@ -169,7 +172,7 @@ def cold_results(
 
 
 def stub_of(res_id: str, tool: str, arguments: Members, tokens: int) -> str:
-    """One line that says what was there, how large it was and how to get it back."""
+    """One line that names the call, the size of its result and how to read it again."""
     name = _UNSAFE.sub(" ", tool)[:_NAME_MAX_CHARS].strip() or "a tool"
     path = _UNSAFE.sub(" ", _path_of(arguments)).strip()
     if len(path) > _PATH_MAX_CHARS:
@@ -185,7 +188,7 @@ def stub_of(res_id: str, tool: str, arguments: Members, tokens: int) -> str:
 
 
 def _turn_of(place: int, turns: Sequence[int]) -> int:
-    """Where the turn begins that a result belongs to."""
+    """The index of the first message of a result's turn."""
     low, high = 0, len(turns)
     while low < high:
         middle = (low + high) // 2
@@ -202,9 +205,9 @@ def _path_of(arguments: Members) -> str:
 
 
 def _reads_before_edits(seen: Sequence[SeenResult]) -> set[int]:
-    """The newest read of each file, where the file was edited after it: the model may still work from it.
+    """The newest read of each file that was edited after it. The model may still need these.
 
-    A call that failed neither read nor edited anything.
+    Failed calls do not count.
     """
     newest: dict[str, int] = {}
     protected: dict[str, int] = {}
@@ -221,7 +224,7 @@ def _reads_before_edits(seen: Sequence[SeenResult]) -> set[int]:
     return set(protected.values())
 
 
-# ---- reading results out of messages, for each API
+# ---- Readers of results for each API
 
 
 def seen_results(messages: Sequence[Members], format: str) -> list[SeenResult]:
@@ -243,7 +246,7 @@ def seen_results(messages: Sequence[Members], format: str) -> list[SeenResult]:
 
 
 def plain_text(content: object) -> str | None:
-    """The text of a result that is nothing but text."""
+    """The text of a result that is only text; None for any other result."""
     if isinstance(content, str):
         return content
     if isinstance(content, Mapping):
@@ -326,7 +329,7 @@ def _gemini_results(content: Members) -> list[tuple[str, object, bool]]:
 
 
 def results_reader(format: str) -> _ResultReader:
-    """Reads calls and results out of one message of this API."""
+    """The function that reads calls and results of one message of this API."""
     return _READERS[format]
 
 

@@ -1,4 +1,4 @@
-"""The APIs whose lists we fold, as data: where the list is, who reads a message. Knows names, not what they mean."""
+"""The table of the APIs whose lists are folded: the member with the list, and the reader of its messages."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ class WordsTest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MessageParts:
-    """How an API's messages are made of parts, where roles must alternate: a user's words cannot stand alone inside a
-    range that is left out, so they are put into the user's message in front of it."""
+    """The structure of messages with parts, for an API in which roles must alternate.
+
+    In such an API a user's words inside a range that is left out are moved to the user's message before it.
+    """
 
     list_name: str
     is_words: WordsTest
@@ -30,29 +32,29 @@ class MessageParts:
 
 @dataclass(frozen=True, slots=True)
 class ResultMembers:
-    """Where a message holds the content of its results."""
+    """The position of the content of results in a message."""
 
-    # The names on the way to the content, from the message or from the part that is a result.
+    # The names of the members that lead to the content, from the message or from the part that is a result.
     path: Callable[[Members], tuple[str, ...]]
-    # None where the message itself is the result.
+    # None if the message itself is the result.
     is_result: Callable[[Members], bool] | None = None
-    # The content must be an object: the stub is a member of it.
+    # Whether the content must be an object, which then has the stub as a member.
     is_object: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
     list_name: str
-    # Makes what reads the messages of one request, each once and in order.
+    # Makes the reader for the messages of one request; it reads each once and in order.
     reader: Callable[[], Callable[[Members], Fact]]
     results: ResultMembers
-    # Members of the request that say that the provider keeps the history.
+    # The members of a request which mean that the provider stores the history.
     elsewhere: frozenset[str] = frozenset()
-    # Text may stand in place of the list.
+    # Whether a text is allowed instead of the list.
     takes_text: bool = False
-    # None where messages of one role may follow each other, so that words stay where they are.
+    # None if messages of the same role may be adjacent, so that words do not move.
     parts: MessageParts | None = None
-    # Whether models of this API may bind thinking to what is in front of it.
+    # Whether models of this API may bind thinking to the messages before it.
     may_bind_thinking: bool = False
 
 
@@ -84,8 +86,8 @@ _APIS: Mapping[str, Api] = {
     ),
 }
 
-# From version 5.1 on, Claude's models take a thinking block back only behind the very messages that it was made behind.
-# Only names that carry a version below that are known not to.
+# From version 5.1 on, Claude's models accept a thinking block only after exactly the messages before which it was made.
+# Only models with a lower version in their names are known to accept it anyway.
 _CLAUDE = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?!\d)(?:[-.](\d{1,2})(?!\d))?(?!.*latest)")
 _FIRST_BINDING = (5, 1)
 
@@ -98,9 +100,9 @@ def api_of(format: str) -> Api:
 
 
 def binds_thinking(api: Api, model: str, thinking: object = None) -> bool:
-    """Whether the model may refuse thinking if what is in front of it has changed; `thinking` is the request's member.
+    """Whether the model may refuse thinking if the messages before it have changed. `thinking` is a request's member.
 
-    A model that is not known is taken for one that does.
+    An unknown model is assumed to refuse it.
     """
     if not api.may_bind_thinking:
         return False

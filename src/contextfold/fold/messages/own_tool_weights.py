@@ -1,6 +1,6 @@
-"""What our own tools add to a request: the weight of their definitions, their calls and their results. Pure.
+"""The weight of our own tools in a request: of their definitions, calls and results. Pure.
 
-The ledger compares with a run without our tools, so this part is subtracted there.
+The ledger compares with a run without our tools, so it subtracts this weight.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from contextfold.fold.messages.apis.facts import Fact, Members, block_members, items_of
 from contextfold.fold.messages.own_tools import TOOLS_MAX, confirmed_names, names_in, verb_of
 
-# A message's parts, and where a part names its tool or the call that it answers.
+# The members with a message's parts, and the members of a part with the name of its tool or the id of its call.
 _PARTS = ("content", "tool_calls", "parts")
 _WRAPPERS = ("function", "custom", "functionCall", "function_call", "functionResponse", "function_response")
 _CALL_IDS = ("tool_use_id", "tool_call_id", "call_id")
 
 
 def our_tool_names(tools: object) -> frozenset[str]:
-    """The names in a request's member `tools` that are our tools'."""
+    """The names of our tools in a request's member `tools`."""
     names = names_in(tools)
     return confirmed_names(names) | {name for name in names if is_marked(name)}
 
@@ -44,20 +44,20 @@ def definitions_weight(tools: object, ours: frozenset[str]) -> int:
 class OwnCallWeights:
     """The weights of calls whose name may be one of ours, and of their results, by name.
 
-    Which of the names are ours is known at the end: the list of tools may stand behind the messages.
+    Which names are ours is known only at the end, because the list of tools may come after the messages.
     """
 
     __slots__ = ("_by_name", "_names", "_parts")
 
     def __init__(self) -> None:
         self._by_name: Counter[str] = Counter()
-        # How many parts.
+        # The number of parts by name.
         self._parts: Counter[str] = Counter()
-        # By call id.
+        # The names of calls by call id.
         self._names: dict[str, str] = {}
 
     def take(self, message: Members, fact: Fact) -> None:
-        """Add a message. One without such calls and results costs a look at its ids."""
+        """Add a message. For a message without such calls and results only its ids are read."""
         candidates = [call for call in fact.calls if call.name]
         for call in candidates:
             self._names[call.id] = call.name
@@ -69,7 +69,7 @@ class OwnCallWeights:
                     self._parts[name] += 1
 
     def total(self, ours: frozenset[str]) -> tuple[int, int]:
-        """The weight of the calls and results of our tools, and how many parts they are."""
+        """The weight of the calls and results of our tools, and the number of their parts."""
         names = [name for name in self._by_name if name in ours or is_marked(name)]
         return sum(self._by_name[name] for name in names), sum(self._parts[name] for name in names)
 
@@ -83,7 +83,7 @@ class OwnCallWeights:
 
 
 def _parts_of(message: Members) -> Iterator[Members]:
-    """The parts that may be calls or results; the message itself where an API has one message for each."""
+    """The parts that may be calls or results; the message itself if the API has one message for each."""
     if any(isinstance(message.get(key), str) for key in _CALL_IDS):
         yield message
         return

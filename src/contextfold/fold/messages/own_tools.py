@@ -1,10 +1,10 @@
 """Recognises calls of our own tools and reads their results. Knows names and result members, no message format.
 
-Clients rename tools and wrap results. A name that carries a client's usual mark is enough. A name with a bare
-`SERVER_` in front could be anybody's: it needs confirmation by the request's own list of tools, or by a result with
-all the members that only ours have.
+Clients rename tools and wrap results. A name with a client's usual mark is sufficient. A name with only `SERVER_` as a
+prefix could belong to any tool: it must be confirmed by the request's list of tools, or by a result with all the
+members that only our results have.
 
-Text in here may be UTF-8 read as latin-1 (`body.py` says why), so it is only compared, measured, or matched by ASCII.
+Text may be UTF-8 decoded as latin-1 (`body.py` explains it), so it is only compared, measured, or matched with ASCII.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Literal, NamedTuple
 from contextfold.common.dataclass import dataclass
 from contextfold.fold.messages.apis.facts import HOSTED, Call, Result, block_members, items_of, own_length
 
-# The time that the patterns take grows faster than the name.
+# Matching a longer name takes too long: the patterns' time grows faster than linearly.
 NAME_LENGTH_MAX = 256
-# Our own results are shorter by far; what a client adds behind them is not read.
+# Our own results are much shorter; text that a client adds at their end is not read.
 RESULT_LENGTH_MAX = 65_536
 TOOLS_MAX = 10_000
 
@@ -35,8 +35,8 @@ _MARKED_BEHIND = re.compile(rf"context_({_VERBS})_mcp_.+", re.DOTALL)
 _BARE = re.compile(rf"(.+_)context_({_VERBS})", re.DOTALL)
 _ANY_OF_OURS = re.compile(rf"(.*)context_({_VERBS}|{_OTHERS})", re.DOTALL)
 
-# A client may put a result into a string of its own JSON (backslashes) or print it as Python does (single quotes).
-# The patterns begin with the name, which is found fast; that a quote stands before it is checked then.
+# A client may put a result into a string of its own JSON (with backslashes) or print it as Python does (with single
+# quotes). The patterns begin with the name, which is found quickly; then the quote before it is checked.
 _QUOTES = ('"', "'")
 _QUOTE = r"\\*+[\"']"
 _COLON = rf"{_QUOTE}\s*+:\s*+"
@@ -48,7 +48,7 @@ class _ResultMember(NamedTuple):
 
     def value_in(self, text: str) -> str | None:
         """The value of the first member of that name."""
-        # Most texts do not have the name at all, and this is the fastest way to know.
+        # Most texts do not have the name, and this is the fastest test.
         if self.name in text:
             for match in self.pattern.finditer(text):
                 if text.endswith(_QUOTES, 0, match.start()):
@@ -63,7 +63,7 @@ def _member(name: str, value: str) -> _ResultMember:
 _BRANCH_ID = _member("branch_id", rf"{_QUOTE}(br_[0-9A-Za-z_-]{{1,64}})")
 _SESSION_ID = _member("session_id", rf"{_QUOTE}(sess_[0-9A-Za-z_-]{{1,64}})")
 _ROLLED_BACK = _member("rolled_back_to", rf"{_QUOTE}(br_)")
-# Ends at the next list if this one has no end.
+# The match ends at the next list if this one has no end.
 _DISCARDED = _member("branches_discarded", r"\[([^\[\]]*+)\]")
 _ID = re.compile(r"br_[0-9A-Za-z_-]{1,64}")
 _FAILED = (
@@ -71,7 +71,7 @@ _FAILED = (
     _member("current_status", "(?!null|None)()"),
     _member("isError", "[tT]rue()"),
 )
-# A member that a result of this tool always has, and hardly anybody else's.
+# A member that every result of this tool has and results of other tools hardly ever have.
 _CONFIRMING = {
     "branch": _member("parent_branch_id", "()"),
     "return": _member("folded_at", "()"),
@@ -84,7 +84,7 @@ _CONFIRMING = {
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """What the result of one of our calls says. Plain data: it may be stored and given to a later projection."""
+    """The outcome of one of our calls, from its result. It is stored and used by later projections."""
 
     verb: str
     branch_id: str = ""
@@ -98,7 +98,7 @@ class ReadResult(NamedTuple):
 
 
 def verb_of(tool_name: str) -> tuple[str, bool]:
-    """The verb of a tool of ours, and whether its name needs confirmation; an empty verb for any other tool."""
+    """The verb of one of our tools, and whether its name needs confirmation; an empty verb for any other tool."""
     if "context_" not in tool_name or len(tool_name) > NAME_LENGTH_MAX:
         return "", False
     marked = _MARKED.fullmatch(tool_name) or _MARKED_BEHIND.fullmatch(tool_name)
@@ -109,14 +109,14 @@ def verb_of(tool_name: str) -> tuple[str, bool]:
 
 
 def is_tool_of_ours(tool_name: str) -> bool:
-    """Whether a tool is one of ours, also one that folds nothing, whatever a client put around its name."""
+    """Whether a tool is ours, including tools that do not fold. A client may have added text around its name."""
     if "context_" not in tool_name or len(tool_name) > NAME_LENGTH_MAX:
         return False
     return bool(verb_of(tool_name)[0]) or _ANY_OF_OURS.fullmatch(tool_name) is not None
 
 
 def call_of(call_id: object, name: object) -> Call | None:
-    """A call with its id; None where it has none, or no name."""
+    """A call; None if it has no id or no name."""
     if isinstance(call_id, str) and call_id and isinstance(name, str):
         if "context_" not in name:
             return Call(call_id)
@@ -126,13 +126,13 @@ def call_of(call_id: object, name: object) -> Call | None:
 
 
 def hosted_call(name: object) -> Call:
-    """A call that the provider itself answers, in the same turn."""
+    """A call that the provider runs in the same turn."""
     verb, needs_proof = verb_of(name) if isinstance(name, str) else ("", False)
     return Call("", verb, needs_proof, str(name)) if verb else HOSTED
 
 
 def confirmed_names(tools: Iterable[str]) -> frozenset[str]:
-    """The names in a request's list of tools that are ours because at least two of our tools carry the same prefix."""
+    """The names in a request's list of tools that are ours because at least two of our tools have the same prefix."""
     by_prefix: dict[str, list[str]] = {}
     for name in tools:
         match = _ANY_OF_OURS.fullmatch(name) if "context_" in name and len(name) <= NAME_LENGTH_MAX else None
@@ -142,7 +142,7 @@ def confirmed_names(tools: Iterable[str]) -> frozenset[str]:
 
 
 def names_in(tools: object) -> list[str]:
-    """The names in a request's member `tools`, in the ways the four APIs have for it."""
+    """The names in a request's member `tools`, in the formats of the four APIs."""
     names: list[str] = []
     for tool in (items_of(tools) or ())[:TOOLS_MAX]:
         members = block_members(tool)
@@ -156,7 +156,7 @@ def names_in(tools: object) -> list[str]:
 
 
 def read_result(call: Call, result: Result, confirmed: Collection[str]) -> ReadResult:
-    """What the result of a call of ours says, or why it says nothing."""
+    """The outcome in the result of one of our calls, or the reason why there is none."""
     verb = call.verb
     text = _text_of(result.content)[:RESULT_LENGTH_MAX]
     nothing = CallOutcome(verb)

@@ -1,4 +1,4 @@
-"""What a projection gives beside the messages: a receipt, and which open thread holds what. Knows places, weights."""
+"""Makes the receipt of a projection, and divides the messages among the open threads. Knows indexes and weights."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from contextfold.fold.messages.remembered import LeftOutResult
 from contextfold.fold.messages.rewriting import UNCHANGED, Rewrite
 from contextfold.fold.messages.walk import MIXED, STAYS, WORDS, Decision, FoldRange, Walk, decide, is_inside
 
-# Fates of messages, as patterns over all of them: these are found faster than by looking at each.
+# Patterns over the fates of all messages. A search with them is faster than a loop.
 _HAS_WORDS = re.compile(b"[%c%c]" % (WORDS, MIXED))
 _STANDS = re.compile(b"%c" % STAYS)
 _STAYS = re.compile(b"[%c%c]" % (STAYS, WORDS))
 
-# The reason where nothing is wrong, but a branch is still open.
+# The reason in the receipt if there is no problem, but a branch is still open.
 OPEN_BRANCH = "open_branch"
 
 
@@ -27,22 +27,22 @@ class Fold:
     """A branch or a fold whose messages were left out."""
 
     branch_id: str
-    # The place of its first dropped message in the original list.
+    # The index of its first dropped message in the original list.
     first: int
     messages: int
-    # Of the model.
+    # The number of the model's turns.
     turns: int
-    # Dropped.
+    # The dropped tokens.
     tokens: int
-    # Sent in front of the cut, system prompt and tools included.
+    # The tokens that are sent before the cut, including system prompt and tools.
     kept_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A call of ours that nothing was folded for."""
+    """One of our calls for which nothing was folded."""
 
-    # Empty where the call's result does not say it.
+    # Empty if the call's result does not have it.
     branch_id: str
     # One of REASONS.
     reason: str
@@ -56,12 +56,12 @@ class Receipt:
     messages_after: int
     turns_dropped: int
     results_left_out: int
-    # The place of the first message that is not sent as it came.
+    # The index of the first message that was changed or left out.
     first_changed: int | None
-    # The outermost ones, in order.
+    # The outermost folds, in order.
     folds: tuple[Fold, ...]
     skipped: tuple[Skipped, ...]
-    # Why nothing could be folded, or the first reason in `skipped`, or that a branch is open; else empty.
+    # The reason why nothing could be folded, else the first reason in `skipped`, else OPEN_BRANCH or empty.
     reason: str
 
     def header_fields(self) -> dict[str, int | str | None]:
@@ -77,30 +77,30 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The main thread or an open branch, as far as it is sent."""
+    """The part of the main thread or of an open branch that is sent."""
 
     # None for the main thread.
     branch_id: str | None
-    # The main thread's include what is no message.
+    # Those of the main thread include everything that is not a message.
     tokens: int
-    # Of its own messages in the original list: none of a branch in it, open or closed.
+    # The indexes of its own messages in the original list, without those of branches in it.
     places: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done with a list of messages."""
+    """The changes of a list of messages."""
 
     decision: Decision
-    # Places that are left out, in order: from, up to.
+    # The ranges of indexes that are left out, in order; the end is exclusive.
     cuts: tuple[tuple[int, int], ...]
-    # By place: what changes in messages that stay.
+    # The changes inside messages that stay, by index.
     rewrites: Mapping[int, Rewrite]
-    # By fold: the places of its cuts in `cuts`, from and up to.
+    # The range of each fold's cuts in `cuts`.
     _cuts_of: tuple[tuple[int, int], ...] = field(repr=False)
 
 
-# By place, then by number of the result in its message.
+# The stubs by the index of the message, then by the number of the result in it.
 Stubs = Mapping[int, Mapping[int, LeftOutResult]]
 NO_STUBS: Stubs = {}
 
@@ -130,7 +130,7 @@ def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool, stubs: Stub
 
 
 def _cuts(pair: FoldRange, fates: bytearray, *, merges_words: bool) -> Iterator[tuple[int, int]]:
-    """The range, without the messages in it that stay where they are."""
+    """The parts of a range without the messages that stay."""
     start = pair.start
     for match in (_STANDS if merges_words else _STAYS).finditer(fates, pair.start, pair.end):
         if match.start() > start:
@@ -143,32 +143,35 @@ def _cuts(pair: FoldRange, fates: bytearray, *, merges_words: bool) -> Iterator[
 @dataclass(frozen=True, slots=True)
 class Outcome:
     receipt: Receipt
-    # Main first, then open branches, outermost first.
+    # The main thread, then the open branches, the outermost first.
     threads: tuple[Span, ...]
 
 
 def untouched(weight: int, reason: str, *, messages: int = 0) -> Outcome:
-    """Of a list that was not walked."""
+    """The outcome for a list that was not walked."""
     tokens = tokens_of(weight)
     receipt = Receipt(tokens, tokens, messages, messages, 0, 0, None, (), (), reason)
     return Outcome(receipt, (Span(None, tokens, tuple(range(messages))),))
 
 
 def outcome_of(walk: Walk, plan: Plan, weights: array[int], sent: array[int], rest: int) -> Outcome:
-    """`weights` of the messages before and as they are sent, `rest` of what is around them."""
+    """The outcome of a plan. `weights` are those of the original messages, `sent` those that are sent.
+
+    `rest` is the weight of everything else in the request.
+    """
     folds: list[Fold] = []
     in_front, seen, dropped = rest, 0, 0
     for pair, (first_cut, last_cut) in zip(plan.decision.folded, plan._cuts_of, strict=True):
         cuts = plan.cuts[first_cut:last_cut]
         first = cuts[0][0]
         in_front += sum(sent[seen:first])
-        # Words that were put into the message in front of the range are not dropped.
+        # Words that were moved to the message before the range are not dropped.
         moved = max(0, sent[pair.start - 1] - weights[pair.start - 1]) if _gets_words(plan, pair.start - 1) else 0
         weight = sum(sum(weights[start:end]) for start, end in cuts) - moved
         turns = bisect_left(walk.turns, pair.end) - bisect_left(walk.turns, pair.start)
         number = sum(end - start for start, end in cuts)
         if folds and folds[-1].branch_id == pair.branch_id:
-            # A turn inside that stays divides the branch.
+            # A turn that stays inside the branch divides it.
             dropped, earlier = dropped + weight, folds.pop()
             number, turns = number + earlier.messages, turns + earlier.turns
             fold = replace(earlier, messages=number, turns=turns, tokens=tokens_of(max(0, dropped)))
@@ -204,7 +207,9 @@ def _gets_words(plan: Plan, place: int) -> bool:
 
 
 def _spans(walk: Walk, sent: array[int], rest: int) -> Iterator[Span]:
-    """An open branch owns all that comes after its beginning, but for what the branches opened in it own."""
+    """Divide the messages among the threads: an open branch has all messages since its beginning, except those of the
+    branches opened in it.
+    """
     starts = [0, *(branch.start for branch in walk.open), walk.count]
     closed = [(pair.start, pair.end) for pair in walk.closed]
     for depth, branch_id in enumerate([None, *(branch.branch_id for branch in walk.open)]):
@@ -218,5 +223,5 @@ def _spans(walk: Walk, sent: array[int], rest: int) -> Iterator[Span]:
 
 
 def _within(ranges: list[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """Those that begin from `start` on and before `end`; they are in order."""
+    """The ranges, which are in order, that begin at or after `start` and before `end`."""
     return ranges[bisect_left(ranges, (start, 0)) : bisect_left(ranges, (end, 0))]

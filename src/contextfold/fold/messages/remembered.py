@@ -1,4 +1,4 @@
-"""What is remembered of a conversation from its earlier requests: plain data, to be stored by others. Pure."""
+"""The record of a conversation's earlier requests, which others store. Pure."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from contextfold.fold.ports.call_outcomes import merged_by_call
 
 @dataclass(frozen=True, slots=True)
 class LeftOutResult:
-    """A tool result whose text is left out of every later request of its conversation, and what stands there."""
+    """A tool result that every later request of its conversation leaves out, and the stub that replaces it."""
 
-    # `res_…`
+    # The id, which begins with `res_`.
     id: str
     call_id: str
-    # Of the text, as the request has it: some clients use a call id again.
+    # The hash of the text in the request, because some clients reuse call ids.
     text_hash: str
     stub: str
-    # Of the text.
+    # The tokens of the text.
     tokens: int
-    # How many messages the conversation had when this was decided. Bound thinking in front of that is left out too.
+    # The number of the conversation's messages at the time of the decision. Bound thinking before is left out, too.
     decided_at: int
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    # By call id. An outcome without a verb: the client used the id for several calls, so it says nothing.
+    # The outcomes by call id. An outcome without a verb is ambiguous, because the client used the id for several calls.
     outcomes: Mapping[str, CallOutcome] = field(default_factory=dict)
-    # By call id, then by hash of the text.
+    # The results by call id, then by hash of the text.
     results: Mapping[str, Mapping[str, LeftOutResult]] = field(default_factory=dict)
 
 
@@ -37,7 +37,7 @@ NOTHING_REMEMBERED = Remembered()
 
 
 def by_call(results: tuple[LeftOutResult, ...]) -> dict[str, dict[str, LeftOutResult]]:
-    """Results in the order in which `Remembered` wants them."""
+    """Results by call id and hash, for `Remembered`."""
     ordered: dict[str, dict[str, LeftOutResult]] = {}
     for result in results:
         ordered.setdefault(result.call_id, {})[result.text_hash] = result
@@ -45,5 +45,5 @@ def by_call(results: tuple[LeftOutResult, ...]) -> dict[str, dict[str, LeftOutRe
 
 
 def merged_outcomes(old: Mapping[str, CallOutcome], new: Mapping[str, CallOutcome]) -> dict[str, CallOutcome]:
-    """Both, the latest if they are too many. An id that stood for two different calls is never used again."""
+    """Merge outcomes; drop the oldest if there are too many. An id of two different calls is ambiguous."""
     return merged_by_call(old, new, ambiguous=CallOutcome(""))

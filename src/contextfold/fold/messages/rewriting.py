@@ -1,6 +1,6 @@
-"""Changes inside messages that stay: parts left out, words put in. On objects, and on the bytes of a request.
+"""Changes messages that stay: removes parts and inserts words. Works on objects and on the bytes of a request.
 
-On bytes a change is a list of splices: what is not replaced is the original, to the byte.
+On bytes, a change is a list of splices; all other bytes stay unchanged.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _decode: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once
 
 
 class Rewrite(NamedTuple):
-    """What changes in one message that stays. A request may have hundreds of them."""
+    """The changes of one message that stays. A request may have hundreds of them."""
 
     without_thinking: bool = False
-    # The messages that go and whose words are put behind its parts.
+    # The messages that are left out and whose words are added after its parts.
     words_of: tuple[int, ...] = ()
-    # By number of the result in the message: the text that stands in place of its content.
+    # The texts that replace the contents of results, by the number of the result in the message.
     stubs: Mapping[int, str] = MappingProxyType({})
 
 
@@ -35,16 +35,16 @@ UNCHANGED = Rewrite()
 
 
 class Splice(NamedTuple):
-    """Positions in the text of the message."""
+    """The replacement of a range of positions in the text of a message."""
 
     start: int
     end: int
     replacement: str
-    # How much less the replacement weighs than its bytes.
+    # The excess of the replacement's bytes over its weight.
     excess: int = 0
 
 
-# ---- on objects
+# ---- Changes of objects
 
 
 def rewritten(message: Members, rewrite: Rewrite, sources: Sequence[Members], api: Api) -> dict[str, Any]:
@@ -82,17 +82,17 @@ def _words_of(message: Members, parts: MessageParts) -> list[object]:
 
 
 def _word_numbers(content: Sequence[object], parts: MessageParts) -> list[int]:
-    """Text that a host wrote goes only with a result beside it."""
+    """The numbers of the parts with the user's words. A host's text counts as the user's unless there is a result."""
     members = [block_members(part) for part in content]
     has_results = any(not parts.is_words(part, beside_result=False) for part in members)
     return [number for number, part in enumerate(members) if parts.is_words(part, beside_result=has_results)]
 
 
-# ---- on bytes. A message's text is its bytes read as latin-1, so a position in one is a position in the other.
+# ---- Changes of bytes. A message's text is its bytes decoded as latin-1, so positions in both are the same.
 
 
 def splices_of(text: str, rewrite: Rewrite, sources: Sequence[str], api: Api) -> Iterator[Splice]:
-    """The changes of one message, in order; `sources` are the messages whose words it gets."""
+    """The changes of one message, in order. `sources` are the messages whose words are added."""
     if api.parts is None:
         for stub in rewrite.stubs.values():
             yield _stub_splice(text, 0, api.results.path({}), stub, api.results)
@@ -123,7 +123,7 @@ def _stub_splice(text: str, at: int, path: Sequence[str], stub: str, results: Re
 
 
 def _removed(elements: Sequence[_Element], gone: Sequence[bool]) -> Iterator[Splice]:
-    """From the start of an element up to the start of the next one that stays, so the commas come out right."""
+    """Remove elements, each up to the start of the next element that stays, so the commas stay correct."""
     for number, element in enumerate(elements):
         if not gone[number] or (number and gone[number - 1]):
             continue
@@ -150,7 +150,7 @@ class _Element(NamedTuple):
 
 
 def _elements(text: str, at: int) -> Iterator[_Element]:
-    """Of the array that starts at `at`. The text has been read before, so it is JSON."""
+    """The elements of the array at `at`. The text is valid JSON, because it was parsed before."""
     at = _past_space(text, at + 1)
     while not text.startswith("]", at):
         value, end = _decode(text, at)
@@ -161,7 +161,7 @@ def _elements(text: str, at: int) -> Iterator[_Element]:
 
 
 def _member_start(text: str, at: int, wanted: str) -> int:
-    """Where the value of a member begins, of the object that starts at `at`. The member is there."""
+    """The position of the value of a member in the object at `at`, which must have the member."""
     at = _past_space(text, at + 1)
     while True:
         name, end = _decode(text, at)

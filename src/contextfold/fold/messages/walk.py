@@ -1,15 +1,15 @@
 """Finds the ranges of messages that fold, in one pass from left to right. Knows facts, no format.
 
-A *turn* is what the model said, up to the last result of its calls. A branch is open once its call's result names it.
-A return closes the branch that its result names, and what is open in it; its range is the turns between the two calls'
-turns. A fold (`context_fold`) has no branch: its range begins behind the user's last words, or behind the last branch,
-return or fold if that is later. Turns that hold a call of ours stay, with whatever else was called in them, and so do
-turns in whose results a host has put what its user wrote meanwhile: the range is then what is in front and behind.
+A *turn* is a message of the model with the results of its calls. A branch is open after the result of its call. A
+return closes the branch in its result and the open branches below it; its range is the turns between the turns of the
+two calls. A fold (`context_fold`) has no branch: its range begins after the user's last words, or after a later branch,
+return or fold. Turns with a call of our tools stay, with all their other calls; so do turns with a result that quotes
+the user. They split a range into parts.
 
-A range is fixed when the turn of the call that closes it is complete, by nothing that comes later. So a longer history
-never folds less, and what was sent folded is sent the same way again, until a branch around it folds.
+A range is determined when the turn of the call that closes it is complete; later messages do not change it. So a longer
+history never folds less, and a folded range is sent in the same way again, until a branch around it folds.
 
-A range stays as it is where leaving it out could break the request: the first flaw is its reason.
+A range is not folded if leaving it out could make the request invalid; the first flaw is the reason.
 """
 
 from __future__ import annotations
@@ -24,27 +24,31 @@ from contextfold.common.dataclass import dataclass, field
 from contextfold.fold.messages.apis.facts import Call, Fact, Result
 from contextfold.fold.messages.own_tools import CallOutcome, read_result
 
-# Branches that are open at once; what is opened beyond that is not folded.
+# At most this many branches are open at once; further ones are not folded.
 OPEN_MAX = 256
 
-# Why a range stays as it is.
-APART = "apart"  # a result does not follow its call at once
-UNBALANCED = "unbalanced"  # a call without its result, or a result without its call
-UNKNOWN_CONTENT = "unknown_content"  # something in the range that this module does not know
-BOUND_THINKING = "bound_thinking"  # waits: the running tool loop holds thinking that is bound to what would go
-# Why there is no range at all.
-NO_BRANCH_POINT = "no_branch_point"  # a return from a branch that is not open in this history
-UNREADABLE_RESULT = "unreadable_result"  # the result of a call of ours names nothing, and nothing is remembered of it
-CALL_FAILED = "call_failed"  # a return or fold that failed
-UNCONFIRMED_TOOL = "unconfirmed_tool"  # a name that could be ours; neither the tools nor the result show that it is
+# The reasons why a range is not folded: a result does not directly follow its call; a call has no result, or a result
+# has no call; the range has content that this module does not know; or, for now, the current tool loop has thinking
+# that is bound to messages in the range.
+APART = "apart"
+UNBALANCED = "unbalanced"
+UNKNOWN_CONTENT = "unknown_content"
+BOUND_THINKING = "bound_thinking"
+# The reasons why there is no range: the branch of a return is not open in this history; the result of a call cannot be
+# read, and no earlier request has recorded it; the return or fold failed; neither the tools nor the result confirm that
+# a tool is ours; too many branches are open; the provider ran the call, so it is in the middle of a message.
+NO_BRANCH_POINT = "no_branch_point"
+UNREADABLE_RESULT = "unreadable_result"
+CALL_FAILED = "call_failed"
+UNCONFIRMED_TOOL = "unconfirmed_tool"
 TOO_MANY_OPEN = "too_many_open"
-HOSTED_CALL = "hosted_call"  # the provider ran the call: it is in the middle of what the model said in one turn
+HOSTED_CALL = "hosted_call"
 FOLD_REASONS = (
     *(APART, UNBALANCED, UNKNOWN_CONTENT, BOUND_THINKING),
     *(NO_BRANCH_POINT, UNREADABLE_RESULT, CALL_FAILED, UNCONFIRMED_TOOL, TOO_MANY_OPEN, HOSTED_CALL),
 )
 
-# What becomes of a message inside a range: it goes, it stays where it is, its words stay, or its words beside results.
+# The fates of a message inside a range: it is left out, it stays, only its words stay, or its words next to results.
 GOES, STAYS, WORDS, MIXED = range(4)
 
 
@@ -58,17 +62,17 @@ class BranchPoint(NamedTuple):
 class FoldRange(NamedTuple):
     branch_id: str
     start: int
-    # The first message behind the range: the turn of the call that closed it.
+    # The first message after the range: the turn of the call that closed it.
     end: int
-    # Behind the last result of that turn.
+    # The first message after the last result of that turn.
     decided: int
     flaw: str = ""
-    # Whether that turn, or one inside that stays, holds thinking of the running tool loop.
+    # Whether that turn, or a turn inside the range that stays, has thinking of the current tool loop.
     thinks: bool = False
 
 
 class Unfolded(NamedTuple):
-    """A call of ours that closes no range."""
+    """One of our calls that closes no range."""
 
     branch_id: str
     place: int
@@ -77,28 +81,28 @@ class Unfolded(NamedTuple):
 
 @dataclass(slots=True)
 class Walk:
-    # By call id: what earlier requests of the conversation said of calls whose results are no longer readable.
+    # The outcomes from earlier requests of the conversation, by call id, for results that are no longer readable.
     remembered: Mapping[str, CallOutcome] = field(default_factory=dict)
-    # Names of tools that the request's own list shows to be ours.
+    # The names of tools that are ours according to the request's list of tools.
     confirmed: Collection[str] = frozenset()
 
-    # Outermost first.
+    # The open branches, the outermost first.
     open: list[BranchPoint] = field(default_factory=list)
-    # In the order in which they were closed.
+    # The ranges in the order in which they were closed.
     ranges: list[FoldRange] = field(default_factory=list)
-    # Branches that no open branch owns any more, in order, none in another.
+    # The closed branches that are in no open branch, in order; none is in another.
     closed: list[FoldRange] = field(default_factory=list)
     unfolded: list[Unfolded] = field(default_factory=list)
     session_id: str | None = None
-    # What the results of our calls in this history say, by call id.
+    # The outcomes of our calls in this history, by call id.
     outcomes: dict[str, CallOutcome] = field(default_factory=dict)
-    # One of GOES, STAYS, WORDS, MIXED for each message.
+    # One of GOES, STAYS, WORDS and MIXED for each message.
     fates: bytearray = field(default_factory=bytearray)
-    # Where each of the model's turns begins.
+    # The index of the first message of each turn of the model.
     turns: array[int] = field(default_factory=lambda: array("q"))
     thinking: array[int] = field(default_factory=lambda: array("q"))
     only_thinking: array[int] = field(default_factory=lambda: array("q"))
-    # Messages of the user alone: a tool loop never reaches across one.
+    # The messages that only the user wrote. A tool loop never continues after one.
     prompts: array[int] = field(default_factory=lambda: array("q"))
     count: int = 0
 
@@ -107,12 +111,12 @@ class Walk:
     _turn_thinks: bool = False
     _turn_leads: bool = False
     _is_apart: bool = False
-    # Turns that stay wherever they are, from and up to.
+    # The ranges of turns that always stay; the end is exclusive.
     _kept: list[tuple[int, int]] = field(default_factory=list)
     # The calls of the turn that have no result yet, by id.
     _pending: dict[str, Call] = field(default_factory=dict)
     _ours: list[tuple[Call, Result]] = field(default_factory=list)
-    # Where the work that a fold takes begins: from here on; the first message of the model there; that of this turn.
+    # The beginning of the work for a fold, the first message of the model after it, and that of the current turn.
     _since: int = 0
     _work_start: int = -1
     _flaw: str = ""
@@ -134,7 +138,7 @@ class Walk:
                     self.only_thinking.append(place)
             return
         if self._turn_leads and self._turn_end == place:
-            # Reasoning without the item that it belongs to.
+            # This is reasoning without the item to which it belongs.
             self._flawed(place, UNKNOWN_CONTENT)
         if kind == "standing":
             self.fates.append(STAYS)
@@ -153,7 +157,7 @@ class Walk:
             self._since = place + 1
 
     def goes(self, start: int, end: int) -> bool:
-        """Whether a range has anything to leave out."""
+        """Whether any message of a range is left out."""
         return self.fates.find(GOES, start, end) >= 0 or self.fates.find(MIXED, start, end) >= 0
 
     def _said(self, place: int, calls: tuple[Call, ...], leads: bool) -> None:
@@ -198,7 +202,7 @@ class Walk:
             self._complete("")
 
     def _complete(self, flaw: str) -> None:
-        """All calls of the turn are answered, or never will be: what our calls did takes effect."""
+        """Apply the outcomes of our calls after all calls of the turn are answered, or never will be."""
         turn, end = self.turns[-1], self._results_end
         work_start = self._work_start
         if self._is_apart:
@@ -242,7 +246,7 @@ class Walk:
         return None
 
     def _branched(self, branch_id: str, end: int, flaw: str) -> None:
-        """A branch that is open already was asked for again; it began the first time."""
+        """Open a branch. If it is already open, its first beginning counts."""
         if any(each.branch_id == branch_id for each in self.open):
             return
         if len(self.open) < OPEN_MAX:
@@ -275,7 +279,7 @@ class Walk:
             start = kept_end
 
     def _rolled_back(self, discarded: frozenset[str], turn: int) -> None:
-        """The target stays open, if it is. One that was folded is not opened again: what is sent stays as it is."""
+        """Apply a rollback. An open target stays open. A folded one is not opened again, so that the list is stable."""
         left = [n for n, each in enumerate(self.open) if each.branch_id not in discarded]
         innermost = self.open[left[-1] + 1 if left else 0 :]
         if innermost and innermost[0].start < turn:
@@ -293,18 +297,18 @@ def _put_around(outermost: list[FoldRange], pair: FoldRange) -> None:
 
 
 class Decision(NamedTuple):
-    # In order, none in another.
+    # The folded ranges, in order; none is in another.
     folded: list[FoldRange]
-    # None in anything folded.
+    # The ranges that are not folded and are in no folded range.
     skipped: list[FoldRange]
-    # Messages that stay without their thinking.
+    # The messages that stay without their thinking.
     without_thinking: list[int]
 
 
 def decide(walk: Walk, *, binds_thinking: bool, stubs: Sequence[tuple[int, int]] = ()) -> Decision:
-    """What is folded now. With bound thinking some ranges wait, and finished thinking behind a change goes with it.
+    """Decide what is folded now. With bound thinking some ranges wait, and old thinking after a change is left out.
 
-    `stubs`: places of left-out results, and how many messages there were when they were left out first.
+    `stubs` has the indexes of messages with left-out results, and the number of messages when they were first left out.
     """
     folded: list[FoldRange] = []
     skipped: list[FoldRange] = []
@@ -327,18 +331,18 @@ def decide(walk: Walk, *, binds_thinking: bool, stubs: Sequence[tuple[int, int]]
 
 
 def _made_at(walk: Walk, pair: FoldRange) -> int:
-    """From where on in the history the change is made: at once, or from the user's next words on; -1 for not yet."""
+    """The number of messages with which a range is folded: at once, or after the user's next words; -1 for not yet."""
     made_at = pair.decided
     if pair.thinks:
         number = bisect_left(walk.prompts, pair.decided)
         made_at = walk.prompts[number] if number < len(walk.prompts) else -1
-    # A message of thinking alone cannot be sent without it.
+    # A message with only thinking cannot be sent without it.
     is_stuck = bisect_left(walk.only_thinking, pair.end) < bisect_left(walk.only_thinking, made_at)
     return -1 if is_stuck else made_at
 
 
 def _thinking_behind(walk: Walk, changes: list[tuple[int, int]], folded: list[FoldRange]) -> list[int]:
-    """The thinking that was made in front of a change and stands behind it, and is still sent."""
+    """The messages with thinking that was made before a change, comes after the change, and is still sent."""
     places: list[int] = []
     reached = 0
     for start, made_at in sorted(changes):
@@ -349,13 +353,13 @@ def _thinking_behind(walk: Walk, changes: list[tuple[int, int]], folded: list[Fo
 
 
 def first_movable(walk: Walk) -> int:
-    """The first place where a change is in front of no bound thinking that must stay."""
+    """The first index at which a change does not precede bound thinking that must stay."""
     loop_start = walk.prompts[-1] if walk.prompts else 0
     running = walk.thinking[bisect_left(walk.thinking, loop_start) :]
     return max([-1, *running[-1:], *walk.only_thinking[-1:]]) + 1
 
 
 def is_inside(place: int, folded: list[FoldRange]) -> bool:
-    """Whether a message is in one of these ranges, which are in order."""
+    """Whether a message is in one of the ranges, which are in order."""
     number = bisect_right(folded, place, key=attrgetter("start")) - 1
     return number >= 0 and place < folded[number].end

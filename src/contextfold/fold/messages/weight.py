@@ -1,4 +1,4 @@
-"""What a message weighs: the bytes of its JSON, but for files in base64, which no model reads as text."""
+"""The weight of a message: the bytes of its JSON, except for files in base64, which no model reads as text."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from contextfold.common.token_counter import BYTES_PER_TOKEN
 from contextfold.fold.messages.apis.facts import Members, block_members, items_of
 
-# About what providers count for a picture of 1.2 megapixels.
+# Providers count about this many tokens for an image of 1.2 megapixels.
 IMAGE_TOKENS = 1_600
 
 _IMAGE_WEIGHT = IMAGE_TOKENS * BYTES_PER_TOKEN
 _URLS = ("url", "image_url", "file_url")
-# Blocks that hold no file.
+# These kinds of blocks have no file.
 _PLAIN = ("text", "tool_use", "thinking", "input_text", "output_text")
 
 
 def weight_of(message: object) -> int:
-    """Of a message that is in no body: of its shortest JSON. What cannot be written as JSON weighs nothing."""
+    """The weight of a message outside of a body, from its shortest JSON; 0 if it cannot be encoded."""
     try:
         text = json.dumps(message, ensure_ascii=False, separators=(",", ":"), default=block_members)
         size = len(text.encode("utf-8", "surrogatepass"))
@@ -28,7 +28,7 @@ def weight_of(message: object) -> int:
 
 
 def excess_of(message: Members) -> int:
-    """How much more the bytes of its files are than what they count for."""
+    """The excess of the bytes of a message's files over their weight."""
     excess = 0
     content = message.get("content") or message.get("output") or message.get("parts")
     if type(content) is str:
@@ -46,7 +46,7 @@ def excess_of(message: Members) -> int:
 
 
 def excess_in(block: Members) -> int:
-    """The same of one part. It does not call itself: nesting must not cost a stack."""
+    """The excess of one part. It does not recurse, so deep nesting needs no stack."""
     excess = 0
     waiting: list[object] = [block]
     while waiting:
@@ -60,7 +60,7 @@ def excess_in(block: Members) -> int:
 
 
 def _lengths(members: Members) -> list[int]:
-    """Of the files that an object holds itself, in the ways the four APIs have for them."""
+    """The lengths of the files directly in an object, in the formats of the four APIs."""
     urls = [members.get(name) for name in _URLS]
     files = [url for url in urls if isinstance(url, str) and url.startswith("data:")]
     bare = [members.get("data") if members.get("type") == "base64" else None, members.get("file_data")]

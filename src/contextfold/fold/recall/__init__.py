@@ -1,1 +1,1 @@
-"""Recall: what was folded or left out, as documents that a question finds again within a budget. Pure."""
+"""Recall: ranks folded work and left-out results for a question, within a budget. Pure."""

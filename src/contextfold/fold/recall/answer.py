@@ -1,7 +1,7 @@
-"""The answer to a recall: which documents fit the budget, and the shapes in which they are given. Pure.
+"""The answer to a recall: selects the documents that fit the budget, and encodes them. Pure.
 
-The budget is hard: the estimated tokens of the whole JSON never exceed it. A fold whose summary does not fit is given
-without it, and is passed over where even that is too long.
+The estimated tokens of the complete JSON never exceed the budget. A fold whose summary does not fit is included without
+it, and skipped if even that is too long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextfold.fold.recall.ranking import RecallReason
 
 SEMANTICS = "v1"
 HOW_TO_EXPAND = "context_expand with branch_id and project_path, or `context fold expand ID`"
-# Of an item: the comma before it.
+# The tokens of the comma before an item.
 ITEM_TOKENS = 1
 # The line at a session's start names at most this many folds. Each must have a share of the prompt's terms, and of the
 # score of a document that is full of them; its description is cut to a number of characters.
@@ -26,13 +26,13 @@ MEMORY_TERMS_MIN = 3
 MEMORY_PERCENT_MIN = 35
 MEMORY_DESCRIPTION_LENGTH = 60
 _WRITTEN = frozenset(FIELDS[FOLD][:OPERATIONS])
-# Documents that are passed over because they do not fit, until no more are tried.
+# After this many documents that do not fit, no further ones are tried.
 PASSED_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
 class RecalledFold:
-    """One document of the answer. `summary` is None for a left-out result, and where it did not fit."""
+    """One document of the answer. `summary` is None for a left-out result, and if it did not fit."""
 
     kind: str
     id: str
@@ -64,7 +64,10 @@ class RecalledFold:
 
 @dataclass(frozen=True, slots=True)
 class RecallAnswer:
-    """`documents` were looked at, `matched` of them have a word of the query, `unmatched` words are in none."""
+    """The answer. `documents` is the number of documents, `matched` the number of those with a word of the query.
+
+    `unmatched` has the words of the query that are in no document.
+    """
 
     folds: tuple[RecalledFold, ...]
     unmatched: tuple[str, ...]
@@ -92,9 +95,9 @@ class RecallAnswer:
 
 
 def answer(found: Recalled, budget: int) -> RecallAnswer:
-    """The best documents that fit."""
+    """Select the best documents that fit."""
     chosen: list[RecalledFold] = []
-    # Words of the query are left out first: a long query must not fill the budget.
+    # Unmatched words are left out first, because a long query must not fill the budget.
     unmatched = found.unmatched
     while unmatched and _frame_tokens(unmatched, budget, found) > budget // 2:
         unmatched = unmatched[: len(unmatched) // 2]
@@ -134,13 +137,13 @@ def memory_line(found: Recalled) -> str:
 
 
 def _frame_tokens(unmatched: tuple[str, ...], budget: int, found: Recalled) -> int:
-    """Of the answer without its folds, with the longest numbers that it can have."""
+    """The tokens of an answer without its folds, with the longest possible numbers."""
     frame = RecallAnswer((), unmatched, budget, budget, found.documents, found.documents)
     return estimate(encode({**frame.as_members(), "expand": HOW_TO_EXPAND})) + ITEM_TOKENS
 
 
 def _forms(hit: RecallHit) -> Sequence[RecalledFold]:
-    """A document as it may be given, the longest first."""
+    """The possible forms of a document, the longest first."""
     source, score, why = hit.source, hit.ranked.score, hit.ranked.why
     if isinstance(source, Summary):
         whole, *short = (

@@ -1,13 +1,13 @@
-"""A folded branch or a left-out result as a document: its fields, its words, and how an index stores them. Pure.
+"""Makes a document of a folded branch or a left-out result: its fields, its words, and their stored form. Pure.
 
-A document has four fields. The first three are what was written to be read again; words of the fourth count less:
+A document has four fields. The first three were written for later reading; words of the fourth count less:
 
     of a fold       description   summary   prompt   operations
     of a result     call (its stub)                  text
 
-The words of a document are stored as lines of stem, word and four hexadecimal counts. From them follows the level of
-each stem, from 0 (only in the fourth field) to 4: an index has a list of documents for each stem and level, so that a
-question finds the documents worth reading without reading them.
+The words of a document are stored as lines of stem, word and four hexadecimal counts. The level of each stem follows
+from them, from 0 (only in the fourth field) to 4. An index has a list of documents for each stem and level, so that a
+question finds the best documents without reading all of them.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from contextfold.fold.archive import ArchiveEntry
 
 FOLD, RESULT = "fold", "result"
 FIELDS = {FOLD: ("description", "summary", "prompt", "operations"), RESULT: ("call", "", "", "text")}
-# How much an occurrence in the first three fields counts.
+# The weights of an occurrence in the first three fields.
 FIELD_WEIGHTS = (5, 2, 1)
 OPERATIONS = len(FIELD_WEIGHTS)
 COUNT_MAX = 15
-# The length in words that documents are compared with, and the greatest that counts: a word in the prompt of the
-# longest document still counts more than one in its operations.
+# The average length of documents in words, and the largest length that counts: a word in the prompt of the longest
+# document still counts more than a word in its operations.
 AVERAGE_WORDS, WORDS_MAX = 120, 240
-# Where the levels above 1 begin, in 65536ths of tf / (tf + K).
+# The lower bounds of the levels above 1, in 65536ths of tf / (tf + K).
 LEVEL_BOUNDS = (32_768, 42_598, 52_428)
 LEVELS = len(LEVEL_BOUNDS) + 2
 
-# What is read of a long text: its beginning, where commands and paths are, then lines that look like errors.
+# Of a long text only its beginning, where commands and paths are, and lines that look like errors are read.
 HEAD_CHARACTERS = 2_000
 ERROR_LINES, ERROR_LINE_CHARACTERS = 40, 240
-# Of all operations of a branch together.
+# At most this many characters of all operations of a branch are read.
 OPERATION_CHARACTERS = 1 << 18
 OPERATION_WORDS = 800
-# Longer ones are data.
+# A longer word of an operation is data and is ignored.
 OPERATION_WORD_CHARACTERS = 40
-# Of a prompt or summary.
+# At most this many characters of a prompt or summary are read.
 STRONG_CHARACTERS = 1 << 16
 
 _ERROR_LINE = re.compile(
@@ -57,19 +57,19 @@ _ERROR_LINE = re.compile(
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)Z", re.ASCII)
 _PAIR_JOINT = " "
 _HEX = "0123456789abcdef"
-# The weighted occurrences of every three digits.
+# The weighted occurrences for every three digits.
 _STRONG = {
     "".join(digits): sum(weight * int(digit, 16) for weight, digit in zip(FIELD_WEIGHTS, digits, strict=True))
     for digits in product(_HEX, repeat=OPERATIONS)
 }
 TOKENS_CACHED = 1 << 15
-# The last bits of a document's number; the others are its time.
+# The number of low bits of a document's number with a hash; the high bits are its time.
 HASH_BITS = 24
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentTerms:
-    """A document as an index stores it: see `packed` above. `words` is the length of its first three fields."""
+    """The stored form of a document. `words` is the length of its first three fields."""
 
     number: int
     words: int
@@ -79,7 +79,7 @@ class DocumentTerms:
 def fold_fields(
     description: str, summary: str, entries: Iterable[ArchiveEntry], *, undone: bool
 ) -> tuple[str, str, str, str]:
-    """The fields of a folded branch. Operations that were undone count for a branch that was undone itself."""
+    """The fields of a folded branch. Undone operations count only if the branch itself was undone."""
     prompt, parts, left = "", [], OPERATION_CHARACTERS
     for entry in entries:
         if entry.kind == "prompt":
@@ -140,7 +140,7 @@ def _operation_words(text: str) -> dict[tuple[str, str], int]:
 
 
 class _FieldBits(dict[str, int]):
-    """Which of four digits are not 0, as bits, computed once for each."""
+    """The bits of those of four digits that are not 0. Each value is computed once."""
 
     def __missing__(self, digits: str) -> int:
         self[digits] = sum(1 << field for field, digit in enumerate(digits) if digit != "0")
@@ -151,13 +151,13 @@ _FIELD_BITS = _FieldBits()
 
 
 class _ReadToken(NamedTuple):
-    """The stems and words of a token. The first `length` of them count as words, the others are parts of one."""
+    """The stems and words of a token. The first `length` of them are words, the others are parts of an identifier."""
 
     length: int
     keys: tuple[tuple[str, str], ...]
 
 
-# Most tokens of a store occur again and again.
+# Most tokens occur many times in a store, so they are cached.
 @lru_cache(TOKENS_CACHED)
 def _read(token: str) -> _ReadToken:
     read = read_token(token)
@@ -165,8 +165,11 @@ def _read(token: str) -> _ReadToken:
 
 
 class TermCounts(NamedTuple):
-    """A stem in a document: weighted occurrences in the first three fields, of them those of certain words, then the
-    occurrences in the fourth; and the fields, as bits."""
+    """The occurrences of a stem in a document.
+
+    `strong` has the weighted occurrences in the first three fields, `typed` those of the words in the question, `weak`
+    the occurrences in the fourth field. `fields` has a bit for each field.
+    """
 
     strong: int
     typed: int
@@ -175,12 +178,12 @@ class TermCounts(NamedTuple):
 
 
 def term_counts(packed: str, stem: str, words: Sequence[str]) -> TermCounts | None:
-    """None if the document does not have the stem."""
+    """Count a stem in a document; None if the document does not have it."""
     start = packed.find(f"\n{stem}\t")
     if start < 0:
         return None
     strong = typed = weak = fields = 0
-    # The words of a stem follow one another.
+    # The words of a stem are adjacent lines.
     while start >= 0:
         end = packed.index("\n", start + 1)
         digits = packed[end - OPERATIONS - 1 : end]
@@ -195,7 +198,7 @@ def term_counts(packed: str, stem: str, words: Sequence[str]) -> TermCounts | No
 
 
 def pair_count(packed: str, first: str, second: str) -> int:
-    """How often two stems are neighbours in the first field."""
+    """The number of times that two stems are neighbours in the first field."""
     start = packed.find(f"\n{first}{_PAIR_JOINT}{second}\t")
     return _HEX.index(packed[packed.index("\n", start + 1) - OPERATIONS - 1]) if start >= 0 else 0
 
@@ -217,16 +220,16 @@ def leveled_stems(terms: DocumentTerms) -> Iterator[tuple[str, int]]:
 
 
 def document_number(at: str, *key: str) -> int:
-    """A number that is the same in every store, and greater for a later document."""
+    """A number for a document that is the same in every store. Later documents have larger numbers."""
     digest = sha256("\0".join(key).encode("utf-8", "surrogatepass")).digest()
     return first_number(at) | int.from_bytes(digest[: HASH_BITS // 8], "big")
 
 
 def first_number(at: str) -> int:
-    """The least number of a document of this time. A time that cannot be read is before all others."""
+    """The smallest number of a document of this time. An invalid time is before all others."""
     found = _TIME.fullmatch(at)
     if found is None:
         return 0
     year, month, day, hour, minute, second = map(int, found.groups())
-    # In seconds, as if every month had as many days as the longest.
+    # The time in seconds, with 32 days in every month.
     return ((((year * 12 + month) * 32 + day) * 24 + hour) * 60 + minute) * 60 + second << HASH_BITS

@@ -1,8 +1,8 @@
-"""Which documents answer a question best: the scorer of resolve v1, in integers, over documents of one section. Pure.
+"""Ranks documents for a question with the scorer of resolve v1, in integers; a document is one section. Pure.
 
-Documents are nominated by lists of an index, one for each stem and level, the rarest stem first and its highest level
-first, until enough was read. The nominees are then scored by all their words. What an index does is defined by
-`PostingLists`; every store gives the same lists, so every store gives the same ranking.
+Documents are nominated from the lists of an index, one for each stem and level: the rarest stem first and its highest
+level first, until enough documents were read. The nominees are then scored by all their words. `PostingLists` defines
+the interface of an index; every store returns the same lists and so the same ranking.
 
     stem      4 · idf · tf / (tf + K), where tf weighs occurrences by field, as v1 does for titles and headings
     word      1 · idf · tf / (tf + K) for the words as they were typed
@@ -33,10 +33,10 @@ TERMS_MAX = 32
 POSTINGS_MAX = 20_000
 NOMINEES_MAX = 100
 HITS_MAX = 30
-# What a level counts for before the words of a document are read: twice the middle of what they will score.
+# The scores of levels before the words of a document are read: twice the middle of the level's range.
 LEVEL_SCORES = (2, 4, 6, 7, 9)
 WEAK_FACTOR, WEAK_DIVISOR = 6, 5
-# They say that somebody remembers, not what. They are looked for only where a question has no other word.
+# These words show that the question is about the past, not its subject. They count only if there is no other word.
 REMEMBERING = frozenset(
     map(stem_of, ("see", "saw", "seen", "find", "found", "before", "earlier", "last", "time", "again"))
 )
@@ -44,7 +44,7 @@ REMEMBERING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RecallScope:
-    """Which documents of an owner are meant: of one project or all, from a time on, undone ones too."""
+    """The documents of an owner to search: of one project or all, since a time, with or without undone ones."""
 
     project_hash: str | None = None
     since: str = ""
@@ -52,7 +52,7 @@ class RecallScope:
 
 
 class IndexedDocument(NamedTuple):
-    """What an index knows of a document: `id` decides between equal scores."""
+    """A document in an index. `id` decides between equal scores."""
 
     kind: str
     id: str
@@ -61,16 +61,16 @@ class IndexedDocument(NamedTuple):
 
 
 class PostingLists(Protocol):
-    """The documents of one owner, undone ones only if they were asked for."""
+    """The lists of one owner's documents, with undone ones only if the scope includes them."""
 
     def document_count(self) -> int:
-        """How many documents there are, of every project and time."""
+        """The number of documents of all projects and times."""
 
     def sizes(self, stem: str) -> Sequence[int]:
-        """For each level, how many of these documents have the stem at it."""
+        """The number of documents with the stem at each level."""
 
     def numbers(self, stem: str, level: int) -> Iterable[int]:
-        """The documents of the scope that have the stem at this level."""
+        """The documents of the scope with the stem at this level."""
 
     def documents(self, numbers: Sequence[int]) -> Mapping[int, IndexedDocument]: ...
 
@@ -91,9 +91,9 @@ class RankedFold:
 
 @dataclass(frozen=True, slots=True)
 class RecallRanking:
-    """The best documents. `matched` counts those in the lists that were read; `unmatched` words are in no document.
+    """The best documents. `matched` is the number of documents in the lists that were read.
 
-    `score_most` is what a document would score that is full of every word.
+    `unmatched` has the words that are in no document. `score_most` is the highest possible score.
     """
 
     hits: tuple[RankedFold, ...]
@@ -166,7 +166,7 @@ def _best(scores: Mapping[int, int], count: int) -> list[int]:
 
 
 def _score(document: IndexedDocument, terms: Sequence[_WeightedTerm], pairs: Mapping[tuple[str, str], int]) -> int:
-    """The sum of what `_reasons` lists."""
+    """The score of a document, which is the sum of the scores in `_reasons`."""
     packed, words = document.packed, document.words
     score = 0
     for term, weight, _ in terms:

@@ -1,1 +1,1 @@
-"""Relevance search over a cache: documents become sections, terms and postings; a question becomes ranked sections."""
+"""Relevance search in a cache: indexes documents by sections and terms, and ranks sections for a question."""

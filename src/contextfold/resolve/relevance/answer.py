@@ -1,7 +1,7 @@
-"""The answer to a question: which sections fit the budget, and the shapes in which they are given. Pure.
+"""The answer to a question: the selected sections, as JSON and as text. Pure.
 
-The budget is hard. A section costs its text, its breadcrumb line and the line breaks around it; a line about something
-left out costs tokens too, and is given only where the rest of the budget allows it.
+An answer never exceeds its budget. A section costs the tokens of its text, of its breadcrumb and of the line breaks
+around it. A line about a left-out section costs tokens, too, and is included only if the budget allows it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
 SEMANTICS = "v1"
 CRUMB = " › "
-CACHE_JOINT = ":"  # between a cache's name and a document's id, where several caches are asked
-LINE_BREAKS_TOKENS = 2  # after a section
-LEFT_OUT_MAX = 5  # lines about left-out sections, per document
+# Separates a cache's name from a document's id if several caches are asked.
+CACHE_JOINT = ":"
+# The tokens of the line breaks after a section.
+LINE_BREAKS_TOKENS = 2
+# Each document has at most this many lines about left-out sections.
+LEFT_OUT_MAX = 5
 BUDGET_REASON, DUPLICATE_REASON = "budget", "duplicate"
 
 
@@ -33,9 +36,11 @@ class WhyTerm(Record):
 
 
 class AnsweredSection(Record):
+    """A selected section. `tokens` includes its breadcrumb."""
+
     heading: tuple[str, ...]
     lines: tuple[int, int]
-    tokens: int  # the breadcrumb included
+    tokens: int
     score: int
     content: str
     why: tuple[WhyTerm, ...]
@@ -61,12 +66,14 @@ class LeftOutSection(Record):
 
 
 class AnsweredDocument(Record):
+    """A document with selected sections, ordered by line, and left-out sections, the best first."""
+
     id: str
     version: str
     title: str
     score: int
-    sections: tuple[AnsweredSection, ...]  # by line
-    left_out: tuple[LeftOutSection, ...]  # best first
+    sections: tuple[AnsweredSection, ...]
+    left_out: tuple[LeftOutSection, ...]
 
     def as_members(self) -> dict[str, Encodable]:
         return {
@@ -81,7 +88,8 @@ class AnsweredDocument(Record):
 
 class AskSelection(Record):
     query: str
-    unmatched: tuple[str, ...]  # words of the query that no document has
+    # The words of the query that no document has.
+    unmatched: tuple[str, ...]
     budget: int
     tokens_used: int
     counter: str
@@ -91,7 +99,7 @@ class AskSelection(Record):
 
 
 class AskResult(Record):
-    """The answer to a question, documents in the order of their best selected section."""
+    """The answer to a question. Documents are in the order of their best selected sections."""
 
     documents: tuple[AnsweredDocument, ...]
     selection: AskSelection
@@ -102,11 +110,11 @@ class AskResult(Record):
         return {"documents": [document.as_members() for document in self.documents], "selection": selection}
 
     def to_json(self, *, pretty: bool = False) -> str:
-        """What `context ask` prints into a pipe, its newline included."""
+        """The output of `context ask` in a pipe, with its newline."""
         return encode(self.as_members(), pretty=pretty) + "\n"
 
     def to_text(self) -> str:
-        """The answer to be read: breadcrumbs, texts, and a line for what was left out."""
+        """The answer as text: breadcrumbs, contents, and lines about left-out sections."""
         parts = _rendered(self.documents)
         if not parts:
             parts.append(self._nothing())
@@ -137,7 +145,7 @@ class GetResult(Record):
         }
 
     def to_json(self, *, pretty: bool = False) -> str:
-        """What `context get` prints into a pipe, its newline included."""
+        """The output of `context get` in a pipe, with its newline."""
         return encode(self.as_members(), pretty=pretty) + "\n"
 
     def to_text(self) -> str:
@@ -155,7 +163,7 @@ def _without_scores(document: AnsweredDocument) -> dict[str, Encodable]:
 
 
 def breadcrumb(document_id: str, heading: tuple[str, ...], lines: tuple[int, int]) -> str:
-    """The line above a section: where it comes from."""
+    """The line above a section: document, headings and lines."""
     return f"{CRUMB.join((document_id, *heading))} (lines {lines[0]}-{lines[1]})\n\n"
 
 

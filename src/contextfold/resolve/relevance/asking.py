@@ -1,4 +1,4 @@
-"""Asking caches: orders checking, ranking, choosing within a budget, and reading what was chosen."""
+"""Answers a question from caches: ranks sections, selects those that fit the budget, and reads them."""
 
 from __future__ import annotations
 
@@ -38,24 +38,26 @@ if TYPE_CHECKING:
 
 SECTION_UNIT, DOCUMENT_UNIT = "section", "document"
 UNITS = (SECTION_UNIT, DOCUMENT_UNIT)
-LEAST_SECTION_TOKENS = 8  # a budget with less left than this takes no further section
+# If fewer tokens of the budget are left, no further section is tried.
+LEAST_SECTION_TOKENS = 8
 
 
 class NamedIndex(Record):
-    """An index to be asked; `name` stands before the ids of its documents unless it is empty."""
+    """An index with the name of its cache. If it is not empty, the name is the prefix of the documents' ids."""
 
     name: str
     mapped: MappedIndex
 
 
 class _Shelf:
-    """The indexes that one question goes to, and what is read from them; every text is checked against its hash."""
+    """Reads from the indexes of one question. Every text is checked against its hash."""
 
     def __init__(self, indexes: Sequence[NamedIndex], counter: str) -> None:
         self._indexes = indexes
         self.views = [index.mapped.view for index in indexes]
         self.counter = counter
-        self.slack = 1 if counter == ESTIMATE else 2  # how many times the budget an estimate may say of what fits
+        # A section is tried if its estimate is at most this many times the budget. An exact counter may count less.
+        self.slack = 1 if counter == ESTIMATE else 2
         self.count: CountTokens = counter_named(counter)
 
     def document_id(self, index: int, document: int) -> str:
@@ -111,14 +113,14 @@ class _Shelf:
 
 
 class _Choice:
-    """Takes sections in order while they fit."""
+    """Selects sections in order while they fit. `_taken_at` has their positions in the ranking by their digests."""
 
     def __init__(self, shelf: _Shelf, ranking: Ranking, budget: int) -> None:
         self._shelf = shelf
         self._ranking = ranking
         self.left = budget
         self._taken: dict[tuple[int, int], dict[int, AnsweredSection]] = {}
-        self._taken_at: dict[bytes, int] = {}  # the digest of a taken section -> its place in the ranking
+        self._taken_at: dict[bytes, int] = {}
 
     def choose(self) -> None:
         shelf, taken_at = self._shelf, self._taken_at
@@ -139,7 +141,7 @@ class _Choice:
                 taken_at[digest] = at
 
     def documents(self) -> list[AnsweredDocument]:
-        """In the order of each document's best selected section."""
+        """The documents in the order of their best selected sections."""
         scores = {(found.cache, found.document): found for found in self._ranking.documents}
         passed = self._passed()
         documents = []
@@ -175,7 +177,7 @@ class _Choice:
 def ask(
     indexes: Sequence[NamedIndex], query: str, budget: int, *, unit: str = SECTION_UNIT, counter: str = ESTIMATE
 ) -> AskResult:
-    """The sections, or with `unit` "document" the documents, that answer a query best within a budget of tokens."""
+    """The best sections for a query within a budget of tokens; with `unit` "document", the best documents."""
     question = read_question(query, budget)
     if unit not in UNITS:
         raise QueryInvalid(f"there is no unit {unit!r}; choose one of {', '.join(UNITS)}")
@@ -207,12 +209,12 @@ def ask(
 
 
 def damaged(problem: Exception) -> CacheInvalid:
-    """An index whose fingerprint is right and whose content cannot be: only a failing disk does that."""
+    """The error for an index with an unchanged fingerprint and invalid content, which only a failing disk causes."""
     return CacheInvalid(f"the relevance index contradicts itself ({problem}); {REBUILD}")
 
 
 def _whole_documents(shelf: _Shelf, ranking: Ranking, question: Question) -> tuple[list[AnsweredDocument], int]:
-    """Whole documents while they fit, each as one section that is explained by its best one."""
+    """Select whole documents while they fit. Each is one section with the reasons of its best section."""
     left = question.budget
     best: dict[tuple[int, int], RankedSection] = {}
     for found in ranking.sections:
@@ -251,15 +253,15 @@ def get(
     around: int = 0,
     counter: str = ESTIMATE,
 ) -> GetResult:
-    """A document within a budget: all of it, the sections under a heading, or those that have certain lines.
+    """A document within a budget: all of it, its sections below a heading, or its sections in a range of lines.
 
-    `around` adds so many neighbouring sections before and after. Sections that do not fit are listed as left out.
+    `around` is the number of neighbouring sections to add on each side. Sections that do not fit are listed separately.
     """
     budget = left = checked_budget(budget)
     shelf = _Shelf([index], counter)
     view = index.mapped.view
     try:
-        # A lone surrogate is in no id; "replace" would turn it into a question mark, which may be in one.
+        # No id has a lone surrogate; "replace" would turn it into a question mark, which an id may have.
         number = view.document_number(document_id.encode("utf-8", "surrogatepass"))
         if number is None:
             raise DocumentMissing(f"the cache has no document {document_id}; `context ask` shows the ids it has")
@@ -323,7 +325,7 @@ def _wanted(
 
 
 def _with_neighbours(wanted: list[int], around: int, numbers: range) -> list[int]:
-    """The wanted sections, those between them, and `around` more on each side. An empty document has none."""
+    """The wanted sections, those between them, and `around` more on each side; none for an empty document."""
     if not wanted:
         return []
     first = max(wanted[0] - around, numbers.start)
@@ -332,6 +334,6 @@ def _with_neighbours(wanted: list[int], around: int, numbers: range) -> list[int
 
 
 def _is_named(headings: tuple[str, ...], wanted: str) -> bool:
-    """Whether a section is under the heading, given by its text or by the whole breadcrumb."""
+    """Whether a section is below the heading, which is given by its text or by the whole breadcrumb."""
     names = [heading.casefold() for heading in headings]
     return wanted in names or any(CRUMB.join(names[: at + 1]) == wanted for at in range(len(names)))

@@ -1,4 +1,4 @@
-"""Which lines of source code open a top-level definition, by file extension. Pure data and patterns."""
+"""Patterns for lines of source code that begin a top-level definition, by file extension. Pure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _LANGUAGES = {extension: language for language, extensions in _EXTENSIONS.items(
 
 @cache
 def definition_pattern(extension: str) -> re.Pattern[str] | None:
-    """What a line that opens a definition begins with; None for files that are not source code."""
+    """The pattern for the beginning of a definition; None for files that are not source code."""
     language = _LANGUAGES.get(extension)
     return re.compile("^(?:" + _PATTERNS[language] + ")", re.MULTILINE) if language else None
 

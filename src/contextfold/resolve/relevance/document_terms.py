@@ -1,4 +1,4 @@
-"""What the index keeps of one document: its sections, and how often each word occurs in each of them. Pure."""
+"""Splits a document into sections and counts the words in each of them, for the index. Pure."""
 
 from __future__ import annotations
 
@@ -30,22 +30,26 @@ SECTION_WORDS_MAX = 65535
 HEADING_UNIT = 1 << 20
 PART_UNIT = 1 << 40
 UNIT_MASK = HEADING_UNIT - 1
-# What a token stands for, besides the number of a term.
+# The values in the vocabulary that are not numbers of terms.
 STOP_WORD = -1
 FIRST_EXPANSION = -2
 
 
 class TermCollector:
-    """Counts the words of one document after another, in memory, until its owner takes what there is."""
+    """Counts the words of documents in memory until its owner calls `take`.
+
+    `_numbers` has the numbers of terms by key, `_words` those of words, `_entries` the entries of each term, and
+    `_headings` the counts of the words in a heading.
+    """
 
     def __init__(self) -> None:
         self._begin()
 
     def _begin(self) -> None:
-        self._numbers: dict[bytes, int] = {}  # of terms, by key
-        self._words: dict[str, int] = {}  # the terms of words
-        self._entries: list[array[int]] = []  # of each term
-        self._headings: dict[str, dict[int, int]] = {}  # what the words of a heading count for
+        self._numbers: dict[bytes, int] = {}
+        self._words: dict[str, int] = {}
+        self._entries: list[array[int]] = []
+        self._headings: dict[str, dict[int, int]] = {}
         self._vocabulary = _Vocabulary(self._learn)
         self._expansions: list[tuple[tuple[int, int], ...]] = []
         self._stems: dict[str, tuple[str, ...]] = {}
@@ -53,13 +57,13 @@ class TermCollector:
         self.entry_count = 0
 
     def take(self) -> list[tuple[bytes, array[int]]]:
-        """Every term with its entries, in the order of keys; the collector is empty again."""
+        """Return every term with its entries, in the order of keys, and empty the collector."""
         taken = [(key, self._entries[number]) for key, number in sorted(self._numbers.items())]
         self._begin()
         return taken
 
     def add(self, number: int, source: str, content: bytes) -> DocumentRow:
-        """Read a document with this number, and with this path and UTF-8 content."""
+        """Count the words of a document, given by its number, its path and its UTF-8 content."""
         text = content.decode()
         title, sections = outline(source, text)
         del sections[SECTIONS_MAX:]
@@ -91,7 +95,7 @@ class TermCollector:
         return DocumentRow(title, document_words, rows)
 
     def _add_section(self, number: int, ordinal: int, text: str, heading_counts: dict[int, int]) -> tuple[int, int]:
-        """Count a section; returns how many words and tokens it has. Most of a build's time goes by here."""
+        """Count a section; return the numbers of its words and tokens. A build spends most of its time here."""
         if text.isascii():
             written = chunks(text)
             estimated = estimate(text, written, self._units)
@@ -117,7 +121,7 @@ class TermCollector:
         base = number << DOCUMENT_SHIFT | ordinal << ENTRY_SHIFT
         entries = self._entries
         for term, count in counts.items():
-            # Most words occur less than 16 times, in the body alone: their packed counts are that number.
+            # Most words occur less than 16 times and only in the body; their packed counts are that number.
             if count < 16:  # noqa: PLR2004
                 entries[term].append(base | count)
             else:
@@ -163,14 +167,14 @@ class TermCollector:
         return self._stems[token]
 
     def _known(self, token: str) -> tuple[tuple[int, int], ...]:
-        """The terms that a token stands for, each with the unit that it is counted in."""
+        """The terms of a token, each with its unit of counting."""
         code = self._vocabulary[token]
         if code >= 0:
             return ((code, 1),)
         return () if code == STOP_WORD else self._expansions[FIRST_EXPANSION - code]
 
     def _learn(self, token: str) -> int:
-        """Terms are numbered as they are met; the numbers live only until `take`."""
+        """Add a token to the vocabulary. Terms are numbered in the order of occurrence; `take` resets the numbers."""
         if "'" in token and token.isascii():
             found = tokens(token)
             if found != [token]:
@@ -187,7 +191,7 @@ class TermCollector:
         return FIRST_EXPANSION - (len(self._expansions) - 1)
 
     def _word(self, word: str) -> int:
-        """The term of a word; stems are remembered, because the parts of identifiers are often the same."""
+        """The term of a word. Stems are cached, because the parts of identifiers are often the same."""
         number = self._words.get(word)
         if number is None:
             number = self._words[word] = self._term(term_key(word))
@@ -202,7 +206,7 @@ class TermCollector:
 
 
 class _Vocabulary(dict[str, int]):
-    """What each token stands for: the number of a term, STOP_WORD, or FIRST_EXPANSION minus an expansion's number."""
+    """The value of each token: the number of a term, STOP_WORD, or FIRST_EXPANSION minus an expansion's number."""
 
     def __init__(self, learn: Callable[[str], int]) -> None:
         super().__init__()

@@ -1,9 +1,8 @@
-"""Which documents and sections answer a question best. Pure; knows indexes and scores, not files or budgets.
+"""Ranks documents and sections for a question. Pure; knows indexes and scores, not files or budgets.
 
-Two phases keep the work small. Documents are nominated by their postings, rarest term first; commoner terms, once as
-many postings were read as there are documents, change the order of 200 nominees only. Then the sections of the best 60
-documents are scored. Several indexes are ranked together as if they were one: document counts and frequencies are
-summed.
+There are two phases. First, documents are nominated by their postings, the rarest term first. When as many postings
+were read as there are documents, more frequent terms only change the order of the best 200 documents. Then the sections
+of the best 60 documents are scored. Several indexes are ranked as one: their counts and frequencies are added.
 """
 
 from __future__ import annotations
@@ -42,16 +41,20 @@ if TYPE_CHECKING:
 
     from contextfold.resolve.relevance.index.index_format import Integers
 
-# Twice as many of each find nothing more on any of the public sets, and take longer.
-POSTINGS_MAX = 12_000  # or as many as there are documents
+# Twice these numbers find nothing more in any of the public sets, and take longer. The limit on postings is at least
+# the number of documents.
+POSTINGS_MAX = 12_000
 NOMINEES_MAX = 200
 DOCUMENTS_MAX = 60
-SEARCHED_FROM = 4  # postings per wanted document: from there on searching is quicker than reading them all
-LANE_BYTES = 8  # of a document's score, where the scores of all documents are added up as one number
-SAMPLED_FROM = 16  # times as many documents as are wanted: from there on a sample tells which scores are high
+# With more postings per wanted document, a search in the postings is faster than reading all of them.
+SEARCHED_FROM = 4
+# The number of bytes of a document's score if the scores of all documents are added as one number.
+LANE_BYTES = 8
+# If there are this many times more documents than wanted, a sample of the scores shows which scores are high.
+SAMPLED_FROM = 16
 SAMPLE_SLACK = 10
 
-# The fields in which a term occurred, as bits below the weighted occurrences of a section.
+# The fields in which a term occurs. They are bits below the weighted occurrences in a section.
 FIELDS = ("title", "heading", "body", "path", "identifier")
 FIELD_BITS = len(FIELDS)
 _TITLE, _HEADING, _BODY, _PATH, _IDENTIFIER = (1 << bit for bit in range(FIELD_BITS))
@@ -60,8 +63,9 @@ _FIELD_NAMES = [tuple(name for bit, name in enumerate(FIELDS) if mask >> bit & 1
 
 
 def _noted(weights: Sequence[int], count_field: int, marked_field: int) -> list[int]:
-    """For each packed counts: their weight in a section, above the bits of their fields."""
-    fields = [  # by packed counts: four bits, two bits and two bits
+    """The weight of each value of packed counts in a section, above the bits of its fields."""
+    # Packed counts have four bits, two bits and two bits.
+    fields = [
         (count and count_field) | (marked and marked_field) | (parts and _IDENTIFIER)
         for parts in (0, 1, 1, 1)
         for marked in (0, 1, 1, 1)
@@ -75,35 +79,49 @@ _NOTED_FRONT = _noted(FRONT_IN_SECTION, _TITLE, _PATH)
 
 
 class TermPostings(Record):
-    """A term of the question in all indexes."""
+    """The postings of one term of the question.
 
-    word: str  # as typed
+    `word` is the term in the question's spelling. `cost` is the number of its postings. `by_index` has the postings to
+    add in each index, with the weights of their values.
+    """
+
+    word: str
     stem_weight: int
-    cost: int  # how many postings there are to read
-    by_index: list[list[tuple[int, Postings]]]  # what to add up in each index, with the weight of its values
+    cost: int
+    by_index: list[list[tuple[int, Postings]]]
 
 
 class RankedSection(Record):
-    """A section that has a term; sections are sorted by these fields, in this order."""
+    """A section with a term. Sections are sorted by these fields in this order; the best has the lowest `order`.
 
-    order: int  # the lower the better
-    cache: int  # which of the indexes that were asked
+    `cache` is the number of its index.
+    """
+
+    order: int
+    cache: int
     document: int
     section: int
     score: int
 
 
 class RankedDocument(Record):
-    cache: int  # which of the indexes that were asked
+    """A document with its score. `cache` is the number of its index."""
+
+    cache: int
     document: int
     score: int
 
 
 class Ranking(Record):
+    """The ranked documents and sections, the best first. Only sections with a term of the question are ranked.
+
+    `noted` has the occurrences in each section, by index and by term.
+    """
+
     terms: list[TermPostings]
-    noted: list[list[dict[int, int]]]  # by index, by term: the noted occurrences in each section
-    documents: list[RankedDocument]  # best first
-    sections: list[RankedSection]  # best first; only those that have a term
+    noted: list[list[dict[int, int]]]
+    documents: list[RankedDocument]
+    sections: list[RankedSection]
     unmatched: tuple[str, ...]
     document_count: int
 
@@ -146,7 +164,7 @@ def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
 def _look_up(
     question: Question, views: Sequence[IndexView], document_count: int
 ) -> tuple[list[TermPostings], tuple[str, ...]]:
-    """The terms that occur anywhere, rarest first; and the words of those that do not."""
+    """The terms that occur in any index, the rarest first, and the words of all other terms."""
     terms: list[tuple[int, str, TermPostings]] = []
     unmatched: list[str] = []
     for stem, words in question.terms:
@@ -172,14 +190,14 @@ def _look_up(
 
 
 def _weight(postings: Postings, stem_weight: int, word_weights: Mapping[bytes, int]) -> int:
-    """What the values of these postings count: as a form of the stem, as the very word, or as what is too much."""
+    """The weight of the values of postings: of a form of the stem, of the word in the question, or of the excess."""
     if not postings.ends:
         return -STEM_WEIGHT * stem_weight
     return STEM_WEIGHT * stem_weight + word_weights.get(word_of_key(postings.key), 0)
 
 
 def _scores(view: IndexView, weighted: Sequence[tuple[int, Postings]]) -> list[int]:
-    """Every document's score. Most of a question's time goes by here."""
+    """The scores of all documents. A question spends most of its time here."""
     count = view.head.document_count
     scores = [0] * count
     common = [(weight, postings.all_values) for weight, postings in weighted if postings.all_values is not None]
@@ -214,11 +232,11 @@ def _add_pairs(question: Question, views: Sequence[IndexView], document_count: i
 
 
 def _best(scores: list[list[int]], count: int) -> dict[tuple[int, int], int]:
-    """The documents with the highest scores, those by index and number; equal scores in that order."""
+    """The documents with the highest scores, as index and number. Equal scores are in that order."""
     every = [score for found in scores for score in found] if len(scores) > 1 else scores[0]
     least = 1
     if len(every) > SAMPLED_FROM * count:
-        # So low in a sample of the scores that `count` of all of them are likely to be higher; if not, all are read.
+        # The threshold is so low in a sample that probably at least `count` scores are higher; if not, all are sorted.
         sample = sorted(every[:: len(every) // count], reverse=True)
         least = max(sample[count * len(sample) // len(every) + SAMPLE_SLACK], least)
     chosen = _at_least(scores, least)
@@ -238,7 +256,7 @@ def _at_least(scores: list[list[int]], least: int) -> list[tuple[int, int, int]]
 
 
 def _rescore(terms: Sequence[TermPostings], nominees: dict[tuple[int, int], int], index: int) -> None:
-    """Add the parts of common terms to the scores of the nominees of one index alone."""
+    """Add the parts of frequent terms only to the scores of the nominees of one index."""
     wanted = sorted(document for at, document in nominees if at == index)
     for term in terms:
         for weight, postings in term.by_index[index]:
@@ -253,7 +271,7 @@ def _rescore(terms: Sequence[TermPostings], nominees: dict[tuple[int, int], int]
 
 
 def _places(documents: Integers, wanted: list[int]) -> list[tuple[int, int]]:
-    """Which of the wanted documents are among these, and where; both are in ascending order."""
+    """The wanted documents that are among these, with their positions. Both lists are in ascending order."""
     count = len(documents)
     if count < SEARCHED_FROM * len(wanted):
         among = set(wanted)
@@ -270,7 +288,7 @@ def _places(documents: Integers, wanted: list[int]) -> list[tuple[int, int]]:
 
 
 def _note_terms(view: IndexView, index: int, terms: list[TermPostings], documents: list[int]) -> list[dict[int, int]]:
-    """For each term, its noted occurrences in each section of the documents, which are in ascending order."""
+    """For each term, its occurrences in each section of the documents, which are in ascending order."""
     sections = {document: view.sections_of(document) for document in documents}
     noted_terms = []
     for term in terms:
@@ -316,12 +334,13 @@ def _score_sections(view: IndexView, weights: list[int], noted_terms: list[dict[
 def _ranked(
     view: IndexView, place: tuple[int, int], score: int, scores: Mapping[int, int]
 ) -> tuple[int, list[RankedSection]]:
-    """The whole score of a document, and its sections that have a term."""
+    """The total score of a document, and its sections with a term."""
     numbers = view.sections_of(place[1])
     scored = [(section, found) for section in numbers if (found := scores.get(section))]
     total = score + BEST_SECTION_WEIGHT * max((found for _, found in scored), default=0)
     rows = view.column("section_headings")[numbers.start : numbers.stop].tolist()
-    best: dict[int, int] = {}  # score among the pieces under one heading
+    # The best score among the pieces below one heading, by the row of the heading.
+    best: dict[int, int] = {}
     for section, found in scored:
         row = rows[section - numbers.start]
         if found > best.get(row, 0):
@@ -334,7 +353,7 @@ def _ranked(
 
 
 def explain(ranking: Ranking, views: Sequence[IndexView], section: RankedSection) -> tuple[WhyTerm, ...]:
-    """What each term contributed to a section's score; the contributions add up to it."""
+    """The contribution of each term to a section's score. Their sum is the score."""
     view = views[section.cache]
     average = average_length(view.head.section_words, view.head.section_count)
     length = view.column("section_words")[section.section]

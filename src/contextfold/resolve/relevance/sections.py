@@ -1,8 +1,8 @@
-"""Cutting a document into sections: at its headings, then at blank lines where a section is long. Pure.
+"""Splits a document into sections: at its headings, and a long section at blank lines. Pure.
 
-Knows the headings of Markdown, reStructuredText, AsciiDoc, Org and HTML, and top-level definitions of source code; not
-what a section is worth. Every step is linear in the length of the text: no pattern here can match across more than a
-line or two, and nothing looks back further than the previous heading.
+Knows the headings of Markdown, reStructuredText, AsciiDoc, Org and HTML, and top-level definitions of source code.
+Every step takes time linear in the length of the text: no pattern matches more than two lines, and no step goes back
+beyond the previous heading.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LONG_SECTION = 1600  # characters; a longer section is cut at blank lines
-HARD_SECTION = 8 * LONG_SECTION  # a piece without blank lines is cut at a line's end, or within a line, after so many
-HEADING_MAX = 200  # characters of a heading that are kept
-DEEPEST = 6  # levels of headings
+# A section with more characters is split at blank lines.
+LONG_SECTION = 1600
+# A piece without blank lines is split after this many characters, at the end of a line or within a line.
+HARD_SECTION = 8 * LONG_SECTION
+# A heading is cut after this many characters.
+HEADING_MAX = 200
+# The number of levels of headings.
+DEEPEST = 6
 
 _FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\r?\n(?:[^\n]*\n)*?---[ \t]*(?:\r?\n|$)")
 _FRONT_TITLE = re.compile(r"^title[ \t]*:[ \t]*(.*)$", re.MULTILINE)
@@ -60,12 +64,12 @@ ORG_EXTENSIONS = frozenset(("org",))
 
 
 class Section(Record):
-    """A part of a document: its breadcrumb without the path, and where it lies. Offsets count characters."""
+    """A part of a document: its headings and its position. Offsets count characters, lines count from 1."""
 
     headings: tuple[str, ...]
     start: int
     end: int
-    first_line: int  # from 1
+    first_line: int
     last_line: int
 
 
@@ -83,7 +87,7 @@ class _Mark(Record):
 
 
 def outline(path: str, text: str) -> Outline:
-    """The title and the sections of a document; the sections follow each other without gaps."""
+    """The title and the sections of a document. There are no gaps between the sections."""
     extension = path.rpartition("/")[2].rpartition(".")[2].lower() if "." in path else ""
     title, body_at = _front_matter(text)
     marks, breaks, title_in_text = _marks(extension, text, body_at)
@@ -92,7 +96,7 @@ def outline(path: str, text: str) -> Outline:
 
 
 def _front_matter(text: str) -> tuple[str, int]:
-    """The title that the front matter gives, and where the text after it begins."""
+    """The title in the front matter, and the position of the text after it."""
     if not text.startswith(("---", "\ufeff---")):
         return "", 0
     found = _FRONT_MATTER.match(text)
@@ -103,12 +107,12 @@ def _front_matter(text: str) -> tuple[str, int]:
 
 
 def _first_heading(marks: list[_Mark]) -> str:
-    """The document's only heading of the top level, or its very first heading."""
+    """The document's only heading of the top level, or its first heading."""
     return next((mark.text for mark in marks if mark.level == 1), marks[0].text if marks else "")
 
 
 def _marks(extension: str, text: str, start: int) -> tuple[list[_Mark], list[tuple[int, int]], str]:
-    """The headings, the fenced ranges that blank lines do not cut, and a title named outside of headings."""
+    """The headings, the fenced ranges that are not split at blank lines, and a title outside of headings."""
     code = definition_pattern(extension)
     if code is not None:
         return _code_marks(text, start, code), [], ""
@@ -204,7 +208,7 @@ _COMMENT_STARTS = ("//", "/*", " *", "*", "#", "@", "--", ";", "///", '"""', "%"
 
 
 def _with_comment_above(text: str, at: int, floor: int) -> int:
-    """Where the comment or the decorators right above a definition begin. Looks at no line twice."""
+    """The position of the comment or the decorators directly above a definition. No line is read twice."""
     while at > floor:
         line_at = text.rfind("\n", floor, at - 1) + 1
         if line_at <= floor or not text.startswith(_COMMENT_STARTS, line_at):
@@ -214,7 +218,7 @@ def _with_comment_above(text: str, at: int, floor: int) -> int:
 
 
 def clean_heading(heading: str) -> str:
-    """A heading as a person reads it: without links, tags, anchors and code marks."""
+    """Remove links, tags, anchors and code marks from a heading."""
     heading = heading[: 2 * HEADING_MAX]
     if "{" in heading:
         heading = _ANCHOR.sub("", heading)
@@ -244,7 +248,7 @@ def _sections(text: str, marks: list[_Mark], fences: list[tuple[int, int]]) -> I
 
 
 def _ranges(text: str, marks: list[_Mark]) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-    """What lies between headings. A heading with nothing below it goes with the next one, which is below it."""
+    """The ranges between headings. A heading that is directly followed by a heading below it is part of that range."""
     crumbs: list[tuple[int, str]] = []
     start = 0
     headings: tuple[str, ...] = ()
@@ -262,7 +266,7 @@ def _ranges(text: str, marks: list[_Mark]) -> Iterator[tuple[int, int, tuple[str
 
 
 def _is_heading_alone(text: str, previous: _Mark, start: int, mark: _Mark) -> bool:
-    """Whether nothing but the previous heading, a parent of this one, lies before this one."""
+    """Whether there is only the previous heading, a parent of this one, before this heading."""
     if previous.level >= mark.level or mark.at - previous.at > 3 * HEADING_MAX or start != previous.at:
         return False
     lines = text[previous.at : mark.at].split("\n")
@@ -272,7 +276,7 @@ def _is_heading_alone(text: str, previous: _Mark, start: int, mark: _Mark) -> bo
 def _pieces(
     text: str, start: int, end: int, fences: list[tuple[int, int]], fence_number: int
 ) -> Iterator[tuple[int, int]]:
-    """Cut a long range at blank lines into pieces of about LONG_SECTION characters."""
+    """Split a long range at blank lines into pieces of about LONG_SECTION characters."""
     piece_at = candidate = start
     for blank in _BLANK.finditer(text, start, end):
         at = blank.end() + 1

@@ -1,6 +1,7 @@
-"""How terms, entries and rows of the index are written: keys, shifts and shapes. Pure.
+"""The keys of terms, and the formats of entries and rows of the index. Pure.
 
-Questions and builds share this; it knows nothing of sections or of counting, so that a question does not load that.
+Both questions and builds use this module. It does not import the code that splits and counts, which a question does
+not need.
 """
 
 from __future__ import annotations
@@ -10,22 +11,25 @@ from contextfold.common.relevance.words import stem_of
 from contextfold.common.sha256 import sha256
 
 SECTION_DIGEST_BYTES = 16
-# An entry of a term while it is counted: the document's number, the section's, and the packed counts. The index keeps
-# the lower half.
+# An entry of a term is one integer: the document's number, the section's number, and the packed counts. The index
+# stores only the lower half.
 DOCUMENT_SHIFT = 32
 ENTRY_SHIFT = 8
 ENTRY_MASK = (1 << DOCUMENT_SHIFT) - 1
 COUNTS_MASK = (1 << ENTRY_SHIFT) - 1
-SECTIONS_MAX = (1 << DOCUMENT_SHIFT - ENTRY_SHIFT) - 2  # in one document
+# A document has at most this many sections.
+SECTIONS_MAX = (1 << DOCUMENT_SHIFT - ENTRY_SHIFT) - 2
 
-STEM_END = b"\0"  # between a stem and the rest of its word; in no word
-WHOLE_WORD = b"\1"  # follows STEM_END where a word does not begin with its stem
-PAIR_JOINT = " "  # in no stem
+# A key is a stem, STEM_END and the rest of the word. If the word does not begin with its stem, WHOLE_WORD and the whole
+# word follow STEM_END. The key of a pair has PAIR_JOINT between its stems. No word contains any of these characters.
+STEM_END = b"\0"
+WHOLE_WORD = b"\1"
+PAIR_JOINT = " "
 PAIR_MARK = PAIR_JOINT.encode()
 
 
 class SectionRow(Record):
-    """One section as the index describes it; offsets count bytes from the beginning of the document."""
+    """The row of one section. Offsets count bytes from the beginning of the document."""
 
     headings: tuple[str, ...]
     start: int
@@ -46,7 +50,7 @@ def section_digest(content: bytes) -> bytes:
 
 
 def term_key(word: str) -> bytes:
-    """What a word is sorted by: its stem, then the word itself."""
+    """The key of a word: its stem, then the rest of the word."""
     whole, root = word.encode(), stem_of(word).encode()
     if whole.startswith(root):
         return root + STEM_END + whole[len(root) :]

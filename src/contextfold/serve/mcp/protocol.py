@@ -35,12 +35,13 @@ META_SERVER = "io.modelcontextprotocol/serverInfo"
 # Error codes that the stateless era defines.
 HEADER_MISMATCH = -32020
 UNSUPPORTED_VERSION = -32022
-# As the handshake era has it; in the stateless era such an address is an invalid parameter.
+# The code in the handshake era; in the stateless era an unknown address is an invalid parameter.
 RESOURCE_NOT_FOUND = -32002
 NOT_FOUND_KINDS = frozenset({CacheMissing.code, DocumentMissing.code})
 
 TOOLS_CALL, RESOURCES_READ = "tools/call", "resources/read"
-RESOURCES = "resources/"  # how the names of their readers begin
+# The prefix of the methods for resources.
+RESOURCES = "resources/"
 # The name in metrics and spans for a call of a tool that does not exist.
 UNKNOWN_TOOL_KIND = "unknown_tool"
 

@@ -1,6 +1,6 @@
 """Caches and their documents as MCP resources: one resource for each cache, one template for the documents of all.
 
-Reading goes the way of the tools: a transport runs a reader beside them, and the protocol core shapes the answer.
+Resources are read like tools are called: the transport runs a reader, and the protocol core encodes the result.
 Importing this module is cheap; a reader imports what it needs.
 """
 
@@ -81,7 +81,7 @@ def _list_templates(_root: CacheRoot, _arguments: Arguments) -> str:
 
 
 _READS = hints(reads=True, repeatable=True)
-# By their methods. They are run as tools are, and are none.
+# The readers by method. They run like tools, but are not listed as tools.
 RESOURCE_READERS = {
     reader.name: reader
     for reader in (
@@ -93,5 +93,5 @@ RESOURCE_READERS = {
 
 
 def readers_beside(tools: Sequence[Tool]) -> Mapping[str, ResolveTool]:
-    """Caches are resources wherever there are tools for them."""
+    """The readers of a server with these tools. Caches are resources if the server has tools for them."""
     return RESOURCE_READERS if any(isinstance(tool, ResolveTool) for tool in tools) else {}

@@ -1,1 +1,1 @@
-"""What a message means for folding, in each API."""
+"""Reads the messages of each API and finds the facts that folding needs."""

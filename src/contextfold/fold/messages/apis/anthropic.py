@@ -1,4 +1,4 @@
-"""A message of Anthropic's Messages API → its facts. Knows that API's roles and blocks, not what folding does."""
+"""Reads messages of Anthropic's Messages API. Knows its roles and blocks, nothing of folding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from contextfold.fold.messages.apis.facts import (
 from contextfold.fold.messages.own_tools import call_of, hosted_call
 
 _THINKING = ("thinking", "redacted_thinking")
-# Answered by the provider, in the same turn.
+# The provider runs these calls, and their results are in the same turn.
 _HOSTED = ("server_tool_use", "mcp_tool_use")
 _SHOWN = ("text", "image", "document", "search_result")
 _SYSTEM_MEMBERS = frozenset({"role", "content"})
@@ -52,7 +52,7 @@ def is_result(block: Members) -> bool:
 
 
 def is_words(block: Members, *, beside_result: bool) -> bool:
-    """Whether a block of a user's message was written, or shown, by the user."""
+    """Whether the user wrote or attached a block of a user's message."""
     kind = block.get("type")
     if kind == "tool_result":
         return False
@@ -60,9 +60,11 @@ def is_words(block: Members, *, beside_result: bool) -> bool:
 
 
 def _system(message: Members) -> Fact:
-    """An instruction between the turns. Plain text goes with the branch around it, because the API does not accept two
-    of them side by side, unless it hands over what the user wrote while the model worked. A message that changes tools
-    or settings must stay."""
+    """An instruction between the turns.
+
+    Plain text is left out with the branch around it, because the API does not accept two adjacent instructions, unless
+    it contains what the user wrote while the model worked. A message that changes tools or settings must stay.
+    """
     content = message.get("content")
     blocks = [block_members(block) for block in items_of(content) or (None,)]
     is_text = isinstance(content, str) or all(block.get("type") == "text" for block in blocks)
@@ -93,7 +95,7 @@ def _user(blocks: Sequence[object]) -> Fact:
 
 def _result(block: Members) -> Result:
     mark = block.get("is_error")
-    # Only the absent member, null and false say that the call succeeded; 0 does not.
+    # The call succeeded only if the member is missing, null or false; 0 means a failure.
     failed = mark is not None and mark is not False
     return Result(block["tool_use_id"], block.get("content"), failed)
 
@@ -101,7 +103,7 @@ def _result(block: Members) -> Result:
 def _assistant(blocks: Sequence[object]) -> Fact:
     calls: list[Call] = []
     flaw, thoughts = "", 0
-    # Calls that the provider answers; its results name them, and may come in a later turn.
+    # The calls that the provider runs. Its results name them and may be in a later turn.
     asked: list[object] = []
     answered: list[object] = []
     for block in blocks:
@@ -129,6 +131,6 @@ def _assistant(blocks: Sequence[object]) -> Fact:
 
 
 def _are_same(asked: Sequence[object], answered: Sequence[object]) -> bool:
-    """Whether each is there once, in any order."""
+    """Whether both lists have the same ids, each once, in any order."""
     ids = {each for each in asked if isinstance(each, str)}
     return len(ids) == len(asked) == len(answered) and ids == {each for each in answered if isinstance(each, str)}

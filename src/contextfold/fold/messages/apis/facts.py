@@ -1,6 +1,6 @@
-"""What a message means for folding, whichever API it is of: calls, results, whether it may go. Knows no format.
+"""The facts about a message that folding needs, for all APIs: calls, results, words of the user. Knows no format.
 
-Text in here may be UTF-8 read as latin-1 (`body.py` says why), so it is only compared, measured, or matched by ASCII.
+Text may be UTF-8 decoded as latin-1 (`body.py` explains it), so it is only compared, measured, or matched with ASCII.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-# model: what the model said. input: what it was given. standing: instructions that stay wherever they stand.
+# "model" is a message of the model, "input" is input for it, "standing" is an instruction that is never left out.
 Kind = Literal["model", "input", "standing"]
 Members = Mapping[str, Any]
 
-# An id that begins with this stands for a call without an id: the rest is the tool's name.
+# The id of a call without an id begins with this; the rest is the tool's name.
 BY_NAME = "\0"
 
-# Markup in which hosts write to the model around a result, and in which no user writes.
+# The markup of texts that hosts add to a result for the model. Users do not write it.
 _HOST_MARKUP = "system-reminder|system_reminder|environment_details|new-diagnostics"
 _HOST_ENDS = tuple(f"</{name}>" for name in _HOST_MARKUP.split("|"))
-# Space behind the last block that is still looked for.
+# The end of the last block is searched for in this many characters at the end of a text.
 _END_CHARS = 8
 _HOST_TEXT = re.compile(rf"(?:\s*+<({_HOST_MARKUP})>(?:(?!</\1>)[\s\S])*+</\1>)++\s*+")
-# A host may hand over what its user wrote meanwhile inside that markup: "The user sent the following message: …".
+# A host may quote a message of its user in that markup: "The user sent the following message: …".
 _QUOTES_USER = re.compile(
     r"(?i)\buser(?:'s|s)?\b[^.\n]{0,60}\b(?:sent|sa(?:id|ys)|wr[oi]te|typed|ask|message|prompt)"
     r"|\b(?:message|prompt|request|words)s?\b[^.\n]{0,40}\buser"
@@ -30,18 +30,18 @@ _QUOTES_USER = re.compile(
 
 
 class Call(NamedTuple):
-    # Empty where the provider itself answers the call, in the same turn.
+    # Empty if the provider runs the call in the same turn.
     id: str
-    # Of our own tools: "branch", "return", …; else empty.
+    # "branch", "return", … for our own tools; else empty.
     verb: str = ""
     # Whether the name alone does not show that the tool is ours.
     needs_proof: bool = False
-    # Of our own tools alone.
+    # The name of one of our own tools; else empty.
     name: str = ""
 
 
 class Result(NamedTuple):
-    # Of the call it answers.
+    # The id of its call.
     id: str
     content: object
     failed: bool = False
@@ -51,26 +51,26 @@ class Fact(NamedTuple):
     kind: Kind
     calls: tuple[Call, ...] = ()
     results: tuple[Result, ...] = ()
-    # Why nothing that holds this message is folded.
+    # The reason why no range with this message is folded; empty if there is none.
     flaw: str = ""
-    # Holds thinking that a provider may have bound to all that is before it.
+    # Whether it has thinking that a provider may have bound to all earlier messages.
     thinks: bool = False
-    # Holds nothing but thinking.
+    # Whether it has only thinking.
     only_thinks: bool = False
-    # Belongs to what comes next: it stays or goes with that.
+    # Whether it belongs to the next message and is left out only together with it.
     leads: bool = False
-    # A user wrote some of it, and that stays.
+    # Whether the user wrote a part of it, which stays.
     has_words: bool = False
-    # A host has put what its user wrote meanwhile into a result: that turn stays.
+    # Whether a result in it quotes a message of the user. Such a turn stays.
     quotes_user: bool = False
-    # The user's words came while the model worked: the tool loop goes on behind them.
+    # Whether the user wrote it while the model worked, so that the tool loop continues after it.
     is_meanwhile: bool = False
 
 
 class CallNumbers:
-    """Gives calls without ids, and their results, ids of their own: the tool's name and a number that counts its calls.
+    """Makes ids for calls without ids and for their results: the tool's name and the number of its call.
 
-    A history only grows, so the numbers stay. Calls of one tool in one turn are answered in their order.
+    A history only grows, so the numbers do not change. The calls of one tool in one turn are answered in their order.
     """
 
     __slots__ = ("_counts", "_is_over", "_unanswered")
@@ -81,7 +81,7 @@ class CallNumbers:
         self._is_over = False
 
     def end_turn(self) -> None:
-        """The model is given something. A call that has no result before its next turn never gets one."""
+        """End the model's turn. A call without a result before the next turn never gets one."""
         self._is_over = True
 
     def of_call(self, call_id: str) -> str:
@@ -111,7 +111,7 @@ HOSTED = Call("")
 
 
 def members_of(value: object) -> Members | None:
-    """Of an object as JSON has it, or as the official clients give it back."""
+    """The members of a JSON object or of an object of an official client."""
     if type(value) is dict or isinstance(value, Mapping):
         return value
     dump = getattr(value, "model_dump", None)
@@ -120,7 +120,7 @@ def members_of(value: object) -> Members | None:
 
 
 def block_members(value: object) -> Members:
-    """Of a part of a message; what is no object has none."""
+    """The members of a part of a message; none if it is not an object."""
     return value if type(value) is dict else members_of(value) or {}
 
 
@@ -129,21 +129,21 @@ def items_of(value: object) -> Sequence[object] | None:
 
 
 def is_host_text(text: object) -> bool:
-    """Whether all of a text is the host's own markup and quotes nothing that its user wrote."""
+    """Whether a text consists of the host's markup and does not quote the user."""
     if not isinstance(text, str) or not text.lstrip().startswith("<"):
         return False
     return _HOST_TEXT.fullmatch(text) is not None and _QUOTES_USER.search(text) is None
 
 
 def quotes_user(text: object) -> bool:
-    """Whether a host's text hands over what its user wrote."""
+    """Whether a host's text quotes a message of the user."""
     return isinstance(text, str) and _QUOTES_USER.search(text) is not None
 
 
 def has_quoted_user(content: object) -> bool:
-    """Whether a host has put what its user wrote meanwhile behind a result, in its markup and inside the result."""
+    """Whether a host has added a message of the user, in its markup, at the end of a result."""
     if isinstance(content, str):
-        # Nearly all results end here.
+        # Nearly all results need only this check.
         return ">" in content[-_END_CHARS:] and quotes_user(content[own_length(content) :])
     parts = content.values() if isinstance(content, Mapping) else items_of(content) or ()
     texts = (part if isinstance(part, str) else block_members(part).get("text") for part in parts)
@@ -151,9 +151,9 @@ def has_quoted_user(content: object) -> bool:
 
 
 def own_length(text: str) -> int:
-    """How long a result is without what a host has put behind it, in its markup.
+    """The length of a result without the texts that a host has added at its end, in its markup.
 
-    Reads backwards, block by block: most results have no such block, whatever their length.
+    It reads backwards, block by block, because most results have no such block.
     """
     end = len(text)
     while True:
@@ -169,7 +169,7 @@ def own_length(text: str) -> int:
 
 
 def answer(call_id: object, content: object) -> Fact:
-    """A message that is one result and nothing else."""
+    """The fact for a message that is a single result."""
     if isinstance(call_id, str) and call_id:
         return Fact("input", (), (Result(call_id, content),), quotes_user=has_quoted_user(content))
     return UNKNOWN

@@ -1,4 +1,4 @@
-"""A content of Gemini's `generateContent` → its facts. Knows that API's roles and parts, not what folding does.
+"""Reads contents of Gemini's `generateContent`. Knows its roles and parts, nothing of folding.
 
 The API accepts the names of members in camel case and with underscores, and so does this module.
 """
@@ -27,14 +27,14 @@ from contextfold.fold.messages.own_tools import call_of
 _CALL = ("functionCall", "function_call")
 _RESPONSE = ("functionResponse", "function_response")
 _SHOWN = ("text", "inlineData", "inline_data", "fileData", "file_data")
-# Code that the provider runs; call and result stand in the same content.
+# Code that the provider runs; call and result are in the same content.
 _HOSTED = ("executableCode", "executable_code", "codeExecutionResult", "code_execution_result")
-# What a part may hold beside its data.
+# The members of a part in addition to its data.
 _ABOUT = frozenset({"thought", "thoughtSignature", "thought_signature", "videoMetadata", "video_metadata"})
 
 
 def reader() -> Callable[[Members], Fact]:
-    """Reads the contents of one request, in order."""
+    """Make a reader for the contents of one request, in order."""
     numbers = CallNumbers()
 
     def read(content: Members) -> Fact:
@@ -78,7 +78,7 @@ def response_path(part: Members) -> tuple[str, ...]:
 
 
 def is_words(part: Members, *, beside_result: bool) -> bool:
-    """Whether a part of a user's content was written, or shown, by the user."""
+    """Whether the user wrote or attached a part of a user's content."""
     if response_of(part) is not None:
         return False
     return not (beside_result and "text" in part and is_host_text(part["text"]))
@@ -131,7 +131,7 @@ def _member(part: Members, names: tuple[str, str]) -> object:
 
 
 def id_of(about: Members) -> str:
-    """The call's id, or what stands for it: calls without one are paired by name and order."""
+    """The call's id, or a substitute: calls without ids are paired by name and order."""
     given, name = about.get("id"), about.get("name")
     if isinstance(given, str) and given:
         return given

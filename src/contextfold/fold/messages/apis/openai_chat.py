@@ -1,4 +1,4 @@
-"""A message of OpenAI's Chat Completions → its facts. Knows that API's roles, not what folding does."""
+"""Reads messages of OpenAI's Chat Completions. Knows its roles, nothing of folding."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An item of OpenAI's Responses → its facts. Knows that API's items, not what folding does.
+"""Reads items of OpenAI's Responses. Knows its items, nothing of folding.
 
-What the model gives in one turn is several items here: reasoning, messages and calls, up to the next input.
+One turn of the model has several items: reasoning, messages and calls, up to the next input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 # Tools that the API defines and the client runs: call and output are two items, paired by `call_id`.
 _CLIENT_RUN = ("local_shell_call", "shell_call", "apply_patch_call", "computer_call")
 _CLIENT_RUN_OUTPUTS = {f"{kind}_output": kind for kind in _CLIENT_RUN}
-# Tools that the provider runs: the one item holds call and result.
+# Tools that the provider runs: one item has both call and result.
 _HOSTED = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call")
 _OTHERS = {
     "reasoning": Fact("model", leads=True),
@@ -50,7 +50,7 @@ def read(item: Members) -> Fact:
 
 
 def _client_run(kind: str, call_id: object) -> Fact:
-    """Ids of different kinds of calls may be the same."""
+    """The fact for a call that the client runs. Ids are unique only within a kind of calls."""
     is_known = kind in _CLIENT_RUN or kind in _CLIENT_RUN_OUTPUTS
     if not is_known or not isinstance(call_id, str) or not call_id:
         return UNKNOWN

@@ -1,1 +1,1 @@
-"""The relevance index: its bytes, its files, and how it is written."""
+"""The relevance index: its format, its files, and its writer."""

@@ -1,7 +1,7 @@
-"""Mapping the files of a relevance index, and what of them may be trusted. Reads files, writes none.
+"""Maps and checks the files of a relevance index. Writes nothing.
 
-A file is trusted unread while its fingerprint is what build recorded. Otherwise the index and the contents are hashed
-as a whole, and the rest of the cache is examined as a resolve does. What does not match is an error, never an answer.
+A file is trusted without reading it while its fingerprint is the one that the build recorded. Otherwise the index and
+the contents are hashed completely, and the rest of the cache is checked as by a resolve. A difference is an error.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ HASHED_TOGETHER = 1 << 22
 
 
 class MappedIndex(Record):
-    """An index that was checked, with the contents of the documents."""
+    """A checked index with the contents of the documents."""
 
     view: IndexView
     contents: memoryview
@@ -55,7 +55,7 @@ class MappedIndex(Record):
 
 
 class RelevanceFiles:
-    """The relevance files of one cache. Keeps what it mapped for as long as no file of the cache looks different."""
+    """The relevance files of one cache. They stay mapped until the fingerprint of a file changes."""
 
     def __init__(self, path: bytes, examine: Callable[[], str]) -> None:
         """`examine` checks the rest of the cache and returns its version, or raises CacheInvalid."""
@@ -66,18 +66,19 @@ class RelevanceFiles:
         self._mapped: MappedIndex | None = None
 
     def mapped(self) -> MappedIndex:
-        """The index, once nothing about the cache is in doubt."""
+        """The index, after all necessary checks."""
         state = few_fingerprints(self._prefix, self._watched)
         if self._mapped is None or state != self._state:
             self._mapped, self._state = None, None
             mapped, trusted = self._map()
-            if not trusted:  # what had to be read today must be read again tomorrow
+            if not trusted:
+                # The next call must read the files again.
                 return mapped
             self._mapped, self._state = mapped, state
         return self._mapped
 
     def faults(self, cache_version: str) -> list[tuple[str, str]]:
-        """Each damaged file and its problem, after reading every byte; none for a cache without the index."""
+        """Read every byte; return each damaged file with its problem. A cache without an index has none."""
         if not os.path.lexists(self._prefix + HEAD_FILE.encode()):
             return []
         try:
@@ -143,7 +144,7 @@ class RelevanceFiles:
             raise self._invalid(HEAD_FILE, str(problem)) from problem
 
     def _map_file(self, file: str, record: FileRecord, recorded: tuple[int, ...]) -> tuple[memoryview, bool]:
-        """A file as it was written; and whether that is known without reading all of it."""
+        """Map and check a file; return it, and whether its fingerprint was enough for the check."""
         path = self._prefix + file.encode()
         try:
             descriptor = os.open(path, READ_FLAGS)

@@ -1,9 +1,8 @@
-"""The relevance index as bytes: its columns, how a term's postings are laid out, and how both are read. Pure.
+"""The binary format of the relevance index: its columns and the postings of terms. Pure.
 
-The index is one file of columns; a head, which `index_file.py` reads from a file of its own, says where each column
-lies. All integers are little-endian and of fixed width. On a machine of the other byte order they are copied and
-swapped when they are read. No offset is followed before it is compared with the bytes that are there: whatever does
-not fit raises Malformed.
+The index is one file of columns. A head, which `index_file.py` reads from a separate file, has the position of each
+column. All integers are little-endian and of fixed width. A big-endian machine copies and swaps them when it reads
+them. Every offset is compared with the size of the file before it is used; an invalid one raises Malformed.
 
     term         a word (key: stem, NUL, rest of the word), a pair of stems (key: both with a space between, NUL), or
                  what the words of a stem share (key: the stem); keys are sorted, so these are neighbours
@@ -14,8 +13,8 @@ not fit raises Malformed.
     entry        a section of a document that has the word, above its packed counts; section 0 is the document's title
                  and path
 
-Where a word is common, the values are those of all documents: first the low byte of each, then the high byte. Adding
-those up as one long number is quicker than going from posting to posting.
+A common word has the values of all documents: first the low byte of each, then the high byte. Adding these as one long
+number is faster than a loop over the postings.
 """
 
 from __future__ import annotations
@@ -39,26 +38,29 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    # In postings that are being made, lists and tuples take the place of columns; nobody looks things up in those.
+    # Postings that are being made have lists and tuples instead of columns; no lookup is done in them.
     Integers = Any
 
-FORMAT = "relevance-3"  # names the layout, the stemmer, the words and the weights that went into the postings
+# The version of the layout, the stemmer, the words and the weights in the postings.
+FORMAT = "relevance-3"
 VERSION_BYTES = 32
-POSTINGS_UNIT = 4  # postings begin at multiples of this
+# Postings begin at multiples of this number of bytes.
+POSTINGS_UNIT = 4
 _HEADER = Struct("<3I")
 _ONE_POSTING = Struct("<3IHHBHx")
-WIDE_SHIFT = (
-    30  # two high bits of the entry count say whether entries are wide, and whether values are of all documents
-)
+# The two high bits of the entry count say whether the entries are wide, and whether the values are of all documents.
+WIDE_SHIFT = 30
 COMMON_SHIFT = 31
 COUNT_MASK = (1 << WIDE_SHIFT) - 1
 WIDTHS = ("B", "H", "I")
-NARROW_DOCUMENTS = 1 << 16  # up to so many documents, their numbers take two bytes
-COMMON_SHARE = 8  # a word that one of so many documents has is common
+# With at most this many documents, a document's number has two bytes.
+NARROW_DOCUMENTS = 1 << 16
+# A word is common if at least one in this many documents has it.
+COMMON_SHARE = 8
 SWAP = sys.byteorder == "big"
 ITEM_BYTES = {"B": 1, "H": 2, "I": 4, "Q": 8}
 
-# Each column with the type of its integers; "" for text and digests.
+# The type of the integers in each column; empty for text and digests.
 COLUMNS = {
     "postings": "",
     "term_keys": "",
@@ -86,7 +88,7 @@ COLUMNS = {
 
 
 def integers(view: memoryview, code: str, *, swap: bool = SWAP) -> Integers:
-    """The little-endian integers in these bytes, without a copy where the machine's order is the same."""
+    """The little-endian integers in these bytes, without a copy on a little-endian machine."""
     if len(view) % ITEM_BYTES[code]:
         raise Malformed("a column of the index ends in the middle of a number")
     if not swap:
@@ -111,18 +113,23 @@ def to_bytes(code: str, numbers: Sequence[int], *, swap: bool = SWAP) -> bytes:
 
 
 class Postings(Record):
-    """Where one term occurs; `documents`, `values` and `ends` are parallel."""
+    """The occurrences of one term. `documents`, `values` and `ends` are parallel columns.
+
+    `stem_documents` is the number of documents that have any word of the stem. `ends` has the ends of each document's
+    entries; it is empty for the postings that the words of a stem share. A common term has `all_values` instead of
+    `values`.
+    """
 
     key: bytes
-    stem_documents: int  # how many documents have any word of the stem
+    stem_documents: int
     documents: Integers
     values: Integers
-    ends: Integers  # of each document's entries; empty for what the words of a stem share
+    ends: Integers
     entries: Integers
-    all_values: memoryview | None = None  # instead of `values`, for what is common
+    all_values: memoryview | None = None
 
     def value(self, at: int) -> int:
-        """The value of a document by its place among those that have the term."""
+        """The value of a document, given by its position in `documents`."""
         if self.all_values is None:
             return int(self.values[at])
         document: int = self.documents[at]
@@ -182,18 +189,21 @@ def _of_all_documents(documents: Sequence[int], values: Sequence[int], document_
 
 
 class IndexHead(Record):
-    """What must be known before a column can be read."""
+    """The figures that are needed to read the columns.
+
+    `document_words` and `section_words` are totals. `columns` has the offset and the length of each column.
+    """
 
     document_count: int
     section_count: int
     term_count: int
-    document_words: int  # of all documents together
+    document_words: int
     section_words: int
-    columns: Mapping[str, tuple[int, int]]  # offset and length
+    columns: Mapping[str, tuple[int, int]]
 
 
 class IndexView:
-    """A whole index, mapped or in memory."""
+    """An index, mapped or in memory."""
 
     def __init__(self, head: IndexHead, raw: memoryview, *, swap: bool = SWAP) -> None:
         self.head = head
@@ -249,7 +259,7 @@ class IndexView:
         return self._text("term_keys", "term_key_ends", number)
 
     def terms_of(self, stem: bytes) -> list[Postings]:
-        """What the words of a stem share, if there are several, and then each of them; or the pair of that key."""
+        """The postings of a stem's words, after those that several words share; or the postings of a pair."""
         number, word = self._first_from(stem), stem + STEM_END
         found = []
         while number < self.head.term_count:
@@ -265,7 +275,7 @@ class IndexView:
         low, high = 0, self.head.term_count
         while low < high:
             middle = (low + high) // 2
-            # An end that is wrong gives another key or none; what is found is read again, and checked.
+            # A wrong end leads to another key or to none; the result is read again and checked.
             if keys[ends[middle - 1] if middle else 0 : ends[middle]].tobytes() < wanted:
                 low = middle + 1
             else:
@@ -327,7 +337,7 @@ class IndexView:
         return None
 
     def content_range(self, document: int) -> tuple[int, int]:
-        """Where a document lies in the file of contents."""
+        """The position of a document in the file of contents."""
         ends = self.column("document_ends")
         return (ends[document - 1] if document else 0), ends[document]
 
@@ -339,7 +349,7 @@ class IndexView:
         return found
 
     def section_range(self, document: int, section: int) -> tuple[int, int]:
-        """Where a section lies in the file of contents."""
+        """The position of a section in the file of contents."""
         start, end = self.content_range(document)
         starts = self.column("section_starts")
         last = section + 1 >= self.sections_of(document).stop
@@ -363,7 +373,7 @@ class IndexView:
         return tuple(reversed(found))
 
     def row(self, document: int) -> DocumentRow:
-        """All that the index says of a document but its words; what a rebuild takes over."""
+        """The row of a document: everything except its words. A rebuild copies it."""
         words, lines = self.column("section_words"), self.column("section_lines")
         starts, tokens = self.column("section_starts"), self.column("section_tokens")
         sections = [
@@ -381,7 +391,7 @@ class IndexView:
 
 
 class RowColumns:
-    """The columns that describe documents and sections, growing by one document after another."""
+    """Builds the columns of documents and sections, one document after another."""
 
     def __init__(self) -> None:
         from array import array
@@ -411,7 +421,7 @@ class RowColumns:
         numbers["document_section_ends"].append(len(numbers["section_starts"]))
 
     def _heading_row(self, headings: tuple[str, ...], rows_of: dict[tuple[str, ...], int]) -> int:
-        """The row of a breadcrumb, from 1; within a document equal breadcrumbs share it, texts are shared by all."""
+        """The row of a breadcrumb, from 1. Equal breadcrumbs of a document share a row; equal texts are stored once."""
         found = rows_of.get(headings)
         if found is not None:
             return found

@@ -1,6 +1,6 @@
-"""The head of a relevance index: where its columns lie, and what the files looked like when build had written them.
+"""The head of a relevance index: the positions of its columns, and the fingerprints of the files. Pure.
 
-Pure; turns values into bytes and back. The head is small and checksummed, and read by every question.
+The head is small, has a checksum, and is read for every question.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ class FileRecord(Record):
 
 
 class OtherFormat(Malformed):
-    """A whole head of another version of the format."""
+    """The head is valid but of another version of the format."""
 
 
 class RelevanceHead(Record):
+    """The decoded head. `fingerprints` are those of FRAME and RELEVANCE_FILES."""
+
     cache_version: str
     index_head: IndexHead
     index_file: FileRecord
     contents: FileRecord
-    fingerprints: tuple[int, ...]  # of FRAME and RELEVANCE_FILES
+    fingerprints: tuple[int, ...]
 
     def to_bytes(self) -> bytes:
         lines = [
@@ -54,7 +56,7 @@ class RelevanceHead(Record):
 
 
 def decode_head(raw: bytes) -> RelevanceHead:
-    """The head in these bytes; Malformed if they are anything else, OtherFormat if they are of another version."""
+    """Decode a head. Raises Malformed if it is invalid, OtherFormat if it is of another version."""
     digest, _, body = raw.partition(b"\n")
     if sha256(body).hexdigest().encode() != digest:
         raise Malformed("is damaged")

@@ -1,4 +1,4 @@
-"""From entries to postings: what was counted in several runs, and what an earlier index has, becomes one list. Pure."""
+"""Makes postings from entries, and merges several runs and the previous index into one list. Pure."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 
     Term = tuple[bytes, "array[int] | Postings"]
 
-GONE = -1  # the new number of a document that is not taken over
+# The new number of a document that is not copied from the previous index.
+GONE = -1
 
-# Where the halves of an entry, the document and what the index keeps, and its packed counts lie in its bytes.
+# The positions of the two halves of an entry (the document, and the part that the index stores) and of its counts.
 _IS_LITTLE = sys.byteorder == "little"
 _DOCUMENT, _ENTRY = (slice(1 if _IS_LITTLE else 0, None, 2), slice(0 if _IS_LITTLE else 1, None, 2))
 _COUNTS = slice(0 if _IS_LITTLE else 7, None, 8)
@@ -45,7 +46,7 @@ CLASS_BITS = 8
 
 
 class Saturations(dict[int, int]):
-    """tf / (tf + K) in 65536ths by the length class of a document and, in the bits above, the weighted occurrences."""
+    """The values tf / (tf + K) in 65536ths. A key has the weighted occurrences above a document's length class."""
 
     def __init__(self, document_words: int, document_count: int) -> None:
         super().__init__()
@@ -65,7 +66,7 @@ class PostingsMaker:
         self._classes = bytes(map(length_class, words))
 
     def stem(self, words: list[tuple[bytes, array[int]]]) -> Iterator[Postings]:
-        """The postings of the words of one stem, and before them those of what they share."""
+        """The postings of the words of one stem, after the postings that they share."""
         if len(words) == 1:
             key, entries = words[0]
             yield self._one_word(key, entries) if len(entries) == 1 else self._word(key, entries)[0]
@@ -81,7 +82,7 @@ class PostingsMaker:
     def _word(self, key: bytes, entries: array[int]) -> tuple[Postings, list[int]]:
         """The postings of a word from its entries, which are sorted by document and section; and its occurrences.
 
-        Works on whole columns of the entries' bytes, because a build spends much of its time here.
+        It processes whole columns of bytes, because a build spends much of its time here.
         """
         raw = entries.tobytes()
         numbers = memoryview(raw).cast("I")[_DOCUMENT].tolist()
@@ -111,7 +112,7 @@ class PostingsMaker:
         return Postings(key, len(documents), documents, values, ends, packed, None), occurrences
 
     def _one_word(self, key: bytes, entries: array[int]) -> Postings:
-        """Half of all words occur once."""
+        """Make the postings of a word with one entry. Half of all words occur once."""
         entry = entries[0]
         document, packed = entry >> DOCUMENT_SHIFT, entry & ENTRY_MASK
         value = FRONT_IN_DOCUMENT[packed] if packed <= COUNTS_MASK else SECTION_IN_DOCUMENT[packed & COUNTS_MASK]
@@ -122,7 +123,7 @@ class PostingsMaker:
     def _shared(
         self, stem: bytes, stem_documents: int, documents: list[int], words: list[tuple[Postings, list[int]]]
     ) -> Postings:
-        """By how much the words' values exceed the value of all their occurrences, where a document has several."""
+        """The excess of the words' values over the value of all their occurrences, for documents with several words."""
         occurrences, values = dict.fromkeys(documents, 0), dict.fromkeys(documents, 0)
         for postings, counts in words:
             for document, count, value in zip(postings.documents, counts, postings.values, strict=True):
@@ -138,7 +139,7 @@ class PostingsMaker:
 
 
 def entries_of(postings: Postings, new_numbers: Sequence[int]) -> array[int]:
-    """The entries that postings were made of, for the documents that are still there, under their new numbers."""
+    """The entries of postings, for the unchanged documents, under their new numbers."""
     entries: array[int] = array("Q")
     start = 0
     for document, end in zip(postings.documents, postings.ends, strict=True):
@@ -150,10 +151,10 @@ def entries_of(postings: Postings, new_numbers: Sequence[int]) -> array[int]:
 
 
 def taken_over(previous: IndexView, new_numbers: Sequence[int], average: int) -> Iterator[Term]:
-    """The terms of an earlier index with the documents that are still there, under their new numbers.
+    """The terms of the previous index with the unchanged documents, under their new numbers.
 
-    A stem none of whose documents is gone keeps its postings, as long as documents are still as long on average.
-    Others come as entries, to be made into postings again.
+    If all documents of a stem are unchanged and the average length is the same, its postings are copied. Other terms
+    are returned as entries, from which postings are made again.
     """
     unmoved = all(number in (at, GONE) for at, number in enumerate(new_numbers))
     gone = frozenset(at for at, number in enumerate(new_numbers) if number == GONE)

@@ -1,8 +1,8 @@
-"""Writing the relevance index of a cache, one document after another in the order of ids, in bounded memory.
+"""Writes the relevance index of a cache, document by document in the order of ids, in bounded memory.
 
-Knows files and the order of steps; `index_format.py` knows the bytes, `document_terms.py` what a document says.
-New documents are counted in runs; full runs go to temporary files and are merged in the end. Documents that a previous
-index has already, unchanged, are taken over from it. Either way the index gets the same bytes.
+`index_format.py` knows the format, `document_terms.py` the documents. New documents are counted in runs; full runs are
+written to temporary files and merged at the end. Unchanged documents are copied from the previous index. The index has
+the same bytes in both cases.
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ if TYPE_CHECKING:
     from contextfold.resolve.relevance.index.index_format import IndexView
     from contextfold.resolve.relevance.index.index_merge import Term
 
-RUN_MAX_ENTRIES = 3_000_000  # bounds the memory of a build
+# A run has at most this many entries, which bounds the memory of a build. Its file exists only during the build.
+RUN_MAX_ENTRIES = 3_000_000
+RUN_FILE = "pack/relevance-run-%d"
 WRITTEN_TOGETHER = 1 << 20
-RUN_FILE = "pack/relevance-run-%d"  # only while a build runs
 KEY_LENGTH_BYTES = 4
 ENTRY_COUNT_BYTES = 8
 ENTRY_BYTES = 8
 
 
 class _HashedFile:
-    """A new file that knows the hash and the length of what was written to it."""
+    """A new file with the hash and the length of its content."""
 
     def __init__(self, path: bytes) -> None:
         self.path = path
@@ -68,7 +69,7 @@ class _HashedFile:
         return FileRecord(self.length, self._digest.hexdigest())
 
     def abandon(self) -> None:
-        """Close the file of a build that failed; what its last bytes could not be written for was reported before."""
+        """Close the file after a failed build. An error while writing its last bytes is ignored."""
         try:
             self._file.close()
         except OSError:
@@ -76,7 +77,7 @@ class _HashedFile:
 
 
 class IndexWriter:
-    """The relevance index of a cache under construction, whose folder has the prefix `prefix`."""
+    """Writes the relevance index of a cache into the folder with the path `prefix`."""
 
     def __init__(self, prefix: bytes, *, previous: IndexView | None = None, run_entries: int = RUN_MAX_ENTRIES) -> None:
         self._prefix = prefix
@@ -99,10 +100,10 @@ class IndexWriter:
         return self._prefix + file.encode()
 
     def add(self, document: Document, *, reused: int | None = None) -> None:
-        """Index the next document by id.
+        """Index the next document in the order of ids.
 
-        `reused` is its number in the previous index, if that has the same id, source and content. It may be given only
-        for ascending numbers, as documents come in the order of ids in both.
+        `reused` is its number in the previous index, if it is there with the same id, source and content. These numbers
+        are ascending, because both indexes are in the order of ids.
         """
         number = self._document_count
         try:
@@ -122,11 +123,11 @@ class IndexWriter:
         self._document_words.append(row.words)
 
     def abandon(self) -> None:
-        """Close what is open; for a build that failed, and without effect after `finish`."""
+        """Close all files after a failed build. After `finish` it has no effect."""
         self._contents.abandon()
 
     def finish(self) -> IndexHead:
-        """Write what is known once all documents are."""
+        """Write the columns after all documents were added."""
         path = self._path(RELEVANCE_INDEX_FILE)
         try:
             self._contents_record = self._contents.close()
@@ -183,9 +184,9 @@ class IndexWriter:
         self._runs.append(path)
 
     def write_head(self, cache_version: str, recorded_at_ns: int) -> None:
-        """Record what the finished files look like; nothing may be written into the cache afterwards.
+        """Record the fingerprints of the finished files. Nothing may be written into the cache afterwards.
 
-        `recorded_at_ns` is a time of the file system's clock; a file that is not older is never trusted unread.
+        `recorded_at_ns` is a time of the file system's clock. A file that is not older is always read before its use.
         """
         assert self._head is not None
         assert self._index is not None
