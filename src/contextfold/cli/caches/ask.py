@@ -7,8 +7,8 @@ import sys
 from contextfold.cli.caches.choosing import budget_for_people, chosen_caches, query_in
 from contextfold.cli.output import plain_lines, print_answer, print_note
 from contextfold.cli.parse import Values
+from contextfold.common.relevance.defaults import ASK_BUDGET
 from contextfold.error_codes import EXIT_OK
-from contextfold.resolve.relevance.defaults import ASK_BUDGET
 from contextfold.resolve.service import ask_many
 
 TYPE_CHECKING = False

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from contextfold.cli.parse import UsageError, Values
+from contextfold.common.relevance.defaults import CACHES_MAX
 from contextfold.errors import BudgetInvalid, CacheMissing, QueryInvalid
 from contextfold.resolve.layout import MANIFEST_FILE
-from contextfold.resolve.relevance.defaults import CACHES_MAX
 from contextfold.resolve.service import Cache
 
 DEFAULT_CACHE = ".context-cache"

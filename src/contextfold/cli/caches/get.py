@@ -6,9 +6,9 @@ from contextfold.cli.caches.ask import is_read_by_a_person
 from contextfold.cli.caches.choosing import budget_for_people, chosen_caches
 from contextfold.cli.output import plain_lines, print_answer
 from contextfold.cli.parse import UsageError, Values
+from contextfold.common.relevance.defaults import AROUND_MAX, GET_BUDGET
 from contextfold.common.relevance.question import line_range
 from contextfold.error_codes import EXIT_OK
-from contextfold.resolve.relevance.defaults import AROUND_MAX, GET_BUDGET
 
 
 def run(values: Values) -> int:

@@ -6,10 +6,10 @@ from contextfold.cli.caches.choosing import budget_for_people
 from contextfold.cli.fold.session_access import Values, open_store, owner_of, project_of, write, write_json
 from contextfold.cli.output import print_note
 from contextfold.cli.terminal import Line, Screen, screen, text_lines
+from contextfold.common.relevance.defaults import ASK_BUDGET
 from contextfold.error_codes import EXIT_OK
 from contextfold.fold.recall.answer import RecallAnswer, RecalledFold
 from contextfold.fold.tool_arguments import recall_request
-from contextfold.resolve.relevance.defaults import ASK_BUDGET
 
 
 def run(values: Values) -> int:

@@ -5,8 +5,8 @@ A tool returns a text, the same on every transport. Importing this module is che
 
 from __future__ import annotations
 
+from contextfold.common.relevance.defaults import AROUND_MAX, ASK_BUDGET, GET_BUDGET
 from contextfold.errors import ContextError, InternalError
-from contextfold.resolve.relevance.defaults import AROUND_MAX, ASK_BUDGET, GET_BUDGET
 from contextfold.serve.mcp.tools import ResolveTool, ToolResult, hints
 
 TYPE_CHECKING = False
