@@ -37,6 +37,8 @@ PING_EVERY_S: Final = 2
 PINGS_UNANSWERED: Final = 2
 # After this time without a useful response another server is tried: this one may be cut off from the others.
 FAILING_S: Final = 5.0
+# After this many closed connections in a row a server that uses TLS is taken to want a certificate.
+RESETS_REFUSE: Final = 4
 # The library waits in vain for the end of a failed TLS handshake.
 CLOSE_TIMEOUT_S: Final = 1.0
 FLUSH_TIMEOUT_S: Final = 1
@@ -65,6 +67,10 @@ class NatsOptions:
     tls_cert: str = ""
     tls_key: str = ""
 
+    @property
+    def uses_tls(self) -> bool:
+        return bool(self.tls_ca) or any(server.startswith("tls://") for server in self.servers)
+
 
 # Called with "connected" or "away: …".
 OnConnectionChange = Callable[[str], None]
@@ -89,6 +95,8 @@ class NatsConnection:
         self._is_clear = asyncio.Event()
         self._is_down = False
         self._refusals = 0
+        # Attempts in a row that the server ended by closing the connection.
+        self._resets = 0
         self._lost = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._problem: StoreInvalid | StoreUnavailable = StoreUnavailable("NATS: not connected yet")
@@ -185,7 +193,7 @@ class NatsConnection:
             raise
         if not self._lost.is_set():
             self._failing_since_s = None
-            self._refusals = 0
+            self._refusals = self._resets = 0
             self._is_down = False
             self._ready.set()
             self._is_clear.set()
@@ -231,6 +239,7 @@ class NatsConnection:
 
     def _failed(self, problem: Exception) -> None:
         self._is_down = True
+        self._resets = self._resets + 1 if isinstance(problem, ConnectionResetError) else 0
         if isinstance(problem, StoreInvalid):
             self._problem = problem
         elif _is_refusal(problem):
@@ -240,6 +249,12 @@ class NatsConnection:
         elif _is_setting(problem):
             self._problem = StoreInvalid(
                 f"NATS: {first_line(problem)}; check the files that the settings for NATS name"
+            )
+        elif self._resets >= RESETS_REFUSE and self.options.uses_tls and not self.options.tls_cert:
+            # With TLS 1.3 the handshake succeeds before the server asks for a certificate, and the connection is often
+            # closed before its alert can be read.
+            self._problem = StoreInvalid(
+                "NATS: the server closes connections after the TLS handshake; it may want a certificate (nats-tls-cert)"
             )
         else:
             self._problem = StoreUnavailable(f"NATS: {first_line(problem)}")
