@@ -17,6 +17,7 @@ from mcp.types import TextContent
 
 from tests.support import clocked_daemon
 from tests.support.daemon import Daemon, Http
+from tests.support.machine import Call
 
 DAY_S = 86_400
 PATIENCE_S = 60
@@ -67,7 +68,7 @@ async def worked(daemon: Daemon, session: str, description: str, done: list[str]
         return str(opened["branch_id"])
 
 
-def test_a_later_session_finds_and_expands_what_two_earlier_ones_folded(tmp_path: Path) -> None:
+def test_a_later_session_finds_expands_and_reports_what_two_earlier_ones_folded(tmp_path: Path, call: Call) -> None:
     daemon = ClockedDaemon(tmp_path)
     try:
         login = asyncio.run(
@@ -107,6 +108,10 @@ def test_a_later_session_finds_and_expands_what_two_earlier_ones_folded(tmp_path
         http.close()
     finally:
         daemon.stop()
+    monday = next(row["session_id"] for row in ended if row["name"] == "monday")
+    report = call("fold", "report", monday, "--store", daemon.store)
+    assert report.code == 0, report.err
+    assert "src/checkout/session.py:41 passes minutes" in report.out.decode()
     written = daemon.log.read_text() + "".join(
         path.read_bytes().decode("latin-1") for path in daemon.store.parent.iterdir()
     )
