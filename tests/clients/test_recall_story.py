@@ -68,7 +68,9 @@ async def worked(daemon: Daemon, session: str, description: str, done: list[str]
         return str(opened["branch_id"])
 
 
-def test_a_later_session_finds_expands_and_reports_what_two_earlier_ones_folded(tmp_path: Path, call: Call) -> None:
+def test_a_later_session_finds_expands_and_reports_what_two_earlier_ones_folded(
+    tmp_path: Path, call_in_process: Call
+) -> None:
     daemon = ClockedDaemon(tmp_path)
     try:
         login = asyncio.run(
@@ -109,7 +111,7 @@ def test_a_later_session_finds_expands_and_reports_what_two_earlier_ones_folded(
     finally:
         daemon.stop()
     monday = next(row["session_id"] for row in ended if row["name"] == "monday")
-    report = call("fold", "report", monday, "--store", daemon.store)
+    report = call_in_process("fold", "report", monday, "--store", daemon.store)
     assert report.code == 0, report.err
     assert "src/checkout/session.py:41 passes minutes" in report.out.decode()
     written = daemon.log.read_text() + "".join(
