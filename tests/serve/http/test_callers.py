@@ -75,7 +75,7 @@ class TestTimeouts:
         self, root: Path, tmp_path: Path, call_in_process: Call
     ) -> None:
         """Reading and counting these documents takes seconds; no trick is needed."""
-        write_files(tmp_path / "big", {f"{n}.md": f"word{n} " * 400_000 for n in range(14)})
+        write_files(tmp_path / "big", {f"{n}.md": f"word{n} " * 400_000 for n in range(40)})
         assert call_in_process("build", "--sources", tmp_path / "big", "--cache", root / "big").code == 0
         subprocess.run(["rm", "-r", root / "big" / "pack"], check=True)
         slow = call("context.resolve", {"cache": "big", "query": "word1", "budget": 1})
