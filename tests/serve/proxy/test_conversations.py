@@ -15,8 +15,6 @@ from contextfold.fold.messages import CallOutcome, LeftOutResult
 from contextfold.fold.ports.left_out_results import (
     ORIGIN_UNKNOWN,
     ConversationRecord,
-    LeftOutResults,
-    LeftOutResultsInMemory,
     ResultOrigin,
     StoredResult,
 )
@@ -46,7 +44,7 @@ class Clock:
 class Proxied:
     """One proxy with a clock that only tests move."""
 
-    def __init__(self, store: LeftOutResults | None, clock: Clock | None = None) -> None:
+    def __init__(self, store: LeftOutResultsInStore | None, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
         self.place = Place(proxied={"left_out": store, "clock": self.clock})
 
@@ -66,7 +64,7 @@ class Proxied:
         return sent
 
 
-def proxied(scenario: Any, store: LeftOutResults | None = None) -> None:
+def proxied(scenario: Any, store: LeftOutResultsInStore | None = None) -> None:
     proxy = Proxied(store)
 
     async def main() -> None:
@@ -92,7 +90,7 @@ def stubs(messages: Sequence[Message]) -> list[str]:
 
 
 def test_old_results_are_left_out_after_a_pause_and_stay_so() -> None:
-    store = LeftOutResultsInMemory()
+    store = LeftOutResultsInStore(MemoryStore())
 
     async def scenario(proxy: Proxied) -> None:
         await proxy.ask(history("a", "b", "c"))
@@ -165,7 +163,7 @@ def test_a_header_or_a_longer_cache_makes_results_stay(
         await proxy.ask(history("a", "b", "c"), *headers, **members)
         assert bool(stubs(proxy.sent())) == has_stubs
 
-    proxied(scenario, LeftOutResultsInMemory())
+    proxied(scenario)
 
 
 @covers("proxy.md#cold-results")
@@ -193,17 +191,7 @@ def test_a_prompt_that_was_still_cached_corrects_how_long_its_cache_is_taken_to_
     asyncio.run(scenario())
 
 
-def test_without_a_store_nothing_is_left_out() -> None:
-    async def scenario(proxy: Proxied) -> None:
-        for _ in range(2):
-            await proxy.ask(history("a", "b", "c"))
-            assert stubs(proxy.sent()) == []
-            proxy.clock.now += 9_999
-
-    proxied(scenario)
-
-
-class UnavailableForTexts(LeftOutResultsInMemory):
+class UnavailableForTexts(LeftOutResultsInStore):
     async def keep(
         self,
         owner: str,
@@ -231,7 +219,7 @@ class Unavailable(UnavailableForTexts):
 
 
 @pytest.mark.parametrize("store", [UnavailableForTexts, Unavailable])
-def test_what_cannot_be_stored_is_not_left_out(store: type[LeftOutResultsInMemory]) -> None:
+def test_what_cannot_be_stored_is_not_left_out(store: type[LeftOutResultsInStore]) -> None:
     async def scenario(proxy: Proxied) -> None:
         for _ in range(2):
             client = await proxy.ask(history("a", "b", "c"))
@@ -239,7 +227,7 @@ def test_what_cannot_be_stored_is_not_left_out(store: type[LeftOutResultsInMemor
             assert stubs(proxy.sent()) == []
             proxy.clock.now += 9_999
 
-    proxied(scenario, store())
+    proxied(scenario, store(MemoryStore()))
 
 
 def test_a_result_that_the_host_masks_later_undoes_no_fold() -> None:

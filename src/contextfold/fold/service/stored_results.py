@@ -1,4 +1,7 @@
-"""The records of proxied conversations in the store of sessions: implements the port `LeftOutResults` with a `Store`.
+"""The records of proxied conversations in the store of sessions.
+
+Records belong to an owner; an id of another owner is not found. A store that cannot write raises `StoreUnavailable`,
+and then nothing is left out.
 
 Conversations in use are cached, so that most requests do not read the store. Daemons with the same store still send the
 same bytes: results are left out only after a pause longer than the lifetime of a prompt cache, so no other daemon can
@@ -79,6 +82,7 @@ class LeftOutResultsInStore:
         results: Sequence[StoredResult],
         origin: ResultOrigin = ORIGIN_UNKNOWN,
     ) -> Sequence[LeftOutResult]:
+        """Store results and texts, all or none, and return all of them. A result that is already stored stays."""
         at = _timestamp(self._clock())
         items = [ArchivedResult(_decision_of(each.result, at, origin), each.text) for each in results]
         await self._store.keep_left_out(owner, conversation, items)
@@ -96,6 +100,10 @@ class LeftOutResultsInStore:
         *,
         cache_life_s: float = 0.0,
     ) -> None:
+        """Store the time of a request, if it is later, and add outcomes (`merged_outcomes`).
+
+        `cache_life_s`: after such a pause the prompt was still cached; the longest is stored.
+        """
         cached = self._cached.get((owner, conversation), _CachedConversation(NEW_CONVERSATION))
         known = cached.record
         self._put(owner, conversation, _CachedConversation(known.with_request(at, outcomes, cache_life_s)))
@@ -108,6 +116,7 @@ class LeftOutResultsInStore:
             self._put(owner, conversation, replace(latest, noted_at=at))
 
     async def text(self, owner: str, result_id: str) -> str | None:
+        """The scrubbed text of a result; None for one that is unknown, expired, or another owner's."""
         return await self._store.left_out_text(owner, result_id)
 
     def _put(self, owner: str, conversation: str, cached: _CachedConversation) -> None:

@@ -24,8 +24,8 @@ from starlette.routing import Route
 
 from contextfold.fold import messages
 from contextfold.fold.ledger.sent_request import was_warm
-from contextfold.fold.ports.left_out_results import LeftOutResults, LeftOutResultsInMemory
 from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.stored_results import LeftOutResultsInStore
 from contextfold.serve.http.exchange import AS_IT_CAME, ClientGone, Headers, Receive, Scope, Send
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
@@ -55,7 +55,7 @@ _GEMINI_CALL = re.compile(
 
 
 class Proxy:
-    """The proxy. `left_out` stores left-out results; without it no results are left out.
+    """The proxy. `left_out` stores left-out results, in the store of sessions if it is not given.
 
     `host_sessions` finds the session for the id of a host's session.
     """
@@ -66,17 +66,17 @@ class Proxy:
         metrics: Metrics,
         settings: ProxySettings,
         *,
-        left_out: LeftOutResults | None = None,
+        left_out: LeftOutResultsInStore | None = None,
         host_sessions: HostSessions = lambda _owner, _session, _agent: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         metrics.may_fail_open((*messages.REASONS, *REASONS))
         self._reports = SessionReports(fold, host_sessions)
         results = ResultFolding(
-            LeftOutResultsInMemory() if left_out is None else left_out,
+            left_out or LeftOutResultsInStore(fold.store, clock=clock),
             fold.scrub,
             origin=self._reports.origin,
-            is_on=settings.folds_results and left_out is not None,
+            is_on=settings.folds_results,
             prompt_cache_s=float(settings.prompt_cache_s) or None,
             clock=clock,
         )

@@ -35,11 +35,11 @@ from contextfold.fold.messages.cold_results import stub_of
 from contextfold.fold.ports.left_out_results import (
     NEW_CONVERSATION,
     ConversationRecord,
-    LeftOutResults,
     ResultOrigin,
     StoredResult,
 )
 from contextfold.fold.service.reports import ScrubbedText
+from contextfold.fold.service.stored_results import LeftOutResultsInStore
 from contextfold.serve.http.exchange import OWNER, ClientGone, Headers, Receive, Scope
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
@@ -222,7 +222,7 @@ class ResultFolding:
 
     def __init__(
         self,
-        store: LeftOutResults,
+        store: LeftOutResultsInStore,
         scrub: Callable[..., Awaitable[Sequence[ScrubbedText]]],
         *,
         origin: OriginOf,
