@@ -101,14 +101,18 @@ class _DeferredScrubber:
 
 
 def open_store(
-    settings: FoldSettings, *, may_migrate: bool = True, on_change: Callable[[str], None] = lambda _: None
+    settings: FoldSettings,
+    *,
+    may_migrate: bool = True,
+    in_place: bool = False,
+    on_change: Callable[[str], None] = lambda _: None,
 ) -> SqliteStore | NatsStore:
     """Open the store. A file is opened at once; a connection to NATS is made with the first call.
 
-    `on_change` is called when the connection is made or lost.
+    `on_change` is called when the connection is made or lost. `in_place` is for a process without an event loop.
     """
     if settings.nats is None:
-        return SqliteStore.open(settings.store, may_migrate=may_migrate)
+        return SqliteStore.open(settings.store, may_migrate=may_migrate, in_place=in_place)
     with _nats_extra():
         from contextfold.stores.nats.store import NatsStore
         from contextfold.stores.nats.wire.connection import NatsOptions
@@ -131,7 +135,9 @@ def _nats_extra() -> Iterator[None]:
 def serial_fold(settings: FoldSettings, *, is_command: bool = False) -> SerialFold:
     """Make the folding service of a process without concurrency. A command never migrates the store."""
     scrubber = _DeferredScrubber(settings) if is_command else scrubber_of(settings)
-    return SerialFold(FoldService(open_store(settings, may_migrate=not is_command), scrubber, policy_of(settings)))
+    store = open_store(settings, may_migrate=not is_command, in_place=is_command)
+    has_loop = not is_command or settings.nats is not None
+    return SerialFold(FoldService(store, scrubber, policy_of(settings)), has_loop=has_loop)
 
 
 def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) -> None:

@@ -8,7 +8,6 @@ session waits for the items before it, and ends the pause.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import secrets
 from collections import Counter, deque
@@ -16,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from contextfold.common.dataclass import dataclass, field, replace
+from contextfold.common.event_loop import asyncio
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.ports.store import SessionKey
 
@@ -61,7 +61,7 @@ class _Lane(Generic[Item]):
     taken: int = 0
     done: int = 0
     # Set when the pause before the next batch should end, because it is full or a caller waits for it.
-    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    hurry: asyncio.Event = field(default_factory=lambda: asyncio.Event())
     waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
 
@@ -141,7 +141,8 @@ class Inbox(Generic[Item]):
     async def all_settled(self, owner: str) -> None:
         """Wait for the items of all sessions of an owner. A session that cannot be written does not delay others."""
         keys = [key for key in self._lanes if key.owner == owner]
-        await asyncio.gather(*(self.settled(key, ALL_SETTLED_TIMEOUT_S) for key in keys), return_exceptions=True)
+        if keys:
+            await asyncio.gather(*(self.settled(key, ALL_SETTLED_TIMEOUT_S) for key in keys), return_exceptions=True)
 
     async def close(self, timeout_s: float) -> None:
         """Accept no more items and write those that wait. The rest after the timeout is reported as lost."""

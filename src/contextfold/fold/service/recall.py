@@ -6,12 +6,13 @@ every answer. So an answer always includes everything that was stored before the
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from contextfold.common.dataclass import dataclass
+from contextfold.common.event_loop import in_thread, timeout
 from contextfold.common.relevance.question import read_question
 from contextfold.errors import ArgumentInvalid, ContextError, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
@@ -69,7 +70,7 @@ class Recall:
     async def memory_line(self, key: SessionKey, prompt: str) -> str:
         """A line about earlier folds of the project that fit a prompt; empty if there is none, or no time for it."""
         try:
-            async with asyncio.timeout(MEMORY_S):
+            async with timeout(MEMORY_S):
                 (scrubbed,) = await self.scrub(prompt[:QUERY_LENGTH_MAX])
                 question = read_question(scrubbed.text, 0)
                 if not question.terms:
@@ -82,9 +83,11 @@ class Recall:
     async def catch_up(self, owner: str) -> None:
         """Index everything of an owner. Raises StoreUnavailable if that takes too long; a later call continues."""
         try:
-            async with asyncio.timeout(CATCH_UP_S):
+            until_s = time.monotonic() + CATCH_UP_S
+            async with timeout(CATCH_UP_S):
                 while await self._step(owner):
-                    pass
+                    if time.monotonic() > until_s:
+                        raise TimeoutError
         except TimeoutError:
             raise StoreUnavailable("the index of what was folded is still being built: ask again in a minute") from None
 
@@ -99,7 +102,7 @@ class Recall:
         sources = await self.store.unindexed(owner, STEP_DOCUMENTS)
         texts = [await self._fields(source) for source in sources]
         if sources:
-            await self.store.index(await asyncio.to_thread(_documents, sources, texts))
+            await self.store.index(await in_thread(lambda: _documents(sources, texts)))
         return len(sources) == STEP_DOCUMENTS
 
     async def _fields(self, source: RecallSource) -> Sequence[str] | None:
