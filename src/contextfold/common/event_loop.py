@@ -24,7 +24,7 @@ else:
     class _DeferredAsyncio:
         """Has the attributes of `asyncio`, which it imports for the first of them."""
 
-        def __getattr__(self, name):
+        def __getattr__(self, name: str) -> object:
             import asyncio
 
             value = getattr(asyncio, name)

@@ -7,7 +7,6 @@ starts with, so `claude-opus-4-5-20251101` and `us.anthropic.claude-opus-4-5` ar
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from contextfold.common.dataclass import dataclass
@@ -18,7 +17,7 @@ TOKENS_PER_MILLION = 1_000_000
 PRICE_UNITS_PER_DOLLAR = 1_000 * TOKENS_PER_MILLION
 _MILLION_CONTEXT = "[1m]"
 _MILLION_CONTEXT_TOKENS = 1_000_000
-_BEFORE_NAME = re.compile(r"^(?:.*/)?(?:[a-z]{2,4}\.)?(?:anthropic\.|models/)?")
+_BEFORE_NAME = r"^(?:.*/)?(?:[a-z]{2,4}\.)?(?:anthropic\.|models/)?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,9 @@ class ModelCatalog:
 
     def find(self, model: str) -> ModelFacts | None:
         """The facts about a model by its name in requests; None if it is not known."""
-        name = _BEFORE_NAME.sub("", model.lower(), count=1)
+        import re
+
+        name = re.sub(_BEFORE_NAME, "", model.lower(), count=1)
         known = [facts for facts in self.models if name.startswith(facts.name)]
         return max(known, key=lambda facts: len(facts.name), default=None)
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
 from operator import itemgetter
-from typing import Final
 
+from contextfold.common.sha256 import sha256
 from contextfold.fold.recall.documents import LEVELS, DocumentTerms, first_number, leveled_stems
 from contextfold.fold.recall.ranking import IndexedDocument, RecallScope
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
 
 # `kind` and `ref` name the row of another table that a document is made from. `tokens` of a document follow from
 # `space`, `project`, `words` and `packed`, so they can be removed from the lists.

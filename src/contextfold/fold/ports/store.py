@@ -7,9 +7,9 @@ query is limited to one owner's data.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
 
 from contextfold.common.dataclass import dataclass, field
+from contextfold.common.record import Protocol
 from contextfold.common.relevance.question import Question
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event

@@ -6,14 +6,14 @@ original text, because that is what fills the agent's context.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
 
 from contextfold.common.canonical import encode
 from contextfold.common.event_loop import asyncio, is_running
+from contextfold.common.record import Protocol
 from contextfold.common.token_counter import COUNTERS
 from contextfold.errors import (
     ArgumentInvalid,
@@ -67,6 +67,7 @@ from contextfold.fold.verbs import (
     Verb,
 )
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -94,7 +95,7 @@ def _now() -> datetime:
 
 
 def _new_id(prefix: str) -> str:
-    return f"{prefix}_{secrets.token_hex(8)}"
+    return f"{prefix}_{os.urandom(8).hex()}"
 
 
 class FoldService:

@@ -8,14 +8,13 @@ session waits for the items before it, and ends the pause.
 
 from __future__ import annotations
 
-import random
-import secrets
+import os
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
 
 from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.common.event_loop import asyncio
+from contextfold.common.record import Generic, TypeVar
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.ports.store import SessionKey
 
@@ -56,12 +55,12 @@ class Batch(Generic[Item]):
 class _Lane(Generic[Item]):
     """The queue of one session: items with their sizes, and the numbers of items ever added and written."""
 
+    # Set when the pause before the next batch should end, because it is full or a caller waits for it.
+    hurry: asyncio.Event
     items: deque[tuple[Item, int]] = field(default_factory=deque)
     bytes: int = 0
     taken: int = 0
     done: int = 0
-    # Set when the pause before the next batch should end, because it is full or a caller waits for it.
-    hurry: asyncio.Event = field(default_factory=lambda: asyncio.Event())
     waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
 
@@ -111,7 +110,7 @@ class Inbox(Generic[Item]):
         loop = asyncio.get_running_loop()
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = _Lane()
+            lane = self._lanes[key] = _Lane(asyncio.Event())
         lane.items.extend(zip(items, sizes_bytes, strict=True))
         lane.taken += len(items)
         lane.bytes += sum(sizes_bytes)
@@ -179,9 +178,11 @@ class Inbox(Generic[Item]):
     async def _work(self, key: SessionKey, lane: _Lane[Item]) -> None:
         while lane.items:
             if not lane.is_full:
+                import random
+
                 await self._pause_until(lane.hurry, random.uniform(*PAUSE_S))  # noqa: S311 - no secret
             batch = _first(lane.items)
-            await self._deliver(Batch(key, secrets.token_hex(16), [item for item, _ in batch]))
+            await self._deliver(Batch(key, _new_id(), [item for item, _ in batch]))
             for _ in batch:
                 lane.items.popleft()
             size_bytes = sum(item_bytes for _, item_bytes in batch)
@@ -213,7 +214,7 @@ class Inbox(Generic[Item]):
                     self._lost(batch.items, problem)
                 else:
                     for item in batch.items:
-                        await self._deliver(Batch(batch.key, secrets.token_hex(16), [item]))
+                        await self._deliver(Batch(batch.key, _new_id(), [item]))
             return
 
     async def _pause(self, pause_s: float) -> None:
@@ -228,6 +229,10 @@ class Inbox(Generic[Item]):
         self._retrying += more
         if self.is_unavailable != was_unavailable:
             self._unavailable(self.is_unavailable)
+
+
+def _new_id() -> str:
+    return os.urandom(16).hex()
 
 
 def _first(items: deque[tuple[Item, int]]) -> list[tuple[Item, int]]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from contextfold.common.dataclass import dataclass
 from contextfold.common.event_loop import in_thread, timeout
+from contextfold.common.record import Protocol
 from contextfold.common.relevance.question import read_question
 from contextfold.errors import ArgumentInvalid, ContextError, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
@@ -83,13 +83,16 @@ class Recall:
     async def catch_up(self, owner: str) -> None:
         """Index everything of an owner. Raises StoreUnavailable if that takes too long; a later call continues."""
         try:
-            until_s = time.monotonic() + CATCH_UP_S
             async with timeout(CATCH_UP_S):
-                while await self._step(owner):
-                    if time.monotonic() > until_s:
-                        raise TimeoutError
+                await self._steps(owner, time.monotonic() + CATCH_UP_S)
         except TimeoutError:
             raise StoreUnavailable("the index of what was folded is still being built: ask again in a minute") from None
+
+    async def _steps(self, owner: str, until_s: float) -> None:
+        """Index everything of an owner. Without an event loop the timeout is checked only here."""
+        while await self._step(owner):
+            if time.monotonic() > until_s:
+                raise TimeoutError
 
     async def maintain(self) -> None:
         """Index new documents of all owners."""

@@ -7,7 +7,6 @@ outdated.
 
 from __future__ import annotations
 
-import random
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -121,6 +120,8 @@ class Sessions:
                 await self._refresh(change.key, cached)
                 if outcome := await self._attempt(change, cached, is_fresh=True):
                     return outcome
+                import random
+
                 await pause(random.uniform(0, min(RETRY_PAUSE_MAX_S, 0.001 * (lost + 1))))  # noqa: S311 - no secret
         raise StoreUnavailable(f"lost {TRIES_MAX} races for one session in a row")
 

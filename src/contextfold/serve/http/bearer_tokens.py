@@ -26,8 +26,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# The owner if no tokens are configured.
-LOCAL_OWNER = "local"
 # People and secret scanners recognise a token by this prefix.
 PREFIX = "ctx_"
 RANDOM_BYTES = 32

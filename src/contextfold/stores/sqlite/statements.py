@@ -6,15 +6,13 @@ statement, or a transaction, where the result must be consistent. Knows no threa
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any, Final
 
 from contextfold.common.canonical import Malformed, encode
 from contextfold.common.dataclass import dataclass, fields
 from contextfold.common.relevance.question import Question
+from contextfold.common.sha256 import sha256
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_json, to_json
@@ -42,6 +40,10 @@ from contextfold.fold.recall.documents import RESULT, DocumentTerms
 from contextfold.fold.recall.ranking import RecallScope, rank
 from contextfold.stores import recall_index
 from contextfold.stores.session_document import figures_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final
 
 # The most events that a watcher gets at once.
 EVENTS_MOST: Final = 256
@@ -179,7 +181,7 @@ def find(connection: sqlite3.Connection, owner: str, session_id: str) -> Session
 
 def _digest(operation_id: str) -> bytes:
     """A digest of an operation id, which callers choose and which may be long."""
-    return hashlib.sha256(operation_id.encode("utf-8", "surrogatepass")).digest()
+    return sha256(operation_id.encode("utf-8", "surrogatepass")).digest()
 
 
 def event_of(body: str) -> Event:
@@ -394,6 +396,8 @@ def conversation(connection: sqlite3.Connection, owner: str, name: str) -> Proxi
 
 
 def conversation_of(last_request_at: str, outcomes: str, cache_life_s: int) -> ProxiedConversation:
+    import json
+
     return ProxiedConversation(last_request_at, dict(json.loads(outcomes)), cache_life_s)
 
 

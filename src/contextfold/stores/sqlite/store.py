@@ -13,11 +13,10 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
 
 from contextfold.common.dataclass import dataclass
 from contextfold.common.event_loop import asyncio, in_thread
+from contextfold.common.record import TypeVar
 from contextfold.common.relevance.question import Question
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.ports.store import (
@@ -37,13 +36,18 @@ from contextfold.fold.ports.store import (
     Trajectory,
     WatchedEvent,
 )
-from contextfold.fold.ports.store_export import ExportRecord
 from contextfold.fold.recall.documents import DocumentTerms
 from contextfold.fold.recall.ranking import RecallScope
-from contextfold.stores.sqlite import export as sqlite_export
 from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite import statements as sqlite_rows
 from contextfold.stores.sqlite.transactions import ReaderInPlace, Transactions, Work, WriterInPlace, unavailable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from contextfold.fold.ports.store_export import ExportRecord
+    from contextfold.stores.sqlite.threads import Readers, Writer
 
 # The interval after which a watcher sees commits of other processes. It sees those of this process at once.
 POLL_S: Final = 0.4
@@ -59,9 +63,6 @@ CURSOR_DIGITS: Final = 18
 
 T = TypeVar("T")
 
-if TYPE_CHECKING:
-    from contextfold.stores.sqlite.threads import Readers, Writer
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Watcher:
@@ -73,7 +74,7 @@ class _Watcher:
 class SqliteStore:
     def __init__(
         self,
-        path: Path,
+        path: str,
         connection: sqlite3.Connection,
         *,
         version: int,
@@ -115,11 +116,13 @@ class SqliteStore:
 
         `in_place` is for a process that does one thing at a time: work is done in the calling thread, without waiting.
         """
-        place = Path(os.path.realpath(path))
+        place = os.path.realpath(os.fspath(path))
         if not may_migrate:
             schema.refuse_older(place, len(migrations), busy_timeout_s)
         connection = schema.open_for_writing(place, migrations=migrations, busy_timeout_s=busy_timeout_s)
-        return cls(place, connection, version=len(migrations), busy_timeout_s=busy_timeout_s, poll_s=poll_s, in_place=in_place)
+        return cls(
+            place, connection, version=len(migrations), busy_timeout_s=busy_timeout_s, poll_s=poll_s, in_place=in_place
+        )
 
     # ---- one session
 
@@ -282,6 +285,8 @@ class SqliteStore:
 
     async def export(self) -> AsyncGenerator[ExportRecord]:
         """Export a snapshot: commits during the export are not in it, and do not wait for it."""
+        from contextfold.stores.sqlite import export as sqlite_export
+
         connection = schema.open_for_reading(self._path)
         try:
             records = sqlite_export.export_records(connection)
@@ -295,6 +300,7 @@ class SqliteStore:
 
     async def import_all(self, records: Iterable[ExportRecord]) -> None:
         """One transaction, the comparison included. It has its own connection, since the writer's has a timeout."""
+        from contextfold.stores.sqlite import export as sqlite_export
 
         def run() -> None:
             connection = schema.connect(self._path, schema.BUSY_TIMEOUT_S)
@@ -392,9 +398,9 @@ class SqliteStore:
             )
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: str) -> tuple[int, int] | None:
     try:
-        status = path.stat()
+        status = os.stat(path)
     except OSError:
         return None
     return status.st_dev, status.st_ino

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
 
 from contextfold.common.dataclass import dataclass
+from contextfold.common.record import Generic, TypeVar
 from contextfold.errors import StoreUnavailable
 
 T = TypeVar("T")
