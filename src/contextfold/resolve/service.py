@@ -20,7 +20,7 @@ Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 def silent(_done: int, _total: int) -> None:
-    """Progress nobody watches."""
+    """Discards progress reports."""
 
 
 TYPE_CHECKING = False
