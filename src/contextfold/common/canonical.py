@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     Scan = Callable[[str, int], tuple[Any, int]]
+    # None in an interpreter without the C module.
+    c_make_encoder: Callable[..., Callable[[object, int], Sequence[str]]] | None
 else:
     from _collections_abc import Mapping, Sequence
 
     try:
         from _json import encode_basestring as quote
+        from _json import make_encoder as c_make_encoder
     except ImportError:
+        from json.encoder import c_make_encoder
         from json.encoder import encode_basestring as quote
 
 HASH_PREFIX = "sha256:"
@@ -67,6 +71,20 @@ def encode(value: Encodable, *, pretty: bool = False) -> str:
     parts: list[str] = []
     _write(value, parts.append, "\n" if pretty else "")
     return "".join(parts)
+
+
+def encode_plain(value: Encodable) -> str:
+    """The same text as `encode`, faster, for a value of dictionaries, lists, texts, integers and None.
+
+    A float of any kind must not be in it: it would be written with the digits of a plain float.
+    """
+    if c_make_encoder is None:
+        return encode(value)
+    return "".join(c_make_encoder(None, _refuse, quote, None, ":", ",", False, False, False)(value, 0))
+
+
+def _refuse(value: object) -> object:
+    raise TypeError(f"{type(value).__name__} is not among the types that encode_plain accepts")
 
 
 def _write(value: Encodable, put: Callable[[str], None], newline: str) -> None:

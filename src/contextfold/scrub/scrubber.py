@@ -115,10 +115,13 @@ class Scrubber:
         self._allowed_values = frozenset(value.encode("utf-8", "surrogatepass") for value in allowlist.values)
         self._allowed_patterns = tuple(compiled(pattern, as_bytes=False) for pattern in allowlist.patterns)
         active = [rank for rank, rule in enumerate(self._rules) if rule.id not in allowlist.rules_off]
-        keywords = sorted({keyword for rank in active for keyword in self._rules[rank].keywords})
-        self._ranks = tuple(
-            tuple(rank for rank in active if keyword in self._rules[rank].keywords) for keyword in keywords
-        )
+        ranks: dict[str, list[int]] = {}
+        for rank in active:
+            for keyword in self._rules[rank].keywords:
+                ranks.setdefault(keyword, []).append(rank)
+        keywords = sorted(ranks)
+        # The rules of each keyword.
+        self._ranks = tuple(tuple(ranks[keyword]) for keyword in keywords)
         self._matches: Callable[[bytes], Sequence[int] | None]
         self._matches = _keyword_set(keywords).Match if compiles_all else KeywordSearch(keywords).matches
         self._near_lines = DeferredPattern(

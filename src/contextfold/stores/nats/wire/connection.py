@@ -29,8 +29,9 @@ CONNECT_TIMEOUT_S: Final = 3.0
 # The pause before another attempt to connect, doubled each time.
 CONNECT_PAUSE_S: Final = 0.05
 CONNECT_PAUSE_MOST_S: Final = 2.0
-# A call waits this long for the first connection, and for a lost connection to be restored.
+# A call waits for the first attempt to connect, and this much longer.
 GRACE_S: Final = 1.0
+# A call waits this long for a lost connection to be restored.
 LOST_GRACE_S: Final = 0.15
 RESPONSE_TIMEOUT_S: Final = 2.0
 PING_EVERY_S: Final = 2
@@ -302,7 +303,7 @@ class NatsConnection:
     async def client(self) -> Client:
         """Return the connection. Raises StoreUnavailable soon if it is known to be down."""
         if self._closed or not (self._ready.is_set() and self._client):
-            await self.open(LOST_GRACE_S if self._is_down else GRACE_S)
+            await (self.open(LOST_GRACE_S) if self._is_down else self.open())
         assert self._client is not None
         return self._client
 
