@@ -6,6 +6,8 @@ characters as `\\u00xx`, everything else raw. Decoding: strict UTF-8 JSON; repea
 
 from __future__ import annotations
 
+import sys
+
 from contextfold.common.float32 import Float32
 
 # Commands that only write JSON start without what reads it. `collections.abc` is another name of `_collections_abc`,
@@ -141,13 +143,17 @@ class _ScannerOptions:
 
 
 def _scanner(options: _ScannerOptions) -> Scan:
-    """The scanner that `json` uses. Importing `json` itself would take ten times as long as most texts."""
+    """The scanner that `json` uses. Importing `json` itself takes longer than scanning most texts."""
+    scan: Scan
     try:
         from _json import make_scanner
     except ImportError:
+        make_scanner = None  # type: ignore[assignment, misc]  # Another interpreter than CPython.
+    if make_scanner is None or hasattr(sys, "gettotalrefcount"):
+        # A debug build ends the process where the scanner would report an error with a class of `json`.
         from json import JSONDecoder
 
-        scan: Scan = JSONDecoder(**vars(options)).scan_once  # type: ignore[attr-defined]  # Not in the type stubs.
+        scan = JSONDecoder(**vars(options)).scan_once  # type: ignore[attr-defined]  # Not in the type stubs.
     else:
         scan = make_scanner(options)  # type: ignore[arg-type]  # The type stubs know it only as a part of `json`.
     return scan
@@ -158,8 +164,9 @@ def _scanned(text: str, scan: Scan) -> Any:  # noqa: ANN401 - any JSON
     rest = text.lstrip(JSON_SPACE)
     try:
         value, end = scan(rest, 0)
-    except StopIteration:
-        raise ValueError("no JSON value") from None
+    except (StopIteration, SystemError):
+        # Without `json`, the scanner has no class for most errors. Then the interpreter raises a SystemError.
+        raise ValueError("not JSON") from None
     if rest[end:].strip(JSON_SPACE):
         raise ValueError("text after the JSON value")
     return value
