@@ -205,11 +205,19 @@ MIGRATIONS: Final[Sequence[Migration]] = (
 
 
 def open_for_writing(
-    path: str, *, migrations: Sequence[Migration] = MIGRATIONS, busy_timeout_s: float = BUSY_TIMEOUT_S
+    path: str,
+    *,
+    migrations: Sequence[Migration] = MIGRATIONS,
+    busy_timeout_s: float = BUSY_TIMEOUT_S,
+    is_checked: bool = False,
 ) -> sqlite3.Connection:
-    """Open the file, create or migrate it if necessary. Raises StoreInvalid if it is not ours or cannot be used."""
+    """Open the file, create or migrate it if necessary. Raises StoreInvalid if it is not ours or cannot be used.
+
+    `is_checked` says that `refuse_older` has just checked it.
+    """
     _create_file(path)
-    _check_file(path, len(migrations), busy_timeout_s)
+    if not is_checked:
+        _check_file(path, len(migrations), busy_timeout_s)
     connection: sqlite3.Connection | None = None
     try:
         connection = connect(path, busy_timeout_s)
@@ -228,15 +236,16 @@ def open_for_writing(
 
 def refuse_older(path: str, newest: int, busy_timeout_s: float) -> None:
     """Refuse an older file for a reader: a daemon of the older version may use it, and a migration would stop it."""
-    _check_file(path, newest, busy_timeout_s)
-    try:
-        connection = connect(path, busy_timeout_s, read_only=True)
+    version = _check_file(path, newest, busy_timeout_s)
+    if version is None:
         try:
-            version = version_of(connection)
-        finally:
-            connection.close()
-    except sqlite3.Error as problem:
-        raise _refusal(path, problem) from problem
+            connection = connect(path, busy_timeout_s, read_only=True)
+            try:
+                version = version_of(connection)
+            finally:
+                connection.close()
+        except sqlite3.Error as problem:
+            raise _refusal(path, problem) from problem
     if version < newest:
         raise StoreInvalid(
             f"{path} was written by an older contextfold: stop its daemon if one runs, then start `context serve` once"
@@ -304,29 +313,34 @@ def _create_file(path: str) -> None:
         ) from problem
 
 
-def _check_file(path: str, newest: int, busy_timeout_s: float) -> None:
-    """Refuse a file that is not ours before SQLite opens it for writing. An empty file is one that is to be created."""
+def _check_file(path: str, newest: int, busy_timeout_s: float) -> int | None:
+    """Refuse a file that is not ours before SQLite opens it for writing. An empty file is one that is to be created.
+
+    Returns its version, or None if the file has to be created or completed first.
+    """
     with open(path, "rb") as file:
         header = file.read(_HEADER_BYTES)
     if not header:
-        return
+        return None
     if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
         raise StoreInvalid(f"{path} is not a SQLite file, so not a state of contextfold: {_START_ANEW}")
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         raise StoreInvalid(f"{path} is a SQLite file of another program: {_START_ANEW}")
     _refuse_newer(path, int.from_bytes(header[60:64], "big"), newest)
     if _is_unfinished(path):
-        return
+        return None
     try:
         connection = connect(path, busy_timeout_s, read_only=True)
         try:
             # The header may still be in the -wal file.
-            _refuse_newer(path, version_of(connection), newest)
+            version = version_of(connection)
+            _refuse_newer(path, version, newest)
             _refuse_damaged(connection, path)
         finally:
             connection.close()
     except sqlite3.Error as problem:
         raise _refusal(path, problem) from problem
+    return version
 
 
 def _is_unfinished(path: str) -> bool:

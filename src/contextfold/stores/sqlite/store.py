@@ -119,7 +119,9 @@ class SqliteStore:
         place = os.path.realpath(os.fspath(path))
         if not may_migrate:
             schema.refuse_older(place, len(migrations), busy_timeout_s)
-        connection = schema.open_for_writing(place, migrations=migrations, busy_timeout_s=busy_timeout_s)
+        connection = schema.open_for_writing(
+            place, migrations=migrations, busy_timeout_s=busy_timeout_s, is_checked=not may_migrate
+        )
         return cls(
             place, connection, version=len(migrations), busy_timeout_s=busy_timeout_s, poll_s=poll_s, in_place=in_place
         )

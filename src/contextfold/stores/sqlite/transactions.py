@@ -110,8 +110,11 @@ class ReaderInPlace:
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
+        self._is_stopped = False
 
     async def read(self, work: Work[T]) -> T:
+        if self._is_stopped:
+            raise StoreUnavailable("the store is closed")
         try:
             self._connection = self._connection or self._connect()
             return work(self._connection)
@@ -119,5 +122,6 @@ class ReaderInPlace:
             raise unavailable(problem) from problem
 
     def stop(self, _timeout_s: float) -> None:
+        self._is_stopped = True
         if self._connection is not None:
             self._connection.close()
