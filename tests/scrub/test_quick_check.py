@@ -8,10 +8,10 @@ import re2  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.scrub.quick_check import KeywordSearch, read_rules_file, standard_keywords
+from contextfold.scrub.quick_check import KeywordSearch, standard_keywords
 from contextfold.scrub.rules import rules_from
 from contextfold.scrub.scrubber import Scrubber, _keyword_set
-from contextfold.scrub.standard import QuickScrubber, standard_scrubber
+from contextfold.scrub.standard import QuickScrubber, read_rules_file, standard_scrubber
 from tests.support.known_secrets import known_secrets
 from tests.support.machine import times
 

@@ -6,8 +6,6 @@ short texts take here.
 
 from __future__ import annotations
 
-import os
-
 from contextfold.common.canonical import parse_json
 from contextfold.common.record import Record
 
@@ -15,7 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-RULES_FILE = os.path.join(os.path.dirname(__file__), "rules.toml")
 _KEYWORDS_LINE = "keywords = "
 # Lowercases the letters of Latin-1, as RE2 does in texts of single bytes.
 _CAPITALS = bytes([*range(0x41, 0x5B), *range(0xC0, 0xD7), *range(0xD8, 0xDF)])
@@ -49,11 +46,6 @@ class KeywordSearch:
             for position, (keyword, is_as_written) in enumerate(self._keywords)
             if keyword in (raw if is_as_written else lower)
         ]
-
-
-def read_rules_file() -> str:
-    with open(RULES_FILE, encoding="utf-8") as file:
-        return file.read()
 
 
 def standard_keywords(toml_text: str) -> list[str]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from contextfold.scrub.quick_check import KeywordSearch, Scrubbed, read_rules_file, standard_keywords
+import os
+
+from contextfold.scrub.quick_check import KeywordSearch, Scrubbed, standard_keywords
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextfold.scrub.scrubber import Scrubber
 
+RULES_FILE = os.path.join(os.path.dirname(__file__), "rules.toml")
 SCRUBBERS_MAX = 4
 _scrubbers: dict[tuple[str, bool], Scrubber] = {}
+
+
+def read_rules_file() -> str:
+    with open(RULES_FILE, encoding="utf-8") as file:
+        return file.read()
 
 
 def standard_scrubber(allowlist_text: str = "", *, compiles_all: bool = True) -> Scrubber:
