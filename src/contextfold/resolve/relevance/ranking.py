@@ -52,6 +52,7 @@ SEARCHED_FROM = 4
 LANE_BYTES = 8
 # If there are this many times more documents than wanted, a sample of the scores shows which scores are high.
 SAMPLED_FROM = 16
+SAMPLE_PER_WANTED = 8
 SAMPLE_SLACK = 10
 
 # The fields in which a term occurs. They are bits below the weighted occurrences in a section.
@@ -239,7 +240,7 @@ def _best(scores: list[list[int]], count: int) -> dict[tuple[int, int], int]:
     least = 1
     if len(every) > SAMPLED_FROM * count:
         # The threshold is so low in a sample that probably at least `count` scores are higher; if not, all are sorted.
-        sample = sorted(every[:: len(every) // count], reverse=True)
+        sample = sorted(every[:: len(every) // (SAMPLE_PER_WANTED * count)], reverse=True)
         least = max(sample[count * len(sample) // len(every) + SAMPLE_SLACK], least)
     chosen = _at_least(scores, least)
     if len(chosen) < count and least > 1:
