@@ -124,6 +124,11 @@ QUOTED: dict[str, tuple[str, ...]] = {
         "const x = process.env.{n} || '{v}';",
         'x = cfg.get("{n}", "{v}")',
         "x: ${{{n}:-{v}}}",
+        '{n} = x or "{v}"',
+        '${n} = $p ?: "{v}";',
+        'val {n} = props["k"] ?: "{v}"',
+        "const {n} = process.env.T || '{v}';",
+        "  {n}: env.T ?? '{v}',",
     ),
     "markup": (
         "<{n}>\n    {v}\n</{n}>",
@@ -264,6 +269,15 @@ def files_and_commands(source: SecretSource) -> list[Labelled]:
             "body=" + urllib.parse.quote(json.dumps({"user": "ann", "password": password}), safe="") + "\n",
         ),
         "password command": (password, f"requirepass {password}\n"),
+        "curl, value on the next line": (password, f"curl -u \\\n  admin:{password} https://api.internal/v1\n"),
+        "kubernetes secret in compact json": (
+            encoded,
+            json.dumps({"data": {"value": encoded}, "kind": "Secret"}, separators=(",", ":")) + "\n",
+        ),
+        "url encoded address": (
+            other,
+            "next=" + urllib.parse.quote(f"postgres://app:{other}@db.internal/shop", safe="") + "\n",
+        ),
     }
     return [Labelled(f"file: {kind}", text, value) for kind, (value, text) in texts.items()]
 
@@ -321,6 +335,29 @@ def formats(source: SecretSource) -> list[Labelled]:
     return found
 
 
+def encoded_secrets(source: SecretSource) -> list[Labelled]:
+    """Whole secrets in base64 of either alphabet, with and without padding, and with every byte percent-encoded."""
+    password, found = service_key(source), []
+    for kind, secret in (
+        ("github", "gh" + "p_" + source.of(MIXED, 36)),
+        ("gitlab", "gl" + "pat-" + source.of(URL_SAFE, 20)),
+        ("stripe", "sk" + "_live_" + source.of(MIXED, 24)),
+        ("aws", "AK" + "IA" + source.of(string.ascii_uppercase + "234567", 16) + ":" + with_digit(source, BASE64, 40)),
+        ("postgres", f"postgres://app:{password}@db.internal/shop"),
+        ("redis", f"redis://:{password}@cache:6379/0"),
+    ):
+        standard, url_safe = (
+            encode(secret.encode()).decode() for encode in (base64.b64encode, base64.urlsafe_b64encode)
+        )
+        percent = "".join(f"%{byte:02X}" for byte in secret.encode())
+        found += [
+            Labelled(f"encoded: {kind}, base64", f"config: {standard}\n", standard),
+            Labelled(f"encoded: {kind}, url-safe", f"v={url_safe.rstrip('=')}\n", url_safe.rstrip("=")),
+            Labelled(f"encoded: {kind}, percent", f"GET /a?x={percent}&y=1\n", percent),
+        ]
+    return found
+
+
 FAMILIES: Sequence[Callable[[SecretSource], list[Labelled]]] = (
     named,
     second_copies,
@@ -328,6 +365,7 @@ FAMILIES: Sequence[Callable[[SecretSource], list[Labelled]]] = (
     private_keys,
     files_and_commands,
     formats,
+    encoded_secrets,
 )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import itertools
+import json
 import re
 from collections import Counter
 from functools import cache
@@ -72,11 +74,23 @@ def test_the_held_out_set_is_found() -> None:
         (f'os.environ.get("API_TOKEN") or "{KEY}"', KEY),
         (f"getenv('API_TOKEN') ?: '{KEY}'", KEY),
         (f"process.env.API_TOKEN || '{KEY}'", KEY),
+        (f'password = x or "{VALUE}"', VALUE),
+        (f'password: str = settings.get("p") or "{VALUE}"', VALUE),
+        (f"token = os.environ['T'] if 'T' in os.environ else '{KEY}'", KEY),
+        (f'$password = $p ?: "{VALUE}";', VALUE),
+        (f'val apiKey = props["k"] ?: "{KEY}"', KEY),
+        (f"const token = process.env.T || '{KEY}';", KEY),
+        (f"{{ user, password: env.P ?? '{VALUE}' }}", VALUE),
+        (f'String secret = Optional.ofNullable(a).orElse("{KEY}");', KEY),
         (f'if ("{VALUE}" == password)', VALUE),
         (f"Access key ID,Secret access key\n{AWS_ID},{AWS_SECRET}\n", AWS_SECRET),
         (f"{AWS_ID}:{AWS_SECRET}", AWS_SECRET),
         (f'connect("{AWS_ID}", "{AWS_SECRET}")', AWS_SECRET),
         (f"curl -X POST \\\n  -u admin:{VALUE} \\\n  https://a.internal", VALUE),
+        (f"curl -s -u \\\n  admin:{VALUE} \\\n  https://a.internal", VALUE),
+        (f"curl --user \\\r\n\tadmin:{VALUE} https://a.internal", VALUE),
+        (f"next=postgres%3A%2F%2Fapp%3A{KEY}%40db%2Fshop", KEY),
+        (f"next=https%253A%252F%252Fapp%253A{KEY}%2540db%252Fshop", KEY),
         (f"db.internal:5432:shop:app:{VALUE}", VALUE),
         (f'sql.Open("mysql", "app:{VALUE}@tcp(db:3306)/shop")', VALUE),
         (f"kind: Secret\nmetadata:\n  name: a\ndata:\n  anything: {KEY}\n", KEY),
@@ -126,6 +140,71 @@ def test_a_text_in_base64_that_contains_a_secret_is_redacted_and_another_is_not(
     assert scrubber().scrub(f"a {secret} b {plain} c").text == f"a [REDACTED:base64-text] b {plain} c"
 
 
+WHOLE_SECRETS = (
+    "gh" + "p_" + (KEY * 2)[:36],
+    "github" + "_pat_" + (KEY * 5)[:82],
+    "gl" + "pat-" + KEY,
+    "sk" + "_live_" + KEY + "abc4",
+    "sk" + "-ant-" + "api03-" + (KEY * 5)[:93] + "AA",
+    "xo" + "xb-" + "123456789012-123456789013-" + KEY + "abc4",
+    f"{AWS_ID}:{AWS_SECRET}",
+    f"postgres://app:{KEY}@db.internal/shop",
+    f"mysql://app:{KEY}@db.internal:3306/shop",
+    f"mongodb+srv://app:{KEY}@a.mongodb.net",
+    f"redis://:{KEY}@cache:6379/0",
+    "ey" + "JhbGciOiJIUzI1NiJ9." + "ey" + f"JzdWIiOiJhbm4ifQ.{KEY * 2}abc",
+    f"DB_PASSWORD={VALUE}",
+)
+
+
+@pytest.mark.parametrize("secret", WHOLE_SECRETS)
+@pytest.mark.parametrize("text", ["{}", "config: {}", 'x = "{}"', "v={}", "echo {} | base64 -d"])
+def test_a_whole_secret_in_base64_is_found_in_either_alphabet_with_and_without_padding(text: str, secret: str) -> None:
+    # A sign that only the second alphabet changes follows the secret.
+    for value in (secret, f"{secret} ", f"{secret}  ~~~???>>>"):
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            encoded = encode(value.encode()).decode()
+            for written in {encoded, encoded.rstrip("=")}:
+                assert not half_remains(scrubber(), Labelled("", text.format(written), written))
+
+
+@pytest.mark.parametrize("secret", WHOLE_SECRETS)
+@pytest.mark.parametrize("code", ["%{:02X}", "%{:02x}"])
+def test_a_secret_with_every_byte_percent_encoded_is_found(code: str, secret: str) -> None:
+    encoded = "".join(map(code.format, secret.encode()))
+    assert not half_remains(scrubber(), Labelled("", f"https://a.internal/?x={encoded}&y=1", encoded))
+
+
+def test_other_percent_encoded_and_base64_texts_stay() -> None:
+    plain = "see https://a.internal:8080/docs for the keys of the map"
+    encoded = "".join(f"%{byte:02X}" for byte in plain.encode())
+    for text in (encoded, base64.b64encode(plain.encode()).decode(), "u=https%3A%2F%2Fa.internal%3A8080%2Fx%40y"):
+        assert scrubber().scrub(text) == (text, 0, ())
+
+
+@pytest.mark.parametrize("name", ["data", "stringData"])
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_each_value_of_a_kubernetes_secret_in_json_is_redacted_in_any_order(
+    name: str, separators: tuple[str, str]
+) -> None:
+    nested = json.dumps({"kind": "Secret", "metadata": {"annotations": {}}})
+    members: dict[str, object] = {
+        "kind": "Secret",
+        "metadata": {"name": "a", "annotations": {"last-applied": nested}},
+        name: {"some": KEY, "other.txt": KEY[::-1]},
+        "type": "Opaque",
+    }
+    other = {"kind": "ConfigMap", "data": {"a": "something-7"}}
+    for order in itertools.permutations(members):
+        text = json.dumps([other, {key: members[key] for key in order}], separators=separators)
+        for written in (text, json.dumps({"output": text})):
+            scrubbed = scrubber().scrub(written)
+            assert scrubbed.redactions == 2
+            assert KEY not in scrubbed.text
+            assert KEY[::-1] not in scrubbed.text
+            assert scrubber().scrub(scrubbed.text).text == scrubbed.text
+
+
 def test_each_value_of_a_kubernetes_secret_is_redacted_and_its_names_stay() -> None:
     text = f"kind: Secret\ndata:\n  first: {KEY}\n  second: {KEY[::-1]}\n---\nkind: ConfigMap\ndata:\n  a: something\n"
     redacted = re.sub(r"\[REDACTED:[a-z0-9-]+\]", "#", scrubber().scrub(text).text)
@@ -157,6 +236,16 @@ def test_each_value_of_a_kubernetes_secret_is_redacted_and_its_names_stay() -> N
         "const key = `cache-${version}-${name}`",
         "{% if token %}{{ token }}{% endif %}",
         "Authorization: Bearer ${TOKEN}",
+        "redact({ paths: ['*.password', '*.*.*.password', 'users[1].password', 'data[*].secret'] })",
+        "this.token=null}async start(e){return e}",
+        "const TOKEN_STRINGS = '[A-Za-z0-9._~+/-]+=*'",
+        '{ label: "Access token", value: `${accessToken.slice(0, 24)}` }',
+        "oauth_token_secret=secret%3Dpassword&oauth_token=lock%26key",
+        "pass = _check$messages.pass, fail = _check$messages.fail",
+        "schema.parse({ password: 'asdf', confirm: 'qwer' })",
+        "const token = options.token || 'default-token'",
+        "password = form.get('password') or 'password'",
+        "token: string | null = stored ?? 'anonymous'",
         "secrets:\n  db-password:\n    external: true\n",
     ],
 )

@@ -25,7 +25,7 @@ SEEN = 6
 # The keyword of this rule is not part of what it matches.
 KEYWORD_BESIDE = {"jwk-private-part"}
 # What these rules match must have a structure that a random sample lacks.
-STRUCTURED = {"base64-text", "kubernetes-secret", "secret-block"}
+STRUCTURED = {"base64-text", "percent-encoded-text", "kubernetes-secret", "secret-block"}
 
 
 @cache

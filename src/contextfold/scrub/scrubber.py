@@ -54,7 +54,7 @@ _MARKER = DeferredPattern(r"\[REDACTED:([a-z0-9-]{1,64})\]")
 _GAP = DeferredPattern(r"\s|\\[nrt]")
 _ALPHANUMERIC = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _UNRESERVED = re.compile(rb"[^A-Za-z0-9._~-]")
-_BASE64_SIGN = re.compile(rb"[^A-Za-z0-9+/]")
+_STANDARD_BASE64 = bytes.maketrans(b"-_", b"+/")
 
 _BACKSLASH_ESCAPES = ((rb"\n", b" \n"), (rb"\r", b" \n"), (rb"\t", b" \n"), (rb"\"", b' "'), (rb"\'", b" '"))
 _ENTITIES = tuple(
@@ -249,12 +249,9 @@ class Scrubber:
         return any(pattern.fullmatch(value) for pattern in self._allowed_patterns)
 
     def _encodes_a_secret(self, value: bytes) -> bool:
-        """Whether the value is base64 of a text in which some other rule finds a secret."""
-        value = _BASE64_SIGN.sub(b"", value[:DECODED_BYTES])
-        try:
-            decoded = binascii.a2b_base64(value[: len(value) // 4 * 4])
-            decoded.decode("ascii")
-        except (binascii.Error, UnicodeDecodeError):
+        """Whether the value is the encoding of an ASCII text in which some other rule finds a secret."""
+        decoded = _decoded(value[:DECODED_BYTES])
+        if not decoded.isascii():
             return False
         ranks = [rank for rank in self._candidates(decoded) if not self._rules[rank].decode]
         return next(self._found_by_rules(decoded, ranks), None) is not None
@@ -360,6 +357,16 @@ def _unescaped(text: bytes) -> bytes:
 
 def _padded(meaning: Callable[[bytes], bytes]) -> Callable[[re.Match[bytes]], bytes]:
     return lambda match: meaning(match.group()).rjust(match.end() - match.start())
+
+
+def _decoded(value: bytes) -> bytes:
+    """The bytes that percent codes, or base64 of either alphabet, with or without padding, represent."""
+    if value.startswith(b"%"):
+        return bytes(int(code, 16) for code in value[1:].split(b"%") if code)
+    digits = value.rstrip(b"=").translate(_STANDARD_BASE64)
+    # A single digit at the end, as of a text that was cut, represents no byte.
+    digits = digits[: len(digits) - (len(digits) % 4 == 1)]
+    return binascii.a2b_base64(digits + b"=" * (-len(digits) % 4))
 
 
 def _forms(value: bytes) -> Iterator[bytes]:

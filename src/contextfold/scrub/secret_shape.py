@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from functools import cache
+from functools import cache, lru_cache
 
 from contextfold.scrub.rules import DeferredPattern, ValueShape
 
@@ -19,13 +19,15 @@ RANDOM_BYTES = 16
 COPY_BYTES = 6
 IDENTIFIER_COPY_BYTES = 8
 COPY_ENTROPY = 2.3
+# The end of a name decides what it is. The decisions about the latest names are remembered, as texts repeat them.
+NAME_BYTES, REMEMBERED_NAMES = 40, 1_000
 
 _PLACEHOLDERS = DeferredPattern(
     r"(?is)(?:"
     + "|".join(
         (
             # $NAME, ${NAME}, $(command). A value with a default has a rule of its own.
-            r"(?-i:\$[A-Z_][A-Z0-9_]*)|\$[a-z_]+|\$\{{1,2}[^{}]*\}{0,2}|\$\([^()]*\)?|\$\[[^\[\]]*\]?",
+            r"(?-i:\$[A-Z_][A-Z0-9_]*)|\$[a-z_]+|\x60?\$\{{1,2}[^{}]*\}{0,2}(?:\x60[\s,;)}\]]*)?|\$\([^()]*\)?|\$\[[^\[\]]*\]?",
             # %NAME%, %(name)s, %s
             r"%[A-Z_][A-Z0-9_]*%|%\([a-z_]\w*\)[sd]|%[sdv]",
             # A placeholder in braces, single around a name and double around anything.
@@ -39,11 +41,13 @@ _PLACEHOLDERS = DeferredPattern(
             r"(?:[A-Za-z_.-]{1,30}/){1,6}[A-Za-z_.-]{0,30}\.[a-z]{2,4}",
             # The name of another variable.
             r"(?-i:[A-Z][A-Z0-9]{1,20}(?:_[A-Z0-9]{1,20}){2,8})",
-            # An address without a query.
-            r"[a-z][a-z+]{1,15}://[^\s@?]*",
+            # An address without a query, or with one of words.
+            r"[a-z][a-z+]{1,15}://[^\s@?]*(?:\?[a-z_]{1,20}=[a-z_]{1,12})?",
+            # The path of a value in an object: *.*.password, users[1].password
+            r"(?:[a-z_]*(?:\*|\[[0-9*]{1,4}\])?\.)+[a-z_]+",
             r"!?(?:none|null|nil|true|false|undefined|yes|no|on|off|empty|unset|default|example|optional|required|"
             r"string|str|text|varchar|char|bytes|int|integer|number|boolean|object|array|any|unknown|void|hidden|masked|"
-            r"redacted|removed|encrypted|sensitive|omitted|placeholder|dummy|sample|foo|bar|baz|foobar|changeme|change[_-]me|todo|tbd|"
+            r"redacted|removed|encrypted|sensitive|omitted|placeholder|dummy|sample|foo|bar|baz|foobar|abc|xyz|asdfg?|qwer|changeme|change[_-]me|todo|tbd|"
             r"replaceme|fixme|n/a|not[ _-]?set|invalid|missing|wrong|expired|valid|values?|confirm(?:ation)?|current|"
             r"incorrect|correct|new|old|reset|forgot|pass|password|passwd|passphrase|secrets?|tokens?|key|api_?key|"
             r"username|user|login|email|name|type|id|label|title|description|input|field|m(?:in|ax)_?length|"
@@ -55,7 +59,7 @@ _PLACEHOLDERS = DeferredPattern(
             r"[\w./: -]*\$\{[\w.$\[\]()+ ]+\}.*",
             r"(?:[\w.:/@ -]*\{[a-z_][a-z_.]*\})+[\w.:/@ -]*",
             # A regular expression or a format.
-            r".*(?:\(\?[:=!<P]|\[\^?%s|%s[)|\]]|\[a-z]-|\[\^).*",
+            r".*(?:\(\?[:=!<P]|\[\^?%s|%s[)|\]]|\[a-z]-|\[(?:a-z|0-9)|\[\^).*",
             # The text between two strings: 'password=' + value + ', port='
             r"[,;)\]}+][\s)].*|[,)]\s*\w.*",
             # The ids of our own sessions and branches, which our tools answer and which open nothing.
@@ -100,7 +104,7 @@ _PART = rf"(?:[$_]*{_WORD}(?:_+{_WORD})*_*|[A-Z][a-z]{{0,2}}[0-9]{{3,5}}(?:{_HUM
 _MEMBER = r"(?:\.|->|::|\?\.)"
 _NAMES = DeferredPattern(
     # Words with or without something between them.
-    rf"(?s)[^\w]?_{{0,3}}{_WORD}(?:[ _./:@=*-]{{1,3}}(?:{_WORD}|[0-9]))*_{{0,3}}[^\w]{{0,3}}"
+    rf"(?s)[^\w]?_{{0,3}}{_WORD}(?:(?:[ _./:@=*-]{{1,3}}|%[2-7][0-9A-F])(?:{_WORD}|[0-9]))*_{{0,3}}[^\w]{{0,3}}"
     # Words of other scripts.
     r"|[^0-9]*[\x80-\xff]{6,}[^0-9]*"
     # settings.password, ed25519.Ed25519PublicKey
@@ -118,13 +122,13 @@ _CODE = DeferredPattern(
     # Identifiers with digits that no password has.
     rf"|[A-Z]{{2,20}}[0-9]{{1,4}}(?:{_HUMP})+[0-9]{{0,3}}[^\w]*|[A-Z][a-z]{{0,2}}[0-9]{{3,5}}(?:{_HUMP})+[^\w]*"
     r"|[a-z]+[0-9]{0,2}(?:_[a-z]+[0-9]{0,2}){2,}[^\w]*|Uint(?:8|16|32)\w*.*"
-    r"|[A-Za-z_]\w*(?:,[0-9]+L?)+|\w{1,3}[},]+\w*[:=.}].*|null,.*"
+    r"|[A-Za-z_]\w*(?:,[0-9]+L?)+|\w{1,3}[},]+\w*[:=.}].*|(?:null|true|false|undefined)[,;)}\]].*"
     # Style sheets.
     r"|.*\{[a-z-]+:.*|(?:before|after|hover|active|focus|not|first|last|nth|checked|disabled|root)[^\w].*"
     # A generated identifier.
-    r"|[A-Za-z_$][\w$]*\$[0-9]+(?:[.(,;].*)?"
+    r"|[A-Za-z_$][\w$]*\$[0-9]+(?:[.(,;].*)?|[A-Za-z_]+\$[A-Za-z_]+\.[a-z]+[,;)].*"
     # True or false in minified code, and other expressions.
-    r"|![01][,;)}].*|[\w.$]+\?[\w.$]+[.(:].*|.*(?:\}\)|\)\.|\}\}[a-z;,]|\(\)|\(\(|\)\{|=>|&&|\|\|).*",
+    r"|![01][,;)}].*|[\w.$]+\?[\w.$]+[.(:].*|[\w.$]+[<>]=?[\w.$]+\?.*|.*(?:\}\)|\)\.|\}\}[a-z;,]|\(\)|\(\(|\)\{|=>|&&|\|\|).*",
 )
 
 # As above, but a few digits may end any word of three letters: an identifier of a program, never a long random value.
@@ -184,7 +188,7 @@ def looks_secret(value: bytes, *, minimum_entropy: float, shape: ValueShape, nam
         return False
     if b" " in judged and _PROSE.fullmatch(judged):
         return False
-    if name and describes_a_secret(name):
+    if name and describes_a_secret(name[-NAME_BYTES:]):
         shape = "random"
         if len(judged) < RANDOM_BYTES:
             return False
@@ -195,6 +199,7 @@ def looks_secret(value: bytes, *, minimum_entropy: float, shape: ValueShape, nam
     return shape != "random" or not _IDENTIFIERS.fullmatch(judged)
 
 
+@lru_cache(REMEMBERED_NAMES)
 def describes_a_secret(name: bytes) -> bool:
     """Whether a name such as `token_type` says something about a secret rather than being one."""
     last = _LAST_WORD.search(name)
