@@ -278,6 +278,12 @@ def steps(text: str) -> int:
 
 
 HOSTILE = [
+    '"Secret" "data":{"a":"b"},',
+    '"kind":"Secret",{',
+    "%6b%65%79%20",
+    "x%3A%2F%2Fa%3Ab",
+    "token = x || 'default' ",
+    "Oi8vOi8vOi8vOi8vOi8v ",
     'password="',
     "token=",
     "password=\"a' password='b\" ",
