@@ -55,9 +55,10 @@ def _execute(invocation: Invocation) -> int:
 
         print_answer(help_text(invocation.command, invocation.topic))
     else:
-        # Modules leave no garbage, and looking for some would take a tenth of their import.
+        # Modules leave no garbage, and looking for some would take a tenth of their import, or more later.
         gc.disable()
         command = import_module(f"contextfold.cli.{invocation.command.module}")
+        gc.freeze()
         gc.enable()
         code: int = command.run(invocation.values)
         return code

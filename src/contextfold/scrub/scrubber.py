@@ -198,7 +198,7 @@ class Scrubber:
     def _found_by(self, rank: int, folded: bytes) -> Iterator[_SecretMatch]:
         rule = self._rules[rank]
         ready = self._compiled[rank] = self._compiled[rank] or _compiled_rule(rule)
-        search, each, name_group = ready.pattern.search, ready.each, ready.name_group
+        search, each, groups, name_group = ready.pattern.search, ready.each, ready.groups, ready.name_group
         verdicts: dict[tuple[bytes, bytes], bool] = {}
         position = 0
         # Bounded: each iteration advances the position.
@@ -206,7 +206,7 @@ class Scrubber:
             match = search(folded, position)
             if match is None:
                 return
-            start, end = _secret_span(match, ready.groups)
+            start, end = _secret_span(match, groups)
             if each is not None:
                 for inner in each.finditer(folded, start, end):
                     inner_start, inner_end = inner.span(1)

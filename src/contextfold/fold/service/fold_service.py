@@ -37,7 +37,6 @@ from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.archive_reader import ArchivedThread, is_archived, thread_entries
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.policy import FoldPolicy
-from contextfold.fold.service.recall import Recall
 from contextfold.fold.service.reports import Reports, ScrubbedText
 from contextfold.fold.service.sessions import SessionChange, Sessions, VerbOutcome, timestamp
 from contextfold.fold.session import EMPTY, State
@@ -70,6 +69,8 @@ from contextfold.fold.verbs import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
+
+    from contextfold.fold.service.recall import Recall
 
 # A longer text is scrubbed in a thread, so that other calls are answered meanwhile.
 SCRUB_INLINE_LENGTH = 16_384
@@ -123,7 +124,7 @@ class FoldService:
         self._paths: OrderedDict[tuple[str, str], tuple[str, str | None]] = OrderedDict()
         self._advised = _AdviceGiven()
         self.reports = Reports(self.commit, self.scrub, note)
-        self.recalls = Recall(store, self.scrub, clock)
+        self._recalls: Recall | None = None
         # Made for the first text that needs them: those for long texts, and those for even longer ones.
         self._scrub_threads: dict[bool, ThreadPoolExecutor] = {}
 
@@ -238,6 +239,15 @@ class FoldService:
 
     async def search(self, owner: str, query: str, project: Project | None, limit: int = SEARCH_LIMIT) -> list[Summary]:
         return list(await self.store.search(owner, query, project.hash if project else None, limit))
+
+    @property
+    def recalls(self) -> Recall:
+        """Recall, made when it is first needed: most commands need nothing of it."""
+        if self._recalls is None:
+            from contextfold.fold.service.recall import Recall
+
+            self._recalls = Recall(self.store, self.scrub, self._clock)
+        return self._recalls
 
     async def recall(self, caller: Caller, request: RecallRequest) -> VerbOutcome:
         """Folded work and left-out results of all sessions that answer a question."""

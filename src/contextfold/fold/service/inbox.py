@@ -57,6 +57,8 @@ class _Lane(Generic[Item]):
 
     # Set when the pause before the next batch should end, because it is full or a caller waits for it.
     hurry: asyncio.Event
+    # Set when a caller begins to wait, which ends the pause before the next attempt.
+    awaited: asyncio.Event
     items: deque[tuple[Item, int]] = field(default_factory=deque)
     bytes: int = 0
     taken: int = 0
@@ -110,7 +112,7 @@ class Inbox(Generic[Item]):
         loop = asyncio.get_running_loop()
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = _Lane(asyncio.Event())
+            lane = self._lanes[key] = _Lane(asyncio.Event(), asyncio.Event())
         lane.items.extend(zip(items, sizes_bytes, strict=True))
         lane.taken += len(items)
         lane.bytes += sum(sizes_bytes)
@@ -127,6 +129,7 @@ class Inbox(Generic[Item]):
         if lane is None:
             return
         lane.hurry.set()
+        lane.awaited.set()
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lane.waiters.append((lane.taken, written))
         try:
@@ -182,7 +185,7 @@ class Inbox(Generic[Item]):
 
                 await self._pause_until(lane.hurry, random.uniform(*PAUSE_S))  # noqa: S311 - no secret
             batch = _first(lane.items)
-            await self._deliver(Batch(key, _new_id(), [item for item, _ in batch]))
+            await self._deliver(Batch(key, _new_id(), [item for item, _ in batch]), lane)
             for _ in batch:
                 lane.items.popleft()
             size_bytes = sum(item_bytes for _, item_bytes in batch)
@@ -197,14 +200,19 @@ class Inbox(Generic[Item]):
         # There was no `await` since the last check, so no item can have been added meanwhile.
         del self._lanes[key]
 
-    async def _deliver(self, batch: Batch[Item]) -> None:
+    async def _deliver(self, batch: Batch[Item], lane: _Lane[Item]) -> None:
         """Write a batch. If it is refused, write its items one by one, so that only a bad item is lost."""
         pause_s = RETRY_FIRST_S
         while True:
+            lane.awaited.clear()
             try:
                 await self._write(batch)
-            except StoreUnavailable:
-                await self._pause(pause_s)
+            except StoreUnavailable as problem:
+                # A caller that waits is told at once. The next one causes the next attempt.
+                for _, written in lane.waiters:
+                    if not written.done():
+                        written.set_exception(problem)
+                await self._pause(lane, pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
                 batch = replace(batch, is_retry=True)
                 continue
@@ -214,13 +222,13 @@ class Inbox(Generic[Item]):
                     self._lost(batch.items, problem)
                 else:
                     for item in batch.items:
-                        await self._deliver(Batch(batch.key, _new_id(), [item]))
+                        await self._deliver(Batch(batch.key, _new_id(), [item]), lane)
             return
 
-    async def _pause(self, pause_s: float) -> None:
+    async def _pause(self, lane: _Lane[Item], pause_s: float) -> None:
         self._retry(1)
         try:
-            await asyncio.sleep(pause_s)
+            await _wait(lane.awaited, pause_s)
         finally:
             self._retry(-1)
 

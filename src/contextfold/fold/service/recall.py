@@ -42,6 +42,7 @@ CATCH_UP_S = 10.0
 # How long a prompt waits for a line about earlier work.
 MEMORY_S = 1.0
 PAGE_CHARACTERS = 1 << 16
+REDACTION_START = "[REDACTED:"
 
 
 class RedactedText(Protocol):
@@ -57,7 +58,7 @@ class Recall:
 
     async def answer(self, owner: str, request: RecallRequest) -> RecallAnswer:
         (query,) = await self.scrub(request.query)
-        question = read_question(query.text, request.budget_tokens)
+        question = read_question(_without_redactions(query.text), request.budget_tokens)
         if not question.terms:
             raise ArgumentInvalid("query", "must have a word to look for: it has none, or only words like `the`")
         await self.catch_up(owner)
@@ -72,7 +73,7 @@ class Recall:
         try:
             async with timeout(MEMORY_S):
                 (scrubbed,) = await self.scrub(prompt[:QUERY_LENGTH_MAX])
-                question = read_question(scrubbed.text, 0)
+                question = read_question(_without_redactions(scrubbed.text), 0)
                 if not question.terms:
                     return ""
                 await self.catch_up(key.owner)
@@ -142,3 +143,9 @@ def _number(source: RecallSource) -> int:
     assert source.result is not None, "what was deleted has no texts"
     decision = source.result.decision
     return document_number(decision.decided_at, source.owner, RESULT, decision.result_id, decision.call_id)
+
+
+def _without_redactions(text: str) -> str:
+    """A query without what replaced its secrets: the names of rules are no words to look for."""
+    parts = text.split(REDACTION_START)
+    return " ".join([parts[0], *(part.partition("]")[2] for part in parts[1:])])

@@ -280,10 +280,14 @@ def _unfolded(before: State, after: State) -> list[str]:
 
 
 def _summaries(key: SessionKey, before: State, events: Sequence[Event], after: State) -> list[Summary]:
-    """The summaries of folded branches. A branch that was discarded while open has a summary without text."""
+    """The summaries of folded branches.
+
+    A branch that was folded with the one around it, or discarded while open, has a summary without text: it is found by
+    its description, its prompt and what was done.
+    """
     made = []
     for event in events:
-        if isinstance(event, WorkFolded) or (isinstance(event, BranchFolded) and not event.forced):
+        if isinstance(event, WorkFolded | BranchFolded):
             made.append(_summary(key, after, event, event.summary, event.tokens_folded))
         elif isinstance(event, BranchDiscarded) and before.branches[event.branch_id].status == "active":
             made.append(_summary(key, after, event, "", before.branches[event.branch_id].tokens, undone=True))

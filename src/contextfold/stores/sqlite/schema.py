@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.stores.recall_index import TABLES as RECALL_TABLES
+from contextfold.stores.recall_tables import TABLES as RECALL_TABLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from itertools import islice
 from contextfold.common.dataclass import dataclass
 from contextfold.common.event_loop import asyncio, in_thread
 from contextfold.common.record import TypeVar
-from contextfold.common.relevance.question import Question
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.ports.store import (
     ArchivedResult,
@@ -36,8 +35,6 @@ from contextfold.fold.ports.store import (
     Trajectory,
     WatchedEvent,
 )
-from contextfold.fold.recall.documents import DocumentTerms
-from contextfold.fold.recall.ranking import RecallScope
 from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite import statements as sqlite_rows
 from contextfold.stores.sqlite.transactions import ReaderInPlace, Transactions, Work, WriterInPlace, unavailable
@@ -46,7 +43,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
+    from contextfold.common.relevance.question import Question
     from contextfold.fold.ports.store_export import ExportRecord
+    from contextfold.fold.recall.documents import DocumentTerms
+    from contextfold.fold.recall.ranking import RecallScope
     from contextfold.stores.sqlite.threads import Readers, Writer
 
 # The interval after which a watcher sees commits of other processes. It sees those of this process at once.
