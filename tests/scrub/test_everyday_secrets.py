@@ -81,6 +81,7 @@ def test_the_held_out_set_is_found() -> None:
         (f'val apiKey = props["k"] ?: "{KEY}"', KEY),
         (f"const token = process.env.T || '{KEY}';", KEY),
         (f"{{ user, password: env.P ?? '{VALUE}' }}", VALUE),
+        (f'const token = saved ? saved : "{KEY}";', KEY),
         (f'String secret = Optional.ofNullable(a).orElse("{KEY}");', KEY),
         (f'if ("{VALUE}" == password)', VALUE),
         (f"Access key ID,Secret access key\n{AWS_ID},{AWS_SECRET}\n", AWS_SECRET),
