@@ -25,6 +25,8 @@ QUICK_TESTS := tests/common tests/hosts tests/fold/messages/test_laws.py tests/f
 	tests/resolve/test_library.py tests/contract/test_stores.py tests/test_golden.py
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Containers set it to write less. Here it would have every process of the tests compile its packages again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup serve test quick quick-setup pythons pythons-setup clients claude adapters check requirements reference bench soak lock clean
 
