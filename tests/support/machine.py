@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,12 +54,16 @@ def context(*argv: str | bytes | Path, env: dict[str, str] | None = None, cwd: P
     return Ran(done.returncode, done.stdout, done.stderr.decode("utf-8", "surrogateescape"))
 
 
+@cache
 def interpreters() -> dict[str, str]:
     """Every supported CPython on this machine, by version; this one first."""
     found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
     names = [f"python3.{minor}" for minor in range(11, NEWEST_MINOR)]
-    candidates = [path for name in names if (path := shutil.which(name))]
-    shims = [Path(folder) for folder in os.environ["PATH"].split(":") if folder.endswith("/shims")]  # pyenv's
+    folders = os.environ["PATH"].split(":")
+    # pyenv's scripts, which look for an interpreter each time: the interpreters are asked directly.
+    shims = [Path(folder) for folder in folders if folder.endswith("/shims")]
+    path_without = ":".join(folder for folder in folders if Path(folder) not in shims)
+    candidates = [path for name in names if (path := shutil.which(name, path=path_without))]
     candidates += sorted(
         str(path) for name in names for shim in shims for path in shim.parent.glob(f"versions/*/bin/{name}")
     )

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
-from anthropic.types import TextBlock, ToolUseBlock
 
 from contextfold.fold.messages import (
     FORMATS,
@@ -463,6 +462,8 @@ def test_what_was_sent_folded_is_sent_so_again_as_the_history_grows(format: Form
 
 
 def test_what_the_official_clients_give_back_can_be_put_into_the_list() -> None:
+    from anthropic.types import TextBlock, ToolUseBlock
+
     made = ToolUseBlock(type="tool_use", id="b", name="context_branch", input={})
     said = TextBlock(type="text", text="I branch.", citations=None)
     head = [{"role": "assistant", "content": [said, made]}, *answered("anthropic", ("b", named("br_1")))]
