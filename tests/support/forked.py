@@ -1,4 +1,4 @@
-"""Daemons as forks of one process that has imported their modules: each starts in milliseconds instead of a second.
+"""Daemons and commands as forks of one process that has imported their modules: they start in milliseconds.
 
 The fork has the arguments, environment, output and signals that it is given, and runs the same entry point as the
 installed command. A test whose subject is the start itself starts the command instead.
@@ -9,8 +9,11 @@ descriptors of standard input, output and error and of a pipe that the exit stat
 
 from __future__ import annotations
 
+import atexit
+import fcntl
 import gc
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -21,18 +24,30 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import cache
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Any, NoReturn
 
 REQUEST_MAX_BYTES = 1 << 20
 STATUS = struct.Struct("=i")
-# What a daemon imports beside the modules of the product.
-PRELOADED = ("anyio._backends._asyncio", "uvicorn.lifespan.on", "uvicorn.protocols.http.h11_impl")
-# The interpreter reads these when it starts, so a fork would not heed them.
+# What daemons and commands on a terminal import beside the modules of the product.
+PRELOADED = (
+    "anyio._backends._asyncio",
+    "uvicorn.lifespan.on",
+    "uvicorn.protocols.http.h11_impl",
+    "rich.console",
+    "rich.padding",
+    "rich.table",
+    "rich.text",
+)
+# The interpreter reads these when it starts, so a fork would not heed them; except those that change no behaviour.
 INTERPRETERS_OWN = ("PYTHON", "LC_", "LANG")
+UNIMPORTANT = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 
 
 class Forked:
@@ -86,46 +101,82 @@ class Forker:
         return all(
             self._environment.get(name) == env.get(name)
             for name in {*self._environment, *env}
-            if name.startswith(INTERPRETERS_OWN)
+            if name.startswith(INTERPRETERS_OWN) and name not in UNIMPORTANT
         )
 
-    def start(self, argv: Sequence[str], env: Mapping[str, str], stderr: int) -> Forked:
-        """Run the `context` command with these arguments."""
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        stderr: int,
+        *,
+        stdin: int | None = None,
+        cwd: Path | None = None,
+    ) -> Forked:
+        """Run the `context` command with these arguments; without a standard input there is nothing to read."""
         out, their_out = os.pipe()
-        status, their_status = os.pipe()
         nothing = os.open(os.devnull, os.O_RDONLY)
-        request = {"argv": list(argv), "env": dict(env), "cwd": os.getcwd()}
         try:
-            given = [nothing, their_out, stderr, their_status]
-            socket.send_fds(self._socket, [json.dumps(request).encode()], given)
+            standard = (nothing if stdin is None else stdin, their_out, stderr)
+            pid, status = self._ask({"argv": list(argv), "env": dict(env), "cwd": str(cwd or os.getcwd())}, standard)
         finally:
-            for descriptor in (nothing, their_out, their_status):
-                os.close(descriptor)
-        pid = json.loads(self._socket.recv(REQUEST_MAX_BYTES))["pid"]
+            os.close(nothing)
+            os.close(their_out)
         return Forked(pid, os.fdopen(out, "rb"), status)
 
+    def start_on_terminal(self, argv: Sequence[str], env: Mapping[str, str], terminal: int) -> Forked:
+        """Run the command in a session of its own, on a terminal that is its own."""
+        request = {"argv": list(argv), "env": dict(env), "cwd": os.getcwd(), "has_terminal": True}
+        pid, status = self._ask(request, (terminal, terminal, terminal))
+        return Forked(pid, io.BytesIO(), status)
+
     def run(
-        self, argv: Sequence[str], timeout_s: float, *, env: Mapping[str, str] = os.environ
+        self,
+        argv: Sequence[str],
+        timeout_s: float,
+        *,
+        env: Mapping[str, str] = os.environ,
+        cwd: Path | None = None,
+        given: bytes = b"",
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run the `context` command to its end."""
-        with tempfile.TemporaryFile() as errors:
-            running = self.start(argv, env, errors.fileno())
+        """Run the `context` command to its end; `given` is what it can read."""
+        with tempfile.TemporaryFile() as errors, ExitStack() as stack:
+            stdin, source = os.pipe()
+            try:
+                running = self.start(argv, env, errors.fileno(), stdin=stdin, cwd=cwd)
+            finally:
+                os.close(stdin)
+            writer = threading.Thread(target=_write_all, args=(source, given))
+            writer.start()
+            stack.callback(writer.join)
             # A process that hangs is killed, and then its output ends.
             impatience = threading.Timer(timeout_s, running.kill)
             impatience.start()
-            try:
-                with running.stdout:
-                    out = running.stdout.read()
-                code = running.wait(timeout_s)
-            finally:
-                impatience.cancel()
+            stack.callback(impatience.cancel)
+            with running.stdout:
+                out = running.stdout.read()
+            code = running.wait(timeout_s)
             errors.seek(0)
             return subprocess.CompletedProcess(argv, code, out, errors.read())
+
+    def _ask(self, request: Mapping[str, object], standard: tuple[int, int, int]) -> tuple[int, int]:
+        """The process that was forked, and where its exit status is read."""
+        status, their_status = os.pipe()
+        try:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], [*standard, their_status])
+        finally:
+            os.close(their_status)
+        return json.loads(self._socket.recv(REQUEST_MAX_BYTES))["pid"], status
 
     def close(self) -> None:
         """End it and whatever it has started."""
         self._socket.close()
         self._process.wait()
+
+
+def _write_all(descriptor: int, text: bytes) -> None:
+    with suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as pipe:
+        pipe.write(text)
 
 
 @cache
@@ -196,6 +247,31 @@ def _reap(statuses: dict[int, int]) -> None:
         os.close(status)
 
 
+def _end(run: Callable[[], NoReturn]) -> NoReturn:
+    """Run the command, and end as the interpreter does, but without freeing each object: that would copy all memory."""
+    code: object = 1
+    try:
+        run()
+    except SystemExit as end:
+        code = end.code
+        if not isinstance(code, int | None):
+            print(code, file=sys.stderr)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        # As the interpreter does where nobody reads any more.
+        code = 120
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
 def main() -> None:
     sys.path.pop(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -218,7 +294,11 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv = request["argv"]
-    run()
+    if request.get("has_terminal"):
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    _end(run)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.forked import forker
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCE = ROOT / "src"
 SHARED = ROOT.parent / "shared"
@@ -22,6 +24,7 @@ COMMAND = Path(sys.executable).parent / "context"
 
 SOAK = os.environ.get("CONTEXTFOLD_SOAK") == "1"
 NEWEST_MINOR = 20
+COMMAND_TIMEOUT_S = 120
 
 
 def times(sample: int, soak: int) -> int:
@@ -49,8 +52,15 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
 
 
 def context(*argv: str | bytes | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:
-    """Run the installed `context` as a process of its own."""
-    done = subprocess.run([COMMAND, *argv], env=env, cwd=cwd, capture_output=True, timeout=120, check=False)
+    """Run `context` as a process of its own: a fork, unless the environment is one that only a fresh process heeds."""
+    environment = dict(os.environ) if env is None else env
+    if forker().can_start(environment):
+        words = [str(COMMAND), *map(os.fsdecode, argv)]
+        done = forker().run(words, COMMAND_TIMEOUT_S, env=environment, cwd=cwd)
+    else:
+        done = subprocess.run(
+            [COMMAND, *argv], env=env, cwd=cwd, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False
+        )
     return Ran(done.returncode, done.stdout, done.stderr.decode("utf-8", "surrogateescape"))
 
 
