@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,7 +28,7 @@ class ClockedDaemon(Daemon):
 
     def start(self) -> None:
         rest = self._argv[self._argv.index("serve") :]
-        self._argv = [sys.executable, str(Path(clocked_daemon.__file__)), str(self.days * DAY_S), *rest]
+        self._argv = [str(Path(clocked_daemon.__file__)), str(self.days * DAY_S), *rest]
         super().start()
 
     def restart_after(self, days: int) -> None:

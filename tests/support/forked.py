@@ -17,6 +17,7 @@ import io
 import json
 import os
 import pkgutil
+import runpy
 import select
 import signal
 import socket
@@ -40,6 +41,7 @@ PRELOADED = (
     "anyio._backends._asyncio",
     "uvicorn.lifespan.on",
     "uvicorn.protocols.http.h11_impl",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "rich.console",
     "rich.padding",
     "rich.table",
@@ -113,7 +115,10 @@ class Forker:
         stdin: int | None = None,
         cwd: Path | None = None,
     ) -> Forked:
-        """Run the `context` command with these arguments; without a standard input there is nothing to read."""
+        """Run the `context` command with these arguments; without a standard input there is nothing to read.
+
+        Where the first word is a script of Python, that is run; it calls the command when it has prepared something.
+        """
         out, their_out = os.pipe()
         nothing = os.open(os.devnull, os.O_RDONLY)
         try:
@@ -247,11 +252,12 @@ def _reap(statuses: dict[int, int]) -> None:
         os.close(status)
 
 
-def _end(run: Callable[[], NoReturn]) -> NoReturn:
-    """Run the command, and end as the interpreter does, but without freeing each object: that would copy all memory."""
+def _end(run: Callable[[], object]) -> NoReturn:
+    """Run that, and end as the interpreter does, but without freeing each object: that would copy all memory."""
     code: object = 1
     try:
         run()
+        code = 0
     except SystemExit as end:
         code = end.code
         if not isinstance(code, int | None):
@@ -278,7 +284,11 @@ def main() -> None:
     import contextfold
 
     product = (module.name for module in pkgutil.walk_packages(contextfold.__path__, "contextfold."))
-    for name in (*PRELOADED, *product):
+    for name in PRELOADED:
+        # The environments of the quick tests have not all of them.
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+    for name in product:
         # Adapters import packages that need not be there.
         if not name.endswith("__main__") and not name.startswith("contextfold.adapters."):
             importlib.import_module(name)
@@ -298,7 +308,8 @@ def main() -> None:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    _end(run)
+    script = request["argv"][0]
+    _end((lambda: runpy.run_path(script, run_name="__main__")) if script.endswith(".py") else run)
 
 
 if __name__ == "__main__":
