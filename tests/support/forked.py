@@ -309,7 +309,10 @@ def main() -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     script = request["argv"][0]
-    _end((lambda: runpy.run_path(script, run_name="__main__")) if script.endswith(".py") else run)
+    if script.endswith(".py"):
+        sys.path.insert(0, str(Path(__file__).parents[2]))
+        _end(lambda: runpy.run_path(script, run_name="__main__"))
+    _end(run)
 
 
 if __name__ == "__main__":
