@@ -16,6 +16,8 @@ CLIENTS := tests/clients
 NODE_MODULES := $(CLIENTS)/node_modules/.ready
 # One more than cores, because many tests wait.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+# A worker runs a file to its end: what the tests of a file share is made once, the longest files begin.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 SOURCES := $(shell find src -name '*.py')
 INSTALL := $(BIN)/python -m pip install --quiet --require-hashes
 # A test of a long count may take an hour.
@@ -90,7 +92,7 @@ serve: $(RUNTIME) $(COMPILED)
 	@bash examples/serve.sh $(BIN)/context $(ARGS)
 
 test: $(READY) $(COMPILED) clients
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE) $(ARGS)
 
 quick-setup: $(QUICK) $(COMPILED)
 

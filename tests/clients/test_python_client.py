@@ -29,6 +29,7 @@ from tests.clients.contract import (
 )
 from tests.clients.folding import LastingOverHttp
 from tests.clients.servers import Command, Server
+from tests.support.machine import SOAK
 
 # Every worker of pytest imports this module, and the SDK takes a second.
 if TYPE_CHECKING:
@@ -129,11 +130,8 @@ async def _about(client: mcp.Client) -> dict[str, Any]:
 
 
 MODES = {"legacy": HANDSHAKE, "auto": MODERN, MODERN: MODERN}
-
-
-@pytest.fixture(params=MODES)
-def client(request: pytest.FixtureRequest) -> Client:
-    return Python(request.param, MODES[request.param])
+# Each mode and, over each transport, each era.
+SAMPLE = {"stdio": ["legacy", "auto"], "http": ["legacy", MODERN]}
 
 
 class Seen(NamedTuple):
@@ -173,8 +171,12 @@ def test_caches_are_resources_and_documents_a_template(mode: str, server: Server
 
 
 class TestPythonClient(OverStdio, EveryLastingClient):
-    pass
+    @pytest.fixture(params=MODES if SOAK else SAMPLE["stdio"])
+    def client(self, request: pytest.FixtureRequest) -> Client:
+        return Python(request.param, MODES[request.param])
 
 
 class TestPythonClientOverHttp(LastingOverHttp, EveryLastingClient):
-    pass
+    @pytest.fixture(params=MODES if SOAK else SAMPLE["http"])
+    def client(self, request: pytest.FixtureRequest) -> Client:
+        return Python(request.param, MODES[request.param])
