@@ -17,8 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from bench.daemon import ERAS, DaemonClientProcess, daemon, request
 from contextfold.common.relevance.question import read_question
 from contextfold.common.relevance.words import tokens
 from contextfold.fold.archive import ArchiveEntry
@@ -35,6 +37,8 @@ from contextfold.stores.sqlite.store import SqliteStore
 FOLDS = 100_000
 PROJECTS = 20
 PER_SESSION = 50
+# Before the archive of a session is deleted, so that a daemon has nothing to index again.
+DAYS = 20
 QUESTIONS = 200
 COMMITS = 400
 P50_MAX_MS = 60.0
@@ -52,6 +56,7 @@ class Folds:
         files = sorted([*root.glob("docs/*.md"), *root.glob("src/contextfold/**/*.py")])
         self._words = [word for file in files for word in tokens(file.read_text(encoding="utf-8"))]
         self._dice = random.Random(7)
+        self._now = datetime.now(UTC)
         self.count = count
         self.questions: list[str] = []
 
@@ -69,7 +74,7 @@ class Folds:
             (project, first) for at, project in enumerate(projects) for first in firsts[at::PROJECTS]
         ):
             session_id = f"sess_{first:08}"
-            at = f"2026-{1 + first * 11 // self.count:02}-{1 + first % 28:02}T12:00:00Z"
+            at = (self._now - timedelta(days=first * DAYS // self.count)).strftime("%Y-%m-%dT12:00:00Z")
             yield ExportedSession(SessionKey("local", project.hash, f"{first:08}"), session_id, 1, at, at, "")
             numbers = range(first, min(first + PER_SESSION, self.count))
             entries: list[ArchiveEntry] = []
@@ -92,6 +97,25 @@ async def _answers(service: FoldService, questions: list[str], project: str | No
         await service.recalls.answer("local", RecallRequest(question, place))
         took.append((time.process_time() - begun) * 1_000)
     return took
+
+
+def _daemon_answers(folder: str, questions: list[str]) -> list[float]:
+    """The same questions to a daemon on that state file, over MCP: processor time of the daemon's threads."""
+    server = daemon(folder)
+    client = DaemonClientProcess(server.port)
+    took = []
+    for question in [*questions[:20], *questions]:
+        begun = _run_ms(server.process.pid)
+        client.ask(request(ERAS[-1], "context_recall", query=question, project_path="/work/project-03"))
+        took.append(_run_ms(server.process.pid) - begun)
+    client.close()
+    server.stop()
+    return took[20:]
+
+
+def _run_ms(process: int) -> float:
+    files = Path(f"/proc/{process}/task").glob("*/schedstat")
+    return sum(int(file.read_text().split()[0]) for file in files) / 1e6
 
 
 def _full_text(path: Path, questions: list[str]) -> tuple[list[float], list[float]]:
@@ -169,7 +193,8 @@ async def _commit_costs(folds: Folds) -> tuple[float, float, float]:
 async def measured(count: int) -> bool:
     folds = Folds(count)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "state.db"
+        path = Path(folder) / "state" / "state.db"
+        path.parent.mkdir()
         store = SqliteStore.open(path)
         await store.import_all(folds.records())
         service = FoldService(store, standard_scrubber())
@@ -188,11 +213,15 @@ async def measured(count: int) -> bool:
         here = await _answers(service, questions, "/work/project-03")
         any_words, all_words = _full_text(path, questions)
         await service.close()
+        in_daemon = _daemon_answers(folder, questions)
     plain, queued, later = await _commit_costs(folds)
     p50, to_full_text, commit = statistics.median(everywhere), _ratio(everywhere, any_words), queued / plain
     any_ms, all_ms = statistics.median(any_words), statistics.median(all_words)
     print(f"recall, {count:,} folds: p50 {p50:.1f} ms, p95 {_p95(everywhere):.1f} ms (p50 at most {P50_MAX_MS:g})")
     print(f"  in one of {PROJECTS} projects: p50 {statistics.median(here):.1f} ms, p95 {_p95(here):.1f} ms")
+    print(
+        f"  the same in the daemon, over MCP: p50 {statistics.median(in_daemon):.1f} ms, p95 {_p95(in_daemon):.1f} ms"
+    )
     print(f"  full-text query for any of the words: p50 {any_ms:.1f} ms, recall {to_full_text:.2f} times as long")
     print(f"  (at most {TO_FULL_TEXT_MAX:g}); for all of the words, as `fold search`: p50 {all_ms:.1f} ms")
     print(f"  state file: {before / 1e6:.0f} MB, with the index {after / 1e6:.0f} MB ({after / before:.2f})")

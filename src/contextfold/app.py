@@ -20,7 +20,9 @@ from contextfold.stores.sqlite.store import SqliteStore
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextfold.fold.ports.store import Store
-    from contextfold.scrub.scrubber import Scrubbed, Scrubber
+    from contextfold.scrub.quick_check import Scrubbed
+    from contextfold.scrub.scrubber import Scrubber
+    from contextfold.scrub.standard import QuickScrubber
     from contextfold.serve.http.bearer_tokens import TokenFile
     from contextfold.serve.http.guard import Guard
     from contextfold.serve.ops.tracing import Tracer
@@ -71,17 +73,17 @@ def models_of(settings: FoldSettings) -> ModelCatalog:
         raise SettingsError(f"the models {path}: {problem}") from None
 
 
-def scrubber_of(settings: FoldSettings) -> Scrubber:
+def scrubber_of(settings: FoldSettings, *, compiles_all: bool = True) -> Scrubber:
     # Compiling the rules takes longer than most commands run, and most commands do not scrub.
     from contextfold.scrub.rules import RulesInvalid
     from contextfold.scrub.standard import standard_scrubber
 
     path = settings.scrub_allowlist
     if not path:
-        return standard_scrubber()
+        return standard_scrubber(compiles_all=compiles_all)
     try:
         with open(path, encoding="utf-8") as file:
-            return standard_scrubber(file.read())
+            return standard_scrubber(file.read(), compiles_all=compiles_all)
     except (OSError, UnicodeDecodeError) as problem:
         raise SettingsError(f"cannot read the allowlist {path}: {problem}") from None
     except RulesInvalid as problem:
@@ -89,26 +91,35 @@ def scrubber_of(settings: FoldSettings) -> Scrubber:
 
 
 class _DeferredScrubber:
-    """Makes the scrubber when the first text is scrubbed."""
+    """Makes the scrubber when the first text is scrubbed, and compiles only the rules that a text needs."""
 
     def __init__(self, settings: FoldSettings) -> None:
         self._settings = settings
-        self._scrubber: Scrubber | None = None
+        self._scrubber: Scrubber | QuickScrubber | None = None
 
     def scrub(self, text: str) -> Scrubbed:
-        self._scrubber = self._scrubber or scrubber_of(self._settings)
+        if self._scrubber is None:
+            from contextfold.scrub.standard import QuickScrubber
+
+            # An allowlist is checked, whatever the text.
+            has_allowlist = bool(self._settings.scrub_allowlist)
+            self._scrubber = scrubber_of(self._settings, compiles_all=False) if has_allowlist else QuickScrubber()
         return self._scrubber.scrub(text)
 
 
 def open_store(
-    settings: FoldSettings, *, may_migrate: bool = True, on_change: Callable[[str], None] = lambda _: None
+    settings: FoldSettings,
+    *,
+    may_migrate: bool = True,
+    in_place: bool = False,
+    on_change: Callable[[str], None] = lambda _: None,
 ) -> SqliteStore | NatsStore:
     """Open the store. A file is opened at once; a connection to NATS is made with the first call.
 
-    `on_change` is called when the connection is made or lost.
+    `on_change` is called when the connection is made or lost. `in_place` is for a process without an event loop.
     """
     if settings.nats is None:
-        return SqliteStore.open(settings.store, may_migrate=may_migrate)
+        return SqliteStore.open(settings.store, may_migrate=may_migrate, in_place=in_place)
     with _nats_extra():
         from contextfold.stores.nats.store import NatsStore
         from contextfold.stores.nats.wire.connection import NatsOptions
@@ -131,7 +142,9 @@ def _nats_extra() -> Iterator[None]:
 def serial_fold(settings: FoldSettings, *, is_command: bool = False) -> SerialFold:
     """Make the folding service of a process without concurrency. A command never migrates the store."""
     scrubber = _DeferredScrubber(settings) if is_command else scrubber_of(settings)
-    return SerialFold(FoldService(open_store(settings, may_migrate=not is_command), scrubber, policy_of(settings)))
+    store = open_store(settings, may_migrate=not is_command, in_place=is_command)
+    has_loop = not is_command or settings.nats is not None
+    return SerialFold(FoldService(store, scrubber, policy_of(settings)), has_loop=has_loop)
 
 
 def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) -> None:

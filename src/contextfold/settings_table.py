@@ -213,7 +213,7 @@ SETTINGS = {
             "",
             _named,
             "FILE",
-            "owners and the hashes of their tokens; needed to listen beyond this machine",
+            "the file of owners and token hashes; required for any address but loopback",
         ),
         Setting(
             "allow-host", "", _names, "NAMES", "further names of this machine that clients may use, separated by commas"
@@ -365,7 +365,7 @@ SETTINGS = {
             "",
             _url_or_off,
             "URL",
-            f"where traces are sent (OTLP over HTTP), {COMMON_OTLP_ENDPOINT} if not given; off: nowhere",
+            f"where traces are sent (OTLP over HTTP); off: nowhere (default: {COMMON_OTLP_ENDPOINT})",
         ),
         Setting(
             "nats-prefix",

@@ -19,6 +19,7 @@ Opener = Callable[[Path, Callable[[], NatsOptions]], Store]  # a folder to lie i
 STORES: dict[str, Opener] = {
     "memory": lambda _folder, _place: MemoryStore(),
     "sqlite": lambda folder, _place: SqliteStore.open(folder / "state.db"),
+    "sqlite in place": lambda folder, _place: SqliteStore.open(folder / "state.db", in_place=True),
     "nats": lambda _folder, place: NatsStore(place()),
 }
 Act = Callable[[Store], Awaitable[None]]

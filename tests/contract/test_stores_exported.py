@@ -92,23 +92,29 @@ async def live_through(store: Store, seed: int) -> None:
         await store.note_conversation(rng.choice(OWNERS), f"conversation.{number % 2}", noted)
 
 
+def _branches_of(session_id: str) -> list[str]:
+    """Ids of branches are never those of another session."""
+    return [f"br_{number}_{session_id}" for number in (1, 2)]
+
+
 async def _work(store: Store, rng: random.Random, key: SessionKey, session_id: str, at: str) -> None:
     revision = 0
+    branches = _branches_of(session_id)
     for step in range(rng.randint(1, 6)):
         count = rng.randint(1, 3)
         events = [event_at(revision + each, at, session_id) for each in range(1, count + 1)]
         entries = [
             ArchiveEntry(branch, event.n, at, "operation", rng.choice(("", "short", "long " * 4000)), 3, "tool", "hook")
             for event in events
-            for branch in rng.sample([None, "br_1", "br_2"], rng.randint(0, 2))
+            for branch in rng.sample([None, *branches], rng.randint(0, 2))
         ]
         summaries = [
             summary_of(
                 key, branch, f"outcome {step}", session_id=session_id, at=f"2026-01-01T12:{revision:02}:{step:02}Z"
             )
-            for branch in rng.sample(["br_1", "br_2"], rng.randint(0, 2))
+            for branch in rng.sample(branches, rng.randint(0, 2))
         ]
-        retracted = [branch for branch in ("br_1", "br_2") if not summaries and rng.random() < 0.3]
+        retracted = [branch for branch in branches if not summaries and rng.random() < 0.3]
         operation = Operation(f"op {step} é", f"arguments {step}") if rng.random() < 0.8 else None
         await store.commit(
             Commit(key, session_id, revision, events, operation, f"answer {step}", entries, summaries, retracted)
@@ -134,7 +140,7 @@ async def view_of(store: Store) -> list[object]:
                 await store.trajectory(
                     owner, session.key.project_hash, branch, session_id=session.session_id, limit=100
                 )
-                for branch in (None, "br_1", "br_2")
+                for branch in (None, *_branches_of(session.session_id))
             ]
     return view
 

@@ -249,6 +249,7 @@ def test_a_query_is_redacted_before_it_is_used(run: Run) -> None:
     async def act(store: Store) -> None:
         answer = await Work(store).ask("ghp_16C7e42F292c6912E7710c838347Ae178B4a of deployment")
         assert "ghp" not in encode(answer.as_members()).lower()
+        assert answer.unmatched == ("deployment",)
 
     run(act)
 

@@ -169,6 +169,18 @@ class TestWhatComesIn:
             other.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert answer_on(other).status == 200
 
+    def test_connections_that_wait_for_their_next_request_make_room(self, tmp_path: Path, stack: ExitStack) -> None:
+        running = started(stack, tmp_path, constants={"CONNECTIONS_MAX": 2})
+        request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        clients = []
+        for _ in range(4):
+            clients.append(stack.enter_context(running.connect()))
+            clients[-1].sendall(request)
+            assert answer_on(clients[-1]).status == 200
+        assert [client.recv(1) for client in clients[:2]] == [b"", b""]
+        clients[-1].sendall(request)
+        assert answer_on(clients[-1]).status == 200
+
     def test_a_client_that_closes_its_sending_side_is_answered(self, tmp_path: Path, stack: ExitStack) -> None:
         running = started(stack, tmp_path)
         client = stack.enter_context(begin(running, "/slow"))

@@ -27,7 +27,7 @@ def _fold_some(daemon: Daemon) -> None:
     for description, summary in (
         ("Find out why checkout logs users out", "Sessions live a minute: the page passes minutes as seconds."),
         ("Upgrade the payment client", "Upgraded; tests pass."),
-        ("Checkout page: log out button", "It logs users out on the page."),
+        ("Checkout page: log \u202eout\x1b[31m button", "It logs users out on the page."),
     ):
         agent.mcp.call("context_branch", description=description, prompt="Please.", project_path=agent.folder)
         agent.mcp.call("context_return", message=summary, project_path=agent.folder)
@@ -46,6 +46,8 @@ def test_the_first_prompt_is_answered_with_folds_that_fit_and_the_line_is_counte
     assert line.count("br_") == 2
     assert "Find out why checkout logs users out" in line
     assert "payment" not in line
+    # What could act in a terminal or turn the direction of a line is left out.
+    assert "Checkout page: log out [31m button" in line
     count = COUNTERS["v0"]
     assert look.session("/work/shop")["total_tokens"] == before + count(FITTING) + count(line)
     assert line_of(agent.tell("UserPromptSubmit", prompt=f"Again: {FITTING}")) == ""

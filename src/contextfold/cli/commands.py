@@ -119,7 +119,7 @@ SYNONYMS = {
 CACHE = Option("--cache", "the cache folder", "DIR", required=True, takes_folder=True)
 ASKED_CACHE = Option(
     "--cache",
-    "a cache; may be repeated, and is the nearest one if not given",
+    "a cache; may be repeated (default: the nearest one)",
     "DIR",
     takes_folder=True,
     is_repeatable=True,
@@ -143,30 +143,32 @@ HOST = Option(
     ),
     aliases={"claude": "claude-code", "code": "vscode", "vs-code": "vscode", "gemini": "gemini-cli"},
 )
-PROJECT = Option("--project", "the project's folder, the current one if not given", "DIR", takes_folder=True)
+PROJECT = Option("--project", "the project's folder (default: the current one)", "DIR", takes_folder=True)
 INSTALLED_PROJECT = Option("--project", "write the files of this project instead of your own", "DIR", takes_folder=True)
-USER = Option("--user", "write your own files, for all projects: the default where the program has them")
-URL = Option("--url", "where the daemon listens, http://localhost:9090 if not given", "URL")
-TOKEN_VARIABLE = Option("--token-variable", "the variable that holds the token, where the daemon asks for one", "NAME")
-YES = Option("--yes", "do not ask, where somebody could answer")
-DRY_RUN = Option("--dry-run", "print the difference and change nothing")
+USER = Option("--user", "write your own files, for all projects (the default if the program has such files)")
+URL = Option("--url", "the daemon's address (default: http://localhost:9090)", "URL")
+TOKEN_VARIABLE = Option(
+    "--token-variable", "the environment variable with the token, if the daemon requires one", "NAME"
+)
+YES = Option("--yes", "do not ask for confirmation")
+DRY_RUN = Option("--dry-run", "print the changes and write nothing")
 
 
 def _setting(name: str, *, takes_folder: bool = False) -> Option:
     """The option of a setting."""
     setting = SETTINGS[name]
-    default = f", {setting.default} if not given" if setting.default and setting.default != "0" else ""
+    default = f" (default: {setting.default})" if setting.default and setting.default != "0" else ""
     return Option(f"--{name}", setting.help + default, setting.metavar, takes_folder=takes_folder)
 
 
 STORE = _setting("store")
 CONFIG = Option("--config", "a TOML file of settings", "FILE")
-JSON = Option("--json", "for programs")
+JSON = Option("--json", "print JSON, for programs")
 OF_NATS = tuple(_setting(name)._replace(is_advanced=True) for name in NATS)
 OF_SESSION = (
     PROJECT,
-    Option("--session", "the named session, the project's own if not given", "NAME"),
-    Option("--owner", "whose, where the daemon has tokens; local if not given", "OWNER"),
+    Option("--session", "the name of a session (default: the project's unnamed one)", "NAME"),
+    Option("--owner", "the owner, if the daemon uses tokens (default: local)", "OWNER"),
     JSON,
     STORE,
     CONFIG,
@@ -202,34 +204,36 @@ COMMANDS = (
         ),
         (
             Option("--sources", "the folder whose .md files are the documents", "DIR", takes_folder=True),
-            Option("--cache", "where the cache is to be; DIR/.context-cache if not given", "DIR", takes_folder=True),
+            Option("--cache", "the cache to write (default: DIR/.context-cache)", "DIR", takes_folder=True),
             Option("--force", "replace a cache that is already there, once the new one is complete"),
             Option("--include", "further files to take; may be repeated", "GLOB", is_repeatable=True),
             Option("--exclude", "files and folders to leave out; may be repeated", "GLOB", is_repeatable=True),
-            Option("--gitignore", "leave out what .gitignore files say, as DIR alone does"),
+            Option("--gitignore", "leave out what .gitignore files exclude; `context build DIR` always does"),
             Option("--defaults", "forget the patterns that the cache remembers"),
             Option("--watch", "build again whenever a document changes, until Ctrl-C"),
             Option("--from-folds", "the documents are the summaries of folded branches"),
-            Option("--project", "with --from-folds: only this project's", "DIR", takes_folder=True),
-            Option("--owner", "with --from-folds: whose, where the daemon has tokens", "OWNER"),
+            Option("--project", "with --from-folds: only folds of this project", "DIR", takes_folder=True),
+            Option("--owner", "with --from-folds: the owner, if the daemon uses tokens (default: local)", "OWNER"),
             STORE,
             CONFIG,
         ),
-        argument=Option("folder", "the folder to read, with the defaults for people", "DIR", takes_folder=True),
+        argument=Option(
+            "folder", "the folder to read: many kinds of documents, .gitignore respected", "DIR", takes_folder=True
+        ),
     ),
     Command(
         "pack",
         "write a cache into one file, to share it",
         (
             "Write all documents of a cache into one file, and print the file's SHA-256. The same documents give",
-            "the same bytes, whoever built and packs them. `context unpack` makes a cache of the file again.",
+            "the same bytes on every machine. `context unpack` makes a cache of the file again.",
         ),
         (
             "context pack docs.cache",
             "context pack docs/.context-cache -o docs.ctxpack",
             "context pack docs.cache -o - | gzip > docs.ctxpack.gz",
         ),
-        (Option("-o", "the file to write, NAME.ctxpack if not given; - is stdout", "FILE", takes_file=True),),
+        (Option("-o", "the file to write; - is stdout (default: NAME.ctxpack)", "FILE", takes_file=True),),
         argument=Option("cache", "the cache folder", "CACHE", required=True, takes_folder=True),
     ),
     Command(
@@ -244,7 +248,7 @@ COMMANDS = (
             "context unpack docs.ctxpack --cache caches/docs --force",
         ),
         (
-            Option("--cache", "where the cache is to be, NAME.cache if not given", "DIR", takes_folder=True),
+            Option("--cache", "the cache to write (default: NAME.cache)", "DIR", takes_folder=True),
             Option("--force", "replace a cache that is already there, once the new one is complete"),
         ),
         argument=Option("file", "the packed cache", "FILE", required=True, takes_file=True),
@@ -266,8 +270,14 @@ COMMANDS = (
         (
             ASKED_CACHE,
             ASKED_ROOT,
-            Option("--budget", "how many tokens the answer may have, 4000 if not given; 4k works", "N"),
-            Option("--unit", "what is chosen", "UNIT", choices=("section", "document"), default="section"),
+            Option("--budget", "the most tokens the answer may have; 4k is 4000 (default: 4000)", "N"),
+            Option(
+                "--unit",
+                "what is selected: sections, or whole documents",
+                "UNIT",
+                choices=("section", "document"),
+                default="section",
+            ),
             Option(
                 "--counter",
                 "how tokens are counted; o200k needs the extra of that name",
@@ -294,11 +304,11 @@ COMMANDS = (
             'context recall "login fails" --project . --since 7d --budget 1k',
         ),
         (
-            Option("--project", "only this project's; all of them if not given", "DIR", takes_folder=True),
-            Option("--since", "only what is newer: a date like 2026-01-31, or a duration like 12h, 7d, 4w", "WHEN"),
-            Option("--budget", "how many tokens the answer may have, 4000 if not given; 4k works", "N"),
-            Option("--undone", "also what a rollback took back"),
-            Option("--owner", "whose work, where the daemon has tokens; local if not given", "OWNER"),
+            Option("--project", "only folds of this project (default: all projects)", "DIR", takes_folder=True),
+            Option("--since", "only folds since a date like 2026-01-31, or within a duration like 12h, 7d, 4w", "WHEN"),
+            Option("--budget", "the most tokens the answer may have; 4k is 4000 (default: 4000)", "N"),
+            Option("--undone", "also folds that a rollback has undone"),
+            Option("--owner", "the owner, if the daemon uses tokens (default: local)", "OWNER"),
             JSON,
             STORE,
             CONFIG,
@@ -322,8 +332,8 @@ COMMANDS = (
             ASKED_ROOT,
             Option("--section", "only the sections below this heading", "HEADING"),
             Option("--lines", "only the sections that have these lines", "A-B"),
-            Option("--around", "so many neighbouring sections before and after", "N"),
-            Option("--budget", "how many tokens the answer may have, 8000 if not given", "N"),
+            Option("--around", "the number of neighbouring sections to add before and after", "N"),
+            Option("--budget", "the most tokens the answer may have; 4k is 4000 (default: 8000)", "N"),
             JSON,
         ),
         argument=Option("id", "the document's id", "ID", required=True),
@@ -343,7 +353,7 @@ COMMANDS = (
             CACHE,
             Option("--query", "what you want to know; whole words are matched, in any case", "TEXT", required=True),
             Option(
-                "--budget", "how many tokens the documents may have together; four bytes are one", "N", required=True
+                "--budget", "the most tokens the documents may have together; a token is four bytes", "N", required=True
             ),
             Option("--format", "one line, or indented", "FORMAT", choices=("json", "pretty"), default="json"),
         ),
@@ -424,7 +434,7 @@ COMMANDS = (
         (
             Option(
                 "--tools",
-                "the tools it is offered: resolve, fold or both; context_fold and context_expand if not given",
+                "the tools to offer: resolve, fold or both (default: context_fold and context_expand)",
                 "LIST",
             ),
             URL,
@@ -459,11 +469,13 @@ COMMANDS = (
             "context service uninstall",
         ),
         (
-            Option("--host", "the address to listen on, 127.0.0.1 if not given", "ADDRESS"),
-            Option("--port", "the port to listen on, 9090 if not given", "N"),
+            Option("--host", "the address to listen on (default: 127.0.0.1)", "ADDRESS"),
+            Option("--port", "the port to listen on (default: 9090)", "N"),
             Option("--cache-root", "the folder that holds the caches", "DIR", takes_folder=True),
             STORE,
-            Option("--token-file", "who may call; needed to listen beyond this machine", "FILE"),
+            Option(
+                "--token-file", "the file of owners and token hashes; required for any address but loopback", "FILE"
+            ),
             CONFIG,
             URL,
             TOKEN_VARIABLE,
@@ -489,18 +501,24 @@ COMMANDS = (
     ),
     Command(
         "token",
-        "make a token that admits somebody to the daemon",
+        "make a token that gives access to the daemon",
         (
             "Make a bearer token for an owner, print it, and add its hash to the file that `context serve` is",
-            "given. The token itself is kept nowhere, so it is shown this once. A running daemon takes the file's",
-            "new state at once: a new line lets somebody in, a removed line shuts them out.",
+            "given. The token itself is not stored, so it is shown only now. A running daemon takes the file's",
+            "new state at once: a new line grants access, a removed line revokes it.",
         ),
         (
             "context token alice --token-file tokens",
             "context token build-robot --token-file /etc/contextfold/tokens > robot.token",
         ),
-        (Option("--token-file", "the file of owners and hashes, made if it is not there", "FILE", required=True),),
-        argument=Option("owner", "whose sessions the token opens: letters, digits and . _ @ -", "OWNER", required=True),
+        (
+            Option(
+                "--token-file", "the file of owners and token hashes; created if it is missing", "FILE", required=True
+            ),
+        ),
+        argument=Option(
+            "owner", "the owner whose sessions the token opens: letters, digits and . _ @ -", "OWNER", required=True
+        ),
     ),
     Command(
         "fold status",
@@ -515,7 +533,7 @@ COMMANDS = (
             "context fold status --all",
             "context fold status --project ~/work/app --json",
         ),
-        (Option("--all", "every live session, the latest activity first"), *OF_SESSION),
+        (Option("--all", "list every live session, the latest activity first"), *OF_SESSION),
     ),
     Command(
         "fold list",
@@ -531,9 +549,9 @@ COMMANDS = (
             "context fold list --ended --all",
         ),
         (
-            Option("--limit", "how many branches or sessions at most, the last ones; 200 if not given", "N"),
-            Option("--ended", "list the sessions that have ended instead"),
-            Option("--all", "with --ended: of every project"),
+            Option("--limit", "the most branches or sessions to list, the latest ones (default: 200)", "N"),
+            Option("--ended", "list ended sessions instead of branches"),
+            Option("--all", "with --ended: list those of every project"),
             *OF_SESSION,
         ),
     ),
@@ -549,7 +567,7 @@ COMMANDS = (
             "context fold show main",
             "context fold show br_4c1d --full | less",
         ),
-        (Option("--full", "every text to its end, not only its first lines"), *OF_SESSION),
+        (Option("--full", "print texts in full, not only their first lines"), *OF_SESSION),
         argument=BRANCH,
     ),
     Command(
@@ -566,7 +584,7 @@ COMMANDS = (
             "context fold expand br_4c1d | grep -n timeout",
             "context fold expand res_0f3a --raw > result.txt",
         ),
-        (Option("--raw", "the stored bytes, control characters included"), *OF_SESSION),
+        (Option("--raw", "print the stored bytes, including control characters"), *OF_SESSION),
         argument=BRANCH._replace(help="a branch's id or a unique beginning of it, or a left-out result's res_… id"),
     ),
     Command(
@@ -585,10 +603,10 @@ COMMANDS = (
             "context fold savings --json | jq .cost_saved",
         ),
         (
-            Option("--all", "every live session, the latest activity first"),
+            Option("--all", "list every live session, the latest activity first"),
             Option(
                 "--by",
-                "totals of all live and ended sessions",
+                "print totals of all live and ended sessions by this",
                 "GROUP",
                 choices=("day", "project", "model", "session"),
             ),
@@ -628,9 +646,9 @@ COMMANDS = (
             "context fold rollback br_4c1d --keep --yes",
         ),
         (
-            Option("--keep", "discard the later branches alone; what else was done stays"),
-            Option("--yes", "do not ask"),
-            Option("--dry-run", "say what it would do, and change nothing"),
+            Option("--keep", "discard only the later branches; operations outside them stay"),
+            YES,
+            Option("--dry-run", "print what would be undone, and change nothing"),
             *OF_SESSION,
         ),
         argument=BRANCH,
@@ -647,9 +665,9 @@ COMMANDS = (
             "context fold search timeout --project ~/work/app --json",
         ),
         (
-            Option("--project", "only this project's", "DIR", takes_folder=True),
-            Option("--limit", "how many at most, 20 if not given", "N"),
-            Option("--owner", "whose summaries, where the daemon has tokens; local if not given", "OWNER"),
+            Option("--project", "only summaries of this project (default: all projects)", "DIR", takes_folder=True),
+            Option("--limit", "the most results to print (default: 20)", "N"),
+            Option("--owner", "the owner, if the daemon uses tokens (default: local)", "OWNER"),
             JSON,
             STORE,
             CONFIG,
@@ -669,8 +687,8 @@ COMMANDS = (
             "context fold tail --json | jq .event",
         ),
         (
-            Option("--all", "of every project"),
-            Option("--since-start", "first what has happened so far in live sessions"),
+            Option("--all", "print events of every project"),
+            Option("--since-start", "first print the events so far of live sessions"),
             *OF_SESSION,
         ),
     ),
@@ -739,7 +757,9 @@ COMMANDS = (
         (
             URL,
             TOKEN_VARIABLE,
-            Option("--stdio", "let the host start the server; CONTEXT_CACHE_ROOT may name its caches"),
+            Option(
+                "--stdio", "have the host start a stdio server itself; CONTEXT_CACHE_ROOT names its folder of caches"
+            ),
             Option(
                 "--cache-root",
                 "the folder that holds the caches of a server that the host starts",
@@ -748,7 +768,7 @@ COMMANDS = (
             ),
             INSTALLED_PROJECT,
             USER,
-            Option("--force", "replace an entry of this name that somebody else wrote"),
+            Option("--force", "replace an entry named contextfold that `context install` did not write"),
             YES,
             DRY_RUN,
         ),
@@ -782,7 +802,9 @@ COMMANDS = (
             "context hook claude-code --url http://localhost:9100 < hook.json",
         ),
         (URL, TOKEN_VARIABLE),
-        argument=Option("host", "whose hook it is", "HOST", required=True, choices=("claude-code", "cursor", "vscode")),
+        argument=Option(
+            "host", "the host whose hook this is", "HOST", required=True, choices=("claude-code", "cursor", "vscode")
+        ),
     ),
     Command(
         "completion",

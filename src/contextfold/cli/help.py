@@ -109,7 +109,7 @@ def _usage_of(command: Command, option: Option) -> str:
 
 def _explained(option: Option) -> str:
     choices = f" ({' or '.join(option.choices)})" if option.choices else ""
-    default = f", {option.default} if not given" if option.default else ""
+    default = f" (default: {option.default})" if option.default else ""
     return option.help + choices + default
 
 

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from io import StringIO
-from shutil import get_terminal_size
 
 from contextfold.cli.output import plain
 from contextfold.common.dataclass import dataclass, field
@@ -124,7 +123,11 @@ class Screen:
 
 def screen_on(stream: TextIO | None) -> Screen:
     is_terminal = stream is not None and stream.isatty()
-    columns = get_terminal_size().columns if is_terminal else 0
+    columns = 0
+    if is_terminal:
+        from shutil import get_terminal_size
+
+        columns = get_terminal_size().columns
     has_colours = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return Screen(is_terminal, min(columns, WIDTH_MOST), has_colours)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 DEPTH_MAX = 127
 
 # A complete or truncated string, or a bracket. The quantifiers are possessive, so there is no backtracking.
@@ -14,6 +12,8 @@ def is_too_deep(raw: bytes) -> bool:
     """Whether arrays and objects are nested deeper than DEPTH_MAX. For invalid JSON either result is possible."""
     if raw.count(b"[") + raw.count(b"{") <= DEPTH_MAX:
         return False
+    import re
+
     depth = 0
     for token in re.finditer(_TOKEN, raw):
         match raw[token.start()]:

@@ -1,4 +1,4 @@
-"""A fast replacement of `typing.NamedTuple`. Type checkers see the standard class.
+"""Fast replacements of `typing.NamedTuple`, `Protocol`, `Generic` and `TypeVar`. Type checkers see the standard ones.
 
 Importing `typing` or `dataclasses` and making a dozen classes takes longer than a resolve over a few documents.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Generic, Protocol, TypeVar
     from typing import NamedTuple as Record
 else:
     # Importing `operator` itself would take longer.
@@ -55,5 +56,17 @@ else:
         def _replace(self, **named):
             return type(self)(**(self._asdict() | named))
 
+    class Protocol:
+        __slots__ = ()
 
-__all__ = ["Record"]
+    class Generic:
+        __slots__ = ()
+
+        def __class_getitem__(cls, _types):
+            return cls
+
+    def TypeVar(name, **_):  # noqa: N802 - the standard name
+        return name
+
+
+__all__ = ["Generic", "Protocol", "Record", "TypeVar"]

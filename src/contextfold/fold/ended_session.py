@@ -6,11 +6,14 @@ The log of an ended session is deleted; trajectories and summaries stay in the a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
 
 from contextfold.common.canonical import Encodable
 from contextfold.common.dataclass import replace
-from contextfold.fold.session import Branch, State, Status, Thread
+from contextfold.fold.session import STATUSES, Branch, State, Thread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # Only the last branches are stored, because the document must fit into one message of NATS.
 BRANCHES_MOST = 500
@@ -64,7 +67,7 @@ def _thread(members: Mapping[str, Any]) -> Thread:
 
 
 def _branch(members: object) -> Branch | None:
-    if not isinstance(members, dict) or members.get("status") not in get_args(Status):
+    if not isinstance(members, dict) or members.get("status") not in STATUSES:
         return None
     read: dict[str, Any] = {name: _text(members, name) for name in _TEXTS}
     read |= {name: _text(members, name) or None for name in _OPTIONAL_TEXTS}

@@ -10,12 +10,14 @@ The stored form does not have members with their default value, and older logs m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from json import JSONEncoder
-from typing import Any, ClassVar
 
-from contextfold.common.canonical import Encodable, decode
+from contextfold.common.canonical import Encodable, decode, encode_plain
 from contextfold.common.dataclass import MISSING, dataclass, fields
 from contextfold.fold.ledger.sent_request import FoldSeen, ThreadSeen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,6 @@ _MEMBERS = {name: tuple(field.name for field in fields(kind)) for name, kind in 
 _OPTIONAL = {
     field.name: field.default for kind in _KINDS.values() for field in fields(kind) if field.default is not MISSING
 }
-_encoder = JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
 _LISTS: dict[str, type[FoldSeen] | type[ThreadSeen]] = {"folds": FoldSeen, "threads": ThreadSeen}
 
 
@@ -217,8 +218,7 @@ def members(event: Event) -> dict[str, Encodable]:
 
 
 def to_json(event: Event) -> str:
-    """The same text as that of `canonical.encode`, several times as fast. Events have no ratios."""
-    return _encoder.encode(members(event))
+    return encode_plain(members(event))
 
 
 def from_json(text: str | bytes) -> Event:

@@ -7,7 +7,6 @@ starts with, so `claude-opus-4-5-20251101` and `us.anthropic.claude-opus-4-5` ar
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from contextfold.common.dataclass import dataclass
@@ -18,7 +17,7 @@ TOKENS_PER_MILLION = 1_000_000
 PRICE_UNITS_PER_DOLLAR = 1_000 * TOKENS_PER_MILLION
 _MILLION_CONTEXT = "[1m]"
 _MILLION_CONTEXT_TOKENS = 1_000_000
-_BEFORE_NAME = re.compile(r"^(?:.*/)?(?:[a-z]{2,4}\.)?(?:anthropic\.|models/)?")
+_BEFORE_NAME = r"^(?:.*/)?(?:[a-z]{2,4}\.)?(?:anthropic\.|models/)?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,9 @@ class ModelCatalog:
 
     def find(self, model: str) -> ModelFacts | None:
         """The facts about a model by its name in requests; None if it is not known."""
-        name = _BEFORE_NAME.sub("", model.lower(), count=1)
+        import re
+
+        name = re.sub(_BEFORE_NAME, "", model.lower(), count=1)
         known = [facts for facts in self.models if name.startswith(facts.name)]
         return max(known, key=lambda facts: len(facts.name), default=None)
 
@@ -154,16 +155,20 @@ def _openai(name: str, window: int, input: float, cached: float, output: float) 
     return ModelFacts(name, window, prices, "2026-06-30", "developers.openai.com/api/docs/pricing")
 
 
-def _newer_openai(name: str, input: float, output: float) -> ModelFacts:
-    """OpenAI's models since GPT-5.6, prompts up to 272,000 tokens: a cached token costs a tenth. Read second-hand."""
-    prices = _prices(input=input, output=output, cache_read=input / 10)
-    return ModelFacts(name, 922_000, prices, "2026-09-22", "docs.litellm.ai/blog/gpt_6_sol_luna")
+def _newer_openai(name: str, input: float, output: float, *, read: float = 0.1) -> ModelFacts:
+    """OpenAI's models since GPT-5.6, prompts up to 272,000 tokens: a cache write costs 1.25. Read second-hand."""
+    written = 1.25 * input
+    prices = _prices(
+        input=input, output=output, cache_read=read * input, cache_write_5m=written, cache_write_1h=written
+    )
+    return ModelFacts(name, 922_000, prices, "2026-10-13", "developers.openai.com/api/docs/pricing, by others' notes")
 
 
 def _gemini(name: str, input: float, cached: float, output: float) -> ModelFacts:
-    """Gemini models, prompts up to 200,000 tokens."""
+    """Gemini models, prompts up to 200,000 tokens. Read second-hand."""
     prices = _prices(input=input, output=output, cache_read=cached)
-    return ModelFacts(name, 1_048_576, prices, "2026-06-30", "ai.google.dev/gemini-api/docs/pricing")
+    source = "ai.google.dev/gemini-api/docs/pricing, by others' notes"
+    return ModelFacts(name, 1_048_576, prices, "2026-11-16", source)
 
 
 # The window of a Claude model is its default; the suffix `[1m]` of a name requests a million tokens.
@@ -190,9 +195,12 @@ MODELS = ModelCatalog(
         _claude("claude-haiku-5-5", 1_000_000, 0.1),
         _claude("claude-haiku-4-5", 200_000, 1),
         _claude("claude-3-5-haiku", 200_000, 0.8),
+        _newer_openai("gpt-6.1-sol", 2, 10, read=0.05),
+        _newer_openai("gpt-6-astra", 10, 50),
         _newer_openai("gpt-6-sol", 2, 10),
         _newer_openai("gpt-6-luna", 0.1, 0.5),
         _newer_openai("gpt-5.6", 4, 20),
+        _newer_openai("gpt-5.6-terra", 2, 12),
         _newer_openai("gpt-5.6-luna", 0.2, 1.2),
         _openai("gpt-5.5", 1_000_000, 5, 0.5, 30),
         _openai("gpt-5.4", 1_000_000, 2.5, 0.25, 15),
@@ -208,8 +216,14 @@ MODELS = ModelCatalog(
         _openai("gpt-4o-mini", 128_000, 0.15, 0.075, 0.6),
         _openai("o3", 200_000, 2, 0.5, 8),
         _openai("o4-mini", 200_000, 1.1, 0.275, 4.4),
+        _gemini("gemini-3.5-flash", 1.5, 0.15, 9),
+        _gemini("gemini-3.1-pro", 2, 0.2, 12),
+        _gemini("gemini-3.1-flash-lite", 0.25, 0.025, 1.5),
+        _gemini("gemini-3-pro", 2, 0.2, 12),
+        _gemini("gemini-3-flash", 0.5, 0.05, 3),
         _gemini("gemini-2.5-pro", 1.25, 0.125, 10),
         _gemini("gemini-2.5-flash", 0.3, 0.03, 2.5),
+        _gemini("gemini-2.5-flash-lite", 0.1, 0.01, 0.4),
     )
 )
 

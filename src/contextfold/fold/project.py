@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
-
 from contextfold.common.dataclass import dataclass
+from contextfold.common.sha256 import sha256
 from contextfold.errors import ArgumentInvalid
 
 PATH_LENGTH_MAX = 4_096
@@ -28,24 +26,27 @@ class Project:
         return hashed(self.path)[:HASH_LENGTH]
 
 
-_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_NOT_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_CONTROLS = frozenset(map(chr, [*range(0x20), *range(0x7F, 0xA0)]))
+_FIRST_SURROGATE, _LAST_SURROGATE = "\ud800", "\udfff"
 
 
 def normalised(path: str) -> str:
     """An absolute path without `.`, `..`, doubled or trailing separators: POSIX, Windows drive or share."""
-    if len(path) > PATH_LENGTH_MAX or _CONTROL.search(path):
+    if len(path) > PATH_LENGTH_MAX or not _CONTROLS.isdisjoint(path):
         raise ArgumentInvalid("project_path", f"must have no control characters and at most {PATH_LENGTH_MAX}")
     if path.startswith("/"):
         return "/" + "/".join(_steps(path.split("/")))
-    if _DRIVE.match(path):
-        return path[0].upper() + ":\\" + "\\".join(_steps(re.split(r"[\\/]", path[3:])))
+    if path[:1].isascii() and path[:1].isalpha() and path[1:2] == ":" and path[2:3] in ("\\", "/"):
+        return path[0].upper() + ":\\" + "\\".join(_steps(_split(path[3:])))
     if path.startswith("\\\\"):
-        server, share, *steps = [*filter(None, re.split(r"[\\/]", path)), "", ""]
+        server, share, *steps = [*filter(None, _split(path)), "", ""]
         # A `..` does not lead out of a share.
         return "\\\\" + "\\".join([server, share, *_steps(steps)]).rstrip("\\")
     raise ArgumentInvalid("project_path", "must be absolute, like /home/me/project")
+
+
+def _split(path: str) -> list[str]:
+    return path.replace("/", "\\").split("\\")
 
 
 def displayed(scrubbed_path: str) -> str:
@@ -61,11 +62,15 @@ def project_at(path: str) -> Project:
 
 
 def hashed(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+    return sha256(text.encode("utf-8")).hexdigest()
+
+
+def _has_no_text(name: str) -> bool:
+    return not _CONTROLS.isdisjoint(name) or any(_FIRST_SURROGATE <= c <= _LAST_SURROGATE for c in name)
 
 
 def check_session_name(name: str) -> str:
-    if not 1 <= len(name) <= NAME_LENGTH_MAX or _NOT_TEXT.search(name) or not name.strip():
+    if not 1 <= len(name) <= NAME_LENGTH_MAX or _has_no_text(name) or not name.strip():
         raise ArgumentInvalid("session", f"must be a name of 1 to {NAME_LENGTH_MAX} characters, none of them control")
     return name
 

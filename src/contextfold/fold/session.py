@@ -20,9 +20,9 @@ discarded, and no branch is reopened.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, TypeVar
 
 from contextfold.common.dataclass import dataclass, field, replace
+from contextfold.common.record import TypeVar
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,
@@ -36,8 +36,14 @@ from contextfold.fold.events import (
     WorkFolded,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Status = Literal["active", "folded", "discarded"]
+
 Value = TypeVar("Value")
-Status = Literal["active", "folded", "discarded"]
+STATUSES = ("active", "folded", "discarded")
 # A report or request that is repeated after this many others counts as a new one.
 CALL_IDS_REMEMBERED = 512
 

@@ -6,7 +6,6 @@ branch would be folded.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from contextfold.common.dataclass import dataclass
@@ -33,10 +32,9 @@ RECALL_BUDGET = 2_000
 RECALL_BUDGET_MIN = 200
 RECALL_BUDGET_MAX = 100_000
 _UNIT_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_DURATION = re.compile(r"(\d{1,5})([mhdw])", re.ASCII)
-_MOMENT = re.compile(
-    r"(\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01]))(?:[T ](([01]\d|2[0-3]):[0-5]\d)(:[0-5]\d)?Z?)?", re.ASCII
-)
+# Patterns are compiled when they are first needed.
+_DURATION = r"(?a)(\d{1,5})([mhdw])"
+_MOMENT = r"(?a)(\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01]))(?:[T ](([01]\d|2[0-3]):[0-5]\d)(:[0-5]\d)?Z?)?"
 
 Arguments = Mapping[str, object]
 
@@ -199,9 +197,11 @@ def recall_request(arguments: Arguments) -> RecallRequest:
 
 def since_of(text: str) -> str | int:
     """Parse a date or a time in UTC; or a duration before now, such as `7d`, to seconds."""
-    if duration := _DURATION.fullmatch(text.strip()):
+    import re
+
+    if duration := re.fullmatch(_DURATION, text.strip()):
         return int(duration[1]) * _UNIT_SECONDS[duration[2]]
-    if moment := _MOMENT.fullmatch(text.strip()):
+    if moment := re.fullmatch(_MOMENT, text.strip()):
         return f"{moment[1]}T{moment[2] or '00:00'}{moment[4] or ':00'}Z"
     raise ArgumentInvalid("since", "must be a date like 2026-01-31, or a duration like 12h, 7d or 4w")
 
@@ -217,6 +217,8 @@ def cursor_of(after_n: int, offset: int) -> str:
 
 
 def position_of(cursor: str) -> tuple[int, int]:
+    import re
+
     if not re.fullmatch(r"\d{1,15}\.\d{1,15}", cursor, re.ASCII):
         raise ArgumentInvalid("cursor", "must be the next_cursor of an earlier answer")
     after_n, offset = cursor.split(".")
@@ -234,6 +236,8 @@ def _unicode(field: str, text: str) -> str:
 class _ArgumentFields:
     def __init__(self, arguments: Arguments, *known: str) -> None:
         if unknown := sorted(arguments.keys() - set(known)):
+            import re
+
             allowed = ", ".join(known)
             # An unusual name is not repeated, because it may contain a secret.
             field = unknown[0] if re.fullmatch(r"[A-Za-z_]{1,32}", unknown[0]) else "argument"

@@ -10,9 +10,9 @@ A service commits the events, and calls `decide` again if another commit came fi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Protocol
 
 from contextfold.common.dataclass import dataclass
+from contextfold.common.record import Protocol
 from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
 from contextfold.fold import tool_results
 from contextfold.fold.accounting import Health, context_limit
@@ -30,6 +30,10 @@ from contextfold.fold.model_catalog import MODELS, ModelCatalog
 from contextfold.fold.session import Branch, SessionLimits, State, open_tokens
 from contextfold.fold.tool_arguments import DESCRIPTION_LENGTH_MAX
 from contextfold.fold.tool_results import Shape
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import ClassVar
 
 
 class Verb(Protocol):

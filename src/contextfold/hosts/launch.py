@@ -6,10 +6,11 @@ programs were tested.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-
 from contextfold.common.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 PLUGIN_FOLDER = "plugin"
 SETTINGS_FILE = "settings.json"
@@ -57,6 +58,8 @@ def _claude(daemon: _DaemonUrls, folder: str, plugin: Mapping[str, str]) -> Laun
 
 def _codex(daemon: _DaemonUrls, _folder: str, _plugin: Mapping[str, str]) -> Launch:
     """Codex accepts overrides of its configuration with -c, each a TOML value."""
+    import json
+
     overrides = {
         "openai_base_url": f"{daemon.url}/proxy/openai/v1",
         f"mcp_servers.{_SERVER}.url": daemon.mcp,
@@ -67,6 +70,8 @@ def _codex(daemon: _DaemonUrls, _folder: str, _plugin: Mapping[str, str]) -> Lau
 
 def _opencode(daemon: _DaemonUrls, _folder: str, _plugin: Mapping[str, str]) -> Launch:
     """OpenCode merges a configuration from a variable over its files."""
+    import json
+
     config = {
         "mcp": {_SERVER: {"type": "remote", "url": daemon.mcp}},
         "provider": {
@@ -79,6 +84,8 @@ def _opencode(daemon: _DaemonUrls, _folder: str, _plugin: Mapping[str, str]) -> 
 
 def _gemini(daemon: _DaemonUrls, folder: str, _plugin: Mapping[str, str]) -> Launch:
     """Gemini CLI reads an additional settings file that a variable names."""
+    import json
+
     settings = {"mcpServers": {_SERVER: {"httpUrl": daemon.mcp}}}
     environment = {
         "GEMINI_CLI_SYSTEM_SETTINGS_PATH": f"{folder}/{SETTINGS_FILE}",

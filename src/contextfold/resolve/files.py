@@ -50,7 +50,7 @@ _ADVICE = {
     errno.EFBIG: "raise the limit on file sizes (ulimit -f), then run this again",
     errno.EROFS: "choose a path on a disk that may be written",
     errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ENOENT: "somebody removed it meanwhile; run this again",
+    errno.ENOENT: "it was removed during the operation; run the command again",
     errno.EMFILE: "raise the limit on open files (ulimit -n), then run this again",
 }
 

@@ -20,7 +20,7 @@ Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 def silent(_done: int, _total: int) -> None:
-    """Progress nobody watches."""
+    """Discards progress reports."""
 
 
 TYPE_CHECKING = False
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from contextfold.common.canonical import Encodable
+    from contextfold.common.relevance.question import Question
     from contextfold.resolve.cache import CacheFolder, Fault, Progress
     from contextfold.resolve.relevance.answer import AskResult, GetResult
     from contextfold.resolve.relevance.index.index_file import MappedIndex, RelevanceFiles
@@ -64,22 +65,14 @@ def open_cache(path: Path) -> Cache:
 
 
 def ask_many(
-    caches: Sequence[tuple[str, Cache]],
-    query: object,
-    budget: object,
-    *,
-    unit: str = "section",
-    counter: str = "estimate-1",
+    caches: Sequence[tuple[str, Cache]], question: Question, *, unit: str = "section", counter: str = "estimate-1"
 ) -> AskResult:
-    """Query several caches as one. The name of each cache is the prefix of its documents' ids."""
-    from contextfold.common.relevance.question import read_question
+    """Ask several caches as one. The name of each cache is the prefix of its documents' ids."""
     from contextfold.resolve.relevance.asking import NamedIndex, ask
-
-    question = read_question(query, budget)
 
     def answer(indexes: list[NamedIndex], rest: Sequence[tuple[str, Cache]]) -> AskResult:
         if not rest:
-            return ask(indexes, question.text, question.budget, unit=unit, counter=counter)
+            return ask(indexes, question, unit=unit, counter=counter)
         name, cache = rest[0]
         return cache.of_one_cache(lambda: answer([*indexes, NamedIndex(name, cache.mapped_index())], rest[1:]))
 
@@ -141,7 +134,9 @@ class Cache:
 
         `unit` "document" selects whole documents. `counter` "o200k" counts tokens exactly; it needs the extra `o200k`.
         """
-        return ask_many([("", self)], query, budget, unit=unit, counter=counter)
+        from contextfold.common.relevance.question import read_question
+
+        return ask_many([("", self)], read_question(query, budget), unit=unit, counter=counter)
 
     def get(
         self,

@@ -74,8 +74,34 @@ def compiled(pattern: str, *, as_bytes: bool) -> re2._Regexp:
     return re2.compile(pattern.encode("utf-8"), options)
 
 
-def rules_from(toml_text: str) -> tuple[Rule, ...]:
-    """The rules of a TOML text in their order; raises RulesInvalid if any of them cannot be used."""
+class DeferredPattern:
+    """A pattern that matches single bytes. It is compiled when it is first used."""
+
+    def __init__(self, pattern: str, *, longest: bool = False) -> None:
+        self._pattern = pattern
+        self._longest = longest
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method of a compiled pattern
+        regexp = longest(self._pattern.encode()) if self._longest else compiled(self._pattern, as_bytes=True)
+        for method in ("finditer", "fullmatch", "search"):
+            setattr(self, method, getattr(regexp, method))
+        return getattr(regexp, name)
+
+
+def longest(pattern: bytes) -> re2._Regexp:
+    """A pattern that finds the longest of the leftmost matches, and no groups."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.longest_match = True
+    options.never_capture = True
+    return re2.compile(pattern, options)
+
+
+def rules_from(toml_text: str, *, checks_patterns: bool = True) -> tuple[Rule, ...]:
+    """The rules of a TOML text in their order; raises RulesInvalid if any of them cannot be used.
+
+    Checking the patterns means compiling them.
+    """
     try:
         tables = tomllib.loads(toml_text)
     except tomllib.TOMLDecodeError as problem:
@@ -89,6 +115,8 @@ def rules_from(toml_text: str) -> tuple[Rule, ...]:
     rules: dict[str, Rule] = {}
     for number, entry in enumerate(entries, start=1):
         rule = _rule(entry, number, fragments)
+        if checks_patterns:
+            _check_patterns(rule)
         if rule.id in rules:
             raise RulesInvalid(f"rule {rule.id!r} is defined twice: give one of them another id")
         rules[rule.id] = rule
@@ -126,12 +154,16 @@ def _rule(entry: object, number: int, fragments: dict[str, str]) -> Rule:
     _check_fields(entry, name)
     keywords = _keywords(entry["keywords"], name)
     pattern, each = (_expanded(entry.get(key, ""), fragments, name) for key in ("pattern", "each"))
-    groups = _groups(pattern, name)
-    if each:
-        _groups(each, name)
-    if not 0 <= entry.get("group", 0) <= groups:
-        raise RulesInvalid(f"{name} has group {entry['group']}, but its pattern has {groups}: correct one of them")
     return Rule(**(entry | {"keywords": keywords, "pattern": pattern, "each": each}))
+
+
+def _check_patterns(rule: Rule) -> None:
+    name = f"rule {rule.id!r}"
+    groups = _groups(rule.pattern, name)
+    if rule.each:
+        _groups(rule.each, name)
+    if not 0 <= rule.group <= groups:
+        raise RulesInvalid(f"{name} has group {rule.group}, but its pattern has {groups}: correct one of them")
 
 
 def _check_fields(entry: dict[str, Any], name: str) -> None:

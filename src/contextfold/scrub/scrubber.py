@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import re2  # type: ignore[import-untyped]
 
 from contextfold.common.record import Record
-from contextfold.scrub.rules import NAME_GROUP, Allowlist, Rule, RulesInvalid, compiled
+from contextfold.scrub.quick_check import KeywordSearch, Scrubbed
+from contextfold.scrub.rules import NAME_GROUP, Allowlist, DeferredPattern, Rule, RulesInvalid, compiled
 from contextfold.scrub.secret_shape import copies_are_secret, looks_secret
 
 REDACTION_BYTE = b"\xff"
@@ -49,8 +50,8 @@ BACKSLASHES = 16
 # The part of an encoded value that is decoded and searched.
 DECODED_BYTES = 1 << 16
 
-_MARKER = compiled(r"\[REDACTED:([a-z0-9-]{1,64})\]", as_bytes=True)
-_GAP = compiled(r"\s|\\[nrt]", as_bytes=True)
+_MARKER = DeferredPattern(r"\[REDACTED:([a-z0-9-]{1,64})\]")
+_GAP = DeferredPattern(r"\s|\\[nrt]")
 _ALPHANUMERIC = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _UNRESERVED = re.compile(rb"[^A-Za-z0-9._~-]")
 _BASE64_SIGN = re.compile(rb"[^A-Za-z0-9+/]")
@@ -74,14 +75,6 @@ _PERCENT_CODE = re.compile(rb"%(?:0[aAdD9]|2[02367cC]|3[aAdDfFbB]|[57][bBdD])")
 _PART_SEPARATOR = b"\n\xff\n"
 
 
-class Scrubbed(Record):
-    """A scrubbed text, the number of new redactions, and the rules that caused them, in order of appearance."""
-
-    text: str
-    redactions: int
-    rules: tuple[str, ...]
-
-
 class _SecretMatch(Record):
     """A secret in the bytes; `rank` is the index of its rule."""
 
@@ -97,10 +90,20 @@ class _Marker(Record):
     rank: int | None
 
 
+class _CompiledRule(Record):
+    """A rule's patterns, the groups that may contain the secret, and the group with its name, or 0."""
+
+    pattern: re2._Regexp
+    each: re2._Regexp | None
+    groups: range
+    name_group: int
+
+
 class Scrubber:
     """Redacts texts. One instance is used for many texts, also by several threads."""
 
-    def __init__(self, rules: Sequence[Rule], allowlist: Allowlist) -> None:
+    def __init__(self, rules: Sequence[Rule], allowlist: Allowlist, *, compiles_all: bool = True) -> None:
+        """Without `compiles_all`, a rule is compiled when it is first needed, for a process that scrubs a few texts."""
         self._rules = tuple(rules)
         self._redactions = tuple(b"[REDACTED:%s]" % rule.id.encode() for rule in rules)
         self._known = frozenset(rule.id.encode() for rule in rules)
@@ -108,23 +111,22 @@ class Scrubber:
             raise RulesInvalid(
                 f"the allowlist turns off {unknown[0]!r}, which is no rule: take the id from a redaction"
             )
-        self._patterns = tuple(compiled(rule.pattern, as_bytes=True) for rule in rules)
-        self._each = tuple(compiled(rule.each, as_bytes=True) if rule.each else None for rule in rules)
-        self._groups = tuple(
-            range(rule.group, pattern.groups + 1) if rule.group else range(0)
-            for rule, pattern in zip(self._rules, self._patterns, strict=True)
-        )
-        self._name_groups = tuple(pattern.groupindex.get(NAME_GROUP.encode(), 0) for pattern in self._patterns)
+        self._compiled: list[_CompiledRule | None] = [_compiled_rule(rule) if compiles_all else None for rule in rules]
         self._allowed_values = frozenset(value.encode("utf-8", "surrogatepass") for value in allowlist.values)
         self._allowed_patterns = tuple(compiled(pattern, as_bytes=False) for pattern in allowlist.patterns)
         active = [rank for rank, rule in enumerate(self._rules) if rule.id not in allowlist.rules_off]
-        keywords = sorted({keyword for rank in active for keyword in self._rules[rank].keywords})
-        self._ranks = tuple(
-            tuple(rank for rank in active if keyword in self._rules[rank].keywords) for keyword in keywords
-        )
-        self._keywords = _keyword_set(keywords)
-        self._near_lines = _near_lines(
-            sorted({word for rank in active if rules[rank].near for word in rules[rank].keywords})
+        ranks: dict[str, list[int]] = {}
+        for rank in active:
+            for keyword in self._rules[rank].keywords:
+                ranks.setdefault(keyword, []).append(rank)
+        keywords = sorted(ranks)
+        # The rules of each keyword.
+        self._ranks = tuple(tuple(ranks[keyword]) for keyword in keywords)
+        self._matches: Callable[[bytes], Sequence[int] | None]
+        self._matches = _keyword_set(keywords).Match if compiles_all else KeywordSearch(keywords).matches
+        self._near_lines = DeferredPattern(
+            _near_lines(sorted({word for rank in active if rules[rank].near for word in rules[rank].keywords})),
+            longest=True,
         )
 
     def scrub(self, text: str) -> Scrubbed:
@@ -147,7 +149,7 @@ class Scrubber:
 
     def _candidates(self, raw: bytes) -> list[int]:
         """The indexes of the rules that have a keyword in the text."""
-        matched = self._keywords.Match(raw) or ()
+        matched = self._matches(raw) or ()
         return sorted({rank for number in matched for rank in self._ranks[number]})
 
     def _without_redactions(self, raw: bytes) -> tuple[bytes, list[_Marker]]:
@@ -194,8 +196,9 @@ class Scrubber:
                     yield from lines.original(finding)
 
     def _found_by(self, rank: int, folded: bytes) -> Iterator[_SecretMatch]:
-        rule, search, groups = self._rules[rank], self._patterns[rank].search, self._groups[rank]
-        name_group = self._name_groups[rank]
+        rule = self._rules[rank]
+        ready = self._compiled[rank] = self._compiled[rank] or _compiled_rule(rule)
+        search, each, groups, name_group = ready.pattern.search, ready.each, ready.groups, ready.name_group
         verdicts: dict[tuple[bytes, bytes], bool] = {}
         position = 0
         # Bounded: each iteration advances the position.
@@ -204,7 +207,6 @@ class Scrubber:
             if match is None:
                 return
             start, end = _secret_span(match, groups)
-            each = self._each[rank]
             if each is not None:
                 for inner in each.finditer(folded, start, end):
                     inner_start, inner_end = inner.span(1)
@@ -429,25 +431,25 @@ def _keyword_set(keywords: Sequence[str]) -> re2.Set:
     return found
 
 
-def _near_lines(keywords: Sequence[str]) -> re2._Regexp:
+def _compiled_rule(rule: Rule) -> _CompiledRule:
+    pattern = compiled(rule.pattern, as_bytes=True)
+    groups = range(rule.group, pattern.groups + 1) if rule.group else range(0)
+    each = compiled(rule.each, as_bytes=True) if rule.each else None
+    return _CompiledRule(pattern, each, groups, pattern.groupindex.get(NAME_GROUP.encode(), 0))
+
+
+def _near_lines(keywords: Sequence[str]) -> str:
     """A pattern of the longest runs of lines in which a line with a keyword is never more than a few lines away."""
     words = b"|".join(_quoted(keyword.encode("utf-8")) for keyword in keywords) or rb"[^\x00-\xff]"
     # An escaped newline ends a line too. Otherwise a JSON document would be one line.
     line, end = rb"(?:[^\n\\]|\\[^n\n])*", rb"(?:\\?\n|\\n|\\?$)"
-    return _longest(rb"(?i)(?:%s(?:%s)%s%s(?:%s%s){0,%d})+" % (line, words, line, end, line, end, NEAR_LINES))
+    pattern = rb"(?i)(?:%s(?:%s)%s%s(?:%s%s){0,%d})+" % (line, words, line, end, line, end, NEAR_LINES)
+    return pattern.decode("ascii")
 
 
-def _longest(pattern: bytes) -> re2._Regexp:
-    """A pattern that finds the longest of the leftmost matches, and no groups."""
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.longest_match = True
-    options.never_capture = True
-    return re2.compile(pattern, options)
-
-
-_ESCAPED_LINES = _longest(
-    rb"(?:[^\n]*\n)?(?:[^\n]*(?:\\[nrtuxe0\"'\\]|%[0-9A-Fa-f]{2}|\x1b\[|&(?:quot|apos|amp|#))[^\n]*(?:\n|$)(?:[^\n]*(?:\n|$))?)+"
+_ESCAPED_LINES = DeferredPattern(
+    r"(?:[^\n]*\n)?(?:[^\n]*(?:\\[nrtuxe0\"'\\]|%[0-9A-Fa-f]{2}|\x1b\[|&(?:quot|apos|amp|#))[^\n]*(?:\n|$)(?:[^\n]*(?:\n|$))?)+",
+    longest=True,
 )
 
 

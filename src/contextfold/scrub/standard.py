@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from importlib.resources import files
+import os
 
-from contextfold.scrub.rules import allowlist_from, rules_from
-from contextfold.scrub.scrubber import Scrubber
+from contextfold.scrub.quick_check import KeywordSearch, Scrubbed, standard_keywords
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextfold.scrub.scrubber import Scrubber
+
+RULES_FILE = os.path.join(os.path.dirname(__file__), "rules.toml")
+SCRUBBERS_MAX = 4
+_scrubbers: dict[tuple[str, bool], Scrubber] = {}
 
 
-@lru_cache(maxsize=4)
-def standard_scrubber(allowlist_text: str = "") -> Scrubber:
+def read_rules_file() -> str:
+    with open(RULES_FILE, encoding="utf-8") as file:
+        return file.read()
+
+
+def standard_scrubber(allowlist_text: str = "", *, compiles_all: bool = True) -> Scrubber:
     """The scrubber with the standard rules and the user's allowlist. Raises RulesInvalid if the allowlist is invalid.
 
-    Compiling the rules takes some 200 ms of processor time, so a process does it once.
+    Compiling the rules takes some 200 ms of processor time, so a process does it once. Without `compiles_all` each rule
+    is compiled for the first text that has one of its keywords, and is not checked: the tests do that.
     """
-    rules = rules_from(files("contextfold.scrub").joinpath("rules.toml").read_text(encoding="utf-8"))
-    return Scrubber(rules, allowlist_from(allowlist_text))
+    if (allowlist_text, compiles_all) not in _scrubbers:
+        from contextfold.scrub.rules import allowlist_from, rules_from
+        from contextfold.scrub.scrubber import Scrubber
+
+        rules = rules_from(read_rules_file(), checks_patterns=compiles_all)
+        scrubber = Scrubber(rules, allowlist_from(allowlist_text), compiles_all=compiles_all)
+        if len(_scrubbers) >= SCRUBBERS_MAX:
+            _scrubbers.clear()
+        _scrubbers[allowlist_text, compiles_all] = scrubber
+    return _scrubbers[allowlist_text, compiles_all]
+
+
+class QuickScrubber:
+    """The standard scrubber for a few short texts. Most of them have no keyword of any rule, and then need none."""
+
+    def __init__(self) -> None:
+        self._search = KeywordSearch(standard_keywords(read_rules_file()))
+
+    def scrub(self, text: str) -> Scrubbed:
+        if not self._search.matches(text.encode("utf-8", "surrogatepass")):
+            return Scrubbed(text, 0, ())
+        return standard_scrubber(compiles_all=False).scrub(text)

@@ -10,31 +10,16 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
 from operator import itemgetter
-from typing import Final
 
+from contextfold.common.sha256 import sha256
 from contextfold.fold.recall.documents import LEVELS, DocumentTerms, first_number, leveled_stems
 from contextfold.fold.recall.ranking import IndexedDocument, RecallScope
 
-# `kind` and `ref` name the row of another table that a document is made from. `tokens` of a document follow from
-# `space`, `project`, `words` and `packed`, so they can be removed from the lists.
-TABLES: Final = (
-    "CREATE TABLE recall_owners (id INTEGER PRIMARY KEY, owner TEXT NOT NULL UNIQUE)",
-    """CREATE TABLE recall_documents (
-        number INTEGER PRIMARY KEY,
-        kind TEXT NOT NULL,
-        ref INTEGER NOT NULL,
-        space TEXT NOT NULL,
-        project TEXT NOT NULL,
-        id TEXT NOT NULL,
-        words INTEGER NOT NULL,
-        packed BLOB NOT NULL
-    )""",
-    "CREATE UNIQUE INDEX recall_of_source ON recall_documents (kind, ref)",
-    "CREATE VIRTUAL TABLE recall_lists USING fts5 (tokens, content='', detail=none, columnsize=0, tokenize='ascii')",
-    "CREATE VIRTUAL TABLE recall_sizes USING fts5vocab (recall_lists, row)",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
 # The tokenizer splits at every other character of ASCII.
 _WORD_MARKS: Final = str.maketrans({"'": "\ue000", "_": "\ue001"})
 _FOLDED, _UNDONE = "f", "u"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -132,11 +133,31 @@ def test_a_store_that_is_unavailable_is_asked_again_until_it_is_back(monkeypatch
         written.fails = fails
         for number in range(3):
             box.put(ONE, [number], [1])
-        await box.settled(ONE)
+        while box.waiting:
+            with suppress(StoreUnavailable):
+                await box.settled(ONE)
         assert written.of(ONE) == [0, 1, 2]
         assert written.lost == []
         assert [is_retry for _, is_retry in written.ids] == [False, True, True, True, True]
         assert len({batch_id for batch_id, _ in written.ids}) == 1
+
+    run(act)
+
+
+def test_a_caller_hears_at_once_that_the_store_is_unavailable_and_the_next_one_causes_an_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(inbox, "RETRY_FIRST_S", 3600)
+
+    async def act(written: Written, box: Inbox[int]) -> None:
+        written.fails = lambda _items: StoreUnavailable("away")
+        box.put(ONE, [1], [1])
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="away"):
+                await box.settled(ONE, timeout_s=3600)
+        written.fails = lambda _items: None
+        await box.settled(ONE, timeout_s=3600)
+        assert written.of(ONE) == [1]
 
     run(act)
 

@@ -20,6 +20,7 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import SessionLimits
 from contextfold.fold.tool_arguments import (
+    RecallRequest,
     branch_request,
     expand_request,
     look_request,
@@ -268,12 +269,15 @@ class TestSearch:
 
         run(act)
 
-    def test_a_fold_that_was_forced_has_no_summary_to_find(self, run: Run) -> None:
+    def test_a_branch_that_was_folded_with_the_one_around_it_is_found_by_what_it_did(self, run: Run) -> None:
         async def act(desk: Desk) -> None:
             outer = (await desk.branch())["branch_id"]
-            await desk.branch()
+            inner = (await desk.branch())["branch_id"]
+            await desk.service.record(ME, record_request({"type": "t", "content": "ECONNRESET", **PROJECT}), "reported")
             await desk.service.fold(ME, return_request({"message": "done", "branch_id": outer, **PROJECT}))
-            assert [found.branch_id for found in await desk.service.search("local", "d", None)] == [outer]
+            assert {found.branch_id for found in await desk.service.search("local", "d", None)} == {outer, inner}
+            recalled = await desk.service.recalls.answer("local", RecallRequest("ECONNRESET"))
+            assert [fold.id for fold in recalled.folds] == [inner]
 
         run(act)
 

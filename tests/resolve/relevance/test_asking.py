@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextfold import Cache, open_cache
+from contextfold.common.relevance.question import read_question
 from contextfold.common.relevance.token_estimate import estimate
 from contextfold.errors import BudgetInvalid, CounterMissing, DocumentMissing, QueryInvalid
 from contextfold.resolve.relevance.answer import AskResult
@@ -99,7 +100,7 @@ def check_budget(result: AskResult, budget: int) -> None:
 
 @given(st.lists(st.sampled_from(WORDS), max_size=6), st.integers(0, 3000))
 def test_the_budget_is_hard_whatever_is_asked(index: MappedIndex, words: list[str], budget: int) -> None:
-    check_budget(ask([NamedIndex("", index)], " ".join(words), budget), budget)
+    check_budget(ask([NamedIndex("", index)], read_question(" ".join(words), budget)), budget)
 
 
 @given(st.text(max_size=60), st.sampled_from([0, 1, 40, 10**6]))
@@ -108,9 +109,9 @@ def test_any_text_may_be_asked(index: MappedIndex, query: str, budget: int) -> N
         query.encode()
     except UnicodeEncodeError:
         with pytest.raises(QueryInvalid):
-            ask([NamedIndex("", index)], query, budget)
+            read_question(query, budget)
     else:
-        check_budget(ask([NamedIndex("", index)], query, budget), budget)
+        check_budget(ask([NamedIndex("", index)], read_question(query, budget)), budget)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_any_text_may_be_asked(index: MappedIndex, query: str, budget: int) -> N
     ],
 )
 def test_strange_questions_are_answered(index: MappedIndex, query: str) -> None:
-    check_budget(ask([NamedIndex("", index)], query, 300), 300)
+    check_budget(ask([NamedIndex("", index)], read_question(query, 300)), 300)
 
 
 def test_bad_arguments_are_typed_errors(cache: Cache) -> None:
@@ -159,7 +160,7 @@ def test_an_empty_cache_answers(tmp_path: Path) -> None:
 def test_caches_asked_together_carry_their_names(tmp_path: Path) -> None:
     one = built(tmp_path / "one", {"a.md": "deploy guide"})
     two = built(tmp_path / "two", {"a.md": "deploy manual"})
-    result = ask_many([("one", one), ("two", two)], "deploy", 500)
+    result = ask_many([("one", one), ("two", two)], read_question("deploy", 500))
     assert {document.id for document in result.documents} == {"one:a.md", "two:a.md"}
     assert result.selection.documents_considered == 2
 

@@ -128,14 +128,14 @@ def test_while_the_file_is_not_in_order_nobody_is_let_in_and_it_is_told_once(
     spoil(path)
     assert [file.owner_of("one") for _ in range(3)] == [None] * 3
     assert len(heard) == 1
-    assert heard[0].startswith("nobody is let in: ")
+    assert heard[0].startswith("no token is accepted: ")
     assert told in heard[0]
     if path.is_dir():
         path.rmdir()
     path.write_text(f"alice {ONE}\n")
     path.chmod(0o600)
     assert file.owner_of("one") == "alice"
-    assert heard[1:] == [f"{path} is in order again"]
+    assert heard[1:] == [f"{path} is valid again"]
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o620, 0o602, 0o604, 0o610])

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from contextfold.serve.http.bearer_tokens import LOCAL_OWNER, TokenFile, add
+from contextfold.fold.service.callers import LOCAL_OWNER
+from contextfold.serve.http.bearer_tokens import TokenFile, add
 from contextfold.serve.http.exchange import OWNER, Message, Receive, RequestLimits, Scope, Send
 from contextfold.serve.http.guard import Guard
 from contextfold.serve.http.limits import Buckets, HostRule, RateLimit

@@ -33,6 +33,7 @@ AWAY_S = 0.3
 NEVER_S = 1e6
 # What docs/nats.md promises for calls while the connection is known to be lost.
 KNOWN_LOST_MOST_S = 0.25
+CALLS_IN_A_ROW = 40
 
 
 @pytest.fixture
@@ -134,6 +135,11 @@ def test_a_call_fails_without_waiting_when_the_connection_is_known_to_be_lost(
                 for call in (store.load(key_of()), store.commit(commit_of(key_of(), 1)), store.check()):
                     with pytest.raises(StoreUnavailable):
                         await call
+            # The grace is that of the loss and not of each call: calls that queue do not wait one after another.
+            async with asyncio.timeout(CALLS_IN_A_ROW / 2 * connection.LOST_GRACE_S):
+                for _ in range(CALLS_IN_A_ROW):
+                    with pytest.raises(StoreUnavailable):
+                        await store.load(key_of())
         finally:
             await store.close()
 

@@ -267,7 +267,7 @@ def test_nothing_is_left_of_a_session_whose_time_is_over(path: Path) -> None:
 
 @covers("store.md#port")
 def test_a_commit_is_flushed_before_it_is_acknowledged(tmp_path: Path) -> None:
-    connection = schema.open_for_writing(tmp_path / "state.db")
+    connection = schema.open_for_writing(str(tmp_path / "state.db"))
     told = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")]
     connection.close()
     assert told == [2, "wal"]  # 2 is FULL

@@ -160,7 +160,7 @@ class ConfigFile:
             raise self._changed()
 
     def _changed(self) -> StorageFailed:
-        return StorageFailed(f"{self.path} was changed by somebody else just now; run this again")
+        return StorageFailed(f"{self.path} was changed by another program just now; run the command again")
 
 
 class FileChange(Record):

@@ -2,18 +2,16 @@
 
 If no daemon answers, one is started on a free port with the user's store, and stopped when the program ends. Arguments,
 terminal, signals and the exit status are those of the program. The last line on stderr says what folding saved or cost.
+
+The program should start as if it had been called directly. So this module uses few modules of the standard library:
+`tempfile`, `shutil` and `subprocess` together take longer to import than the interpreter to start.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
-from contextlib import contextmanager
 
 from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, client_from
 from contextfold.cli.output import plain, print_error_line, print_note
@@ -26,9 +24,17 @@ from contextfold.settings_table import FOLD_AFTERWARDS, toolsets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    import signal
+    from collections.abc import Mapping, Sequence
+    from subprocess import Popen
     from types import FrameType
     from typing import Any
+else:
+    # The module `signal` is this one with the names of an enumeration, which takes longer to import than all of it.
+    try:
+        import _signal as signal
+    except ImportError:
+        import signal
 
 DAEMON_START_S = 20.0
 DAEMON_STOP_S = 15.0
@@ -37,6 +43,7 @@ MICROS = 1_000_000
 CENT = 10_000  # micros
 PLUGIN_FILES_MAX = 50
 NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128
+OWNER_ONLY = 0o700
 UPSTREAMS = {
     "ANTHROPIC_BASE_URL": "--anthropic-upstream",
     "OPENAI_BASE_URL": "--openai-upstream",
@@ -45,25 +52,78 @@ UPSTREAMS = {
 
 
 def run(values: Values) -> int:
-    program = shutil.which(values["program"])
+    program = _found(values["program"])
     if program is None:
         print_error_line(f"{values['program']} is not on your PATH; install it, or give its path")
         return NOT_FOUND
     # Few definitions, because every request pays for them.
     tools = toolsets("--tools", values.get("tools", FOLD_AFTERWARDS))
-    with tempfile.TemporaryDirectory(prefix="contextfold-run-") as folder, _daemon(values, folder) as daemon:
-        before = _totals(daemon)
-        launched = launch(_name(program), daemon.address.url, folder, plugin_files(), tools=",".join(tools))
-        for name, text in launched.files.items():
-            path = os.path.join(folder, name)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
-        print_note(f"{_name(program)} runs with {launched.wired}; daemon and page: {daemon.address.url}/")
-        argv = [program, *launched.arguments, *values.rest]
-        code = _run_program(argv, os.environ | launched.environment)
-        print_note(savings_line(before, _totals(daemon)))
+    folder = _new_folder()
+    try:
+        elsewhere = _own_upstreams()
+        daemon = _running_daemon(values)
+        # If the user has set a base URL, a new daemon is needed that forwards to it.
+        if daemon is not None and not elsewhere:
+            return _run_with(daemon, program, values.rest, folder, ",".join(tools))
+        own = _OwnDaemon(elsewhere, folder)
+        try:
+            return _run_with(own.client(), program, values.rest, folder, ",".join(tools))
+        finally:
+            own.stop()
+    finally:
+        _remove(folder)
+
+
+def _run_with(daemon: DaemonClient, program: str, arguments: Sequence[str], folder: str, tools: str) -> int:
+    """Run the program with a daemon; print what folding saved meanwhile."""
+    before = _totals(daemon)
+    launched = launch(_name(program), daemon.address.url, folder, plugin_files(), tools=tools)
+    for name, text in launched.files.items():
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    print_note(f"{_name(program)} runs with {launched.wired}; daemon and page: {daemon.address.url}/")
+    code = _run_program([program, *launched.arguments, *arguments], os.environ | launched.environment)
+    print_note(savings_line(before, _totals(daemon)))
     return code
+
+
+def _found(program: str) -> str | None:
+    """The path of a program: the first in PATH, as `shutil.which` finds it."""
+    if os.path.dirname(program):
+        return program if _is_executable(program) else None
+    path = os.environ.get("PATH")
+    if path is None:
+        path = os.confstr("CS_PATH") or os.defpath
+    places = (os.path.join(folder, program) for folder in path.split(os.pathsep)) if path else ()
+    return next((place for place in places if _is_executable(place)), None)
+
+
+def _is_executable(path: str) -> bool:
+    return os.access(path, os.F_OK | os.X_OK) and not os.path.isdir(path)
+
+
+def _new_folder() -> str:
+    """A new temporary folder that nobody else can read."""
+    places = [os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")]
+    for place in (*filter(None, places), "/tmp", "/var/tmp", "/usr/tmp", os.curdir):  # noqa: S108 - the name is random
+        folder = os.path.join(os.path.abspath(place), f"contextfold-run-{os.urandom(8).hex()}")
+        try:
+            os.mkdir(folder, OWNER_ONLY)
+        except OSError:
+            continue
+        return folder
+    raise StorageFailed("no folder for temporary files can be written to: set TMPDIR to one")
+
+
+def _remove(folder: str) -> None:
+    try:
+        os.rmdir(folder)
+    except OSError:
+        from shutil import rmtree
+
+        rmtree(folder, ignore_errors=True)
 
 
 def _name(program: str) -> str:
@@ -72,14 +132,20 @@ def _name(program: str) -> str:
 
 def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
     """Run the program in this terminal. It receives the signals of keys directly; other signals are forwarded."""
+    # Python ignores these signals, and the program would inherit that.
+    defaults = [signal.SIGPIPE, signal.SIGXFSZ]
     try:
-        child = subprocess.Popen(argv, env=dict(environment))
+        child = os.posix_spawn(argv[0], argv, environment, setsigdef=defaults)
     except OSError as problem:
         print_error_line(f"cannot start {plain(argv[0])}: {problem.strerror}")
         return NOT_EXECUTABLE
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
-        child.send_signal(number)
+        try:
+            os.kill(child, number)
+        except ProcessLookupError:
+            # It has just ended.
+            pass
 
     from_terminal = (signal.SIGINT, signal.SIGQUIT)
     passed_on = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -88,7 +154,7 @@ def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
     before = {number: signal.signal(number, pass_on if alone else signal.SIG_IGN) for number in from_terminal}
     before |= {number: signal.signal(number, pass_on) for number in passed_on}
     try:
-        code = child.wait()
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -102,22 +168,16 @@ def _is_in_foreground() -> bool:
         return False
 
 
-@contextmanager
-def _daemon(values: Values, folder: str) -> Iterator[DaemonClient]:
-    """The running daemon, or a new one. If the user has set a base URL, a new daemon is needed that forwards to it."""
-    elsewhere = _own_upstreams()
+def _running_daemon(values: Values) -> DaemonClient | None:
+    """The daemon that answers, if any. A daemon that the user has named must answer."""
     client = client_from(values)
     try:
         client.status()
     except DaemonSilent as problem:
         if "url" in values or "token" in str(problem):
             raise UsageError(str(problem)) from None
-    else:
-        if not elsewhere:
-            yield client
-            return
-    with _own_daemon(elsewhere, folder) as client:
-        yield client
+        return None
+    return client
 
 
 def _own_upstreams() -> list[str]:
@@ -130,28 +190,35 @@ def _own_upstreams() -> list[str]:
     return given
 
 
-@contextmanager
-def _own_daemon(upstreams: list[str], folder: str) -> Iterator[DaemonClient]:
-    """Start a daemon for this run, on any free port, with the user's store and settings."""
-    argv = [sys.executable, "-m", "contextfold", "serve", "--host", "127.0.0.1", "--port", "0", *upstreams]
-    environment = {key: value for key, value in os.environ.items() if key not in UPSTREAMS}
-    with open(os.path.join(folder, "daemon.log"), "w+b") as log:
-        # The daemon has a process session of its own, so Ctrl-C on the terminal reaches only the program.
-        daemon = subprocess.Popen(
-            argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-        )
+class _OwnDaemon:
+    """A daemon for this run, on any free port, with the user's store and settings."""
+
+    def __init__(self, upstreams: list[str], folder: str) -> None:
+        from subprocess import DEVNULL, PIPE, Popen
+
+        argv = [sys.executable, "-m", "contextfold", "serve", "--host", "127.0.0.1", "--port", "0", *upstreams]
+        environment = {key: value for key, value in os.environ.items() if key not in UPSTREAMS}
+        self._log = os.path.join(folder, "daemon.log")
+        with open(self._log, "wb") as log:
+            # The daemon has a process session of its own, so Ctrl-C on the terminal reaches only the program.
+            self._process = Popen(argv, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=log, start_new_session=True)
+
+    def client(self) -> DaemonClient:
+        """Wait until it listens."""
+        return DaemonClient(address_from(_listening_url(self._process, self._log)))
+
+    def stop(self) -> None:
+        from subprocess import TimeoutExpired
+
+        self._process.terminate()
         try:
-            yield DaemonClient(address_from(_listening_url(daemon, log.name)))
-        finally:
-            daemon.terminate()
-            try:
-                daemon.wait(DAEMON_STOP_S)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
+            self._process.wait(DAEMON_STOP_S)
+        except TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
-def _listening_url(daemon: subprocess.Popen[bytes], log: str) -> str:
+def _listening_url(daemon: Popen[bytes], log: str) -> str:
     """The address that the daemon prints as its first line."""
     assert daemon.stdout is not None
     os.set_blocking(daemon.stdout.fileno(), False)

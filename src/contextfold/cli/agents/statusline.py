@@ -12,6 +12,7 @@ import sys
 
 from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, address_in
 from contextfold.cli.output import plain, print_answer
+from contextfold.common.canonical import parse_json
 from contextfold.error_codes import EXIT_OK
 
 TYPE_CHECKING = False
@@ -70,9 +71,7 @@ def _folder_on_stdin() -> str:
         received = os.read(sys.stdin.fileno(), INPUT_BYTES_MAX)
         if not received:
             return ""
-        from json import loads
-
-        payload = loads(received)
+        payload = parse_json(received)
         workspace = payload.get("workspace") or {}
         folder = workspace.get("project_dir") or payload.get("cwd") or ""
         return folder if isinstance(folder, str) else ""

@@ -8,6 +8,7 @@ from contextfold.cli.caches.choosing import budget_for_people, chosen_caches, qu
 from contextfold.cli.output import plain_lines, print_answer, print_note
 from contextfold.cli.parse import Values
 from contextfold.common.relevance.defaults import ASK_BUDGET
+from contextfold.common.relevance.question import read_question
 from contextfold.error_codes import EXIT_OK
 from contextfold.resolve.service import ask_many
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def run(values: Values) -> int:
     query, budget = query_in(values["question"]), budget_for_people(values.get("budget"), ASK_BUDGET)
     caches = chosen_caches(values)
-    result = ask_many(caches, query, budget, unit=values["unit"], counter=values["counter"])
+    result = ask_many(caches, read_question(query, budget), unit=values["unit"], counter=values["counter"])
     if "json" in values or not is_read_by_a_person():
         print_answer(result.to_json())
     else:

@@ -6,6 +6,7 @@ import os
 
 from contextfold.cli.daemon.request import BadResponse, request
 from contextfold.cli.parse import UsageError
+from contextfold.common.canonical import parse_json
 from contextfold.common.network_address import DAEMON_URL, Address, BadAddress, address_from
 
 TYPE_CHECKING = False
@@ -36,10 +37,8 @@ class DaemonClient:
         status, body = self._request(path)
         if status == HTTP_UNAUTHORIZED:
             raise DaemonSilent(f"the daemon at {self.address.url} asks for a token: add --token-variable NAME")
-        from json import loads
-
         try:
-            value = loads(body)
+            value = parse_json(body)
         except (ValueError, RecursionError):
             value = None
         if status != HTTP_OK or value is None:

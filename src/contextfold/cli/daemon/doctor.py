@@ -12,6 +12,7 @@ import sys
 from contextfold import __version__
 from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, client_from
 from contextfold.cli.output import plain, print_answer
+from contextfold.common.canonical import parse_json
 from contextfold.common.record import Record
 from contextfold.error_codes import EXIT_OK
 from contextfold.hosts.programs import HOSTS, hook_files, mentions
@@ -168,10 +169,8 @@ def _base_urls() -> dict[str, str]:
             text = _read(os.path.join(folder, ".claude", name))
             if not text:
                 continue
-            from json import loads
-
             try:
-                settings = loads(text)
+                settings = parse_json(text)
                 env = settings.get("env", {})
                 urls |= {key: env[key] for key in BASE_URL_VARIABLES if isinstance(env.get(key), str)}
             except (ValueError, AttributeError, RecursionError):

@@ -49,13 +49,34 @@ def request(
 
 
 def _connected(address: Address, timeout_s: float) -> socket:
-    from socket import create_connection
-
     # A name in bytes avoids loading the tables for internationalised names; the type stubs allow only text.
     name: str = address.name.encode("ascii")  # type: ignore[assignment]
-    connection = create_connection((name, address.port), timeout=timeout_s)
     if not address.is_secure:
-        return connection
+        return _plainly_connected(name, address.port, timeout_s)
+    from socket import create_connection
     from ssl import create_default_context
 
+    connection = create_connection((name, address.port), timeout=timeout_s)
     return create_default_context().wrap_socket(connection, server_hostname=address.name)
+
+
+def _plainly_connected(name: str, port: int, timeout_s: float) -> socket:
+    """`socket.create_connection` with the interpreter's own sockets, whose import takes a tenth of the time."""
+    try:
+        import _socket as sockets
+    except ImportError:
+        import socket as sockets  # type: ignore[no-redef]  # The same functions.
+    failure = OSError("the name has no address")
+    for family, kind, protocol, _, place in sockets.getaddrinfo(name, port, 0, sockets.SOCK_STREAM):
+        connection = None
+        try:
+            connection = sockets.socket(family, kind, protocol)
+            connection.settimeout(timeout_s)
+            connection.connect(place)
+        except OSError as problem:
+            failure = problem
+            if connection is not None:
+                connection.close()
+        else:
+            return connection  # type: ignore[return-value]  # It has all methods that are used here.
+    raise failure

@@ -16,7 +16,6 @@ from contextfold.cli.fold.session_access import (
     write,
     write_json,
 )
-from contextfold.cli.fold.status import Session
 from contextfold.cli.fold.tree import draw, legend, outline
 from contextfold.cli.output import print_note
 from contextfold.cli.terminal import Column, Line, Screen, screen
@@ -24,6 +23,10 @@ from contextfold.error_codes import EXIT_OK
 from contextfold.fold.service.session_views import branch_view, tree
 from contextfold.fold.session import State
 from contextfold.settings import between
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextfold.cli.fold.status import Session
 
 LIMIT = "200"
 # A session has at most this many branches.

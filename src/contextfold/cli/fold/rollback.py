@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from contextfold.cli.fold.session_access import (
     MAIN,
@@ -28,6 +27,10 @@ from contextfold.error_codes import EXIT_CODES, EXIT_OK, EXIT_USAGE
 from contextfold.errors import ArgumentInvalid, BranchNotFound, BranchStateInvalid
 from contextfold.fold.accounting import total_tokens
 from contextfold.fold.session import Branch, State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 QUESTION = "Roll back?"
 

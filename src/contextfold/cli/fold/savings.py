@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from contextfold.cli.fold.figures import BAR_WIDTH, BAR_WIDTH_NARROW, FREE_CELL, MAIN_CELL
 from contextfold.cli.fold.session_access import (
@@ -25,13 +24,17 @@ from contextfold.error_codes import EXIT_OK
 from contextfold.fold.ledger.savings import ledger_of, ledger_result
 from contextfold.fold.session import State
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    # The savings in the format of the `/v1` API.
+    Savings = Mapping[str, Any]
+
 # Only the latest folds are shown; --json has more.
 FOLDS_SHOWN = 20
 PERCENT = 100
 MICROS = 1_000_000
-
-# The savings in the format of the `/v1` API.
-Savings = Mapping[str, Any]
 
 
 def run(values: Values) -> int:

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from contextfold.app import serial_fold
 from contextfold.cli.output import TURNING, print_answer, print_error
@@ -16,12 +15,15 @@ from contextfold.error_codes import EXIT_CODES
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.project import Project, project_at
-from contextfold.fold.service.callers import Caller, target_of
+from contextfold.fold.service.callers import LOCAL_OWNER, Caller, target_of
 from contextfold.fold.service.overview import Overview
 from contextfold.fold.session import State
-from contextfold.serve.http.bearer_tokens import LOCAL_OWNER
 from contextfold.serve.serial_fold import SerialFold
 from contextfold.settings import fold_settings_from
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # The name of the main thread in an argument for a branch.
 MAIN = "main"

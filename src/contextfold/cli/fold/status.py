@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from contextfold.cli.fold.figures import HEALTH_STYLES, HEALTH_WORDS, figures_of, status
 from contextfold.cli.fold.session_access import (
@@ -20,12 +19,16 @@ from contextfold.cli.output import print_note
 from contextfold.cli.terminal import Column, Line, Screen, screen
 from contextfold.error_codes import EXIT_OK
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    # A session's row in the format of the `/v1` API.
+    Session = Mapping[str, Any]
+
 PAGE_SESSIONS = 100
 PAGES_MOST = 1_000
 SESSION_ID_SHOWN = len("sess_") + 6
-
-# A session's row in the format of the `/v1` API.
-Session = Mapping[str, Any]
 
 
 def run(values: Values) -> int:

@@ -62,7 +62,7 @@ def run(values: Values) -> int:
             print_on_terminal(
                 f"following {address.description if address else f'every session of {owner}'}; Ctrl-C ends it"
             )
-            store.fold.run(_Tail(store, owner, address, values).follow(after))
+            store.fold.run_waiting(_Tail(store, owner, address, values).follow(after))
     except KeyboardInterrupt:
         # Ctrl-C is the usual way to end the command.
         pass

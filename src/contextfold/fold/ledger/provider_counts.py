@@ -9,11 +9,10 @@ already scrubbed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import Protocol
 
 from contextfold.common.dataclass import dataclass, replace
+from contextfold.common.record import Protocol
 from contextfold.fold.events import Event, OperationCompleted, RequestSent
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, ThreadSeen, was_warm
 from contextfold.fold.session import Branch, State, Thread
@@ -31,7 +30,8 @@ ESTIMATE_OFF_MAX = 2
 WORD_LENGTH_MAX = 64
 MODEL_LENGTH_MAX = 200
 # The id of a branch, possibly of another session. No other text of a history is stored.
-BRANCH_ID = re.compile(r"br_[0-9a-f]{16}")
+BRANCH_ID_PREFIX, BRANCH_ID_DIGITS = "br_", 16
+_HEX = frozenset("0123456789abcdef")
 
 
 class MessageText(Protocol):
@@ -192,9 +192,14 @@ def _new_folds(state: State, sent: Sent) -> tuple[FoldSeen, ...]:
         fold.branch_id: FoldSeen(fold.branch_id, _bounded(fold.tokens), _bounded(fold.kept_tokens))
         for fold in sent.folds
         if fold.branch_id not in state.folds_seen
-        and (fold.branch_id in state.branches or BRANCH_ID.fullmatch(fold.branch_id))
+        and (fold.branch_id in state.branches or _is_branch_id(fold.branch_id))
     }
     return tuple(new.values())[: max(0, room)]
+
+
+def _is_branch_id(text: str) -> bool:
+    prefix, digits = text[: len(BRANCH_ID_PREFIX)], text[len(BRANCH_ID_PREFIX) :]
+    return prefix == BRANCH_ID_PREFIX and len(digits) == BRANCH_ID_DIGITS and _HEX.issuperset(digits)
 
 
 def _bounded(tokens: int) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+
+from contextfold.common.record import TypeVar
 
 OUTCOMES_MAX = 2_000
 Outcome = TypeVar("Outcome")

@@ -7,15 +7,18 @@ query is limited to one owner's data.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
 
 from contextfold.common.dataclass import dataclass, field
-from contextfold.common.relevance.question import Question
+from contextfold.common.record import Protocol
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
 from contextfold.fold.ports.call_outcomes import merged_by_call
-from contextfold.fold.recall.documents import DocumentTerms
-from contextfold.fold.recall.ranking import RankedFold, RecallScope
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextfold.common.relevance.question import Question
+    from contextfold.fold.recall.documents import DocumentTerms
+    from contextfold.fold.recall.ranking import RankedFold, RecallScope
 
 # The most summaries that one search returns.
 SEARCH_MOST = 1_000

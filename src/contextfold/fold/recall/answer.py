@@ -16,6 +16,8 @@ from contextfold.fold.recall.documents import FIELDS, FOLD, OPERATIONS, RESULT
 from contextfold.fold.recall.ranking import RecallReason
 
 SEMANTICS = "v1"
+_TURNING = (0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_UNSEEN = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), *_TURNING), " ")
 HOW_TO_EXPAND = "context_expand with branch_id and project_path, or `context fold expand ID`"
 # The tokens of the comma before an item.
 ITEM_TOKENS = 1
@@ -130,10 +132,15 @@ def memory_line(found: Recalled) -> str:
     if not fitting:
         return ""
     named = "; ".join(
-        f"{' '.join(fold.description.split())[:MEMORY_DESCRIPTION_LENGTH]} ({fold.branch_id}, {fold.folded_at[:10]})"
+        f"{_on_one_line(fold.description)[:MEMORY_DESCRIPTION_LENGTH]} ({fold.branch_id}, {fold.folded_at[:10]})"
         for fold in fitting
     )
     return f"contextfold: earlier work here that may help: {named}. context_expand with an id reads it."
+
+
+def _on_one_line(text: str) -> str:
+    """A text without control characters and without those that turn the direction of what follows."""
+    return " ".join(text.translate(_UNSEEN).split())
 
 
 def _frame_tokens(unmatched: tuple[str, ...], budget: int, found: Recalled) -> int:

@@ -12,18 +12,17 @@ question finds the best documents without reading all of them.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from hashlib import sha256
-from itertools import pairwise, product
-from typing import NamedTuple
+from itertools import pairwise
 
 from contextfold.common.dataclass import dataclass
+from contextfold.common.record import Record
 from contextfold.common.relevance.term_scores import saturation
 from contextfold.common.relevance.words import read_token, stem_of, tokens
+from contextfold.common.sha256 import sha256
 from contextfold.fold.archive import ArchiveEntry
 
 FOLD, RESULT = "fold", "result"
@@ -50,21 +49,17 @@ OPERATION_WORD_CHARACTERS = 40
 # At most this many characters of a prompt or summary are read.
 STRONG_CHARACTERS = 1 << 16
 
-_ERROR_LINE = re.compile(
-    r"^.*(?:error|exception|fail|fatal|panic|refused|denied|cannot|not found|timed out|traceback|\bE[A-Z]{3,}).*$",
-    re.IGNORECASE | re.MULTILINE,
+# Patterns are compiled when they are first needed.
+_ERROR_LINE = (
+    r"(?im)^.*(?:error|exception|fail|fatal|panic|refused|denied|cannot|not found|timed out|traceback|\bE[A-Z]{3,}).*$"
 )
-_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)Z", re.ASCII)
+_TIME = r"(?a)(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)Z"
 _PAIR_JOINT = " "
 _HEX = "0123456789abcdef"
-# The weighted occurrences for every three digits.
-_STRONG = {
-    "".join(digits): sum(weight * int(digit, 16) for weight, digit in zip(FIELD_WEIGHTS, digits, strict=True))
-    for digits in product(_HEX, repeat=OPERATIONS)
-}
 TOKENS_CACHED = 1 << 15
 # The number of low bits of a document's number with a hash; the high bits are its time.
 HASH_BITS = 24
+TIME_LENGTH = len("2026-01-31T00:00:00Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +94,10 @@ def notable(text: str) -> str:
     """The beginning of a text, and the lines after it that look like errors."""
     if len(text) <= HEAD_CHARACTERS:
         return text
+    import re
+
     lines: dict[str, None] = {}
-    for found in _ERROR_LINE.finditer(text, HEAD_CHARACTERS):
+    for found in re.compile(_ERROR_LINE).finditer(text, HEAD_CHARACTERS):
         lines[found[0][:ERROR_LINE_CHARACTERS]] = None
         if len(lines) == ERROR_LINES:
             break
@@ -147,10 +144,19 @@ class _FieldBits(dict[str, int]):
         return self[digits]
 
 
+class _StrongOccurrences(dict[str, int]):
+    """The weighted occurrences for three digits. Each value is computed once."""
+
+    def __missing__(self, digits: str) -> int:
+        self[digits] = sum(weight * int(digit, 16) for weight, digit in zip(FIELD_WEIGHTS, digits, strict=True))
+        return self[digits]
+
+
 _FIELD_BITS = _FieldBits()
+_STRONG = _StrongOccurrences()
 
 
-class _ReadToken(NamedTuple):
+class _ReadToken(Record):
     """The stems and words of a token. The first `length` of them are words, the others are parts of an identifier."""
 
     length: int
@@ -164,7 +170,7 @@ def _read(token: str) -> _ReadToken:
     return _ReadToken(len(read.words), tuple((stem_of(word), word) for word in (*read.words, *read.parts)))
 
 
-class TermCounts(NamedTuple):
+class TermCounts(Record):
     """The occurrences of a stem in a document.
 
     `strong` has the weighted occurrences in the first three fields, `typed` those of the words in the question, `weak`
@@ -227,7 +233,11 @@ def document_number(at: str, *key: str) -> int:
 
 def first_number(at: str) -> int:
     """The smallest number of a document of this time. An invalid time is before all others."""
-    found = _TIME.fullmatch(at)
+    if len(at) != TIME_LENGTH:
+        return 0
+    import re
+
+    found = re.fullmatch(_TIME, at)
     if found is None:
         return 0
     year, month, day, hour, minute, second = map(int, found.groups())

@@ -13,9 +13,9 @@ the interface of an index; every store returns the same lists and so the same ra
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
 
 from contextfold.common.dataclass import dataclass
+from contextfold.common.record import Protocol, Record
 from contextfold.common.relevance.question import Question, QuestionTerm
 from contextfold.common.relevance.term_scores import (
     PAIR_WEIGHT,
@@ -51,7 +51,7 @@ class RecallScope:
     undone: bool = False
 
 
-class IndexedDocument(NamedTuple):
+class IndexedDocument(Record):
     """A document in an index. `id` decides between equal scores."""
 
     kind: str
@@ -103,7 +103,7 @@ class RecallRanking:
     score_most: int
 
 
-class _WeightedTerm(NamedTuple):
+class _WeightedTerm(Record):
     term: QuestionTerm
     weight: int
     sizes: Sequence[int]

@@ -6,6 +6,9 @@ from contextfold.common.dataclass import dataclass
 from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.project import Project, check_session_name, hashed
 
+# The owner of what commands and a daemon without tokens do.
+LOCAL_OWNER = "local"
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:

@@ -6,15 +6,14 @@ original text, because that is what fills the agent's context.
 
 from __future__ import annotations
 
-import asyncio
-import secrets
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from contextfold.common.canonical import encode
+from contextfold.common.event_loop import asyncio, is_running
+from contextfold.common.record import Protocol
 from contextfold.common.token_counter import COUNTERS
 from contextfold.errors import (
     ArgumentInvalid,
@@ -38,7 +37,6 @@ from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.archive_reader import ArchivedThread, is_archived, thread_entries
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.policy import FoldPolicy
-from contextfold.fold.service.recall import Recall
 from contextfold.fold.service.reports import Reports, ScrubbedText
 from contextfold.fold.service.sessions import SessionChange, Sessions, VerbOutcome, timestamp
 from contextfold.fold.session import EMPTY, State
@@ -68,10 +66,18 @@ from contextfold.fold.verbs import (
     Verb,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from contextfold.fold.service.recall import Recall
+
 # A longer text is scrubbed in a thread, so that other calls are answered meanwhile.
 SCRUB_INLINE_LENGTH = 16_384
 # Even longer texts have threads of their own, so that they do not delay shorter ones.
 SCRUB_LONG_LENGTH = 1_000_000
+# How many threads scrub such texts, and their name.
+SCRUB_THREADS = {False: (4, "contextfold-scrub"), True: (2, "contextfold-scrub-long")}
 SEARCH_LIMIT = 20
 # At most this many addresses of sessions, scrubbed paths and given advice are remembered.
 ADDRESSES_MAX = 10_000
@@ -90,7 +96,7 @@ def _now() -> datetime:
 
 
 def _new_id(prefix: str) -> str:
-    return f"{prefix}_{secrets.token_hex(8)}"
+    return f"{prefix}_{os.urandom(8).hex()}"
 
 
 class FoldService:
@@ -118,11 +124,9 @@ class FoldService:
         self._paths: OrderedDict[tuple[str, str], tuple[str, str | None]] = OrderedDict()
         self._advised = _AdviceGiven()
         self.reports = Reports(self.commit, self.scrub, note)
-        self.recalls = Recall(store, self.scrub, clock)
-        self._scrub_threads = (
-            ThreadPoolExecutor(4, "contextfold-scrub"),
-            ThreadPoolExecutor(2, "contextfold-scrub-long"),
-        )
+        self._recalls: Recall | None = None
+        # Made for the first text that needs them: those for long texts, and those for even longer ones.
+        self._scrub_threads: dict[bool, ThreadPoolExecutor] = {}
 
     # ---- verbs
 
@@ -235,6 +239,15 @@ class FoldService:
 
     async def search(self, owner: str, query: str, project: Project | None, limit: int = SEARCH_LIMIT) -> list[Summary]:
         return list(await self.store.search(owner, query, project.hash if project else None, limit))
+
+    @property
+    def recalls(self) -> Recall:
+        """Recall, made when it is first needed: most commands need nothing of it."""
+        if self._recalls is None:
+            from contextfold.fold.service.recall import Recall
+
+            self._recalls = Recall(self.store, self.scrub, self._clock)
+        return self._recalls
 
     async def recall(self, caller: Caller, request: RecallRequest) -> VerbOutcome:
         """Folded work and left-out results of all sessions that answer a question."""
@@ -415,10 +428,10 @@ class FoldService:
     async def scrub(self, *texts: str) -> list[ScrubbedText]:
         try:
             length = sum(map(len, texts))
-            if length <= SCRUB_INLINE_LENGTH:
+            if length <= SCRUB_INLINE_LENGTH or not is_running():
                 scrubbed = [self._scrubber.scrub(text) for text in texts]
             else:
-                threads = self._scrub_threads[length > SCRUB_LONG_LENGTH]
+                threads = self._threads_for(length)
                 loop = asyncio.get_running_loop()
                 scrubbed = await loop.run_in_executor(threads, lambda: [self._scrubber.scrub(text) for text in texts])
         except Exception as problem:
@@ -427,6 +440,14 @@ class FoldService:
         if rules := [rule for one in scrubbed for rule in one.rules]:
             self._note(Activity(rules=rules))
         return scrubbed
+
+    def _threads_for(self, length: int) -> ThreadPoolExecutor:
+        is_long = length > SCRUB_LONG_LENGTH
+        if is_long not in self._scrub_threads:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._scrub_threads[is_long] = ThreadPoolExecutor(*SCRUB_THREADS[is_long])
+        return self._scrub_threads[is_long]
 
 
 class _AdviceGiven:

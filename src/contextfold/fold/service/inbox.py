@@ -8,14 +8,13 @@ session waits for the items before it, and ends the pause.
 
 from __future__ import annotations
 
-import asyncio
-import random
-import secrets
+import os
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
 
 from contextfold.common.dataclass import dataclass, field, replace
+from contextfold.common.event_loop import asyncio
+from contextfold.common.record import Generic, TypeVar
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.ports.store import SessionKey
 
@@ -56,12 +55,14 @@ class Batch(Generic[Item]):
 class _Lane(Generic[Item]):
     """The queue of one session: items with their sizes, and the numbers of items ever added and written."""
 
+    # Set when the pause before the next batch should end, because it is full or a caller waits for it.
+    hurry: asyncio.Event
+    # Set when a caller begins to wait, which ends the pause before the next attempt.
+    awaited: asyncio.Event
     items: deque[tuple[Item, int]] = field(default_factory=deque)
     bytes: int = 0
     taken: int = 0
     done: int = 0
-    # Set when the pause before the next batch should end, because it is full or a caller waits for it.
-    hurry: asyncio.Event = field(default_factory=asyncio.Event)
     waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
 
@@ -111,7 +112,7 @@ class Inbox(Generic[Item]):
         loop = asyncio.get_running_loop()
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = _Lane()
+            lane = self._lanes[key] = _Lane(asyncio.Event(), asyncio.Event())
         lane.items.extend(zip(items, sizes_bytes, strict=True))
         lane.taken += len(items)
         lane.bytes += sum(sizes_bytes)
@@ -128,6 +129,7 @@ class Inbox(Generic[Item]):
         if lane is None:
             return
         lane.hurry.set()
+        lane.awaited.set()
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lane.waiters.append((lane.taken, written))
         try:
@@ -141,7 +143,8 @@ class Inbox(Generic[Item]):
     async def all_settled(self, owner: str) -> None:
         """Wait for the items of all sessions of an owner. A session that cannot be written does not delay others."""
         keys = [key for key in self._lanes if key.owner == owner]
-        await asyncio.gather(*(self.settled(key, ALL_SETTLED_TIMEOUT_S) for key in keys), return_exceptions=True)
+        if keys:
+            await asyncio.gather(*(self.settled(key, ALL_SETTLED_TIMEOUT_S) for key in keys), return_exceptions=True)
 
     async def close(self, timeout_s: float) -> None:
         """Accept no more items and write those that wait. The rest after the timeout is reported as lost."""
@@ -178,9 +181,11 @@ class Inbox(Generic[Item]):
     async def _work(self, key: SessionKey, lane: _Lane[Item]) -> None:
         while lane.items:
             if not lane.is_full:
+                import random
+
                 await self._pause_until(lane.hurry, random.uniform(*PAUSE_S))  # noqa: S311 - no secret
             batch = _first(lane.items)
-            await self._deliver(Batch(key, secrets.token_hex(16), [item for item, _ in batch]))
+            await self._deliver(Batch(key, _new_id(), [item for item, _ in batch]), lane)
             for _ in batch:
                 lane.items.popleft()
             size_bytes = sum(item_bytes for _, item_bytes in batch)
@@ -195,14 +200,19 @@ class Inbox(Generic[Item]):
         # There was no `await` since the last check, so no item can have been added meanwhile.
         del self._lanes[key]
 
-    async def _deliver(self, batch: Batch[Item]) -> None:
+    async def _deliver(self, batch: Batch[Item], lane: _Lane[Item]) -> None:
         """Write a batch. If it is refused, write its items one by one, so that only a bad item is lost."""
         pause_s = RETRY_FIRST_S
         while True:
+            lane.awaited.clear()
             try:
                 await self._write(batch)
-            except StoreUnavailable:
-                await self._pause(pause_s)
+            except StoreUnavailable as problem:
+                # A caller that waits is told at once. The next one causes the next attempt.
+                for _, written in lane.waiters:
+                    if not written.done():
+                        written.set_exception(problem)
+                await self._pause(lane, pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
                 batch = replace(batch, is_retry=True)
                 continue
@@ -212,13 +222,13 @@ class Inbox(Generic[Item]):
                     self._lost(batch.items, problem)
                 else:
                     for item in batch.items:
-                        await self._deliver(Batch(batch.key, secrets.token_hex(16), [item]))
+                        await self._deliver(Batch(batch.key, _new_id(), [item]), lane)
             return
 
-    async def _pause(self, pause_s: float) -> None:
+    async def _pause(self, lane: _Lane[Item], pause_s: float) -> None:
         self._retry(1)
         try:
-            await asyncio.sleep(pause_s)
+            await _wait(lane.awaited, pause_s)
         finally:
             self._retry(-1)
 
@@ -227,6 +237,10 @@ class Inbox(Generic[Item]):
         self._retrying += more
         if self.is_unavailable != was_unavailable:
             self._unavailable(self.is_unavailable)
+
+
+def _new_id() -> str:
+    return os.urandom(16).hex()
 
 
 def _first(items: deque[tuple[Item, int]]) -> list[tuple[Item, int]]:

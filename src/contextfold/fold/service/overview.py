@@ -5,13 +5,13 @@ Knows no protocol and no screen.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import reduce
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
 from contextfold.common.dataclass import dataclass
+from contextfold.common.event_loop import CallLock, pause
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StoreInvalid
 from contextfold.fold.accounting import total_tokens
 from contextfold.fold.ended_session import ended_state
@@ -105,7 +105,7 @@ class Overview:
         self._store = service.store
         self._timelines: OrderedDict[str, _Timeline] = OrderedDict()
         self._books: OrderedDict[str, _CachedLedger] = OrderedDict()
-        self._reading = asyncio.Lock()
+        self._reading = CallLock()
 
     async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
         """Live sessions, the latest activity first."""
@@ -178,7 +178,7 @@ class Overview:
             for after in states(events[begin_at : begin_at + REPLAY_STEP_EVENTS], state):
                 state = after
                 points.append(point_after(state))
-            await asyncio.sleep(0)
+            await pause(0)
         if len(points) > POINTS_CACHED:
             points = thinned(points, POINTS_CACHED // 2, height=height_of)
         self._keep(session_id, _Timeline(replay((), state), points))
@@ -240,7 +240,7 @@ class Overview:
             cached.book.take(event)
             cached.revision = event.n
             if count % REPLAY_STEP_EVENTS == 0:
-                await asyncio.sleep(0)
+                await pause(0)
         self._books[session_id] = cached
         if len(self._books) > LEDGERS_MAX:
             self._books.popitem(last=False)

@@ -6,12 +6,13 @@ every answer. So an answer always includes everything that was stored before the
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from contextfold.common.dataclass import dataclass
+from contextfold.common.event_loop import in_thread, timeout
+from contextfold.common.record import Protocol
 from contextfold.common.relevance.question import read_question
 from contextfold.errors import ArgumentInvalid, ContextError, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
@@ -41,6 +42,7 @@ CATCH_UP_S = 10.0
 # How long a prompt waits for a line about earlier work.
 MEMORY_S = 1.0
 PAGE_CHARACTERS = 1 << 16
+REDACTION_START = "[REDACTED:"
 
 
 class RedactedText(Protocol):
@@ -56,7 +58,7 @@ class Recall:
 
     async def answer(self, owner: str, request: RecallRequest) -> RecallAnswer:
         (query,) = await self.scrub(request.query)
-        question = read_question(query.text, request.budget_tokens)
+        question = read_question(_without_redactions(query.text), request.budget_tokens)
         if not question.terms:
             raise ArgumentInvalid("query", "must have a word to look for: it has none, or only words like `the`")
         await self.catch_up(owner)
@@ -69,9 +71,9 @@ class Recall:
     async def memory_line(self, key: SessionKey, prompt: str) -> str:
         """A line about earlier folds of the project that fit a prompt; empty if there is none, or no time for it."""
         try:
-            async with asyncio.timeout(MEMORY_S):
+            async with timeout(MEMORY_S):
                 (scrubbed,) = await self.scrub(prompt[:QUERY_LENGTH_MAX])
-                question = read_question(scrubbed.text, 0)
+                question = read_question(_without_redactions(scrubbed.text), 0)
                 if not question.terms:
                     return ""
                 await self.catch_up(key.owner)
@@ -82,11 +84,16 @@ class Recall:
     async def catch_up(self, owner: str) -> None:
         """Index everything of an owner. Raises StoreUnavailable if that takes too long; a later call continues."""
         try:
-            async with asyncio.timeout(CATCH_UP_S):
-                while await self._step(owner):
-                    pass
+            async with timeout(CATCH_UP_S):
+                await self._steps(owner, time.monotonic() + CATCH_UP_S)
         except TimeoutError:
             raise StoreUnavailable("the index of what was folded is still being built: ask again in a minute") from None
+
+    async def _steps(self, owner: str, until_s: float) -> None:
+        """Index everything of an owner. Without an event loop the timeout is checked only here."""
+        while await self._step(owner):
+            if time.monotonic() > until_s:
+                raise TimeoutError
 
     async def maintain(self) -> None:
         """Index new documents of all owners."""
@@ -99,7 +106,7 @@ class Recall:
         sources = await self.store.unindexed(owner, STEP_DOCUMENTS)
         texts = [await self._fields(source) for source in sources]
         if sources:
-            await self.store.index(await asyncio.to_thread(_documents, sources, texts))
+            await self.store.index(await in_thread(lambda: _documents(sources, texts)))
         return len(sources) == STEP_DOCUMENTS
 
     async def _fields(self, source: RecallSource) -> Sequence[str] | None:
@@ -136,3 +143,9 @@ def _number(source: RecallSource) -> int:
     assert source.result is not None, "what was deleted has no texts"
     decision = source.result.decision
     return document_number(decision.decided_at, source.owner, RESULT, decision.result_id, decision.call_id)
+
+
+def _without_redactions(text: str) -> str:
+    """A query without what replaced its secrets: the names of rules are no words to look for."""
+    parts = text.split(REDACTION_START)
+    return " ".join([parts[0], *(part.partition("]")[2] for part in parts[1:])])

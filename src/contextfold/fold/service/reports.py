@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, cast
 
 from contextfold.common.dataclass import dataclass, field, replace
+from contextfold.common.record import Protocol
 from contextfold.fold import session
 from contextfold.fold.events import Event
 from contextfold.fold.ledger.provider_counts import SOURCE, RecordedRequest, requested
@@ -272,7 +272,8 @@ class Reports:
                     continue
                 recorded = _recorded(run, state, at)
                 state = session.replayed_draft(recorded.events, state)
-                request = cast("RequestReport", one).decided(state, at, parts[index])
+                assert isinstance(one, RequestReport), "every other report has an operation"
+                request = one.decided(state, at, parts[index])
                 state = session.replayed_draft(request.events, state)
                 if request.events:
                     new.add(index)

@@ -6,10 +6,10 @@ The results of the tools are in `fold.tool_results`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
 
 from contextfold.common.canonical import Encodable
 from contextfold.common.dataclass import dataclass
+from contextfold.common.record import Protocol, TypeVar
 from contextfold.fold.accounting import folded_tokens, percent, total_tokens
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import Branch, State

@@ -7,8 +7,6 @@ outdated.
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +14,7 @@ from datetime import datetime, timedelta
 
 from contextfold.common.canonical import encode
 from contextfold.common.dataclass import dataclass, field
+from contextfold.common.event_loop import CallLock, pause, timeout
 from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import entries_of
 from contextfold.fold.events import BranchDiscarded, BranchFolded, Event, EventUnknown, SessionRolledBack, WorkFolded
@@ -74,7 +73,7 @@ class VerbOutcome:
 
 @dataclass(slots=True)
 class _CachedSession:
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: CallLock = field(default_factory=CallLock)
     state: State = EMPTY
     users: int = 0
 
@@ -121,7 +120,9 @@ class Sessions:
                 await self._refresh(change.key, cached)
                 if outcome := await self._attempt(change, cached, is_fresh=True):
                     return outcome
-                await asyncio.sleep(random.uniform(0, min(RETRY_PAUSE_MAX_S, 0.001 * (lost + 1))))  # noqa: S311 - no secret
+                import random
+
+                await pause(random.uniform(0, min(RETRY_PAUSE_MAX_S, 0.001 * (lost + 1))))  # noqa: S311 - no secret
         raise StoreUnavailable(f"lost {TRIES_MAX} races for one session in a row")
 
     def last_known(self, key: SessionKey) -> State:
@@ -243,10 +244,10 @@ class Sessions:
             self._weight -= self._cached.pop(oldest).weight
 
 
-async def _acquire(lock: asyncio.Lock) -> None:
+async def _acquire(lock: CallLock) -> None:
     """Wait for earlier calls, with a timeout, because the store may hang."""
     try:
-        async with asyncio.timeout(TURN_TIMEOUT_S):
+        async with timeout(TURN_TIMEOUT_S):
             await lock.acquire()
     except TimeoutError:
         raise StoreUnavailable(f"calls before this one have taken {TURN_TIMEOUT_S:g} s") from None
@@ -256,7 +257,7 @@ async def _replayed(events: Sequence[Event], state: State) -> State:
     """The state after events. Other calls run between the steps."""
     for begin_at in range(0, len(events), REPLAY_STEP_EVENTS):
         if begin_at:
-            await asyncio.sleep(0)
+            await pause(0)
         state = replay(events[begin_at : begin_at + REPLAY_STEP_EVENTS], state)
     return state
 
@@ -279,10 +280,14 @@ def _unfolded(before: State, after: State) -> list[str]:
 
 
 def _summaries(key: SessionKey, before: State, events: Sequence[Event], after: State) -> list[Summary]:
-    """The summaries of folded branches. A branch that was discarded while open has a summary without text."""
+    """The summaries of folded branches.
+
+    A branch that was folded with the one around it, or discarded while open, has a summary without text: it is found by
+    its description, its prompt and what was done.
+    """
     made = []
     for event in events:
-        if isinstance(event, WorkFolded) or (isinstance(event, BranchFolded) and not event.forced):
+        if isinstance(event, WorkFolded | BranchFolded):
             made.append(_summary(key, after, event, event.summary, event.tokens_folded))
         elif isinstance(event, BranchDiscarded) and before.branches[event.branch_id].status == "active":
             made.append(_summary(key, after, event, "", before.branches[event.branch_id].tokens, undone=True))

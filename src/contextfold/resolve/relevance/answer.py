@@ -6,7 +6,7 @@ around it. A line about a left-out section costs tokens, too, and is included on
 
 from __future__ import annotations
 
-from contextfold.common.canonical import encode
+from contextfold.common.canonical import encode, encode_plain
 from contextfold.common.record import Record
 
 TYPE_CHECKING = False
@@ -111,7 +111,8 @@ class AskResult(Record):
 
     def to_json(self, *, pretty: bool = False) -> str:
         """The output of `context ask` in a pipe, with its newline."""
-        return encode(self.as_members(), pretty=pretty) + "\n"
+        members = self.as_members()
+        return (encode(members, pretty=True) if pretty else encode_plain(members)) + "\n"
 
     def to_text(self) -> str:
         """The answer as text: breadcrumbs, contents, and lines about left-out sections."""

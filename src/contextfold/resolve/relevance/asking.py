@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextfold.common.canonical import HASH_PREFIX, Malformed
 from contextfold.common.record import Record
-from contextfold.common.relevance.question import Question, checked_budget, read_question
+from contextfold.common.relevance.question import Question, checked_budget
 from contextfold.common.relevance.token_estimate import ESTIMATE, counter_named
 from contextfold.errors import CacheInvalid, DocumentMissing, QueryInvalid
 from contextfold.resolve.relevance.answer import (
@@ -125,15 +125,16 @@ class _Choice:
     def choose(self) -> None:
         shelf, taken_at = self._shelf, self._taken_at
         estimates = [view.column("section_tokens") for view in shelf.views]
-        for at, place in enumerate(self._ranking.sections):
+        for at, row in enumerate(self._ranking.rows):
             if self.left < LEAST_SECTION_TOKENS:
                 break
-            _, index, document, section, _ = place
+            _, index, document, section, _ = row
             if estimates[index][section] > self.left * shelf.slack:
                 continue
             digest = shelf.views[index].section_digest(section)
             if digest in taken_at:
                 continue
+            place = RankedSection._make(row)
             answered = shelf.answered(place, explain(self._ranking, shelf.views, place))
             if answered.tokens <= self.left:
                 self.left -= answered.tokens
@@ -154,12 +155,12 @@ class _Choice:
     def _passed(self) -> dict[tuple[int, int], list[tuple[RankedSection, str]]]:
         """The best sections that were not taken, of each document that has one that was, with the reason."""
         passed: dict[tuple[int, int], list[tuple[RankedSection, str]]] = {place: [] for place in self._taken}
-        for at, place in enumerate(self._ranking.sections):
-            document = (place[1], place[2])
-            found = passed.get(document)
-            if found is not None and len(found) < LEFT_OUT_MAX and place[3] not in self._taken[document]:
-                digest = self._shelf.views[place.cache].section_digest(place.section)
+        for at, (order, index, document, section, score) in enumerate(self._ranking.rows):
+            found = passed.get((index, document))
+            if found is not None and len(found) < LEFT_OUT_MAX and section not in self._taken[index, document]:
+                digest = self._shelf.views[index].section_digest(section)
                 is_double = self._taken_at.get(digest, at) < at
+                place = RankedSection(order, index, document, section, score)
                 found.append((place, DUPLICATE_REASON if is_double else BUDGET_REASON))
         return passed
 
@@ -175,10 +176,9 @@ class _Choice:
 
 
 def ask(
-    indexes: Sequence[NamedIndex], query: str, budget: int, *, unit: str = SECTION_UNIT, counter: str = ESTIMATE
+    indexes: Sequence[NamedIndex], question: Question, *, unit: str = SECTION_UNIT, counter: str = ESTIMATE
 ) -> AskResult:
-    """The best sections for a query within a budget of tokens; with `unit` "document", the best documents."""
-    question = read_question(query, budget)
+    """The best sections for a question within its budget of tokens; with `unit` "document", the best documents."""
     if unit not in UNITS:
         raise QueryInvalid(f"there is no unit {unit!r}; choose one of {', '.join(UNITS)}")
     shelf = _Shelf(indexes, counter)
@@ -202,7 +202,7 @@ def ask(
             tokens_used=question.budget - left,
             counter=counter,
             documents_considered=ranking.document_count,
-            sections_matched=len(ranking.sections),
+            sections_matched=len(ranking.rows),
             sections_selected=sum(len(document.sections) for document in documents),
         ),
     )

@@ -52,6 +52,7 @@ SEARCHED_FROM = 4
 LANE_BYTES = 8
 # If there are this many times more documents than wanted, a sample of the scores shows which scores are high.
 SAMPLED_FROM = 16
+SAMPLE_PER_WANTED = 8
 SAMPLE_SLACK = 10
 
 # The fields in which a term occurs. They are bits below the weighted occurrences in a section.
@@ -92,10 +93,7 @@ class TermPostings(Record):
 
 
 class RankedSection(Record):
-    """A section with a term. Sections are sorted by these fields in this order; the best has the lowest `order`.
-
-    `cache` is the number of its index.
-    """
+    """A section with a term. `cache` is the number of its index; the best section has the lowest `order`."""
 
     order: int
     cache: int
@@ -115,15 +113,20 @@ class RankedDocument(Record):
 class Ranking(Record):
     """The ranked documents and sections, the best first. Only sections with a term of the question are ranked.
 
-    `noted` has the occurrences in each section, by index and by term.
+    `noted` has the occurrences in each section, by index and by term. `rows` has the fields of the sections, sorted by
+    all of them: there are hundreds, an answer has few of them, and plain tuples are sorted much faster than records.
     """
 
     terms: list[TermPostings]
     noted: list[list[dict[int, int]]]
     documents: list[RankedDocument]
-    sections: list[RankedSection]
+    rows: list[tuple[int, int, int, int, int]]
     unmatched: tuple[str, ...]
     document_count: int
+
+    @property
+    def sections(self) -> list[RankedSection]:
+        return [RankedSection._make(row) for row in self.rows]
 
 
 def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
@@ -146,7 +149,7 @@ def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
     nominees = {place: score >> SATURATION_BITS for place, score in nominees.items()}
     best = sorted(nominees, key=lambda place: (-nominees[place], place))[:DOCUMENTS_MAX]
     documents: list[RankedDocument] = []
-    sections: list[RankedSection] = []
+    rows: list[tuple[int, int, int, int, int]] = []
     noted = []
     for index, view in enumerate(views):
         wanted = {document: nominees[at, document] for at, document in best if at == index}
@@ -155,10 +158,10 @@ def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
         for document, score in wanted.items():
             total, ranked = _ranked(view, (index, document), score, found)
             documents.append(RankedDocument(index, document, total))
-            sections += ranked
+            rows += ranked
     documents.sort(key=lambda found: (-found.score, found.cache, found.document))
-    sections.sort()
-    return Ranking(terms, noted, documents, sections, unmatched, document_count)
+    rows.sort()
+    return Ranking(terms, noted, documents, rows, unmatched, document_count)
 
 
 def _look_up(
@@ -237,7 +240,7 @@ def _best(scores: list[list[int]], count: int) -> dict[tuple[int, int], int]:
     least = 1
     if len(every) > SAMPLED_FROM * count:
         # The threshold is so low in a sample that probably at least `count` scores are higher; if not, all are sorted.
-        sample = sorted(every[:: len(every) // count], reverse=True)
+        sample = sorted(every[:: len(every) // (SAMPLE_PER_WANTED * count)], reverse=True)
         least = max(sample[count * len(sample) // len(every) + SAMPLE_SLACK], least)
     chosen = _at_least(scores, least)
     if len(chosen) < count and least > 1:
@@ -333,23 +336,26 @@ def _score_sections(view: IndexView, weights: list[int], noted_terms: list[dict[
 
 def _ranked(
     view: IndexView, place: tuple[int, int], score: int, scores: Mapping[int, int]
-) -> tuple[int, list[RankedSection]]:
-    """The total score of a document, and its sections with a term."""
+) -> tuple[int, list[tuple[int, int, int, int, int]]]:
+    """The total score of a document, and the fields of its sections with a term."""
     numbers = view.sections_of(place[1])
-    scored = [(section, found) for section in numbers if (found := scores.get(section))]
-    total = score + BEST_SECTION_WEIGHT * max((found for _, found in scored), default=0)
-    rows = view.column("section_headings")[numbers.start : numbers.stop].tolist()
-    # The best score among the pieces below one heading, by the row of the heading.
+    headings = view.column("section_headings")[numbers.start : numbers.stop].tolist()
+    scored = [
+        (section, found, heading)
+        for section, heading in zip(numbers, headings, strict=True)
+        if (found := scores.get(section))
+    ]
+    # The best score among the pieces below one heading.
     best: dict[int, int] = {}
-    for section, found in scored:
-        row = rows[section - numbers.start]
-        if found > best.get(row, 0):
-            best[row] = found
-    ranked = []
-    for section, found in scored:
-        order = SECTION_WEIGHT * found + BEST_PIECE_WEIGHT * best[rows[section - numbers.start]] + total
-        ranked.append(RankedSection._make((-order, *place, section, found)))
-    return total, ranked
+    for _, found, heading in scored:
+        if found > best.get(heading, 0):
+            best[heading] = found
+    total = score + BEST_SECTION_WEIGHT * max(best.values(), default=0)
+    cache, document = place
+    return total, [
+        (-(SECTION_WEIGHT * found + BEST_PIECE_WEIGHT * best[heading] + total), cache, document, section, found)
+        for section, found, heading in scored
+    ]
 
 
 def explain(ranking: Ranking, views: Sequence[IndexView], section: RankedSection) -> tuple[WhyTerm, ...]:

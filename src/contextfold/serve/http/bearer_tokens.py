@@ -26,8 +26,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# The owner if no tokens are configured.
-LOCAL_OWNER = "local"
 # People and secret scanners recognise a token by this prefix.
 PREFIX = "ctx_"
 RANDOM_BYTES = 32
@@ -132,7 +130,7 @@ class TokenFile:
         if problem:
             self._owners, self._seen = {}, None
         if problem != self._reported:
-            self._report(f"nobody is let in: {problem}" if problem else f"{self._path} is in order again")
+            self._report(f"no token is accepted: {problem}" if problem else f"{self._path} is valid again")
         self._reported = problem
 
 
@@ -160,7 +158,7 @@ def _check(path: str, status: os.stat_result) -> None:
     if os.name == "posix" and status.st_mode & GROUP_AND_OTHERS:
         raise SettingsError(f"{path} is open to other users; close it with `chmod 600 {path}`")
     if status.st_size > FILE_MAX_BYTES:
-        raise SettingsError(f"{path} has more than {FILE_MAX_BYTES >> 20} MiB; remove entries nobody uses")
+        raise SettingsError(f"{path} has more than {FILE_MAX_BYTES >> 20} MiB; remove unused entries")
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
@@ -257,5 +255,5 @@ def _take(staged: str) -> int:
             raise
         os.close(descriptor)
         if time.monotonic() > deadline_s:
-            raise StorageFailed(f"somebody else has been changing the file for {LOCK_WAIT_S:.0f} s; try again")
+            raise StorageFailed(f"another process has held the file's lock for {LOCK_WAIT_S:.0f} s; try again")
         time.sleep(LOCK_POLL_S)

@@ -168,11 +168,14 @@ class HttpConnection(H11Protocol):
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
     _is_half_closed = False
+    # When the last response was complete; None while there is a request, or none has been answered.
+    _idle_since_s: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._buffered = BufferedTransport(transport, self.loop)
         super().connection_made(cast("asyncio.Transport", self._buffered))
-        if len(self.connections) > CONNECTIONS_MAX or self._is_beyond_share():
+        has_room = len(self.connections) <= CONNECTIONS_MAX or self._closes_an_idle_one()
+        if not has_room or self._is_beyond_share():
             transport.write(_raw_response(busy("Too many connections are open; try again later.")))
             transport.close()
         else:
@@ -189,7 +192,22 @@ class HttpConnection(H11Protocol):
                 silent += other.client[0] == self.client[0]
         return silent > share
 
+    def _closes_an_idle_one(self) -> bool:
+        """Close the connection that has waited longest for its next request. Its client can open another."""
+        idle = [
+            (other._idle_since_s, id(other), other)
+            for other in self.connections
+            if isinstance(other, HttpConnection) and other._idle_since_s is not None
+        ]
+        if not idle:
+            return False
+        longest = min(idle)[-1]
+        longest._idle_since_s = None
+        longest.transport.close()
+        return True
+
     def data_received(self, data: bytes) -> None:
+        self._idle_since_s = None
         super().data_received(data)
         if self._is_answering():
             self._stop_head_timer()
@@ -199,6 +217,8 @@ class HttpConnection(H11Protocol):
     def on_response_complete(self) -> None:
         self._buffered.flush()
         super().on_response_complete()
+        if not self._is_answering():
+            self._idle_since_s = self.loop.time()
         if self._is_half_closed and not self._is_answering():
             self.transport.close()
             self._expect_reading()

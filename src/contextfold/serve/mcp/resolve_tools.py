@@ -52,7 +52,7 @@ def _ask(root: CacheRoot, arguments: Arguments) -> str:
     unit = _unit(arguments.get("unit", "section"))
     names = named or root.names()
     caches = [("" if len(names) == 1 else each, root.cache(each)) for each in names]
-    return ask_many(caches, question.text, question.budget, unit=unit).to_json()
+    return ask_many(caches, question, unit=unit).to_json()
 
 
 def _get(root: CacheRoot, arguments: Arguments) -> str:

@@ -330,7 +330,7 @@ def _path_below(prefix: str, raw_path: bytes) -> bytes:
                 return path
             break
     raise RequestError(
-        400, "bad_request", "A path must have no `.` or `..` in it, encoded or not, and be spelled plainly."
+        400, "bad_request", "A path must not contain `.` or `..` segments, encoded or not, nor needless encoding."
     )
 
 

@@ -30,6 +30,7 @@ from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
 from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
+from contextfold.stores.recall_tables import TABLES as RECALL_TABLES
 
 # The most owners whose documents are in memory.
 OWNERS_MOST: Final = 64
@@ -240,6 +241,6 @@ def _session(subject: str) -> str:
 
 def _new_lists() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-    for statement in recall_index.TABLES:
+    for statement in RECALL_TABLES:
         connection.execute(statement)
     return connection

@@ -11,12 +11,13 @@ import sqlite3
 import stat
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Final
-from urllib.parse import quote
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.stores.recall_index import TABLES as RECALL_TABLES
+from contextfold.stores.recall_tables import TABLES as RECALL_TABLES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
 
 # "cxfd" in the header of the file identifies it as ours.
 APPLICATION_ID: Final = 0x63786664
@@ -31,6 +32,7 @@ WAL_TRIES: Final = 100
 WAL_PAUSE_S: Final = 0.05
 
 _HEADER_BYTES: Final = 100
+_URI_SAFE: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~/")
 _MAGIC: Final = b"SQLite format 3\x00"
 # These errors are caused by a statement, not by the disk or a lock.
 _STATEMENT_AT_FAULT: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
@@ -203,11 +205,19 @@ MIGRATIONS: Final[Sequence[Migration]] = (
 
 
 def open_for_writing(
-    path: Path, *, migrations: Sequence[Migration] = MIGRATIONS, busy_timeout_s: float = BUSY_TIMEOUT_S
+    path: str,
+    *,
+    migrations: Sequence[Migration] = MIGRATIONS,
+    busy_timeout_s: float = BUSY_TIMEOUT_S,
+    is_checked: bool = False,
 ) -> sqlite3.Connection:
-    """Open the file, create or migrate it if necessary. Raises StoreInvalid if it is not ours or cannot be used."""
+    """Open the file, create or migrate it if necessary. Raises StoreInvalid if it is not ours or cannot be used.
+
+    `is_checked` says that `refuse_older` has just checked it.
+    """
     _create_file(path)
-    _check_file(path, len(migrations), busy_timeout_s)
+    if not is_checked:
+        _check_file(path, len(migrations), busy_timeout_s)
     connection: sqlite3.Connection | None = None
     try:
         connection = connect(path, busy_timeout_s)
@@ -224,24 +234,25 @@ def open_for_writing(
     return connection
 
 
-def refuse_older(path: Path, newest: int, busy_timeout_s: float) -> None:
+def refuse_older(path: str, newest: int, busy_timeout_s: float) -> None:
     """Refuse an older file for a reader: a daemon of the older version may use it, and a migration would stop it."""
-    _check_file(path, newest, busy_timeout_s)
-    try:
-        connection = connect(path, busy_timeout_s, read_only=True)
+    version = _check_file(path, newest, busy_timeout_s)
+    if version is None:
         try:
-            version = version_of(connection)
-        finally:
-            connection.close()
-    except sqlite3.Error as problem:
-        raise _refusal(path, problem) from problem
+            connection = connect(path, busy_timeout_s, read_only=True)
+            try:
+                version = version_of(connection)
+            finally:
+                connection.close()
+        except sqlite3.Error as problem:
+            raise _refusal(path, problem) from problem
     if version < newest:
         raise StoreInvalid(
             f"{path} was written by an older contextfold: stop its daemon if one runs, then start `context serve` once"
         )
 
 
-def open_for_reading(path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
+def open_for_reading(path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
     """A second connection for reading. In WAL mode it neither waits for a commit nor delays one."""
     connection = connect(path, busy_timeout_s)
     connection.execute("PRAGMA query_only = ON")
@@ -253,8 +264,8 @@ def version_of(connection: sqlite3.Connection) -> int:
     return version
 
 
-def connect(path: Path, busy_timeout_s: float, *, read_only: bool = False) -> sqlite3.Connection:
-    address = f"file:{quote(os.fsencode(path))}?mode={'ro' if read_only else 'rw'}"
+def connect(path: str, busy_timeout_s: float, *, read_only: bool = False) -> sqlite3.Connection:
+    address = f"file:{_quoted(path)}?mode={'ro' if read_only else 'rw'}"
     return sqlite3.connect(
         address,
         uri=True,
@@ -266,19 +277,34 @@ def connect(path: Path, busy_timeout_s: float, *, read_only: bool = False) -> sq
     )
 
 
+def _quoted(path: str) -> str:
+    """The path in a URI."""
+    return "".join(chr(byte) if byte in _URI_SAFE else f"%{byte:02X}" for byte in os.fsencode(path))
+
+
 # ---- before SQLite opens the file
 
 
-def _create_file(path: Path) -> None:
+def _create_folders(folder: str) -> None:
+    """Create the folders that are missing. Each has the mode, which `os.makedirs` sets only for the last one."""
+    if os.path.exists(folder):
+        return
+    _create_folders(os.path.dirname(folder))
+    try:
+        os.mkdir(folder, FOLDER_MODE)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+
+
+def _create_file(path: str) -> None:
     """Create an empty file if there is none. SQLite gives the -wal and -shm files the same mode."""
     try:
-        missing = [folder for folder in path.parents if not folder.exists()]
-        for folder in reversed(missing):
-            folder.mkdir(FOLDER_MODE, exist_ok=True)
-        if path.is_dir():
+        _create_folders(os.path.dirname(os.path.abspath(path)))
+        if os.path.isdir(path):
             raise StoreInvalid(f"{path} is a folder: name a file for the state")
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE))
-        if not stat.S_ISREG(path.stat().st_mode):
+        if not stat.S_ISREG(os.stat(path).st_mode):
             raise StoreInvalid(f"{path} is not a regular file: name a file for the state")
     except OSError as problem:
         said = problem.strerror or str(problem)
@@ -287,32 +313,37 @@ def _create_file(path: Path) -> None:
         ) from problem
 
 
-def _check_file(path: Path, newest: int, busy_timeout_s: float) -> None:
-    """Refuse a file that is not ours before SQLite opens it for writing. An empty file is one that is to be created."""
-    with path.open("rb") as file:
+def _check_file(path: str, newest: int, busy_timeout_s: float) -> int | None:
+    """Refuse a file that is not ours before SQLite opens it for writing. An empty file is one that is to be created.
+
+    Returns its version, or None if the file has to be created or completed first.
+    """
+    with open(path, "rb") as file:
         header = file.read(_HEADER_BYTES)
     if not header:
-        return
+        return None
     if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
         raise StoreInvalid(f"{path} is not a SQLite file, so not a state of contextfold: {_START_ANEW}")
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         raise StoreInvalid(f"{path} is a SQLite file of another program: {_START_ANEW}")
     _refuse_newer(path, int.from_bytes(header[60:64], "big"), newest)
     if _is_unfinished(path):
-        return
+        return None
     try:
         connection = connect(path, busy_timeout_s, read_only=True)
         try:
             # The header may still be in the -wal file.
-            _refuse_newer(path, version_of(connection), newest)
+            version = version_of(connection)
+            _refuse_newer(path, version, newest)
             _refuse_damaged(connection, path)
         finally:
             connection.close()
     except sqlite3.Error as problem:
         raise _refusal(path, problem) from problem
+    return version
 
 
-def _is_unfinished(path: Path) -> bool:
+def _is_unfinished(path: str) -> bool:
     """Whether the process that created the file was killed. Only opening the file for writing can undo that."""
     try:
         return os.stat(f"{path}-journal").st_size > 0
@@ -320,7 +351,7 @@ def _is_unfinished(path: Path) -> bool:
         return False
 
 
-def _refuse_newer(path: Path, version: int, newest: int) -> None:
+def _refuse_newer(path: str, version: int, newest: int) -> None:
     if version > newest:
         raise StoreInvalid(
             f"{path} was written by a newer contextfold: its format is {version}, and this version knows formats up to"
@@ -328,19 +359,19 @@ def _refuse_newer(path: Path, version: int, newest: int) -> None:
         )
 
 
-def _refuse_damaged(connection: sqlite3.Connection, path: Path) -> None:
+def _refuse_damaged(connection: sqlite3.Connection, path: str) -> None:
     """Check every page of a file of usual size. A check of a larger one would take minutes.
 
     Damage that is not noticed here makes the call fail that reads it.
     """
     connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if path.stat().st_size <= CHECK_MOST_BYTES:
+    if os.stat(path).st_size <= CHECK_MOST_BYTES:
         found = connection.execute("PRAGMA quick_check(1)").fetchone()
         if found != ("ok",):
             raise StoreInvalid(f"{path} is damaged ({found[0]}): put a backup in its place, or {_START_ANEW}")
 
 
-def _refusal(path: Path, problem: sqlite3.Error) -> StoreInvalid | StoreUnavailable:
+def _refusal(path: str, problem: sqlite3.Error) -> StoreInvalid | StoreUnavailable:
     """Damage and missing permissions are permanent; a lock or a full disk is temporary."""
     if isinstance(problem, sqlite3.OperationalError):
         name = getattr(problem, "sqlite_errorname", "") or ""
@@ -353,7 +384,7 @@ def _refusal(path: Path, problem: sqlite3.Error) -> StoreInvalid | StoreUnavaila
 # ---- creation and migration
 
 
-def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
+def _migrate(connection: sqlite3.Connection, path: str, migrations: Sequence[Migration]) -> None:
     """Run the missing migrations in one transaction: a failure leaves the file as it was.
 
     A new file is created the same way, before it changes to WAL mode: from the first commit on its header identifies
@@ -376,7 +407,7 @@ def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Mi
             connection.execute("ROLLBACK")
 
 
-def _run(connection: sqlite3.Connection, path: Path, number: int, statements: Migration) -> None:
+def _run(connection: sqlite3.Connection, path: str, number: int, statements: Migration) -> None:
     try:
         for statement in statements:
             connection.execute(statement)

@@ -6,15 +6,12 @@ statement, or a transaction, where the result must be consistent. Knows no threa
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any, Final
 
 from contextfold.common.canonical import Malformed, encode
 from contextfold.common.dataclass import dataclass, fields
-from contextfold.common.relevance.question import Question
+from contextfold.common.sha256 import sha256
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_json, to_json
@@ -38,10 +35,15 @@ from contextfold.fold.ports.store import (
     Trajectory,
     WatchedEvent,
 )
-from contextfold.fold.recall.documents import RESULT, DocumentTerms
-from contextfold.fold.recall.ranking import RecallScope, rank
-from contextfold.stores import recall_index
 from contextfold.stores.session_document import figures_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final
+
+    from contextfold.common.relevance.question import Question
+    from contextfold.fold.recall.documents import DocumentTerms
+    from contextfold.fold.recall.ranking import RecallScope
 
 # The most events that a watcher gets at once.
 EVENTS_MOST: Final = 256
@@ -179,7 +181,7 @@ def find(connection: sqlite3.Connection, owner: str, session_id: str) -> Session
 
 def _digest(operation_id: str) -> bytes:
     """A digest of an operation id, which callers choose and which may be long."""
-    return hashlib.sha256(operation_id.encode("utf-8", "surrogatepass")).digest()
+    return sha256(operation_id.encode("utf-8", "surrogatepass")).digest()
 
 
 def event_of(body: str) -> Event:
@@ -394,6 +396,8 @@ def conversation(connection: sqlite3.Connection, owner: str, name: str) -> Proxi
 
 
 def conversation_of(last_request_at: str, outcomes: str, cache_life_s: int) -> ProxiedConversation:
+    import json
+
     return ProxiedConversation(last_request_at, dict(json.loads(outcomes)), cache_life_s)
 
 
@@ -454,6 +458,8 @@ def unindexed(connection: sqlite3.Connection, owner: str | None, limit: int) -> 
 
 
 def index(connection: sqlite3.Connection, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
+    from contextfold.stores import recall_index
+
     for source, terms in documents:
         number, kind, ref = source.ref.split(".")
         # Not queued any more: another process has done it, or it has changed since and is queued again.
@@ -472,6 +478,10 @@ def index(connection: sqlite3.Connection, documents: Sequence[tuple[RecallSource
 
 
 def recall(connection: sqlite3.Connection, owner: str, question: Question, scope: RecallScope) -> Recalled:
+    # Most commands recall nothing.
+    from contextfold.fold.recall.ranking import rank
+    from contextfold.stores import recall_index
+
     # In a transaction, so that all statements see the same commits.
     connection.execute("BEGIN")
     try:
@@ -485,6 +495,8 @@ def recall(connection: sqlite3.Connection, owner: str, question: Question, scope
 
 
 def _recall_source(connection: sqlite3.Connection, kind: str, ref: int) -> Summary | LeftOutDecision | None:
+    from contextfold.fold.recall.documents import RESULT
+
     if kind == RESULT:
         row = connection.execute(f"SELECT {DECISION_COLUMNS} FROM left_out WHERE id = ?", (ref,)).fetchone()  # noqa: S608 - only our own names
         return LeftOutDecision(*row) if row else None

@@ -7,17 +7,16 @@ processes on the same file need no coordination.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sqlite3
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from functools import partial
 from itertools import islice
-from pathlib import Path
-from typing import Final, TypeVar
 
 from contextfold.common.dataclass import dataclass
-from contextfold.common.relevance.question import Question
+from contextfold.common.event_loop import asyncio, in_thread
+from contextfold.common.record import TypeVar
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.ports.store import (
     ArchivedResult,
@@ -36,13 +35,19 @@ from contextfold.fold.ports.store import (
     Trajectory,
     WatchedEvent,
 )
-from contextfold.fold.ports.store_export import ExportRecord
-from contextfold.fold.recall.documents import DocumentTerms
-from contextfold.fold.recall.ranking import RecallScope
-from contextfold.stores.sqlite import export as sqlite_export
 from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite import statements as sqlite_rows
-from contextfold.stores.sqlite.threads import Readers, Work, Writer, unavailable
+from contextfold.stores.sqlite.transactions import ReaderInPlace, Transactions, Work, WriterInPlace, unavailable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from contextfold.common.relevance.question import Question
+    from contextfold.fold.ports.store_export import ExportRecord
+    from contextfold.fold.recall.documents import DocumentTerms
+    from contextfold.fold.recall.ranking import RecallScope
+    from contextfold.stores.sqlite.threads import Readers, Writer
 
 # The interval after which a watcher sees commits of other processes. It sees those of this process at once.
 POLL_S: Final = 0.4
@@ -68,7 +73,14 @@ class _Watcher:
 
 class SqliteStore:
     def __init__(
-        self, path: Path, connection: sqlite3.Connection, *, version: int, busy_timeout_s: float, poll_s: float
+        self,
+        path: str,
+        connection: sqlite3.Connection,
+        *,
+        version: int,
+        busy_timeout_s: float,
+        poll_s: float,
+        in_place: bool,
     ) -> None:
         self._path = path
         self._version = version
@@ -78,8 +90,16 @@ class SqliteStore:
         self._watchers: frozenset[_Watcher] = frozenset()
         self._watchers_lock = threading.Lock()
         self._polls: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
-        self._readers = Readers(lambda: schema.open_for_reading(path, busy_timeout_s=busy_timeout_s))
-        self._writer = Writer(connection, guard=self._guard)
+        self._readers: Readers | ReaderInPlace
+        self._writer: Writer | WriterInPlace
+        connect = partial(schema.open_for_reading, path, busy_timeout_s=busy_timeout_s)
+        transactions = Transactions(connection, self._guard)
+        if in_place:
+            self._readers, self._writer = ReaderInPlace(connect), WriterInPlace(transactions)
+        else:
+            from contextfold.stores.sqlite.threads import Readers, Writer
+
+            self._readers, self._writer = Readers(connect), Writer(transactions)
 
     @classmethod
     def open(
@@ -90,13 +110,21 @@ class SqliteStore:
         busy_timeout_s: float = schema.BUSY_TIMEOUT_S,
         poll_s: float = POLL_S,
         may_migrate: bool = True,
+        in_place: bool = False,
     ) -> SqliteStore:
-        """Open the store in this file, created if it is missing. Raises StoreInvalid if it cannot be used."""
-        place = Path(os.path.realpath(path))
+        """Open the store in this file, created if it is missing. Raises StoreInvalid if it cannot be used.
+
+        `in_place` is for a process that does one thing at a time: work is done in the calling thread, without waiting.
+        """
+        place = os.path.realpath(os.fspath(path))
         if not may_migrate:
             schema.refuse_older(place, len(migrations), busy_timeout_s)
-        connection = schema.open_for_writing(place, migrations=migrations, busy_timeout_s=busy_timeout_s)
-        return cls(place, connection, version=len(migrations), busy_timeout_s=busy_timeout_s, poll_s=poll_s)
+        connection = schema.open_for_writing(
+            place, migrations=migrations, busy_timeout_s=busy_timeout_s, is_checked=not may_migrate
+        )
+        return cls(
+            place, connection, version=len(migrations), busy_timeout_s=busy_timeout_s, poll_s=poll_s, in_place=in_place
+        )
 
     # ---- one session
 
@@ -259,10 +287,12 @@ class SqliteStore:
 
     async def export(self) -> AsyncGenerator[ExportRecord]:
         """Export a snapshot: commits during the export are not in it, and do not wait for it."""
+        from contextfold.stores.sqlite import export as sqlite_export
+
         connection = schema.open_for_reading(self._path)
         try:
             records = sqlite_export.export_records(connection)
-            while some := await asyncio.to_thread(lambda: list(islice(records, EXPORT_AT_ONCE))):
+            while some := await in_thread(lambda: list(islice(records, EXPORT_AT_ONCE))):
                 for record in some:
                     yield record
         except sqlite3.Error as problem:
@@ -272,6 +302,7 @@ class SqliteStore:
 
     async def import_all(self, records: Iterable[ExportRecord]) -> None:
         """One transaction, the comparison included. It has its own connection, since the writer's has a timeout."""
+        from contextfold.stores.sqlite import export as sqlite_export
 
         def run() -> None:
             connection = schema.connect(self._path, schema.BUSY_TIMEOUT_S)
@@ -282,7 +313,7 @@ class SqliteStore:
             finally:
                 connection.close()
 
-        await asyncio.to_thread(run)
+        await in_thread(run)
 
     # ---- sweeps: many short transactions, so that commits can go between them
 
@@ -348,7 +379,7 @@ class SqliteStore:
         self._wake()
         for poll in list(self._polls.values()):
             poll.cancel()
-        await asyncio.to_thread(self._stop)
+        await in_thread(self._stop)
 
     def _stop(self) -> None:
         self._readers.stop(CLOSE_TIMEOUT_S)
@@ -369,9 +400,9 @@ class SqliteStore:
             )
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: str) -> tuple[int, int] | None:
     try:
-        status = path.stat()
+        status = os.stat(path)
     except OSError:
         return None
     return status.st_dev, status.st_ino

@@ -16,6 +16,7 @@ from typing import Final, Generic, TypeVar
 
 from contextfold.common.dataclass import dataclass
 from contextfold.errors import StoreUnavailable
+from contextfold.stores.sqlite.transactions import Job, Transactions, Work, unavailable
 
 # The most units of work in one transaction.
 BATCH_MOST: Final = 256
@@ -26,12 +27,6 @@ READS_WAITING: Final = 4096
 ANSWER_TIMEOUT_S: Final = 30.0
 
 T = TypeVar("T")
-Work = Callable[[sqlite3.Connection], T]
-
-
-def unavailable(problem: sqlite3.Error) -> StoreUnavailable:
-    name = getattr(problem, "sqlite_errorname", None) or type(problem).__name__
-    return StoreUnavailable(f"SQLite: {problem} ({name})")
 
 
 async def _result_of(future: asyncio.Future[T]) -> T:
@@ -43,36 +38,29 @@ async def _result_of(future: asyncio.Future[T]) -> T:
 
 
 @dataclass(slots=True, eq=False)
-class _Job(Generic[T]):
-    work: Work[T]
+class _Awaited(Generic[T]):
+    """A job, and the future of the caller that waits for it."""
+
+    job: Job[T]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[T]
-    result: T | None = None
-    problem: Exception | None = None
 
     def deliver(self) -> None:
         # The caller has given up.
         if self.future.done():
             return
-        if self.problem is not None:
-            self.future.set_exception(self.problem)
+        if self.job.problem is not None:
+            self.future.set_exception(self.job.problem)
         else:
-            self.future.set_result(self.result)  # type: ignore[arg-type]  # It is None only where T is None.
+            self.future.set_result(self.job.result)  # type: ignore[arg-type]  # It is None only where T is None.
 
 
 class Writer:
     """Runs units of work in transactions, in the order of their arrival. It owns the connection."""
 
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        *,
-        guard: Callable[[sqlite3.Connection], None],
-    ) -> None:
-        """`guard` raises an exception if the transaction must not be made."""
-        self._connection = connection
-        self._guard = guard
-        self._jobs: deque[_Job[object]] = deque()
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+        self._jobs: deque[_Awaited[object]] = deque()
         self._changed = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="contextfold-writer", daemon=True)
@@ -82,7 +70,7 @@ class Writer:
         """Do the work; return its result when it is on disk. An error before the first change affects no other work."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        job: _Job[T] = _Job(work, loop, future)
+        job: _Awaited[T] = _Awaited(Job(work), loop, future)
         with self._changed:
             if self._stopping:
                 raise StoreUnavailable("the store is closed")
@@ -96,7 +84,7 @@ class Writer:
             self._abandon(job)  # type: ignore[arg-type]  # As above.
             raise
 
-    def _abandon(self, job: _Job[object]) -> None:
+    def _abandon(self, job: _Awaited[object]) -> None:
         """Remove a job whose caller has gone or got a failure, so that it is not done later, unless it has begun."""
         with self._changed:
             if job in self._jobs:
@@ -112,70 +100,23 @@ class Writer:
     def _run(self) -> None:
         try:
             while jobs := self._take():
-                self._perform(jobs)
+                self._transactions.perform([awaited.job for awaited in jobs])
                 _deliver(jobs)
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._transactions.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         # The write-ahead log is as durable as the file. The next process that opens it continues from there.
         except sqlite3.Error:
             pass
         finally:
-            self._connection.close()
+            self._transactions.connection.close()
 
-    def _take(self) -> list[_Job[object]]:
+    def _take(self) -> list[_Awaited[object]]:
         with self._changed:
             while not self._jobs and not self._stopping:
                 self._changed.wait()
             return [self._jobs.popleft() for _ in range(min(BATCH_MOST, len(self._jobs)))]
 
-    def _perform(self, jobs: list[_Job[object]]) -> None:
-        """Run all jobs in one transaction. If it fails, run one for each, so that only the job at fault fails."""
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            self._guard(self._connection)
-        except (sqlite3.Error, StoreUnavailable) as problem:
-            self._roll_back()
-            _fail(jobs, problem)
-            return
-        try:
-            for job in jobs:
-                self._try(job)
-            self._connection.execute("COMMIT")
-        # Any failure must reach the caller and not end this thread.
-        except Exception as problem:
-            self._roll_back()
-            if len(jobs) == 1:
-                _fail(jobs, problem)
-            else:
-                for job in jobs:
-                    self._perform([job])
 
-    def _try(self, job: _Job[object]) -> None:
-        """A refusal before the first change does not affect the other jobs of the transaction."""
-        before = self._connection.total_changes
-        job.result = job.problem = None
-        try:
-            job.result = job.work(self._connection)
-        except Exception as problem:
-            broken = isinstance(problem, sqlite3.Error) or not self._connection.in_transaction
-            if broken or self._connection.total_changes != before:
-                raise
-            job.problem = problem
-
-    def _roll_back(self) -> None:
-        try:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-        # SQLite has rolled back by itself, or the next BEGIN fails.
-        except sqlite3.Error:
-            pass
-
-
-def _fail(jobs: list[_Job[object]], problem: Exception) -> None:
-    for job in jobs:
-        job.problem = unavailable(problem) if isinstance(problem, sqlite3.Error) else problem
-
-
-def _deliver(jobs: list[_Job[object]]) -> None:
+def _deliver(jobs: list[_Awaited[object]]) -> None:
     """Wake each event loop once for all of its jobs."""
     for loop in {job.loop for job in jobs}:
         mine = [job for job in jobs if job.loop is loop]
@@ -186,7 +127,7 @@ def _deliver(jobs: list[_Job[object]]) -> None:
             pass
 
 
-def _deliver_all(jobs: list[_Job[object]]) -> None:
+def _deliver_all(jobs: list[_Awaited[object]]) -> None:
     for job in jobs:
         job.deliver()
 

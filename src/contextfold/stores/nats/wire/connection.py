@@ -29,8 +29,9 @@ CONNECT_TIMEOUT_S: Final = 3.0
 # The pause before another attempt to connect, doubled each time.
 CONNECT_PAUSE_S: Final = 0.05
 CONNECT_PAUSE_MOST_S: Final = 2.0
-# A call waits this long for the first connection, and for a lost connection to be restored.
+# A call waits for the first attempt to connect, and this much longer.
 GRACE_S: Final = 1.0
+# After a loss, calls wait this long for the connection to be restored. Later ones fail at once.
 LOST_GRACE_S: Final = 0.15
 RESPONSE_TIMEOUT_S: Final = 2.0
 PING_EVERY_S: Final = 2
@@ -94,6 +95,7 @@ class NatsConnection:
         # Set when there is a connection, or when every server has refused us.
         self._is_clear = asyncio.Event()
         self._is_down = False
+        self._down_since_s = 0.0
         self._refusals = 0
         # Attempts in a row that the server ended by closing the connection.
         self._resets = 0
@@ -174,7 +176,7 @@ class NatsConnection:
                 continue
             begun_s = asyncio.get_running_loop().time()
             await self._lost.wait()
-            self._is_down = True
+            self._note_down()
             self._ready.clear()
             self._is_clear.clear()
             self._problem = StoreUnavailable("NATS: the connection was lost")
@@ -237,8 +239,13 @@ class NatsConnection:
             given["tls"] = context
         return given
 
+    def _note_down(self) -> None:
+        if not self._is_down:
+            self._is_down = True
+            self._down_since_s = asyncio.get_running_loop().time()
+
     def _failed(self, problem: Exception) -> None:
-        self._is_down = True
+        self._note_down()
         self._resets = self._resets + 1 if isinstance(problem, ConnectionResetError) else 0
         if isinstance(problem, StoreInvalid):
             self._problem = problem
@@ -302,9 +309,13 @@ class NatsConnection:
     async def client(self) -> Client:
         """Return the connection. Raises StoreUnavailable soon if it is known to be down."""
         if self._closed or not (self._ready.is_set() and self._client):
-            await self.open(LOST_GRACE_S if self._is_down else GRACE_S)
+            await self.open(self._grace_left_s() if self._is_down else CONNECT_TIMEOUT_S + GRACE_S)
         assert self._client is not None
         return self._client
+
+    def _grace_left_s(self) -> float:
+        """How long to wait for a lost connection: calls that queue for it wait together, not one after another."""
+        return max(0.0, self._down_since_s + LOST_GRACE_S - asyncio.get_running_loop().time())
 
     async def request(
         self, subject: str, payload: bytes, headers: dict[str, str] | None = None, *, client: Client | None = None

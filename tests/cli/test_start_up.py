@@ -1,0 +1,162 @@
+"""Commands of people start quickly: what each of them may import. `bench/commands.py` measures the time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from contextfold.common.canonical import parse_json
+from tests.cli.fold.folds import PROJECT, Agent
+from tests.support.daemon import Daemon
+
+SCRIPT = (
+    "import os, sys; from contextfold.cli.main import main; code = main(sys.argv[1:]);"
+    "os.write(int(os.environ['MODULES_TO']), '\\n'.join(sys.modules).encode()); sys.exit(code)"
+)
+# Modules that take a tenth of an interpreter's start, or more, with what they import.
+COSTLY = {
+    "argparse",
+    "asyncio",
+    "concurrent.futures",
+    "dataclasses",
+    "email",
+    "hashlib",
+    "http.client",
+    "inspect",
+    "json",
+    "logging",
+    "opentelemetry",
+    "pathlib",
+    "re",
+    "re2",
+    "rich",
+    "secrets",
+    "shutil",
+    "socket",
+    "ssl",
+    "subprocess",
+    "tempfile",
+    "tomllib",
+    "typing",
+    "urllib.parse",
+}
+
+
+def modules(folder: Path, *argv: object, env: dict[str, str] | None = None) -> set[str]:
+    """The modules that a process of this command has loaded at its end."""
+    reading, writing = os.pipe()
+    try:
+        environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "MODULES_TO": str(writing)} | (env or {})
+        command = [sys.executable, "-c", SCRIPT, *map(str, argv)]
+        done = subprocess.run(
+            command, env=environment, cwd=folder, pass_fds=[writing], capture_output=True, check=False
+        )
+        os.close(writing)
+        writing = -1
+        assert done.returncode in (0, 1), done.stderr
+        with open(reading, encoding="utf-8", closefd=False) as file:
+            return set(file.read().split("\n"))
+    finally:
+        os.close(reading)
+        if writing >= 0:
+            os.close(writing)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "state.db"
+    agent = Agent(path)
+    agent.branch("Find the fault")
+    agent.record("test", "three tests fail")
+    agent.fold("The clock was wrong.")
+    return path
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["fold", "status", "--all"],
+        ["fold", "status", "--project", PROJECT],
+        ["fold", "list", "--project", PROJECT],
+        ["recall", "who saw the broken timer"],
+        ["recall", "clock"],
+    ],
+    ids=" ".join,
+)
+def test_commands_on_a_store_load_no_event_loop_and_no_rules(argv: list[str], store: Path, tmp_path: Path) -> None:
+    loaded = modules(tmp_path, *argv, "--store", store)
+    assert "contextfold.stores.sqlite.store" in loaded
+    # The first question indexes what was folded, with regular expressions.
+    assert not (COSTLY - {"re"} if argv[0] == "recall" else COSTLY) & loaded
+    assert not {name for name in loaded if name.startswith("contextfold.serve.")} - {"contextfold.serve.serial_fold"}
+
+
+def test_a_question_with_a_keyword_of_a_rule_loads_the_rules_and_no_event_loop(store: Path, tmp_path: Path) -> None:
+    loaded = modules(tmp_path, "recall", "the password of the clock", "--store", store)
+    assert "re2" in loaded
+    assert not {"asyncio", "logging", "ssl"} & loaded
+
+
+@pytest.mark.parametrize("argv", [["doctor"], ["statusline"], ["run", "true"]], ids=" ".join)
+def test_commands_that_ask_the_daemon_load_no_http_client(argv: list[str], tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path / "state")
+    try:
+        loaded = modules(tmp_path, argv[0], "--url", f"http://127.0.0.1:{daemon.port}", *argv[1:])
+    finally:
+        daemon.stop()
+    assert "contextfold.cli.daemon.client" in loaded
+    assert not COSTLY & loaded
+
+
+def test_ask_loads_little(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("# Roll back\n\nReturn to the last release that worked.\n")
+    modules(tmp_path, "build", "docs")
+    loaded = modules(tmp_path, "ask", "roll back", "--cache", tmp_path / "docs" / ".context-cache")
+    assert "contextfold.resolve.relevance.asking" in loaded
+    assert not COSTLY & loaded
+
+
+def test_a_program_that_is_run_has_pythons_signals_reset(tmp_path: Path) -> None:
+    """Python ignores SIGPIPE; a program that inherited that would not end when its reader does."""
+    program = tmp_path / "signals"
+    program.write_text("#!/bin/sh\ngrep SigIgn /proc/self/status\n")
+    program.chmod(0o755)
+    if not Path("/proc/self/status").exists():
+        pytest.skip("no /proc here")
+    daemon = Daemon(tmp_path / "state")
+    try:
+        url = f"http://127.0.0.1:{daemon.port}"
+        argv = [sys.executable, "-m", "contextfold", "run", "--url", url, str(program)]
+        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+        ran = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+    finally:
+        daemon.stop()
+    ignored = int(ran.stdout.split()[1], 16)
+    assert not ignored & (1 << signal.SIGPIPE - 1)
+    assert not ignored & (1 << signal.SIGXFSZ - 1)
+
+
+@pytest.mark.parametrize("text", ['{"a": [1, 2.5, "x", null, true]}', ' "é" \n', "NaN", "[1]"])
+def test_json_is_read_as_the_standard_library_does(text: str) -> None:
+    import json
+
+    assert repr(parse_json(text)) == repr(json.loads(text)) == repr(parse_json(text.encode()))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1,]", '{"a" 1}', '"\x01"', '"\\x"', "[1] 2", "\ufeff1", "nul", '{"a":1,}'])
+def test_invalid_json_is_an_error_also_where_json_is_not_imported(text: str) -> None:
+    script = (
+        "import sys; from contextfold.common.canonical import Malformed, decode, parse_json\n"
+        "assert 'json' not in sys.modules\n"
+        "for parse in (parse_json, lambda text: decode(text.encode())):\n"
+        "    try: print(parse(sys.argv[1]))\n"
+        "    except ValueError: print('refused')"
+    )
+    done = subprocess.run([sys.executable, "-c", script, text], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["refused", "refused"]
