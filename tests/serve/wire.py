@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.support.forked import INTERPRETERS_OWN, forker
+from tests.support.forked import forker
 from tests.support.machine import COMMAND
 
 ANSWER_WAIT_S = 60.0
@@ -61,8 +61,7 @@ def environment(root: Path, **more: str) -> dict[str, str]:
 def exchange(root: Path, *lines: bytes, **env: str) -> list[Any]:
     """Everything the server answers to these bytes, each line parsed; it must end by itself, well."""
     argv, given, timeout_s = [str(COMMAND), "serve", "--stdio"], b"".join(lines), 2 * ANSWER_WAIT_S
-    own = {name: value for name, value in os.environ.items() if name.startswith(INTERPRETERS_OWN)}
-    its = {**own, **environment(root, **env)}
+    its = environment(root, **env)
     if forker().can_start(its):
         done = forker().run(argv, timeout_s, env=its, given=given)
     else:

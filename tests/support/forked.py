@@ -100,10 +100,12 @@ class Forker:
             )
 
     def can_start(self, env: Mapping[str, str]) -> bool:
+        """Whether a fork heeds this environment. Without a locale Python uses UTF-8, as it does here with one."""
         return all(
             self._environment.get(name) == env.get(name)
             for name in {*self._environment, *env}
             if name.startswith(INTERPRETERS_OWN) and name not in UNIMPORTANT
+            if name in env or name.startswith("PYTHON")
         )
 
     def start(
