@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench.commands import PROGRAM
 from bench.corpora import HERE
 from bench.figures import Figure, ms, peak_mb, show, tell
 from contextfold.common.canonical import version_of
@@ -292,8 +293,8 @@ def written(name: str, documents: Sequence[tuple[str, str]], copies: int) -> Pat
 
 
 def one_shots(cache: Path, count: int, questions: Sequence[Asked], limits: tuple[float, float]) -> list[Figure]:
-    """A question as a command, less a bare interpreter, taken in turns."""
-    ask = [sys.executable, "-m", "contextfold", "ask", "--cache", str(cache), "--json"]
+    """A question as a command that `uv` installs, less a bare interpreter, taken in turns."""
+    ask = [sys.executable, "-c", PROGRAM, "ask", "--cache", str(cache), "--json"]
     # The first question compiles what it imports.
     processor_time([*ask, questions[0].text])
     shots = sorted(

@@ -105,7 +105,7 @@ class TestRefusals:
         project.write("{}")
         file = ConfigFile(str(project.file))
         project.write('{"by": "somebody else"}')
-        with pytest.raises(StorageFailed, match="changed by somebody else"):
+        with pytest.raises(StorageFailed, match="changed by another program"):
             file.write("{ }")
         assert project.text() == '{"by": "somebody else"}'
         assert len(project.everything()) == 1
