@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from contextfold.fold.messages import project
+from tests.fold.messages.projecting import answered, back, named, work
 from tests.serve.proxy.agents import APIS, KEY, Conversation, Model, folded_conversation, package_of
 from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent
@@ -277,3 +279,16 @@ def test_a_client_retries_by_itself_and_is_answered_then(upstream: Upstream, dae
     assert model.ask(Conversation(api).user("Hello")).text == "At last."
     model.close()
     assert len(upstream.got) == 2
+
+
+def test_what_the_official_clients_give_back_can_be_put_into_the_list() -> None:
+    from anthropic.types import TextBlock, ToolUseBlock
+
+    made = ToolUseBlock(type="tool_use", id="b", name="context_branch", input={})
+    said = TextBlock(type="text", text="I branch.", citations=None)
+    head = [{"role": "assistant", "content": [said, made]}, *answered("anthropic", ("b", named("br_1")))]
+    tail = back("anthropic", "br_1")
+    projection = project([*head, *work("anthropic", "w"), *tail], "anthropic")
+    assert projection.messages == head + tail
+    assert projection.messages[0] is head[0]
+    assert projection.changed
