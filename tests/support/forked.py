@@ -92,6 +92,8 @@ class Forker:
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._environment = dict(os.environ)
+        # Threads of a test ask at once, and answers carry no name.
+        self._asking = threading.Lock()
         with theirs:
             argv = [sys.executable, __file__, str(theirs.fileno())]
             # In a session of its own, so that a signal to the group of the tests does not end it.
@@ -169,11 +171,12 @@ class Forker:
     def _ask(self, request: Mapping[str, object], standard: tuple[int, int, int]) -> tuple[int, int]:
         """The process that was forked, and where its exit status is read."""
         status, their_status = os.pipe()
-        try:
-            socket.send_fds(self._socket, [json.dumps(request).encode()], [*standard, their_status])
-        finally:
-            os.close(their_status)
-        return json.loads(self._socket.recv(REQUEST_MAX_BYTES))["pid"], status
+        with self._asking:
+            try:
+                socket.send_fds(self._socket, [json.dumps(request).encode()], [*standard, their_status])
+            finally:
+                os.close(their_status)
+            return json.loads(self._socket.recv(REQUEST_MAX_BYTES))["pid"], status
 
     def close(self) -> None:
         """End it and whatever it has started."""
