@@ -20,13 +20,16 @@ from tests.serve.reporting import Onlooker
 from tests.support.clauses import covers
 from tests.support.daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
 from tests.support.known_secrets import KnownSecret, known_secrets
-from tests.support.machine import COMMAND, context, times
+from tests.support.machine import COMMAND, SOAK, context, times
 from tests.support.waiting import until
 
 PROJECT = "/work/leaky"
 KINDS_MIN = 60
 LAST = "the last of all operations"
 PATIENCE_S = 300  # a bound on a hang, no more
+
+
+HOSTS = ("claude-code", "cursor", "vscode")
 
 
 class Ways:
@@ -38,13 +41,18 @@ class Ways:
         self.told: list[bytes] = []
 
     def send(self, secret: KnownSecret, number: int) -> None:
+        """Every secret where text belongs; in `make test`, every second one where it does not."""
         agent = self.agents[number % 2]
         self._fold(agent, secret.text)
-        self._misuse(agent, secret.text)
-        self._rpc(agent, secret.text)
-        self._http(secret.text)
         self._hooks(secret.text, number)
-        self._resolve(agent, secret.text)
+        # Both agents speak in both halves.
+        is_first_half = number // 2 % 2 == 0
+        if SOAK or is_first_half:
+            self._misuse(agent, secret.text)
+            self._rpc(agent, secret.text)
+        if SOAK or not is_first_half:
+            self._http(secret.text)
+            self._resolve(agent, secret.text)
 
     def call(self, agent: HttpAgent, tool: str, _meta: Mapping[str, Any] | None = None, **arguments: Any) -> Any:
         answer = None
@@ -155,9 +163,10 @@ class Ways:
         ]
         for place, more in enumerate(reports):
             payload = json.dumps({**told, "tool_use_id": f"{number}.{place}", **more}).encode()
-            for host in ("claude-code", "cursor", "vscode"):
+            for host in HOSTS if SOAK else [HOSTS[(number + place) % len(HOSTS)]]:
                 self.told.append(http.ask("POST", f"/hooks/{host}", payload).body)
-            self.told.append(http.ask("POST", "/hooks/claude-code", payload[:-2]).body)
+            if SOAK or place == number % len(reports):
+                self.told.append(http.ask("POST", "/hooks/claude-code", payload[:-2]).body)
         http.close()
 
     def _resolve(self, agent: HttpAgent, text: str) -> None:

@@ -82,4 +82,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_in_sample(item: pytest.Item) -> bool:
-    return any(name in item.name for name in ("lists_all_tools", "branch_is_worked_in", "nobody_else"))
+    return any(name in item.name for name in ("lists_all_tools", "nobody_else"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,8 +103,14 @@ ERAS = {"legacy": HANDSHAKE, "modern": MODERN}
 VERSIONS = {**ERAS, "auto": MODERN}
 
 
+# Each era, and each transport.
+SAMPLE = [("legacy", "stdio"), ("modern", "http"), ("auto", "http")]
+
+
 @covers("stdio.md#clients")
-@pytest.mark.parametrize("era", VERSIONS)
+@pytest.mark.parametrize(
+    ("era", "server"), list(product(VERSIONS, ["stdio", "http"])) if SOAK else SAMPLE, indirect=["server"]
+)
 def test_in_every_era_it_reads_who_answers_and_what(era: str, server: Server, shelf: Path, tmp_path: Path) -> None:
     """Left to choose, it takes the modern one."""
     [told, answer] = Inspector(era, VERSIONS[era], tmp_path)(server, About(), Call(RESOLVE, GUIDE))

@@ -6,15 +6,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx2
 import pytest
-from mcp import Client as SdkClient
-from mcp import MCPError, StdioServerParameters
-from mcp.client.streamable_http import streamable_http_client
-from mcp.types import EmptyResult
-from mcp.types import Request as SdkRequest
 
 from tests.clients.conftest import DOCUMENTS
 from tests.clients.contract import (
@@ -34,6 +29,11 @@ from tests.clients.contract import (
 )
 from tests.clients.folding import LastingOverHttp
 from tests.clients.servers import Command, Server
+from tests.support.machine import SOAK
+
+# Every worker of pytest imports this module, and the SDK takes a second.
+if TYPE_CHECKING:
+    import mcp
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 PATIENCE_S = 60
@@ -50,6 +50,8 @@ class Python(NamedTuple):
         return asyncio.run(asyncio.wait_for(self._converse(server, operations, together), PATIENCE_S))
 
     async def _converse(self, server: Server, operations: tuple[Operation, ...], together: bool) -> list[Outcome]:
+        import mcp
+
         statuses: list[int] = []
         try:
             async with _connected(server, self.mode, statuses) as client:
@@ -57,7 +59,7 @@ class Python(NamedTuple):
                     outcomes = list(await asyncio.gather(*(_perform(client, operation) for operation in operations)))
                 else:
                     outcomes = [await _perform(client, operation) for operation in operations]
-        except* MCPError as refused:
+        except* mcp.MCPError as refused:
             outcomes = [_refused(_first(refused))]
         if self.unauthorized in statuses:
             outcomes = [told._replace(code=self.unauthorized) for told in outcomes if isinstance(told, Refused)]
@@ -65,12 +67,15 @@ class Python(NamedTuple):
 
 
 @asynccontextmanager
-async def _connected(server: Server, mode: str, statuses: list[int]) -> AsyncIterator[SdkClient]:
+async def _connected(server: Server, mode: str, statuses: list[int]) -> AsyncIterator[mcp.Client]:
     """A client that has agreed on a version, or will. `statuses` gets what HTTP says; the client keeps it to itself."""
+    import mcp
+    from mcp.client.streamable_http import streamable_http_client
+
     if isinstance(server, Command):
         command, *args = server.argv
-        async with SdkClient(
-            StdioServerParameters(command=command, args=args, env=dict(server.env)), mode=mode
+        async with mcp.Client(
+            mcp.StdioServerParameters(command=command, args=args, env=dict(server.env)), mode=mode
         ) as client:
             yield client
         return
@@ -80,21 +85,23 @@ async def _connected(server: Server, mode: str, statuses: list[int]) -> AsyncIte
 
     async with (
         httpx2.AsyncClient(headers=dict(server.headers), timeout=PATIENCE_S, event_hooks={"response": [note]}) as http,
-        SdkClient(streamable_http_client(server.url, http_client=http), mode=mode) as client,
+        mcp.Client(streamable_http_client(server.url, http_client=http), mode=mode) as client,
     ):
         yield client
 
 
-def _refused(error: MCPError) -> Refused:
+def _refused(error: mcp.MCPError) -> Refused:
     return Refused(error.code, error.message, error.data)
 
 
-def _first(group: BaseExceptionGroup[MCPError]) -> MCPError:
+def _first(group: BaseExceptionGroup[mcp.MCPError]) -> mcp.MCPError:
     first = group.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-async def _perform(client: SdkClient, operation: Operation) -> Outcome:
+async def _perform(client: mcp.Client, operation: Operation) -> Outcome:
+    import mcp
+
     try:
         match operation:
             case About():
@@ -102,17 +109,17 @@ async def _perform(client: SdkClient, operation: Operation) -> Outcome:
             case ListTools():
                 result: Any = await client.list_tools()
             case Request(method):
-                request = SdkRequest[dict[str, Any] | None, str](method=method, params=None)
-                result = await client.session.send_request(request, EmptyResult)
+                request = mcp.types.Request[dict[str, Any] | None, str](method=method, params=None)
+                result = await client.session.send_request(request, mcp.types.EmptyResult)
             case Call(tool, arguments, timeout_ms):
                 timeout_s = None if timeout_ms is None else timeout_ms / 1000
                 result = await client.call_tool(tool, dict(arguments), read_timeout_seconds=timeout_s)
-    except MCPError as error:
+    except mcp.MCPError as error:
         return _refused(error)
     return outcome(result.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-async def _about(client: SdkClient) -> dict[str, Any]:
+async def _about(client: mcp.Client) -> dict[str, Any]:
     """A pinned client asks nothing when it connects, and so knows nothing until it does."""
     if client.server_info is None:
         told = await client.session.send_discover(client.protocol_version)
@@ -123,11 +130,8 @@ async def _about(client: SdkClient) -> dict[str, Any]:
 
 
 MODES = {"legacy": HANDSHAKE, "auto": MODERN, MODERN: MODERN}
-
-
-@pytest.fixture(params=MODES)
-def client(request: pytest.FixtureRequest) -> Client:
-    return Python(request.param, MODES[request.param])
+# Each mode and, over each transport, each era.
+SAMPLE = {"stdio": ["legacy", "auto"], "http": ["legacy", MODERN]}
 
 
 class Seen(NamedTuple):
@@ -140,6 +144,8 @@ class Seen(NamedTuple):
 
 
 async def _resources(server: Server, mode: str, *addresses: str) -> Seen:
+    import mcp
+
     async with _connected(server, mode, []) as client:
         listed = [str(found.uri) for found in (await client.list_resources()).resources]
         templates = [found.uri_template for found in (await client.list_resource_templates()).resource_templates]
@@ -147,7 +153,7 @@ async def _resources(server: Server, mode: str, *addresses: str) -> Seen:
         for address in addresses:
             (found,) = (await client.read_resource(address)).contents
             contents[address] = getattr(found, "text", "")
-        with pytest.raises(MCPError) as refused:
+        with pytest.raises(mcp.MCPError) as refused:
             await client.read_resource("context://caches/docs/nowhere.md")
         return Seen(listed, templates, contents, refused.value.code)
 
@@ -165,8 +171,12 @@ def test_caches_are_resources_and_documents_a_template(mode: str, server: Server
 
 
 class TestPythonClient(OverStdio, EveryLastingClient):
-    pass
+    @pytest.fixture(params=MODES if SOAK else SAMPLE["stdio"])
+    def client(self, request: pytest.FixtureRequest) -> Client:
+        return Python(request.param, MODES[request.param])
 
 
 class TestPythonClientOverHttp(LastingOverHttp, EveryLastingClient):
-    pass
+    @pytest.fixture(params=MODES if SOAK else SAMPLE["http"])
+    def client(self, request: pytest.FixtureRequest) -> Client:
+        return Python(request.param, MODES[request.param])

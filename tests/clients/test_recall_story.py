@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
-from mcp import Client as SdkClient
-from mcp.client.streamable_http import streamable_http_client
-from mcp.types import TextContent
 
 from tests.support import clocked_daemon
 from tests.support.daemon import Daemon, Http
@@ -32,7 +28,7 @@ class ClockedDaemon(Daemon):
 
     def start(self) -> None:
         rest = self._argv[self._argv.index("serve") :]
-        self._argv = [sys.executable, str(Path(clocked_daemon.__file__)), str(self.days * DAY_S), *rest]
+        self._argv = [str(Path(clocked_daemon.__file__)), str(self.days * DAY_S), *rest]
         super().start()
 
     def restart_after(self, days: int) -> None:
@@ -44,16 +40,19 @@ class ClockedDaemon(Daemon):
 @asynccontextmanager
 async def connected(daemon: Daemon, session: str) -> AsyncIterator[Any]:
     """Calls tools as one session of the project."""
+    import mcp
+    from mcp.client.streamable_http import streamable_http_client
+
     headers = {"X-Context-Session": session}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=PATIENCE_S) as http,
-        SdkClient(streamable_http_client(f"{daemon.url}/mcp", http_client=http)) as client,
+        mcp.Client(streamable_http_client(f"{daemon.url}/mcp", http_client=http)) as client,
     ):
 
         async def call(tool: str, **arguments: Any) -> Any:
             told = await client.call_tool(tool, {"project_path": PROJECT, **arguments})
             (content,) = told.content
-            assert isinstance(content, TextContent)
+            assert isinstance(content, mcp.types.TextContent)
             return json.loads(content.text)
 
         yield call

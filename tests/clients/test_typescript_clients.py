@@ -34,6 +34,7 @@ from tests.clients.folding import LastingOverHttp
 from tests.clients.node import Script
 from tests.clients.servers import Command, Endpoint, Server
 from tests.support.clauses import covers
+from tests.support.machine import SOAK
 
 UNSUPPORTED_VERSION = -32022
 NOT_FOUND = 404
@@ -88,6 +89,10 @@ CLIENTS = {
 }
 
 
+# Each client and, over each transport, each package and each era.
+SAMPLE = {"stdio": ["v1", "v2 legacy", "v2 auto"], "http": ["v1", "v2 pinned"]}
+
+
 @pytest.fixture(scope="session")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
     """Each is started when first wanted: starting Node costs more than all that a test does with it."""
@@ -95,19 +100,26 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
         yield cache(lambda name: running.enter_context(closing(Script(tmp_path_factory.mktemp("node"), name))))
 
 
-@pytest.fixture(params=CLIENTS)
-def client(request: pytest.FixtureRequest, scripts: Scripts) -> Client:
-    script, mode, version = CLIENTS[request.param]
+def named(name: str, scripts: Scripts) -> Client:
+    script, mode, version = CLIENTS[name]
     return TypeScript(scripts(script), mode, version)
 
 
 class TestTypeScriptClients(OverStdio, EveryLastingClient):
+    @pytest.fixture(params=CLIENTS if SOAK else SAMPLE["stdio"])
+    def client(self, request: pytest.FixtureRequest, scripts: Scripts) -> Client:
+        return named(request.param, scripts)
+
     @covers("stdio.md#tool-calls", "stdio.md#clients")
     def test_half_a_surrogate_pair_is_an_invalid_query(self, client: Client, server: Server) -> None:
         assert client(server, Call(RESOLVE, GUIDE | {"query": "\ud800"})) == [typed("invalid_query")]
 
 
 class TestTypeScriptClientsOverHttp(LastingOverHttp, EveryLastingClient):
+    @pytest.fixture(params=CLIENTS if SOAK else SAMPLE["http"])
+    def client(self, request: pytest.FixtureRequest, scripts: Scripts) -> Client:
+        return named(request.param, scripts)
+
     def test_an_unknown_method_is_refused(self, client: Client, server: Server) -> None:
         """The modern era wants a 404 with it, which v2 takes for HTTP's own and shows as it came."""
         [refused] = client(server, Request("context/unknown"))

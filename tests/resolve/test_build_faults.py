@@ -8,7 +8,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,9 +16,11 @@ import pytest
 
 from contextfold import open_cache
 from tests.support.clauses import covers
+from tests.support.forked import forker
 from tests.support.machine import COMMAND, ROOT, Call, as_nobody, beside, context, ids, times, write_files
 from tests.support.waiting import until
 
+PATIENCE_S = 60
 KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
 
 
@@ -206,8 +207,7 @@ class TestKilled:
         assert call("build", "--sources", sources, "--cache", target).code == 0
         argv = ["build", "--sources", str(sources), "--cache", str(target), "--force"]
         for step in range(1, 1000, times(4, 1)):
-            killed: list[str | Path] = [sys.executable, KILLER, exchange, str(step), *argv]
-            done = subprocess.run(killed, capture_output=True, timeout=60, check=False)
+            done = forker().run([str(KILLER), exchange, str(step), *argv], PATIENCE_S)
             if done.returncode == 0:
                 break
             ran = call(*argv)
@@ -229,9 +229,7 @@ class TestKilled:
         outcomes = set()
         for step in range(1, 1000, times(5, 1)):
             argv = ["build", "--sources", str(sources), "--cache", str(target), *(["--force"] if force else [])]
-            done = subprocess.run(
-                [sys.executable, KILLER, "exchange", str(step), *argv], capture_output=True, timeout=60, check=False
-            )
+            done = forker().run([str(KILLER), "exchange", str(step), *argv], PATIENCE_S)
             if not os.path.lexists(target):
                 outcomes.add("nothing")
                 assert not force

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,8 +18,10 @@ from contextfold.resolve import pack as packs
 from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.rebuild import previous
 from contextfold.resolve.relevance.index.index_head import HEAD_FILE, decode_head
+from tests.support.forked import forker
 from tests.support.machine import ROOT, Call, ids, times, write_files
 
+PATIENCE_S = 60
 KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
 MOMENT = "2026-01-02T03:04:05Z"
 
@@ -181,9 +181,7 @@ def test_a_rebuild_killed_at_any_step_leaves_the_old_cache_or_the_new(exchange: 
         shutil.copytree(tmp_path / "start", docs, symlinks=True)
         contextfold.build(docs, force=True)  # so that its files are vouched for and will be linked
         (docs / "c.md").write_text("new")
-        done = subprocess.run(
-            [sys.executable, KILLER, exchange, str(step), "build", docs], capture_output=True, timeout=60, check=False
-        )
+        done = forker().run([str(KILLER), exchange, str(step), "build", str(docs)], PATIENCE_S)
         if exchange == "exchange" or (docs / ".context-cache").exists():
             cache = open_cache(docs / ".context-cache")
             assert cache.verify().faults == ()

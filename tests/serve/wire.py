@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.support.forked import forker
 from tests.support.machine import COMMAND
 
 ANSWER_WAIT_S = 60.0
@@ -59,10 +60,12 @@ def environment(root: Path, **more: str) -> dict[str, str]:
 
 def exchange(root: Path, *lines: bytes, **env: str) -> list[Any]:
     """Everything the server answers to these bytes, each line parsed; it must end by itself, well."""
-    argv: list[str | Path] = [COMMAND, "serve", "--stdio"]
-    done = subprocess.run(
-        argv, input=b"".join(lines), env=environment(root, **env), capture_output=True, timeout=120, check=False
-    )
+    argv, given, timeout_s = [str(COMMAND), "serve", "--stdio"], b"".join(lines), 2 * ANSWER_WAIT_S
+    its = environment(root, **env)
+    if forker().can_start(its):
+        done = forker().run(argv, timeout_s, env=its, given=given)
+    else:
+        done = subprocess.run(argv, input=given, env=its, capture_output=True, timeout=timeout_s, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == b"" or done.stdout.endswith(b"\n")
     return [json.loads(line) for line in done.stdout.splitlines()]

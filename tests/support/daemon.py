@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,7 +85,10 @@ class Daemon:
         with self.log.open("ab") as log:
             argv = [*self._argv, "--port", str(self.port)]
             self.process: subprocess.Popen[bytes] | Forked
-            if self._fresh or self._argv[0] != str(COMMAND) or not forker().can_start(self._env):
+            is_script = argv[0].endswith(".py")
+            can_fork = is_script or argv[0] == str(COMMAND)
+            if self._fresh or not can_fork or not forker().can_start(self._env):
+                argv = [sys.executable, *argv] if is_script else argv
                 self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, env=self._env)
             else:
                 self.process = forker().start(argv, self._env, log.fileno())

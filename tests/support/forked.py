@@ -1,4 +1,4 @@
-"""Daemons as forks of one process that has imported their modules: each starts in milliseconds instead of a second.
+"""Daemons and commands as forks of one process that has imported their modules: they start in milliseconds.
 
 The fork has the arguments, environment, output and signals that it is given, and runs the same entry point as the
 installed command. A test whose subject is the start itself starts the command instead.
@@ -9,11 +9,15 @@ descriptors of standard input, output and error and of a pipe that the exit stat
 
 from __future__ import annotations
 
+import atexit
+import fcntl
 import gc
 import importlib
+import io
 import json
 import os
 import pkgutil
+import runpy
 import select
 import signal
 import socket
@@ -21,18 +25,31 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import cache
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Any, NoReturn
 
 REQUEST_MAX_BYTES = 1 << 20
 STATUS = struct.Struct("=i")
-# What a daemon imports beside the modules of the product.
-PRELOADED = ("anyio._backends._asyncio", "uvicorn.lifespan.on", "uvicorn.protocols.http.h11_impl")
-# The interpreter reads these when it starts, so a fork would not heed them.
+# What daemons and commands on a terminal import beside the modules of the product.
+PRELOADED = (
+    "anyio._backends._asyncio",
+    "uvicorn.lifespan.on",
+    "uvicorn.protocols.http.h11_impl",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "rich.console",
+    "rich.padding",
+    "rich.table",
+    "rich.text",
+)
+# The interpreter reads these when it starts, so a fork would not heed them; except those that change no behaviour.
 INTERPRETERS_OWN = ("PYTHON", "LC_", "LANG")
+UNIMPORTANT = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 
 
 class Forked:
@@ -75,6 +92,8 @@ class Forker:
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._environment = dict(os.environ)
+        # Threads of a test ask at once, and answers carry no name.
+        self._asking = threading.Lock()
         with theirs:
             argv = [sys.executable, __file__, str(theirs.fileno())]
             # In a session of its own, so that a signal to the group of the tests does not end it.
@@ -83,49 +102,91 @@ class Forker:
             )
 
     def can_start(self, env: Mapping[str, str]) -> bool:
+        """Whether a fork heeds this environment. Without a locale Python uses UTF-8, as it does here with one."""
         return all(
             self._environment.get(name) == env.get(name)
             for name in {*self._environment, *env}
-            if name.startswith(INTERPRETERS_OWN)
+            if name.startswith(INTERPRETERS_OWN) and name not in UNIMPORTANT
+            if name in env or name.startswith("PYTHON")
         )
 
-    def start(self, argv: Sequence[str], env: Mapping[str, str], stderr: int) -> Forked:
-        """Run the `context` command with these arguments."""
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        stderr: int,
+        *,
+        stdin: int | None = None,
+        cwd: Path | None = None,
+    ) -> Forked:
+        """Run the `context` command with these arguments; without a standard input there is nothing to read.
+
+        Where the first word is a script of Python, that is run; it calls the command when it has prepared something.
+        """
         out, their_out = os.pipe()
-        status, their_status = os.pipe()
         nothing = os.open(os.devnull, os.O_RDONLY)
-        request = {"argv": list(argv), "env": dict(env), "cwd": os.getcwd()}
         try:
-            given = [nothing, their_out, stderr, their_status]
-            socket.send_fds(self._socket, [json.dumps(request).encode()], given)
+            standard = (nothing if stdin is None else stdin, their_out, stderr)
+            pid, status = self._ask({"argv": list(argv), "env": dict(env), "cwd": str(cwd or os.getcwd())}, standard)
         finally:
-            for descriptor in (nothing, their_out, their_status):
-                os.close(descriptor)
-        pid = json.loads(self._socket.recv(REQUEST_MAX_BYTES))["pid"]
+            os.close(nothing)
+            os.close(their_out)
         return Forked(pid, os.fdopen(out, "rb"), status)
 
+    def start_on_terminal(self, argv: Sequence[str], env: Mapping[str, str], terminal: int) -> Forked:
+        """Run the command in a session of its own, on a terminal that is its own."""
+        request = {"argv": list(argv), "env": dict(env), "cwd": os.getcwd(), "has_terminal": True}
+        pid, status = self._ask(request, (terminal, terminal, terminal))
+        return Forked(pid, io.BytesIO(), status)
+
     def run(
-        self, argv: Sequence[str], timeout_s: float, *, env: Mapping[str, str] = os.environ
+        self,
+        argv: Sequence[str],
+        timeout_s: float,
+        *,
+        env: Mapping[str, str] = os.environ,
+        cwd: Path | None = None,
+        given: bytes = b"",
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run the `context` command to its end."""
-        with tempfile.TemporaryFile() as errors:
-            running = self.start(argv, env, errors.fileno())
+        """Run the `context` command to its end; `given` is what it can read."""
+        with tempfile.TemporaryFile() as errors, ExitStack() as stack:
+            stdin, source = os.pipe()
+            try:
+                running = self.start(argv, env, errors.fileno(), stdin=stdin, cwd=cwd)
+            finally:
+                os.close(stdin)
+            writer = threading.Thread(target=_write_all, args=(source, given))
+            writer.start()
+            stack.callback(writer.join)
             # A process that hangs is killed, and then its output ends.
             impatience = threading.Timer(timeout_s, running.kill)
             impatience.start()
-            try:
-                with running.stdout:
-                    out = running.stdout.read()
-                code = running.wait(timeout_s)
-            finally:
-                impatience.cancel()
+            stack.callback(impatience.cancel)
+            with running.stdout:
+                out = running.stdout.read()
+            code = running.wait(timeout_s)
             errors.seek(0)
             return subprocess.CompletedProcess(argv, code, out, errors.read())
+
+    def _ask(self, request: Mapping[str, object], standard: tuple[int, int, int]) -> tuple[int, int]:
+        """The process that was forked, and where its exit status is read."""
+        status, their_status = os.pipe()
+        with self._asking:
+            try:
+                socket.send_fds(self._socket, [json.dumps(request).encode()], [*standard, their_status])
+            finally:
+                os.close(their_status)
+            return json.loads(self._socket.recv(REQUEST_MAX_BYTES))["pid"], status
 
     def close(self) -> None:
         """End it and whatever it has started."""
         self._socket.close()
         self._process.wait()
+
+
+def _write_all(descriptor: int, text: bytes) -> None:
+    with suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as pipe:
+        pipe.write(text)
 
 
 @cache
@@ -196,13 +257,43 @@ def _reap(statuses: dict[int, int]) -> None:
         os.close(status)
 
 
+def _end(run: Callable[[], object]) -> NoReturn:
+    """Run that, and end as the interpreter does, but without freeing each object: that would copy all memory."""
+    code: object = 1
+    try:
+        run()
+        code = 0
+    except SystemExit as end:
+        code = end.code
+        if not isinstance(code, int | None):
+            print(code, file=sys.stderr)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        # As the interpreter does where nobody reads any more.
+        code = 120
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
 def main() -> None:
     sys.path.pop(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import contextfold
 
     product = (module.name for module in pkgutil.walk_packages(contextfold.__path__, "contextfold."))
-    for name in (*PRELOADED, *product):
+    for name in PRELOADED:
+        # The environments of the quick tests have not all of them.
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+    for name in product:
         # Adapters import packages that need not be there.
         if not name.endswith("__main__") and not name.startswith("contextfold.adapters."):
             importlib.import_module(name)
@@ -218,7 +309,15 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv = request["argv"]
-    run()
+    if request.get("has_terminal"):
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    script = request["argv"][0]
+    if script.endswith(".py"):
+        sys.path.insert(0, str(Path(__file__).parents[2]))
+        _end(lambda: runpy.run_path(script, run_name="__main__"))
+    _end(run)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.support.forked import forker
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCE = ROOT / "src"
@@ -21,6 +24,7 @@ COMMAND = Path(sys.executable).parent / "context"
 
 SOAK = os.environ.get("CONTEXTFOLD_SOAK") == "1"
 NEWEST_MINOR = 20
+COMMAND_TIMEOUT_S = 120
 
 
 def times(sample: int, soak: int) -> int:
@@ -48,17 +52,28 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
 
 
 def context(*argv: str | bytes | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:
-    """Run the installed `context` as a process of its own."""
-    done = subprocess.run([COMMAND, *argv], env=env, cwd=cwd, capture_output=True, timeout=120, check=False)
+    """Run `context` as a process of its own: a fork, unless the environment is one that only a fresh process heeds."""
+    environment = dict(os.environ) if env is None else env
+    if forker().can_start(environment):
+        words = [str(COMMAND), *map(os.fsdecode, argv)]
+        done = forker().run(words, COMMAND_TIMEOUT_S, env=environment, cwd=cwd)
+    else:
+        done = subprocess.run(
+            [COMMAND, *argv], env=env, cwd=cwd, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False
+        )
     return Ran(done.returncode, done.stdout, done.stderr.decode("utf-8", "surrogateescape"))
 
 
+@cache
 def interpreters() -> dict[str, str]:
     """Every supported CPython on this machine, by version; this one first."""
     found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
     names = [f"python3.{minor}" for minor in range(11, NEWEST_MINOR)]
-    candidates = [path for name in names if (path := shutil.which(name))]
-    shims = [Path(folder) for folder in os.environ["PATH"].split(":") if folder.endswith("/shims")]  # pyenv's
+    folders = os.environ["PATH"].split(":")
+    # pyenv's scripts, which look for an interpreter each time: the interpreters are asked directly.
+    shims = [Path(folder) for folder in folders if folder.endswith("/shims")]
+    path_without = ":".join(folder for folder in folders if Path(folder) not in shims)
+    candidates = [path for name in names if (path := shutil.which(name, path=path_without))]
     candidates += sorted(
         str(path) for name in names for shim in shims for path in shim.parent.glob(f"versions/*/bin/{name}")
     )

@@ -9,8 +9,8 @@ PATIENCE_S = 60.0
 ASKED_EVERY_S = 0.05
 
 
-def until(holds: Callable[[], bool]) -> None:
+def until(holds: Callable[[], bool], *, every_s: float = ASKED_EVERY_S) -> None:
     give_up_s = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < give_up_s, "it never came"
-        time.sleep(ASKED_EVERY_S)
+        time.sleep(every_s)

@@ -1,6 +1,6 @@
 // What every scenario needs: a real daemon, agents that work over real MCP calls, a real browser that is watched.
-// A scenario registers itself with `scenario`; CONTEXTFOLD_SCENARIO picks one of a file. The scenarios of a file share a
-// browser; each has profiles of its own in it.
+// A scenario registers itself with `scenario`; CONTEXTFOLD_SCENARIO picks one of a file. The scenarios of a process share
+// a browser and its usual pages: a window of its own takes Chromium as long as all else that most scenarios do.
 
 import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
@@ -27,6 +27,7 @@ const FLAGS = [
   "--disable-component-update",
   "--disable-sync",
 ];
+export const isSoak = Boolean(process.env.CONTEXTFOLD_SOAK);
 export const PATIENCE_MS = 60_000; // a bound on a hang, not a measure
 export const WIDE = { width: 1280, height: 860 };
 export const NARROW = { width: 360, height: 740 };
@@ -36,6 +37,8 @@ const { chromium } = installed("playwright-core");
 const AXE = readFileSync(installed.resolve("axe-core/axe.min.js"), "utf8");
 
 let launched;
+let usual; // the profile that usual pages share
+const idle = []; // usual pages that nobody looks at
 let isRegistered = false;
 
 /** End the browser, if one was started. */
@@ -95,14 +98,29 @@ export class Stage {
     return launched;
   }
 
-  /** A page of its own profile, and everything it asks for and complains about. */
-  async page(daemon, { path = "/", ...options } = {}) {
-    const context = await (
-      await this.browser()
-    ).newContext({ viewport: WIDE, locale: "en-GB", timezoneId: "UTC", ...options });
-    this.ends(() => context.close());
-    context.setDefaultTimeout(PATIENCE_MS);
-    const page = await context.newPage();
+  async profile(options = {}) {
+    const browser = await this.browser();
+    const profile = await browser.newContext({ viewport: WIDE, locale: "en-GB", timezoneId: "UTC", ...options });
+    profile.setDefaultTimeout(PATIENCE_MS);
+    return profile;
+  }
+
+  /** A usual page, as new; or with options, if only `{}`, one of its own profile. */
+  async #blank(options) {
+    if (options) {
+      const profile = await this.profile(options);
+      this.ends(() => profile.close());
+      return profile.newPage();
+    }
+    usual ??= this.profile();
+    const page = idle.pop() ?? (await (await usual).newPage());
+    this.ends(() => leave(page));
+    return page;
+  }
+
+  /** A page, and everything it asks for and complains about. */
+  async page(daemon, { path = "/", profile } = {}) {
+    const page = await this.#blank(profile);
     const watched = { requests: [], problems: [], dialogs: [] };
     page.on("request", (request) => watched.requests.push(request.url()));
     page.on(
@@ -118,6 +136,20 @@ export class Stage {
     if (path !== null) await page.goto(`${daemon.url}${path}`);
     return page;
   }
+}
+
+/** Forget what a page has seen, and let the next scenario use it. */
+async function leave(page) {
+  if (page.isClosed()) return;
+  const origins = new Set(page.watched.requests.map((url) => new URL(url).origin));
+  page.removeAllListeners();
+  // What it has stored of other origins is out of reach.
+  if (origins.size > 1) return page.close();
+  await page.unrouteAll({ behavior: "ignoreErrors" });
+  await page.evaluate(() => [localStorage, sessionStorage].forEach((storage) => storage.clear()));
+  await page.goto("about:blank");
+  await page.setViewportSize(WIDE);
+  idle.push(page);
 }
 
 async function seed(store, scene) {
@@ -275,10 +307,12 @@ export const changed = (page, selector, before) =>
     [selector, before, PATIENCE_MS],
   );
 
-/** What axe-core finds that is serious or critical. */
-export async function findings(page) {
-  await page.evaluate(AXE);
-  const { violations } = await page.evaluate(() => globalThis.axe.run());
+/** What axe-core finds that is serious or critical, by all rules or by some. */
+export async function findings(page, rules) {
+  // Every element that keeps a rule would be described as well, and style sheets read again.
+  const options = { resultTypes: ["violations"], preload: false, ...(rules ? { runOnly: rules } : {}) };
+  if (!(await page.evaluate(() => "axe" in globalThis))) await page.evaluate(AXE);
+  const { violations } = await page.evaluate((given) => globalThis.axe.run(given), options);
   return violations
     .filter(({ impact }) => impact === "serious" || impact === "critical")
     .map(

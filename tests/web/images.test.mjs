@@ -27,7 +27,7 @@ async function photograph(stage, look) {
   mkdirSync(caches);
   execFileSync(join(COMMANDS, "context"), ["build", "--sources", join(ROOT, "docs"), "--cache", join(caches, "docs")]);
   const daemon = await stage.daemon({ scene: ["story"], argv: ["--cache-root", caches] });
-  const page = await stage.page(daemon, { reducedMotion: "reduce", ...LOOKS[look] });
+  const page = await stage.page(daemon, { profile: { reducedMotion: "reduce", ...LOOKS[look] } });
   const photo = async (name, of = page) => {
     // Every view that is passed is checked for accessibility, in every look.
     assert.deepEqual(await findings(page), [], `${name}, ${look}`);

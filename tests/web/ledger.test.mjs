@@ -102,7 +102,7 @@ scenario("two curves show what folding does to requests, and name a fold that co
   const small = await loop.branch("Look at one <b>file</b>");
   const session = await loop.agent.session();
   const signedIn = async (token) => {
-    const page = await stage.page(daemon, { path: null });
+    const page = await stage.page(daemon, { path: null, profile: {} });
     await page.addInitScript((kept) => sessionStorage.setItem("contextfold.token", kept), token);
     await page.goto(`${daemon.url}/#/sessions/${session}`);
     return page;

@@ -32,7 +32,7 @@ export class Look {
 
   static async at(stage, daemon, name) {
     const agent = new Agent(daemon, PROJECT);
-    const page = await stage.page(daemon, { path: null });
+    const page = await stage.page(daemon, { path: null, profile: {} });
     const look = new Look(page, VIEWS[name], agent);
     const network = await page.context().newCDPSession(page);
     await network.send("Network.enable");

@@ -1,15 +1,15 @@
 // Many sessions, long sessions, busy sessions: what the page fetches and holds stays small.
 
-import { Agent, assert, live, row, scenario } from "./browser.mjs";
+import { Agent, assert, isSoak, live, row, scenario } from "./browser.mjs";
 import { Look, PROJECT } from "./measure.mjs";
 
-const isSoak = Boolean(process.env.CONTEXTFOLD_SOAK);
 const LIMIT = 2; // times what ten sessions cost
-const SESSIONS = isSoak ? 1000 : 200;
+const SESSIONS = isSoak ? 1000 : 80;
 const BRANCHES = isSoak ? 1000 : 600;
 const WINDOW = 60; // branches that are shown at first
 const FIRST = 400;
-const EVENTS = isSoak ? 2000 : 400;
+const STEPS = isSoak ? 100 : WINDOW + 10;
+const EVENTS = isSoak ? 2000 : 160;
 const AT_ONCE = 16;
 const MOST_NODES = 4000;
 const READS_PER_SECOND = 4;
@@ -71,11 +71,11 @@ scenario("many events leave the page as small as it was, and are read together",
   const session = await agent.session();
   const page = await stage.page(daemon, { path: `/#/sessions/${session}/branches/${id}` });
   await live(page);
-  for (let turn = 0; turn < 100; turn += 1) {
+  for (let turn = 0; turn < STEPS; turn += 1) {
     await agent.branch(`Small step ${turn}`);
     await agent.fold("Done.");
   }
-  await row(page, "Small step 99")
+  await row(page, `Small step ${STEPS - 1}`)
     .getByText(/^summary/)
     .waitFor();
   const reads = () =>

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: every scenario of the `*.test.mjs` beside this file, one test for each file."""
+"""The dashboard in a real browser: every scenario of the `*.test.mjs` beside this file."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ import pytest
 
 from tests.clients.node import NODE
 from tests.support.clauses import covers
-from tests.support.left_out import BROWSER, CHROMIUM, CLIENTS, NATS, need
+from tests.support.left_out import BROWSER, CHROMIUM, CLIENTS, NATS, Part, need
 from tests.support.machine import ROOT, SOURCE
 from tests.web.forked_daemons import forked_daemons
 
 HERE = Path(__file__).parent
 WEB = SOURCE / "contextfold" / "web"
 PATIENCE_S = 600  # a bound on a hang, not a measure
+WITH_NATS = [HERE / "nats.test.mjs"]
 SCRIPTS = [
-    path.name
+    path
     for path in sorted(HERE.glob("*.test.mjs"))
-    if path.name != "images.test.mjs" or os.environ.get("CONTEXTFOLD_SCREENSHOTS") == "1"
+    if path not in WITH_NATS and (path.name != "images.test.mjs" or os.environ.get("CONTEXTFOLD_SCREENSHOTS") == "1")
 ]
+IMPORT_ALL = "for (const script of process.argv.slice(1)) await import(script)"
 
 
 @pytest.fixture
@@ -44,13 +46,15 @@ def daemons() -> Iterator[Path]:
 
 @covers("folding.md#owner", "product.md#serve", "product.md#make")
 @pytest.mark.timeout(PATIENCE_S)
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_every_scenario_of_the_page_passes(script: str, short_folder: str, daemons: Path) -> None:
-    """In one browser for the script, because starting one takes longer than most scenarios."""
-    scenarios = len(re.findall(r"^scenario\(", (HERE / script).read_text(encoding="utf-8"), re.MULTILINE))
-    need(BROWSER, CLIENTS, *([NATS] if script == "nats.test.mjs" else []))
+@pytest.mark.parametrize(("scripts", "needed"), [(SCRIPTS, ()), (WITH_NATS, (NATS,))], ids=["SQLite", "NATS"])
+def test_every_scenario_of_the_page_passes(
+    scripts: list[Path], needed: tuple[Part, ...], short_folder: str, daemons: Path
+) -> None:
+    """In one browser, because starting one takes longer than most scenarios."""
+    scenarios = sum(len(re.findall(r"^scenario\(", path.read_text(encoding="utf-8"), re.MULTILINE)) for path in scripts)
+    need(BROWSER, CLIENTS, *needed)
     ran = subprocess.run(
-        [NODE, "--test-reporter=tap", HERE / script],
+        [NODE, "--test-reporter=tap", "--input-type=module", "--eval", IMPORT_ALL, *scripts],
         env={
             **os.environ,
             "HOME": short_folder,
@@ -84,7 +88,7 @@ def test_without_chromium_the_scenarios_are_named_as_left_out() -> None:
     ]
     ran = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ran.returncode == 0, ran.stdout
-    assert f"left out: {len(SCRIPTS)} tests: {BROWSER.lack}" in ran.stdout
+    assert f"left out: 2 tests: {BROWSER.lack}" in ran.stdout
 
 
 def test_every_module_is_asked_for_at_once() -> None:

@@ -158,8 +158,10 @@ scenario("a figure that cannot be read is said to be old, and read again without
     { path: `/#/sessions/${session}`, part: "/timeline", shows: "#chart-summary" },
     { path: `/#/sessions/${session}/branches/${id}`, part: "/trajectory?*", shows: ".details .figure" },
   ];
+  const page = await stage.page(daemon, { path: null });
   for (const { path, part, shows } of views) {
-    const page = await stage.page(daemon, { path });
+    await page.goto("about:blank");
+    await page.goto(`${daemon.url}${path}`);
     await page.locator(shows, { hasText: /\d/ }).first().waitFor();
     await live(page);
     const before = await textOf(page, shows);
@@ -171,7 +173,6 @@ scenario("a figure that cannot be read is said to be old, and read again without
     await page.unroute(`**${part}`, fails);
     await changed(page, shows, before);
     await live(page);
-    await page.context().close();
   }
 });
 

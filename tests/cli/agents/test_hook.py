@@ -21,6 +21,7 @@ import pytest
 from contextfold.cli.agents.hook import ANSWER_BYTES_MAX, INPUT_BYTES_MAX, WAIT_S
 from contextfold.hosts.programs import HOOK_TIMEOUT_S, HOSTS
 from tests.support.daemon import kept_port
+from tests.support.forked import forker
 from tests.support.machine import COMMAND, Ran, as_nobody
 
 SAID = b'{"hook_event_name": "PostToolUse", "tool_name": "Bash"}'
@@ -100,7 +101,7 @@ def odd_daemon() -> Iterator[Serve]:
 def hook(url: str, *argv: str, said: bytes = SAID, host: str = "cursor", **variables: str) -> Ran:
     command = [str(COMMAND), "hook", host, "--url", url, *argv]
     env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **variables}
-    done = subprocess.run(command, input=said, env=env, capture_output=True, timeout=PATIENCE_S, check=False)
+    done = forker().run(command, PATIENCE_S, env=env, given=said)
     return Ran(done.returncode, done.stdout, done.stderr.decode())
 
 

@@ -9,7 +9,6 @@ import os
 import pty
 import re
 import struct
-import subprocess
 import termios
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.tool_arguments import branch_request, record_request, return_request, rollback_request
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
+from tests.support.forked import forker
 from tests.support.machine import COMMAND
 
 Result = TypeVar("Result")
@@ -101,13 +101,9 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
         unset = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "COLORTERM")
         environment = {name: value for name, value in os.environ.items() if name not in unset}
-        self.process = subprocess.Popen(
-            ["setsid", "--ctty", str(COMMAND), *map(str, argv)],  # its own, so that Ctrl-C is a signal there
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env={**environment, "TERM": "xterm-256color", **(env or {})},
-        )
+        environment = {**environment, "TERM": "xterm-256color", **(env or {})}
+        # Its own, so that Ctrl-C is a signal there.
+        self.process = forker().start_on_terminal([str(COMMAND), *map(str, argv)], environment, slave)
         os.close(slave)
         self._seen = b""
 

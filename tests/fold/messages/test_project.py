@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
-from anthropic.types import TextBlock, ToolUseBlock
 
 from contextfold.fold.messages import (
     FORMATS,
@@ -460,17 +459,6 @@ def test_what_was_sent_folded_is_sent_so_again_as_the_history_grows(format: Form
         assert folded <= gone
         folded = gone
     assert folded
-
-
-def test_what_the_official_clients_give_back_can_be_put_into_the_list() -> None:
-    made = ToolUseBlock(type="tool_use", id="b", name="context_branch", input={})
-    said = TextBlock(type="text", text="I branch.", citations=None)
-    head = [{"role": "assistant", "content": [said, made]}, *answered("anthropic", ("b", named("br_1")))]
-    tail = back("anthropic", "br_1")
-    projection = project([*head, *work("anthropic", "w"), *tail], "anthropic")
-    assert projection.messages == head + tail
-    assert projection.messages[0] is head[0]
-    assert projection.changed
 
 
 def test_figures_never_fail_for_what_is_no_json() -> None:

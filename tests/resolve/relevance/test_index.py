@@ -26,9 +26,11 @@ from contextfold.resolve.relevance.index.index_format import (
 from contextfold.resolve.relevance.ranking import rank
 from contextfold.serve.worker import Worker, WorkerFailed
 from tests.resolve.relevance.indexing import built, some_documents, written
+from tests.support.forked import forker
 from tests.support.machine import ROOT, SOURCE, context, interpreters, times, write_files
 
 INDEX = "pack/relevance-index"
+PATIENCE_S = 60
 KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
 
 
@@ -213,9 +215,7 @@ def test_a_build_that_is_killed_leaves_the_old_answer_or_the_new_one(step: int, 
     write_files(tmp_path / "new", {"a.md": "new deploy", "b.md": "more deploy"})
     assert context("build", "--sources", tmp_path / "old", "--cache", tmp_path / "c").code == 0
     argv = ["build", "--sources", str(tmp_path / "new"), "--cache", str(tmp_path / "c"), "--force"]
-    subprocess.run(
-        [sys.executable, str(KILLER), "exchange", str(step), *argv], check=False, capture_output=True, timeout=60
-    )
+    forker().run([str(KILLER), "exchange", str(step), *argv], PATIENCE_S)
     found = {document.id for document in open_cache(tmp_path / "c").ask("deploy", 500).documents}
     assert found in ({"a.md"}, {"a.md", "b.md"})
 

@@ -12,7 +12,6 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
@@ -33,6 +32,7 @@ from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
 from contextfold.serve.ops.logs import log, take_over
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.settings import SettingsError
+from tests.support.forked import forker
 
 WAIT_S = 60.0
 MANY = RateLimit(1000, 1000)
@@ -171,15 +171,13 @@ class Daemon:
     def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> None:
         settings |= {"host": host, "port": port}
         self._log = folder / "stderr"
-        with self._log.open("ab") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, __file__, json.dumps(settings)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                bufsize=0,
-                env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
-            )
+        stdin, self._input = os.pipe()
+        try:
+            with self._log.open("ab") as stderr:
+                argv = [__file__, json.dumps(settings)]
+                self.process = forker().start(argv, os.environ, stderr.fileno(), stdin=stdin)
+        finally:
+            os.close(stdin)
         self._heard = b""
 
     def start(self) -> Daemon:
@@ -190,7 +188,6 @@ class Daemon:
 
     def hear(self) -> str:
         """The next line it says; empty when it has ended."""
-        assert self.process.stdout
         while b"\n" not in self._heard:
             with selectors.DefaultSelector() as selector:
                 selector.register(self.process.stdout, selectors.EVENT_READ)
@@ -203,8 +200,7 @@ class Daemon:
         return line.decode()
 
     def say_go_on(self) -> None:
-        assert self.process.stdin
-        self.process.stdin.write(b"\n")
+        os.write(self._input, b"\n")
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), WAIT_S)
@@ -232,9 +228,8 @@ class Daemon:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream
-            stream.close()
+        os.close(self._input)
+        self.process.stdout.close()
 
 
 def read(response: http.client.HTTPResponse) -> Answer:

@@ -21,6 +21,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from contextfold import __version__
 from contextfold.settings import SettingsError, daemon_settings_from
+from tests.serve.ops import patient_daemon
 from tests.serve.proxy.raw_upstream import RawUpstream
 from tests.support.daemon import ANSWER_TIMEOUT_S, LEGACY, MODERN, Daemon, Http, HttpAgent, Refused
 
@@ -98,8 +99,7 @@ class Patient(Daemon):
     """`context serve` as it is, but at its end it waits for the collector however busy this machine is."""
 
     def start(self) -> None:
-        script = f"from contextfold.serve.ops import tracing; tracing.CLOSE_S = {ANSWER_TIMEOUT_S}; {COMMAND_LINE}"
-        self._argv[:1] = [sys.executable, "-c", script]
+        self._argv[:1] = [str(Path(patient_daemon.__file__))]
         super().start()
 
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
-
-import anthropic
-import openai
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from tests.support.upstream import MODEL
 from tests.support.upstream_answers import Call, Say
+
+# Every worker of pytest imports this module, and these packages take seconds.
+if TYPE_CHECKING:
+    import anthropic
+    import openai
 
 APIS = ("anthropic", "openai-chat", "openai-responses")
 KEY = "sk-local-0123456789"
 MAX_TOKENS = 256
 TOOLS = ("context_branch", "context_return", "read_file")
+
+
+def package_of(api: str) -> ModuleType:
+    """The provider's client for Python."""
+    return importlib.import_module("anthropic" if api == "anthropic" else "openai")
 
 
 def tools(api: str, names: Sequence[str] = TOOLS) -> list[dict[str, Any]]:
@@ -145,10 +154,14 @@ class Model:
 
     @cached_property
     def _anthropic(self) -> anthropic.Anthropic:
+        import anthropic
+
         return anthropic.Anthropic(base_url=f"{self._url}/proxy/anthropic", **self._given)
 
     @cached_property
     def _openai(self) -> openai.OpenAI:
+        import openai
+
         return openai.OpenAI(base_url=f"{self._url}/proxy/openai/v1", **self._given)
 
     def _noted(self, headers: Any) -> None:

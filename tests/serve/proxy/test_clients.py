@@ -8,18 +8,23 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
 import pytest
 
-from tests.serve.proxy.agents import APIS, KEY, Conversation, Model, folded_conversation
+from contextfold.fold.messages import project
+from tests.fold.messages.projecting import answered, back, named, work
+from tests.serve.proxy.agents import APIS, KEY, Conversation, Model, folded_conversation, package_of
 from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent
 from tests.support.upstream import BAD_KEY, MODEL, Script, Upstream, plain
 from tests.support.upstream_answers import Call, Fail, Say
 from tests.support.waiting import until
+
+# Every worker of pytest imports this module, and these packages take seconds.
+if TYPE_CHECKING:
+    import anthropic
+    import openai
 
 WAIT_S = 60
 
@@ -49,12 +54,16 @@ def upstream(provider: Upstream) -> Iterator[Upstream]:
 
 @pytest.fixture
 def claude(daemon: Daemon) -> Iterator[anthropic.Anthropic]:
+    import anthropic
+
     with anthropic.Anthropic(base_url=f"{daemon.url}/proxy/anthropic", api_key=KEY, max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
 def gpt(daemon: Daemon) -> Iterator[openai.OpenAI]:
+    import openai
+
     with openai.OpenAI(base_url=f"{daemon.url}/proxy/openai/v1", api_key=KEY, max_retries=0) as client:
         yield client
 
@@ -155,6 +164,9 @@ def test_a_client_that_leaves_at_the_last_word_has_been_answered(
 
 
 def test_what_is_not_folded_passes_through(upstream: Upstream, claude: anthropic.Anthropic, gpt: openai.OpenAI) -> None:
+    import anthropic
+    import openai
+
     counted = claude.messages.count_tokens(model=MODEL, messages=[{"role": "user", "content": "Hello"}])
     assert counted.input_tokens > 0
     assert [model.id for model in claude.models.list()] == [MODEL]
@@ -168,6 +180,9 @@ def test_what_is_not_folded_passes_through(upstream: Upstream, claude: anthropic
 
 @covers("proxy.md#clients")
 def test_asynchronous_clients_work_as_well(upstream: Upstream, daemon: Daemon) -> None:
+    import anthropic
+    import openai
+
     async def ask() -> list[str]:
         claude = anthropic.AsyncAnthropic(base_url=f"{daemon.url}/proxy/anthropic", api_key=KEY, max_retries=0)
         gpt = openai.AsyncOpenAI(base_url=f"{daemon.url}/proxy/openai/v1", api_key=KEY, max_retries=0)
@@ -210,7 +225,7 @@ def test_the_provider_s_errors_are_the_client_s_own(  # noqa: PLR0917
 ) -> None:
     upstream.script = always(fail)
     model = Model(api, daemon.url)
-    module = anthropic if api == "anthropic" else openai
+    module = package_of(api)
     with pytest.raises(getattr(module, error), match=fail.message) as raised:
         model.ask(folded_conversation(api), streams=streams)
     model.close()
@@ -228,9 +243,7 @@ def test_a_key_that_the_provider_does_not_know_is_refused_by_the_provider(
     upstream: Upstream, daemon: Daemon, api: str
 ) -> None:
     model = Model(api, daemon.url, key=BAD_KEY)
-    with pytest.raises(
-        anthropic.AuthenticationError if api == "anthropic" else openai.AuthenticationError, match="no such key"
-    ):
+    with pytest.raises(package_of(api).AuthenticationError, match="no such key"):
         model.ask(Conversation(api).user("Hello"))
     model.close()
     assert len(upstream.got) == 1
@@ -249,7 +262,7 @@ def test_a_request_that_breaks_the_rules_is_the_provider_s_to_refuse(
     talk.messages[:] = broken
     model = Model(api, daemon.url)
     provider.got.clear()
-    with pytest.raises(anthropic.BadRequestError if api == "anthropic" else openai.BadRequestError):
+    with pytest.raises(package_of(api).BadRequestError):
         model.ask(talk)
     model.close()
     assert [got.messages for got in provider.got] == [broken]
@@ -266,3 +279,16 @@ def test_a_client_retries_by_itself_and_is_answered_then(upstream: Upstream, dae
     assert model.ask(Conversation(api).user("Hello")).text == "At last."
     model.close()
     assert len(upstream.got) == 2
+
+
+def test_what_the_official_clients_give_back_can_be_put_into_the_list() -> None:
+    from anthropic.types import TextBlock, ToolUseBlock
+
+    made = ToolUseBlock(type="tool_use", id="b", name="context_branch", input={})
+    said = TextBlock(type="text", text="I branch.", citations=None)
+    head = [{"role": "assistant", "content": [said, made]}, *answered("anthropic", ("b", named("br_1")))]
+    tail = back("anthropic", "br_1")
+    projection = project([*head, *work("anthropic", "w"), *tail], "anthropic")
+    assert projection.messages == head + tail
+    assert projection.messages[0] is head[0]
+    assert projection.changed

@@ -9,7 +9,6 @@ import json
 import re
 import socket
 import struct
-import sys
 import threading
 import time
 import zlib
@@ -40,7 +39,7 @@ EVENT = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 class Impatient(Daemon):
     def start(self) -> None:
-        self._argv[:1] = [sys.executable, str(Path(__file__).parent / "impatient.py")]
+        self._argv[:1] = [str(Path(__file__).parent / "impatient.py")]
         super().start()
 
 

@@ -16,6 +16,8 @@ from tests.support.nats_servers import NatsServer, random_prefix
 from tests.support.waiting import until
 
 SHORT_LIVED = {"CONTEXT_SESSION_IDLE_SECS": "10"}  # longer than three calls and a look take on a slow machine
+# Each look is a connection, and what is looked for takes seconds.
+ASKED_EVERY_S = 0.4
 PROJECT = "/expiry"
 
 
@@ -68,7 +70,7 @@ def test_an_idle_session_vanishes_and_its_archive_stays(daemon: Daemon, nats_ser
     begun = work(daemon)
     session_id = begun["session_id"]
     for stream in ("state", "events"):
-        until(lambda stream=stream: not left(nats_server, prefix, stream, session_id))  # type: ignore[misc]
+        until(lambda stream=stream: not left(nats_server, prefix, stream, session_id), every_s=ASKED_EVERY_S)  # type: ignore[misc]
     assert asyncio.run(subjects_of(nats_server.url, f"{prefix}_log")) == []
     check_archive(daemon, begun)
     again = work(daemon)
@@ -89,11 +91,11 @@ def test_the_session_state_vanishes_though_no_daemon_runs(
 
     until(lambda: (state() or {}).get("revision") == 4)
     daemon.kill()
-    until(lambda: state() is None)
+    until(lambda: state() is None, every_s=ASKED_EVERY_S)
     later = Daemon(tmp_path / "later", "--nats-prefix", prefix, env=SHORT_LIVED, store=nats_server.url)
     try:
         for stream in ("state", "events"):
-            until(lambda stream=stream: not left(nats_server, prefix, stream, session_id))  # type: ignore[misc]
+            until(lambda stream=stream: not left(nats_server, prefix, stream, session_id), every_s=ASKED_EVERY_S)  # type: ignore[misc]
         check_archive(later, begun)
         assert work(later)["session_id"] != session_id
     finally:
