@@ -152,6 +152,8 @@ def test_a_caller_hears_at_once_that_the_store_is_unavailable_and_the_next_one_c
     async def act(written: Written, box: Inbox[int]) -> None:
         written.fails = lambda _items: StoreUnavailable("away")
         box.put(ONE, [1], [1])
+        while not box.is_unavailable:
+            await asyncio.sleep(0.001)
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="away"):
                 await box.settled(ONE, timeout_s=3600)

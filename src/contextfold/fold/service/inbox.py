@@ -208,8 +208,8 @@ class Inbox(Generic[Item]):
             try:
                 await self._write(batch)
             except StoreUnavailable as problem:
-                # A caller that waits is told at once. The next one causes the next attempt.
-                for _, written in lane.waiters:
+                # After two failures a caller that waits is told. The next one causes the next attempt.
+                for _, written in lane.waiters if batch.is_retry else ():
                     if not written.done():
                         written.set_exception(problem)
                 await self._pause(lane, pause_s)
