@@ -14,8 +14,8 @@ QUICK := $(VENV)/.quick
 COMPILED := $(VENV)/.compiled
 CLIENTS := tests/clients
 NODE_MODULES := $(CLIENTS)/node_modules/.ready
-# One more than cores, because many tests wait.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+# More than cores, because many tests wait.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 2)')
 # A worker runs a file to its end: what the tests of a file share is made once, the longest files begin.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 SOURCES := $(shell find src -name '*.py')
