@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from contextfold.cli.caches.choosing import budget_for_people, chosen_caches, query_in
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 
 def run(values: Values) -> int:
+    # An answer leaves no cycles, and the process ends with it.
+    gc.disable()
     query, budget = query_in(values["question"]), budget_for_people(values.get("budget"), ASK_BUDGET)
     caches = chosen_caches(values)
     result = ask_many(caches, read_question(query, budget), unit=values["unit"], counter=values["counter"])
