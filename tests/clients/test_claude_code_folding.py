@@ -31,6 +31,8 @@ pytestmark = [
 
 PATIENCE_S = 120
 PAUSE_S = 7_200
+GREETINGS_MAX = 20
+GREETING = "Good morning."
 # Claude Code's own words for a result that it has cleared.
 CLEARED = "[Old tool result content cleared]"
 OURS = "mcp__contextfold__context_"
@@ -140,6 +142,8 @@ class Model:
         if not any(tool["name"] == "Read" for tool in body.get("tools", ())):
             # What Claude Code asks beside the conversation.
             return Say("A title")
+        if GREETING in json.dumps(body["messages"][-2:]):
+            return Say("Hello.")
         self.asked += 1
         self.meanwhile.pop(self.asked, lambda: None)()
         step = self._steps[self.asked - 1]
@@ -165,9 +169,22 @@ class Scene:
         self.daemon = LateDaemon(folder / "daemon", *self.upstream.argv())
         self.claude = ClaudeCode(folder, self.daemon, model)
         self.words: list[str] = []
+        self._greetings = 0
 
     @property
     def sent(self) -> list[Got]:
+        return self._of_the_conversation()[self._greetings :]
+
+    def greet(self) -> None:
+        """Until Claude Code offers our tools: its first requests may leave before it has connected to the daemon."""
+        for _ in range(GREETINGS_MAX):
+            self.claude.says(GREETING)
+            self._greetings = len(self._of_the_conversation())
+            if any(tool["name"].startswith(OURS) for tool in self.upstream.got[-1].body.get("tools", ())):
+                return
+        raise AssertionError("Claude Code has not connected to the daemon")
+
+    def _of_the_conversation(self) -> list[Got]:
         return [got for got in self.upstream.got if any(tool["name"] == "Read" for tool in got.body.get("tools", ()))]
 
     def file(self, name: str) -> str:
@@ -229,6 +246,7 @@ def _a_day(scene: Scene) -> None:
     )
     scene.upstream.script = script
     scene.claude.start()
+    scene.greet()
 
     # A branch. The user speaks while the model works in it, and between two turns.
     meanwhile = "And keep the logs, whatever happens."
