@@ -62,8 +62,8 @@ POLICIES = (EACH, SIX, NESTED, LONG)
 
 
 def sets(folder: Path = HERE, *, most: int = MOST) -> dict[str, list[TrajectoryRun]]:
-    """The runs of each file, and generated ones."""
-    found = {path.stem: list(_read(path))[:most] for path in sorted(folder.glob("*.jsonl"))}
+    """The runs of each file, and generated ones. A file of shapes has no text, so it cannot be replayed here."""
+    found = {path.stem: list(_read(path))[:most] for path in sorted(folder.glob("*.jsonl")) if path.name != SHAPES_FILE}
     return {**found, "generated": [generated(seed) for seed in range(min(most, GENERATED))]}
 
 
@@ -73,6 +73,7 @@ def _read(path: Path) -> Iterator[TrajectoryRun]:
             yield TrajectoryRun(f"{path.stem} {number + 1}", json.loads(line)["messages"])
 
 
+SHAPES_FILE = "shapes.jsonl"
 GENERATED = 3
 SUBTASKS = 8  # in a generated run
 TURNS = (2, 12)  # of each subtask
