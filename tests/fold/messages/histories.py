@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -99,7 +100,7 @@ def _one_by_one(step: Step) -> list[Step]:
     return [begin, *others[:-1], replace(others[-1], quoted=step.quoted)]
 
 
-class Teller:
+class Teller(ABC):
     """Tells steps as messages; the four APIs differ in what one step becomes."""
 
     def __init__(self, dice: random.Random) -> None:
@@ -151,19 +152,19 @@ class Teller:
     def last_answered(self, step: Step) -> int:
         return step.order[-1]
 
-    def say(self, step: Step) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def say(self, step: Step) -> None: ...
 
-    def system(self, step: Step) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def system(self, step: Step) -> None: ...
 
-    def turn(self, step: Step) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def turn(self, step: Step) -> None: ...
 
-    def strange(self, step: Step) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def strange(self, step: Step) -> None: ...
 
-    def hosted(self, step: Step) -> None:
+    def hosted(self, step: Step) -> None:  # noqa: B027 - a default
         """Most APIs have nothing of the kind."""
 
 

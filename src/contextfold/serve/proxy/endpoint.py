@@ -17,6 +17,7 @@ import asyncio
 import json
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from urllib.parse import unquote_to_bytes
 
@@ -97,13 +98,13 @@ class Proxy:
             await endpoint.provider.close()
 
 
-class ProviderEndpoint:
+class ProviderEndpoint(ABC):
     name = ""
     prefix = ""
 
+    @abstractmethod
     def proxied_call(self, path: bytes) -> ProxiedCall | None:
         """The call in a `POST` to this path; None if it is not folded."""
-        raise NotImplementedError
 
     def __init__(self, provider: Provider, folding: RequestFolding, reports: SessionReports, metrics: Metrics) -> None:
         self.provider, self._folding, self._reports, self._metrics = provider, folding, reports, metrics
