@@ -31,8 +31,8 @@ from contextfold.fold.messages.cold_results import (
     seen_results,
 )
 from contextfold.fold.messages.formats import Format, api_of, binds_thinking
-from contextfold.fold.messages.own_tool_weights import OwnCallWeights, definitions_weight, our_tool_names
-from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names, names_in
+from contextfold.fold.messages.own_tool_weights import OwnCallWeights, definition_weights, our_tool_names
+from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names
 from contextfold.fold.messages.receipt import Outcome, Plan, Receipt, Span, outcome_of, plan_of, untouched
 from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, LeftOutResult, Remembered
 from contextfold.fold.messages.rewriting import Rewrite, splices_of
@@ -59,7 +59,7 @@ KEPT_ELSEWHERE = "kept_elsewhere"
 BODY_REASONS = (NOT_JSON, REPEATED_MEMBERS, TOO_DEEP, TOO_MANY_VALUES, NO_MESSAGES, KEPT_ELSEWHERE)
 
 _NESTING = frozenset({dict, list})
-_LOOKED_AT = frozenset({"model", "stream", "thinking", "tools", "prompt_cache_retention"})
+_LOOKED_AT = frozenset({"model", "stream", "thinking", "prompt_cache_retention"})
 _CLOSING = {"{": "}", "[": "]"}
 # A cache of the positions of left-out results in messages. The requests of a conversation repeat its messages exactly.
 # The key has a hash of the message's bytes that cannot be predicted outside of this process.
@@ -101,11 +101,6 @@ class BodyProjection:
     def changed(self) -> bool:
         return self.body is not self._original
 
-    @property
-    def tools(self) -> object:
-        """The request's list of tools."""
-        return self._reading.members.get("tools")
-
     def original(self, place: int) -> str:
         """The original JSON text of a message."""
         return self._original[self._starts[place] : self._ends[place]].decode("utf-8")
@@ -141,9 +136,10 @@ def project_body(
     """
     reading = _BodyReader(body, format, model, remembered)
     sent, outcome = reading.projected()
-    tools = reading.members.get("tools")
-    ours = our_tool_names(tools)
+    definitions = reading.definitions
+    ours = our_tool_names([name for name, _ in definitions])
     own_weight, own_blocks = reading.own_calls.total(ours)
+    own_weight += sum(weight for name, weight in definitions if name in ours)
     return BodyProjection(
         body=sent,
         receipt=outcome.receipt,
@@ -153,7 +149,7 @@ def project_body(
         streams=reading.members.get("stream") is True,
         outcomes=reading.walk.outcomes,
         our_tools=ours,
-        our_tokens=tokens_of(definitions_weight(tools, ours) + own_weight),
+        our_tokens=tokens_of(own_weight),
         blocks=reading.blocks - own_blocks,
         _original=body,
         _starts=reading.starts,
@@ -173,6 +169,8 @@ class _BodyReader:
         self._encoded_stub = encoded_object_stub if self.api.results.is_object else encoded_stub
         # The members of the top level that are used.
         self.members: dict[str, object] = {}
+        # The names and weights of the definitions of tools that may be ours.
+        self.definitions: list[tuple[str, int]] = []
         self._folded: list[FoldRange] = []
         self._begin(frozenset())
 
@@ -195,7 +193,7 @@ class _BodyReader:
         reason = self._reason_to_pass()
         if reason is None and any(call.reason == UNCONFIRMED_TOOL for call in self.walk.unfolded):
             # The request's tools are known only now, because they may come after the messages.
-            confirmed = confirmed_names(names_in(self.members.get("tools")))
+            confirmed = confirmed_names([name for name, _ in self.definitions])
             if confirmed:
                 self._begin(confirmed)
                 reason = self._reason_to_pass()
@@ -360,15 +358,25 @@ class _BodyReader:
         if name == self.api.list_name and text.startswith("[", at):
             self.members[name] = []
             return self._list(text, at)
-        value, end = _decode(text, at)
-        if text.count("[", at, end) + text.count("{", at, end) > DEPTH_MAX:
-            _check_depth(value)
+        if name == "tools" and text.startswith("[", at):
+            return self._tools(text, at)
+        value, end = _decode_checked(text, at)
         if name in _LOOKED_AT or name in self.api.elsewhere or name == self.api.list_name:
             self.members[name] = value
         return end
 
+    def _tools(self, text: str, at: int) -> int:
+        self.definitions = []
+        at, sign = _opened(text, at, "[")
+        while sign != "]":
+            tool, end = _decode_checked(text, at)
+            self.definitions += definition_weights(tool, end - at)
+            at, sign = _past(text, end, ",]")
+        return at
+
     def _list(self, text: str, at: int) -> int:
-        decode, read, take = _decode, self.api.reader(), self.walk.take
+        walk = self.walk
+        decode, read, take = _decode, self.api.reader(), walk.take
         starts, ends, weights = self.starts.append, self.ends.append, self.weights.append
         stubs, own, blocks = self._remembered.results, self.own_calls.take, 0
         list_of_parts = "parts" if self.format == "gemini" else "content"
@@ -380,8 +388,8 @@ class _BodyReader:
             message, end = decode(text, start)
             fact = read(message) if type(message) is dict else UNKNOWN
             take(fact)
-            if fact.calls or fact.results:
-                own(message, fact)
+            if walk.has_own:
+                own(message, fact, end - start)
             parts = message.get(list_of_parts) if type(message) is dict else None
             blocks += len(parts) if type(parts) is list else 1
             if stubs and fact.results:
@@ -425,6 +433,14 @@ def _past(text: str, at: int, signs: str) -> tuple[int, str]:
     if match is None or match[1] not in signs:
         raise _UnreadableBody(NOT_JSON)
     return match.end(), match[1]
+
+
+def _decode_checked(text: str, at: int) -> tuple[Any, int]:
+    """Decode a value that may be nested too deeply; return its end, too."""
+    value, end = _decode(text, at)
+    if text.count("[", at, end) + text.count("{", at, end) > DEPTH_MAX:
+        _check_depth(value)
+    return value, end
 
 
 def _check(body: bytes) -> None:

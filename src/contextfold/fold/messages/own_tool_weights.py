@@ -5,12 +5,11 @@ The ledger compares with a run without our tools, so it subtracts this weight.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection
 
 from contextfold.fold.messages.apis.facts import Fact, Members, block_members, items_of
-from contextfold.fold.messages.own_tools import TOOLS_MAX, confirmed_names, names_in, verb_of
+from contextfold.fold.messages.own_tools import confirmed_names, definitions_in, name_in, verb_of
+from contextfold.fold.messages.weight import encoded
 
 # The members with a message's parts, and the members of a part with the name of its tool or the id of its call.
 _PARTS = ("content", "tool_calls", "parts")
@@ -18,9 +17,8 @@ _WRAPPERS = ("function", "custom", "functionCall", "function_call", "functionRes
 _CALL_IDS = ("tool_use_id", "tool_call_id", "call_id")
 
 
-def our_tool_names(tools: object) -> frozenset[str]:
-    """The names of our tools in a request's member `tools`."""
-    names = names_in(tools)
+def our_tool_names(names: Collection[str]) -> frozenset[str]:
+    """Those names of a request's tools that are ours."""
     return confirmed_names(names) | {name for name in names if is_marked(name)}
 
 
@@ -30,15 +28,15 @@ def is_marked(name: str) -> bool:
     return bool(verb) and not needs_proof
 
 
-def definitions_weight(tools: object, ours: frozenset[str]) -> int:
-    weight = 0
-    for tool in (items_of(tools) or ())[:TOOLS_MAX] if ours else ():
-        members = block_members(tool)
-        listed = members.get("functionDeclarations") or members.get("function_declarations") or (members,)
-        for definition in (items_of(listed) or ())[:TOOLS_MAX]:
-            if not ours.isdisjoint(names_in((definition,))):
-                weight += _weight(definition)
-    return weight
+def definition_weights(tool: object, size: int) -> list[tuple[str, int]]:
+    """The definitions in an element of `tools`, which has `size` bytes, that may be ours: their names and weights."""
+    members = block_members(tool)
+    weights: list[tuple[str, int]] = []
+    for definition in definitions_in(members):
+        name = name_in(block_members(definition))
+        if isinstance(name, str) and "context_" in name:
+            weights.append((name, size if definition is members else _weight(definition)))
+    return weights
 
 
 class OwnCallWeights:
@@ -47,53 +45,68 @@ class OwnCallWeights:
     Which names are ours is known only at the end, because the list of tools may come after the messages.
     """
 
-    __slots__ = ("_by_name", "_names", "_parts")
+    __slots__ = ("_names", "_parts")
 
     def __init__(self) -> None:
-        self._by_name: Counter[str] = Counter()
-        # The number of parts by name.
-        self._parts: Counter[str] = Counter()
+        # The name and the weight of each call and each result.
+        self._parts: list[tuple[str, int]] = []
         # The names of calls by call id.
         self._names: dict[str, str] = {}
 
-    def take(self, message: Members, fact: Fact) -> None:
-        """Add a message. For a message without such calls and results only its ids are read."""
-        candidates = [call for call in fact.calls if call.name]
-        for call in candidates:
-            self._names[call.id] = call.name
-        if candidates or (self._names and any(result.id in self._names for result in fact.results)):
-            for part in _parts_of(message):
-                name = self._name_of(part)
-                if name:
-                    self._by_name[name] += _weight(part)
-                    self._parts[name] += 1
+    def take(self, message: Members, fact: Fact, size: int) -> None:
+        """Add a message of `size` bytes with such a call or with its result."""
+        for call in fact.calls:
+            if call.name:
+                self._names[call.id] = call.name
+        parts = _parts_of(message)
+        if len(parts) == 1:
+            # Without the call the whole message would not be there.
+            self._parts.append((self._name_of(parts[0]), size))
+            return
+        for part in parts:
+            name = self._name_of(part)
+            if name:
+                self._parts.append((name, _weight(part)))
 
     def total(self, ours: frozenset[str]) -> tuple[int, int]:
-        """The weight of the calls and results of our tools, and the number of their parts."""
-        names = [name for name in self._by_name if name in ours or is_marked(name)]
-        return sum(self._by_name[name] for name in names), sum(self._parts[name] for name in names)
+        """The weight of the calls and results of our tools, and their number."""
+        weights = [weight for name, weight in self._parts if name in ours or is_marked(name)]
+        return sum(weights), len(weights)
 
     def _name_of(self, part: Members) -> str:
-        holder = next((block_members(part[key]) for key in _WRAPPERS if key in part), part)
+        holder = part
+        for key in _WRAPPERS:
+            if key in part:
+                holder = block_members(part[key])
+                break
         name = holder.get("name")
         if isinstance(name, str) and "context_" in name:
             return name
-        call_id = next((part[key] for key in _CALL_IDS if isinstance(part.get(key), str)), None)
-        return self._names.get(call_id, "") if call_id else ""
+        for key in _CALL_IDS:
+            if key in part:
+                call_id = part[key]
+                return self._names.get(call_id, "") if isinstance(call_id, str) else ""
+        return ""
 
 
-def _parts_of(message: Members) -> Iterator[Members]:
+def _parts_of(message: Members) -> list[Members]:
     """The parts that may be calls or results; the message itself if the API has one message for each."""
-    if any(isinstance(message.get(key), str) for key in _CALL_IDS):
-        yield message
-        return
+    for key in _CALL_IDS:
+        if key in message:
+            return [message]
+    parts: list[Members] = []
     for key in _PARTS:
-        for part in items_of(message.get(key)) or ():
-            yield block_members(part)
+        value = message.get(key)
+        if type(value) is str:
+            # A text beside the calls is a part, too.
+            parts += ({},) if value else ()
+        elif value is not None:
+            parts += [part if type(part) is dict else block_members(part) for part in items_of(value) or ()]
+    return parts
 
 
 def _weight(value: object) -> int:
     try:
-        return len(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=block_members))
+        return len(encoded(value))
     except (TypeError, ValueError, RecursionError):
         return 0

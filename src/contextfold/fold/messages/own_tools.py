@@ -11,17 +11,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from contextfold.common.dataclass import dataclass
-from contextfold.fold.messages.apis.facts import HOSTED, Call, Result, block_members, items_of, own_length
+from contextfold.fold.messages.apis.facts import (
+    HOSTED,
+    Call,
+    Members,
+    Result,
+    block_members,
+    items_of,
+    own_length,
+)
 
 # Matching a longer name takes too long: the patterns' time grows faster than linearly.
 NAME_LENGTH_MAX = 256
 # Our own results are much shorter; text that a client adds at their end is not read.
 RESULT_LENGTH_MAX = 65_536
 TOOLS_MAX = 10_000
+# At most this many names with their verbs are cached.
+NAMES_MAX = 1_000
 
 ResultState = Literal["read", "failed", "unreadable", "foreign"]
 
@@ -48,11 +59,11 @@ class _ResultMember(NamedTuple):
 
     def value_in(self, text: str) -> str | None:
         """The value of the first member of that name."""
-        # Most texts do not have the name, and this is the fastest test.
-        if self.name in text:
-            for match in self.pattern.finditer(text):
-                if text.endswith(_QUOTES, 0, match.start()):
-                    return match[1]
+        match = self.pattern.search(text)
+        while match:
+            if text.endswith(_QUOTES, 0, match.start()):
+                return match[1]
+            match = self.pattern.search(text, match.end())
         return None
 
 
@@ -101,6 +112,12 @@ def verb_of(tool_name: str) -> tuple[str, bool]:
     """The verb of one of our tools, and whether its name needs confirmation; an empty verb for any other tool."""
     if "context_" not in tool_name or len(tool_name) > NAME_LENGTH_MAX:
         return "", False
+    return _verb_in(tool_name)
+
+
+@lru_cache(maxsize=NAMES_MAX)
+def _verb_in(tool_name: str) -> tuple[str, bool]:
+    """The same for a name that may be ours. It is cached, because each request repeats the names."""
     marked = _MARKED.fullmatch(tool_name) or _MARKED_BEHIND.fullmatch(tool_name)
     if marked:
         return marked[1], False
@@ -143,47 +160,60 @@ def confirmed_names(tools: Iterable[str]) -> frozenset[str]:
 
 def names_in(tools: object) -> list[str]:
     """The names in a request's member `tools`, in the formats of the four APIs."""
-    names: list[str] = []
-    for tool in (items_of(tools) or ())[:TOOLS_MAX]:
-        members = block_members(tool)
-        listed = members.get("functionDeclarations") or members.get("function_declarations") or (members,)
-        for each in (items_of(listed) or ())[:TOOLS_MAX]:
-            declared = block_members(each)
-            name = declared.get("name", block_members(declared.get("function")).get("name"))
-            if isinstance(name, str):
-                names.append(name)
-    return names
+    names = (
+        name_in(block_members(definition))
+        for tool in (items_of(tools) or ())[:TOOLS_MAX]
+        for definition in definitions_in(block_members(tool))
+    )
+    return [name for name in names if isinstance(name, str)]
+
+
+def definitions_in(tool: Members) -> Sequence[object]:
+    """The definitions in an element of `tools`: itself, or those that it lists."""
+    listed = tool.get("functionDeclarations") or tool.get("function_declarations")
+    return (items_of(listed) or ())[:TOOLS_MAX] if listed else (tool,)
+
+
+def name_in(definition: Members) -> object:
+    return definition["name"] if "name" in definition else block_members(definition.get("function")).get("name")
 
 
 def read_result(call: Call, result: Result, confirmed: Collection[str]) -> ReadResult:
     """The outcome in the result of one of our calls, or the reason why there is none."""
     verb = call.verb
-    text = _text_of(result.content)[:RESULT_LENGTH_MAX]
-    nothing = CallOutcome(verb)
+    text = _text_of(result.content)
+    if len(text) > RESULT_LENGTH_MAX:
+        text = text[:RESULT_LENGTH_MAX]
     is_ours = not call.needs_proof or call.name in confirmed or _CONFIRMING[verb].value_in(text) is not None
-    if result.failed or any(mark.value_in(text) is not None for mark in _FAILED):
-        return ReadResult("failed" if is_ours else "foreign", nothing)
-    if not is_ours:
-        return ReadResult("foreign", nothing)
+    failed = result.failed
+    for mark in _FAILED:
+        # Most texts have none of the names, and this is the fastest test.
+        if mark.name in text and mark.value_in(text) is not None:
+            failed = True
+    if failed or not is_ours:
+        return ReadResult("failed" if is_ours else "foreign", CallOutcome(verb))
+    outcome = _outcome_in(text, verb)
+    return ReadResult("read", outcome) if outcome else ReadResult("unreadable", CallOutcome(verb))
+
+
+def _outcome_in(text: str, verb: str) -> CallOutcome | None:
     session_id = _SESSION_ID.value_in(text) or ""
-    branch_id, discarded = "", ""
-    if verb == "rollback":
-        is_readable = _ROLLED_BACK.value_in(text) is not None
-        discarded = _DISCARDED.value_in(text) or ""
-    elif verb in ("branch", "return", "fold"):
-        branch_id = _BRANCH_ID.value_in(text) or ""
-        is_readable = bool(branch_id)
-    else:
-        is_readable = True
-    if not is_readable:
-        return ReadResult("unreadable", nothing)
-    return ReadResult("read", CallOutcome(verb, branch_id, session_id, tuple(_ID.findall(discarded))))
+    if verb in ("branch", "return", "fold"):
+        branch_id = _BRANCH_ID.value_in(text)
+        return CallOutcome(verb, branch_id, session_id) if branch_id else None
+    if verb != "rollback":
+        return CallOutcome(verb, "", session_id)
+    if _ROLLED_BACK.value_in(text) is None:
+        return None
+    return CallOutcome(verb, "", session_id, tuple(_ID.findall(_DISCARDED.value_in(text) or "")))
 
 
 def _text_of(content: object) -> str:
     if isinstance(content, str):
         return content[: own_length(content)]
     if isinstance(content, Mapping):
+        if len(content) == 1 and isinstance(only := content.get("output", content.get("result")), str):
+            return only[: own_length(only)]
         values = {
             name: value[: own_length(value)] if isinstance(value, str) else value for name, value in content.items()
         }

@@ -105,6 +105,8 @@ class Walk:
     # The messages that only the user wrote. A tool loop never continues after one.
     prompts: array[int] = field(default_factory=lambda: array("q"))
     count: int = 0
+    # Whether the last message has a call of a tool that may be ours, or the result of one.
+    has_own: bool = False
 
     _turn_end: int = -1
     _results_end: int = -1
@@ -124,36 +126,33 @@ class Walk:
 
     def take(self, fact: Fact) -> None:
         place = self.count
-        self.count += 1
-        kind, calls, _, flaw, thinks, only_thinks, leads, *_ = fact
-        if flaw:
-            self._flawed(place, flaw)
-        if kind == "model":
+        self.count = place + 1
+        self.has_own = False
+        if fact.flaw:
+            self._flawed(place, fact.flaw)
+        if fact.kind == "model":
             self.fates.append(GOES)
-            self._said(place, calls, leads)
-            if thinks:
+            self._said(place, fact.calls, fact.leads)
+            if fact.thinks:
                 self._turn_thinks = True
                 self.thinking.append(place)
-                if only_thinks:
+                if fact.only_thinks:
                     self.only_thinking.append(place)
             return
         if self._turn_leads and self._turn_end == place:
             # This is reasoning without the item to which it belongs.
             self._flawed(place, UNKNOWN_CONTENT)
-        if kind == "standing":
+        has_words = fact.has_words
+        if fact.kind == "standing":
             self.fates.append(STAYS)
-        else:
-            self._given(place, fact)
-
-    def _given(self, place: int, fact: Fact) -> None:
-        if fact.results:
-            self.fates.append(MIXED if fact.has_words else GOES)
+        elif fact.results:
+            self.fates.append(MIXED if has_words else GOES)
             self._answered(place, fact.results, quotes_user=fact.quotes_user)
         else:
-            self.fates.append(WORDS if fact.has_words else GOES)
-            if fact.has_words and not fact.is_meanwhile:
+            self.fates.append(WORDS if has_words else GOES)
+            if has_words and not fact.is_meanwhile:
                 self.prompts.append(place)
-        if fact.has_words or fact.quotes_user:
+        if has_words or fact.quotes_user:
             self._since = place + 1
 
     def goes(self, start: int, end: int) -> bool:
@@ -172,34 +171,44 @@ class Walk:
                 self._work_start = place
         self._turn_end = self._results_end = place + 1
         self._turn_leads = leads
+        pending = self._pending
         for call in calls:
             call_id = call.id
-            if call_id in self._pending:
+            if call.name:
+                self.has_own = True
+            if call_id in pending:
                 self._flawed(place, UNBALANCED)
             elif call_id:
-                self._pending[call_id] = call
+                pending[call_id] = call
             elif call.verb in ("branch", "return", "fold"):
                 is_ours = not call.needs_proof or call.name in self.confirmed
                 self.unfolded.append(Unfolded("", self.turns[-1], HOSTED_CALL if is_ours else UNCONFIRMED_TOOL))
 
     def _answered(self, place: int, results: tuple[Result, ...], *, quotes_user: bool) -> None:
+        pending = self._pending
         for result in results:
-            call = self._pending.pop(result.id, None)
+            call = pending.pop(result.id, None)
             if call is None:
                 self._flawed(place, UNBALANCED)
-                continue
-            if call.verb:
-                self._ours.append((call, result))
+            elif call.name:
+                self.has_own = True
+                if call.verb:
+                    self._ours.append((call, result))
         if place != self._results_end:
             self._is_apart = True
         self._results_end = place + 1
-        is_kept = bool(self._kept and self.turns and self._kept[-1][0] == self.turns[-1])
-        if is_kept:
-            self._kept[-1] = (self.turns[-1], place + 1)
-        elif quotes_user and self.turns:
-            self._kept.append((self.turns[-1], place + 1))
-        if self._ours and not self._pending:
+        if self._kept or quotes_user:
+            self._keep_turn(place + 1, quotes_user=quotes_user)
+        if self._ours and not pending:
             self._complete("")
+
+    def _keep_turn(self, end: int, *, quotes_user: bool) -> None:
+        """Keep the whole turn if one of its results quotes the user."""
+        turn = self.turns[-1] if self.turns else -1
+        if self._kept and self._kept[-1][0] == turn:
+            self._kept[-1] = (turn, end)
+        elif quotes_user and turn >= 0:
+            self._kept.append((turn, end))
 
     def _complete(self, flaw: str) -> None:
         """Apply the outcomes of our calls after all calls of the turn are answered, or never will be."""
@@ -234,8 +243,8 @@ class Walk:
             if known is not None and known.verb == call.verb:
                 return known
         if state == "read":
-            earlier = self.outcomes.get(call.id, outcome)
-            self.outcomes[call.id] = outcome if earlier == outcome else CallOutcome("")
+            earlier = self.outcomes.get(call.id)
+            self.outcomes[call.id] = outcome if earlier is None or earlier == outcome else CallOutcome("")
             return outcome
         if state == "unreadable":
             self.unfolded.append(Unfolded("", turn, UNREADABLE_RESULT))
@@ -247,16 +256,19 @@ class Walk:
 
     def _branched(self, branch_id: str, end: int, flaw: str) -> None:
         """Open a branch. If it is already open, its first beginning counts."""
-        if any(each.branch_id == branch_id for each in self.open):
-            return
+        for each in self.open:
+            if each.branch_id == branch_id:
+                return
         if len(self.open) < OPEN_MAX:
             self.open.append(BranchPoint(branch_id, end, flaw))
         else:
             self.unfolded.append(Unfolded(branch_id, end, TOO_MANY_OPEN))
 
     def _returned(self, branch_id: str, turn: int, end: int, flaw: str) -> None:
-        depth = next((n for n, each in enumerate(self.open) if each.branch_id == branch_id), None)
-        if depth is None:
+        depth = len(self.open) - 1
+        while depth >= 0 and self.open[depth].branch_id != branch_id:
+            depth -= 1
+        if depth < 0:
             self.unfolded.append(Unfolded(branch_id, turn, NO_BRANCH_POINT))
             return
         branch = self.open[depth]
@@ -268,6 +280,10 @@ class Walk:
 
     def _close(self, pair: FoldRange) -> None:
         flaw = pair.flaw or (self._flaw if self._flaw_at >= pair.start else "")
+        if not self._kept:
+            if pair.start < pair.end and self.goes(pair.start, pair.end):
+                self.ranges.append(pair._replace(flaw=flaw) if flaw != pair.flaw else pair)
+            return
         inside = [] if flaw else self._kept[bisect_left(self._kept, (pair.start, 0)) :]
         loop_start = self.prompts[-1] if self.prompts else 0
         running = [place for place in self.thinking if place >= loop_start] if inside else []

@@ -16,12 +16,15 @@ _URLS = ("url", "image_url", "file_url")
 # These kinds of blocks have no file.
 _PLAIN = ("text", "tool_use", "thinking", "input_text", "output_text")
 
+# The shortest JSON of a value. `json.dumps` would make an encoder for each call.
+encoded = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=block_members).encode
+
 
 def weight_of(message: object) -> int:
     """The weight of a message outside of a body, from its shortest JSON; 0 if it cannot be encoded."""
     try:
-        text = json.dumps(message, ensure_ascii=False, separators=(",", ":"), default=block_members)
-        size = len(text.encode("utf-8", "surrogatepass"))
+        text = encoded(message)
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     except (TypeError, ValueError, RecursionError):
         return 0
     return size - excess_of(block_members(message))
@@ -29,17 +32,22 @@ def weight_of(message: object) -> int:
 
 def excess_of(message: Members) -> int:
     """The excess of the bytes of a message's files over their weight."""
-    excess = 0
     content = message.get("content") or message.get("output") or message.get("parts")
     if type(content) is str:
         return 0
+    excess = 0
     for block in items_of(content) or ():
         members: Members = block if type(block) is dict else block_members(block)
         kind = members.get("type")
         if kind == "tool_result":
-            excess += excess_of(members) if items_of(members.get("content")) else 0
+            # The usual result is a text.
+            if type(members.get("content")) is not str:
+                excess += excess_of(members)
         elif kind is None and ("text" in members or "functionCall" in members):
             continue
+        elif kind is None and "functionResponse" in members:
+            # The model reads the response as text. Files are beside it.
+            excess += excess_of(block_members(members["functionResponse"]))
         elif kind not in _PLAIN:
             excess += excess_in(members)
     return excess

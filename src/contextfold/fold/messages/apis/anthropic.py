@@ -82,22 +82,17 @@ def _user(blocks: Sequence[object]) -> Fact:
         members: Members = block if type(block) is dict else block_members(block)
         kind = members.get("type")
         if kind == "tool_result" and isinstance(members.get("tool_use_id"), str):
-            results.append(_result(members))
-            quotes = quotes or has_quoted_user(members.get("content"))
+            result, mark = members.get("content"), members.get("is_error")
+            # The call succeeded only if the member is missing, null or false; 0 means a failure.
+            results.append(Result(members["tool_use_id"], result, mark is not None and mark is not False))
+            quotes = quotes or has_quoted_user(result)
         elif kind not in _SHOWN:
             flaw = "unknown_content"
         elif kind != "text" or not is_host_text(members.get("text")):
             has_words = True
     if not results:
         return UNKNOWN if flaw else PROMPT
-    return Fact("input", (), tuple(results), flaw, has_words=has_words, quotes_user=quotes)
-
-
-def _result(block: Members) -> Result:
-    mark = block.get("is_error")
-    # The call succeeded only if the member is missing, null or false; 0 means a failure.
-    failed = mark is not None and mark is not False
-    return Result(block["tool_use_id"], block.get("content"), failed)
+    return Fact("input", (), tuple(results), flaw, False, False, False, has_words, quotes)
 
 
 def _assistant(blocks: Sequence[object]) -> Fact:

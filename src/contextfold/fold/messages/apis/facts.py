@@ -13,6 +13,9 @@ from typing import Any, Literal, NamedTuple
 Kind = Literal["model", "input", "standing"]
 Members = Mapping[str, Any]
 
+# A union of types would be made anew in each test, which takes longer than the test.
+_SEQUENCES = (list, tuple)
+
 # The id of a call without an id begins with this; the rest is the tool's name.
 BY_NAME = "\0"
 
@@ -125,7 +128,7 @@ def block_members(value: object) -> Members:
 
 
 def items_of(value: object) -> Sequence[object] | None:
-    return value if isinstance(value, list | tuple) else None
+    return value if type(value) is list or isinstance(value, _SEQUENCES) else None
 
 
 def is_host_text(text: object) -> bool:
@@ -171,5 +174,5 @@ def own_length(text: str) -> int:
 def answer(call_id: object, content: object) -> Fact:
     """The fact for a message that is a single result."""
     if isinstance(call_id, str) and call_id:
-        return Fact("input", (), (Result(call_id, content),), quotes_user=has_quoted_user(content))
+        return Fact("input", (), (Result(call_id, content),), "", False, False, False, False, has_quoted_user(content))
     return UNKNOWN

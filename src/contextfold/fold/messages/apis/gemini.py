@@ -26,9 +26,10 @@ from contextfold.fold.messages.own_tools import call_of
 
 _CALL = ("functionCall", "function_call")
 _RESPONSE = ("functionResponse", "function_response")
-_SHOWN = ("text", "inlineData", "inline_data", "fileData", "file_data")
+_SHOWN = frozenset({"text", "inlineData", "inline_data", "fileData", "file_data"})
 # Code that the provider runs; call and result are in the same content.
-_HOSTED = ("executableCode", "executable_code", "codeExecutionResult", "code_execution_result")
+_HOSTED = frozenset({"executableCode", "executable_code", "codeExecutionResult", "code_execution_result"})
+_SHOWN_OR_HOSTED = _SHOWN | _HOSTED
 # The members of a part in addition to its data.
 _ABOUT = frozenset({"thought", "thoughtSignature", "thought_signature", "videoMetadata", "video_metadata"})
 
@@ -38,26 +39,14 @@ def reader() -> Callable[[Members], Fact]:
     numbers = CallNumbers()
 
     def read(content: Members) -> Fact:
-        fact = _read(content)
-        if fact.kind != "model":
-            numbers.end_turn()
-        if not fact.calls and not fact.results:
-            return fact
-        calls = tuple([call._replace(id=numbers.of_call(call.id)) for call in fact.calls])
-        results = tuple([result._replace(id=numbers.of_result(result.id)) for result in fact.results])
-        return fact._replace(calls=calls, results=results)
+        role = content.get("role", "user")
+        parts = items_of(content.get("parts"))
+        if parts and role == "model":
+            return _model(parts, numbers)
+        numbers.end_turn()
+        return _user(parts, numbers) if parts and role == "user" else UNKNOWN
 
     return read
-
-
-def _read(content: Members) -> Fact:
-    role = content.get("role", "user")
-    parts = items_of(content.get("parts"))
-    if not parts:
-        return UNKNOWN
-    if role == "model":
-        return _model(parts)
-    return _user(parts) if role == "user" else UNKNOWN
 
 
 def is_result(part: Members) -> bool:
@@ -84,44 +73,44 @@ def is_words(part: Members, *, beside_result: bool) -> bool:
     return not (beside_result and "text" in part and is_host_text(part["text"]))
 
 
-def _user(parts: Sequence[object]) -> Fact:
+def _user(parts: Sequence[object], numbers: CallNumbers) -> Fact:
     results: list[Result] = []
     flaw, has_words, quotes = "", False, False
     for part in parts:
-        members = block_members(part)
+        members: Members = part if type(part) is dict else block_members(part)
         response = response_of(members)
         if response is not None:
-            about = block_members(response)
-            name = about.get("name")
-            result_id = id_of(about)
-            if result_id and isinstance(name, str):
-                results.append(Result(result_id, about.get("response")))
-                quotes = quotes or has_quoted_user(about.get("response"))
+            about: Members = response if type(response) is dict else block_members(response)
+            result_id, content = id_of(about), about.get("response")
+            if result_id and isinstance(about.get("name"), str):
+                results.append(Result(numbers.of_result(result_id), content))
+                quotes = quotes or has_quoted_user(content)
             else:
                 flaw = "unknown_content"
-        elif not any(name in members for name in _SHOWN):
+        elif _SHOWN.isdisjoint(members):
             flaw = "unknown_content"
         elif not is_host_text(members.get("text")):
             has_words = True
     if not results:
         return UNKNOWN if flaw else PROMPT
-    return Fact("input", (), tuple(results), flaw, has_words=has_words, quotes_user=quotes)
+    return Fact("input", (), tuple(results), flaw, False, False, False, has_words, quotes)
 
 
-def _model(parts: Sequence[object]) -> Fact:
+def _model(parts: Sequence[object], numbers: CallNumbers) -> Fact:
     calls: list[Call] = []
     flaw = ""
     for part in parts:
-        members = block_members(part)
+        members: Members = part if type(part) is dict else block_members(part)
         asked = call_of_part(members)
         if asked is not None:
-            about = block_members(asked)
-            made = call_of(id_of(about), about.get("name"))
+            about: Members = asked if type(asked) is dict else block_members(asked)
+            call_id, name = id_of(about), about.get("name")
+            made = call_of(numbers.of_call(call_id), name) if call_id and isinstance(name, str) else None
             if made:
                 calls.append(made)
             else:
                 flaw = "unknown_content"
-        elif not any(name in members for name in (*_SHOWN, *_HOSTED)) and not (members and members.keys() <= _ABOUT):
+        elif _SHOWN_OR_HOSTED.isdisjoint(members) and not (members and members.keys() <= _ABOUT):
             flaw = "unknown_content"
     return Fact("model", tuple(calls), (), flaw) if calls or flaw else SAID
 
