@@ -20,10 +20,16 @@ ROLLED_BACK = CallOutcome("rollback", discarded=("br_2", "br_3"))
 
 
 class CountingStore(MemoryStore):
-    """Counts what is read, and can be unavailable."""
+    """Counts what is read and written, and can be slow or unavailable."""
 
     reads = 0
+    writes = 0
     is_available = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_quick = asyncio.Event()
+        self.is_quick.set()
 
     async def conversation(self, owner: str, conversation: str) -> ProxiedConversation | None:
         self.reads += 1
@@ -32,8 +38,10 @@ class CountingStore(MemoryStore):
         return await super().conversation(owner, conversation)
 
     async def note_conversation(self, owner: str, conversation: str, noted: ProxiedConversation) -> None:
+        await self.is_quick.wait()
         if not self.is_available:
             raise StoreUnavailable("away")
+        self.writes += 1
         await super().note_conversation(owner, conversation, noted)
 
 
@@ -96,6 +104,44 @@ def test_the_store_is_not_read_shortly_after_a_request_that_was_noted_here() -> 
         machine.now += FRESH_S
         await daemon.remembered("ann", "c")
         assert machine.store.reads == 1
+
+    run(scenario)
+
+
+def test_the_store_is_not_read_while_a_request_is_being_noted() -> None:
+    async def scenario(machine: Machine) -> None:
+        daemon = machine.daemon()
+        await daemon.note_request("ann", "c", BEGIN, {})
+        machine.store.is_quick.clear()
+        noting = asyncio.ensure_future(daemon.note_request("ann", "c", BEGIN + 5, {"call_8": OPENED}))
+        await asyncio.sleep(0)
+        record = await daemon.remembered("ann", "c")
+        assert (record.last_request_at, record.outcomes, machine.store.reads) == (BEGIN + 5, {"call_8": OPENED}, 0)
+        machine.store.is_available = False
+        machine.store.is_quick.set()
+        with pytest.raises(StoreUnavailable):
+            await noting
+        await daemon.remembered("ann", "c")
+        assert machine.store.reads == 1
+
+    run(scenario)
+
+
+def test_a_request_is_noted_again_only_if_it_adds_something() -> None:
+    async def scenario(machine: Machine) -> None:
+        daemon = machine.daemon()
+        for at, outcomes, life_s, writes in (
+            (BEGIN, {}, 0.0, 1),
+            (BEGIN + 0.5, {}, 0.0, 1),
+            (BEGIN + 0.6, {"call_8": OPENED}, 0.0, 2),
+            (BEGIN + 0.7, {"call_8": OPENED}, 0.0, 2),
+            (BEGIN + 0.7, {"call_8": OPENED}, 400.0, 3),
+            (BEGIN + 1.0, {"call_8": OPENED}, 0.0, 4),
+        ):
+            await daemon.note_request("ann", "c", at, outcomes, cache_life_s=life_s)
+            assert machine.store.writes == writes
+        record = await machine.daemon().remembered("ann", "c")
+        assert record == ConversationRecord((), {"call_8": OPENED}, BEGIN + 1.75, 400.0)
 
     run(scenario)
 

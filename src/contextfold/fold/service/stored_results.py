@@ -106,14 +106,21 @@ class LeftOutResultsInStore:
         """
         cached = self._cached.get((owner, conversation), _CachedConversation(NEW_CONVERSATION))
         known = cached.record
-        self._put(owner, conversation, _CachedConversation(known.with_request(at, outcomes, cache_life_s)))
+        self._put(owner, conversation, replace(cached, record=known.with_request(at, outcomes, cache_life_s)))
         new = {call_id: each for call_id, each in outcomes.items() if known.outcomes.get(call_id) != each}
+        if not new and not cache_life_s and cached.noted_at is not None and _second(at) == _second(cached.noted_at):
+            # The store has this second already.
+            return
         texts = {call_id: _encoded(each) for call_id, each in new.items()}
         noted = ProxiedConversation(_timestamp(at), texts, math.floor(cache_life_s))
-        await self._store.note_conversation(owner, conversation, noted)
-        latest = self._cached.get((owner, conversation))
-        if latest is not None:
-            self._put(owner, conversation, replace(latest, noted_at=at))
+        noted_at: float | None = None
+        try:
+            await self._store.note_conversation(owner, conversation, noted)
+            noted_at = at
+        finally:
+            latest = self._cached.get((owner, conversation))
+            if latest is not None:
+                self._put(owner, conversation, replace(latest, noted_at=noted_at))
 
     async def text(self, owner: str, result_id: str) -> str | None:
         """The scrubbed text of a result; None for one that is unknown, expired, or another owner's."""
@@ -174,7 +181,11 @@ def _decoded(text: str) -> CallOutcome:
 
 def _timestamp(at: float) -> str:
     """A time, rounded up, so that a warm prompt cache never seems to be expired."""
-    return datetime.fromtimestamp(math.ceil(at), UTC).strftime(_TIME_FORMAT)
+    return datetime.fromtimestamp(_second(at), UTC).strftime(_TIME_FORMAT)
+
+
+def _second(at: float) -> int:
+    return math.ceil(at)
 
 
 def _seconds(noted: ProxiedConversation | None) -> float | None:

@@ -31,7 +31,7 @@ from contextfold.fold.messages import (
     by_call,
     project_body,
 )
-from contextfold.fold.messages.cold_results import stub_of
+from contextfold.fold.messages.cold_results import ANTHROPIC_CACHE_S, stub_of
 from contextfold.fold.ports.left_out_results import (
     NEW_CONVERSATION,
     ConversationRecord,
@@ -254,6 +254,9 @@ class ResultFolding:
         if record.last_request_at is None:
             return 0.0
         pause_s = self._clock() - record.last_request_at
+        if pause_s <= min(ANTHROPIC_CACHE_S, self._prompt_cache_s or ANTHROPIC_CACHE_S):
+            # No request has a shorter lifetime. To find its own, the whole body is searched.
+            return 0.0
         life_s = max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
         return pause_s if pause_s > life_s else 0.0
 

@@ -146,11 +146,18 @@ def quotes_user(text: object) -> bool:
 def has_quoted_user(content: object) -> bool:
     """Whether a host has added a message of the user, in its markup, at the end of a result."""
     if isinstance(content, str):
-        # Nearly all results need only this check.
-        return ">" in content[-_END_CHARS:] and quotes_user(content[own_length(content) :])
+        return _quotes_user_at_end(content)
     parts = content.values() if isinstance(content, Mapping) else items_of(content) or ()
-    texts = (part if isinstance(part, str) else block_members(part).get("text") for part in parts)
-    return any(quotes_user(text[own_length(text) :]) for text in texts if isinstance(text, str))
+    for part in parts:
+        text = part if isinstance(part, str) else block_members(part).get("text")
+        if isinstance(text, str) and _quotes_user_at_end(text):
+            return True
+    return False
+
+
+def _quotes_user_at_end(text: str) -> bool:
+    # Nearly all results need only the first check.
+    return ">" in text[-_END_CHARS:] and quotes_user(text[own_length(text) :])
 
 
 def own_length(text: str) -> int:
