@@ -1,4 +1,4 @@
-"""The daemon's figures: branch and return for one and many clients, and memory, beside what no daemon can do without.
+"""The daemon's figures: branch and return for one and for many clients, and memory, each next to a yardstick.
 
 The yardstick is a bare Starlette handler on the same server, plus a bare SQLite transaction in a thread, measured in
 turns with the daemon and with as many clients.
@@ -26,7 +26,8 @@ from bench.stdio import median, p99
 COMMAND = Path(sys.executable).parent / "context"
 CLIENTS = (1, 16)
 ERAS = ("2025-11-25", "2026-07-28")
-LIMIT = 3.0  # times the bare sum is what the daemon may add to it
+# A call may take at most this many times the bare sum longer than the bare sum itself.
+LIMIT = 3.0
 SESSIONS = 10_000
 MEMORY_LIMIT = 4.0  # times the bare handler's
 TEXT = "x" * 200
@@ -82,7 +83,7 @@ def daemon(folder: str, *options: str) -> Server:
 
 
 class DaemonClientProcess:
-    """Sends prepared bytes and reads whole answers: as little of the time as can be is the client's."""
+    """Sends prepared bytes and reads whole answers, so that the client itself takes as little time as possible."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -131,7 +132,8 @@ def pair(era: str, project: str) -> tuple[bytes, bytes]:
 
 
 class Taken(NamedTuple):
-    seconds: list[float]  # of each call
+    # There is one duration for each call.
+    seconds: list[float]
     wall_s: float
 
     @property
@@ -140,7 +142,7 @@ class Taken(NamedTuple):
 
 
 def together(workers: list[Callable[[list[float]], None]]) -> Taken:
-    """Let workers go at once; each notes its calls."""
+    """Starts all workers at the same moment; each records the durations of its calls."""
     taken: list[list[float]] = [[] for _ in workers]
     threads = [threading.Thread(target=work, args=(seconds,)) for work, seconds in zip(workers, taken, strict=True)]
     begin = time.perf_counter()
@@ -165,9 +167,9 @@ def calling(port: int, requests: tuple[bytes, ...], rounds: int) -> Callable[[li
 
 
 def bare_commits(path: str, clients: int, rounds: int) -> Taken:
-    """Transactions of about what a call keeps, 2 KB of state and an event, each one call into a thread.
+    """Runs transactions of the size of a call's commit, 2 KB of state and an event, each as one call into a thread.
 
-    So does it whoever must not hold up an event loop and does not put the waiting into one transaction.
+    A program that must not block its event loop, and does not combine waiting commits, works like this.
     """
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA synchronous = FULL")
@@ -219,7 +221,8 @@ def speed_figure(served: Server, bare: Server, database: str, *, era: str, clien
         handler = together([calling(bare.port, pair(era, project), rounds) for project in projects])
         commit = bare_commits(database, clients, rounds)
         blocks.append((ours, handler, commit))
-    ours, handler, commit = (added(list(column)) for column in zip(*blocks[1:], strict=True))  # the first warms up
+    # The first turn is a warm-up, so it is left out.
+    ours, handler, commit = (added(list(column)) for column in zip(*blocks[1:], strict=True))
     bare_sum = median(handler.seconds) + median(commit.seconds)
     measured = f"p50 {exactly(median(ours.seconds))}, p99 {exactly(p99(ours.seconds))}, {ours.per_second:,.0f} calls/s"
     yardstick = f"{exactly(median(handler.seconds))} handler + {exactly(median(commit.seconds))} transaction"

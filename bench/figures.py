@@ -39,7 +39,8 @@ def run(command: Command) -> Run:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{command} ended with {process.returncode}")
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    # The unit of `ru_maxrss` is the byte on macOS and the KiB elsewhere.
+    unit = 1 if sys.platform == "darwin" else 1024
     return Run(seconds, usage.ru_maxrss * unit / 2**20)
 
 
@@ -53,7 +54,7 @@ sys.stderr.write(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
 
 
 def peak_mb(command: Command) -> float:
-    """The peak memory of a `context` command, run once more for it where the system tells."""
+    """The peak memory of a `context` command, from one more run, where the system reports it."""
     if not os.path.exists("/proc/self/status"):
         return run(command).peak_mb
     argv = [sys.executable, "-c", _PEAK, *command[1:]]
@@ -89,13 +90,13 @@ def ms(seconds: float) -> str:
 
 
 def tell(text: str) -> None:
-    """What is going on, for who waits; not part of the figures."""
+    """Reports progress to the person who waits; it is not part of the figures."""
     sys.stderr.write(f"bench: {text}\n")
     sys.stderr.flush()
 
 
 def show(title: str, figures: Sequence[Figure]) -> bool:
-    """Print the figures; whether all of them hold."""
+    """Prints the figures and returns whether all of them are within their limits."""
     print(f"\n{title}")
     rows = [("figure", "measured", "yardstick", "ratio", "limit", "")]
     for f in figures:

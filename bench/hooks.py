@@ -1,8 +1,7 @@
-"""How long an agent waits for its hook: a report is answered before it is written, and writing must not hold up others.
+"""How long an agent waits for its hook. A report is answered before it is written, and writes must not delay others.
 
-Sixteen agents report at the same moment, each in a session of its own, again and again, every 20 to 120 ms:
-far more often than busy agents do. The yardstick is a bare handler on the same server under the same load, measured in
-turns.
+Sixteen agents report at the same moment, each in a session of its own, again and again, every 20 to 120 ms: far more
+often than busy agents do. The yardstick is a bare handler on the same server under the same load, measured in turns.
 """
 
 from __future__ import annotations
@@ -19,8 +18,10 @@ from bench.stdio import median, p99
 
 AGENTS = 16
 LIMIT = 2.0
-ROUNDS = 60  # in a turn
-PAUSES_S = (0.02, 0.12)  # between rounds, at random: what is written behind falls into any of them
+# A turn has this many rounds.
+ROUNDS = 60
+# The pause before each round is random, so that background writes can fall into any of the pauses.
+PAUSES_S = (0.02, 0.12)
 OUTPUT = "".join(f"src/app/login_{number}.py:{number}: def check(session, user):\n" for number in range(40))  # 2 KB
 
 
@@ -43,7 +44,7 @@ def report(path: str, agent: str, number: int) -> bytes:
 
 
 def reporting(port: int, requests: list[bytes], rounds_s: list[float]) -> Callable[[list[float]], None]:
-    """Send one report in each round. One that is answered late makes the next late, and none is left out."""
+    """Sends one report in each round. A late answer delays the next report, and no report is left out."""
 
     def work(seconds: list[float]) -> None:
         client = DaemonClientProcess(port)
@@ -75,7 +76,8 @@ def hook_figure(served: Server, bare: Server, *, turns: int, rounds: int = ROUND
             for port, path in ((served.port, "/hooks/claude-code"), (bare.port, "/mcp"))
         )
         blocks.append((ours, handler))
-    ours, handler = (added(list(column)) for column in zip(*blocks[1:], strict=True))  # the first warms up
+    # The first turn is a warm-up, so it is left out.
+    ours, handler = (added(list(column)) for column in zip(*blocks[1:], strict=True))
     return Figure(
         f"a hook's answer, p99, {AGENTS} agents at once",
         f"p99 {exactly(p99(ours.seconds))}, p50 {exactly(median(ours.seconds))}, {ours.per_second:,.0f}/s",

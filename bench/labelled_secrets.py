@@ -1,7 +1,7 @@
-"""A labelled set of our own making: files, logs and tool outputs with one secret each, and others with none.
+"""A labelled set that is generated here: files, logs and tool outputs with one secret each, and others with none.
 
-Everything is drawn from a seed when needed, so that no secret stands here. The texts were written from what agents
-meet, not from the rules; some hold secrets that nothing but a reader would know for one.
+Everything is drawn from a seed when it is needed, so that no secret is in the repository. The texts were written after
+what agents read, not after the rules; some contain secrets that only a human reader would recognise.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ WORDS = (
 class Labelled(NamedTuple):
     kind: str
     text: str
-    secret: str  # empty: the text has none
+    # An empty string means that the text has no secret.
+    secret: str
 
 
 class SecretSource:
@@ -69,7 +70,7 @@ class SecretSource:
         return self.random.choice(WORDS)
 
     def password(self) -> str:
-        """What people and generators take for passwords."""
+        """A password as people choose it or generators make it."""
         number = self.random.randrange(10, 9999)
         return self.random.choice(
             (
@@ -83,12 +84,12 @@ class SecretSource:
         )
 
     def key(self) -> str:
-        """What services give out."""
+        """A key as services issue it."""
         alphabet, length = self.random.choice(((MIXED, 32), (HEX, 32), (MIXED + "-_", 43), (HEX, 64), (MIXED, 40)))
         return self.of(alphabet, length - 2) + "4f"
 
     def as_aws(self, key: str) -> str:
-        """The key in the alphabet and length of an AWS secret, its beginning kept."""
+        """The key in the alphabet and the length of an AWS secret, with its beginning unchanged."""
         return (key.replace("-", "+").replace("_", "/") + self.of(MIXED, 8))[:40]
 
     def prefixed_key(self) -> str:
@@ -331,7 +332,7 @@ CREATE TABLE users (id bigint primary key, password varchar(255) not null, token
 
 
 def negatives(seed: int) -> list[Labelled]:
-    """What looks a little like secrets and is none."""
+    """Texts that look a little like secrets and contain none."""
     s = SecretSource(seed)
     digest, commit = s.of(HEX, 64), s.of(HEX, 40)
     uuid = "-".join(s.of(HEX, n) for n in (8, 4, 4, 4, 12))

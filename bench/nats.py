@@ -37,9 +37,12 @@ from contextfold.stores.nats.wire.connection import NatsOptions
 SERVER = Path(sys.executable).parent / "nats-server"
 NODES = (1, 3)
 CLIENTS = (1, 16)
-COMMITS = 160  # in a turn of one client; many have twice as many together
-LIMIT = 2.5  # times the plain writes is what the commits may take
-RATE = 1000  # commits a second on one server with many clients, at least
+# One client makes this many commits in a turn; many clients together make twice as many.
+COMMITS = 160
+# The commits may take at most this many times as long as the plain writes.
+LIMIT = 2.5
+# On one server with many clients, at least this many commits a second are expected.
+RATE = 1000
 READY_S = 60.0
 ASKED_EVERY_S = 0.02
 AT = "2026-01-01T00:00:00Z"
@@ -47,9 +50,11 @@ TEXT = "".join(f"src/app/login_{number}.py:{number}: def check(session, user):\n
 ANSWER = '{"operation":"recorded"}' + " " * 300
 STREAMS = ("log", "events", "state", "archive")
 PLAIN_STREAM = "raw"
-WRONG_LAST_SEQUENCE = 10071  # an error code of JetStream
+# This is JetStream's error code for a failed compare-and-set.
+WRONG_LAST_SEQUENCE = 10071
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
-STORED_MORE = 34  # bytes that a stream keeps beside a message's subject, headers and data
+# A stream stores this many bytes for a message in addition to its subject, headers and data.
+STORED_MORE = 34
 
 
 # ---- servers
@@ -87,10 +92,10 @@ def running(nodes: int) -> Iterator[list[str]]:
 
 
 async def connected(urls: Sequence[str]) -> Client:
-    """Once they answer, and have made out who leads."""
+    """Connects once the servers answer and have elected a leader."""
 
     async def quiet(_problem: Exception) -> None:
-        """It is tried again."""
+        """Ignores the error, because the connection is tried again."""
 
     for _ in range(int(READY_S / ASKED_EVERY_S)):
         with suppress(OSError, nats.errors.Error, TimeoutError):
@@ -115,7 +120,7 @@ def key_of(client: int, run: str) -> SessionKey:
 
 
 class Session:
-    """One client's: begun with a branch, then an operation a commit."""
+    """The session of one client: it starts with a branch, then each commit records one operation."""
 
     def __init__(self, client: int) -> None:
         self.key = key_of(client, secrets.token_hex(8))
@@ -141,9 +146,10 @@ class Session:
 
 
 async def commits(store: NatsStore, sessions: Sequence[Session], number: int) -> Taken:
-    """Each client makes `number` of them, one after the other; the time ends when everything is published.
+    """Each client makes `number` commits, one after the other; the measurement ends when everything is published.
 
-    One client alone waits for that after each; many go on, and what waits of a session is then published together.
+    A single client waits for publication after each commit. Many clients go on, and what is unpublished of a
+    session is then published together.
     """
     seconds: list[float] = []
 
@@ -166,10 +172,12 @@ async def commits(store: NatsStore, sessions: Sequence[Session], number: int) ->
 
 
 class Written(NamedTuple):
-    """What the commits left in the streams."""
+    """What the commits wrote to the streams."""
 
-    messages: dict[str, int]  # so far, with those that are gone again
-    mean_bytes: dict[str, float]  # of those that are there
+    # Messages that were deleted since are counted too.
+    messages: dict[str, int]
+    # Only messages that are still stored are counted.
+    mean_bytes: dict[str, float]
 
     @classmethod
     async def now(cls, client: Client, prefix: str) -> Written:
@@ -187,7 +195,7 @@ class Written(NamedTuple):
 
 
 async def plain_writes(client: Client, sizes: Sequence[int], clients: int) -> Taken:
-    """So many messages, dealt out to clients; each expects its own last one."""
+    """Writes messages of these sizes, divided among the clients; each write expects the client's own last sequence."""
     js = client.jetstream()
     seconds: list[float] = []
 
@@ -238,7 +246,7 @@ async def opened(urls: Sequence[str]) -> AsyncIterator[tuple[NatsStore, Client]]
 
 
 async def speed(store: NatsStore, client: Client, *, clients: int, turns: int, number: int) -> tuple[Taken, Taken]:
-    """All turns of the commits, and all of the plain writes that came to the same."""
+    """The times of all turns of the commits, and of the plain writes of the same sizes."""
     each = max(1, number // clients)
     sessions = [Session(one) for one in range(clients)]
     for session in sessions:
@@ -250,7 +258,8 @@ async def speed(store: NatsStore, client: Client, *, clients: int, turns: int, n
         ours = await commits(store, sessions, each)
         sizes = (await Written.now(client, "bench")).sizes_since(before)
         blocks.append((ours, await plain_writes(client, sizes, clients)))
-    ours, plain = (added(list(column)) for column in zip(*blocks[1:], strict=True))  # the first warms up
+    # The first turn is a warm-up, so it is left out.
+    ours, plain = (added(list(column)) for column in zip(*blocks[1:], strict=True))
     return ours, plain
 
 

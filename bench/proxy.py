@@ -1,8 +1,8 @@
-"""What the proxy adds to a request: beside a bare reverse proxy on the same HTTP client and the same server.
+"""The time that the proxy adds to a request, compared with a bare reverse proxy on the same HTTP client and server.
 
-Both forward to one stand-in for the provider, which answers at once with the same bytes; its own time, asked
-directly, is taken off both. All three are measured in turns. The bare proxy reads the request and passes on what comes
-back; ours also looks through the history, folds it, reads the usage from the answer and notes it in the session.
+Both forward to one stand-in for the provider, which answers at once with the same bytes; the time of a direct request
+to it is subtracted from both. All three are measured in turns. The bare proxy reads the request and passes the response
+on; ours also parses the history, folds it, reads the usage from the response and records it in the session.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ from bench.stdio import median, p99
 from bench.trajectories import EACH, Ask, TrajectoryRun, branched, generated, rendered
 
 LIMIT = 2.0  # times what the bare proxy adds
-FULL_LIMIT = 2.5  # where many ask at once: the processor is full then, and every history has to be read by it
-SUBTASKS = 4  # of a generated run: 168 KB
+# This limit is for many clients at once, when the processor is busy all the time and must parse every history.
+FULL_LIMIT = 2.5
+# A generated run with this many subtasks has a body of 168 KB.
+SUBTASKS = 4
 TIMEOUT_S = 30.0
-REQUESTS = 48  # in a turn, of all clients together
+# All clients together send this many requests in a turn.
+REQUESTS = 48
 PATH = "/v1/messages"
 
 # Answers `POST` with one small message, or with the events of one: the first at once, the others 0.5 ms apart.
@@ -152,7 +155,7 @@ def servers(folder: str) -> Iterator[Servers]:
 
 
 def asking(port: int, project: str) -> Ask:
-    """The daemon's own tools."""
+    """Calls the daemon's own tools."""
 
     async def ask(tool: str, arguments: Mapping[str, object]) -> str:
         client = DaemonClientProcess(port)
@@ -164,7 +167,7 @@ def asking(port: int, project: str) -> Ask:
 
 
 class Load(NamedTuple):
-    """What clients send, each its own body again and again."""
+    """The requests of the clients: each client sends its own body again and again."""
 
     name: str
     bodies: list[bytes]
@@ -206,7 +209,7 @@ def posted(path: str, body: bytes) -> bytes:
 
 
 class TimedResponse:
-    """Sends prepared bytes; notes when the first byte of an answer's body is there, and when its last."""
+    """Sends prepared bytes and records when the first and when the last byte of a response's body arrive."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
@@ -254,14 +257,14 @@ def asking_again(port: int, sent: bytes, times: int, *, streams: bool) -> Callab
 
 
 class Shared(NamedTuple):
-    """What one server took in one turn, of the clock and of the processor."""
+    """The wall time and the processor time that one server took in one turn."""
 
     taken: Taken
     cpu_s: float
 
 
 def cpu_s(server: Server) -> float:
-    """What a process has used of the processor; says more than the clock where others are busy on the machine."""
+    """The processor time of a process, which is a better measure than wall time on a busy machine."""
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -277,10 +280,11 @@ def figure(load: Load, running: Servers, *, turns: int, requests: int) -> Figure
     clients = len(load.bodies)
     times = max(1, requests // clients)
     paths = (f"/proxy/anthropic{PATH}", f"/proxy/anthropic{PATH}", PATH)
+    # The first turn is a warm-up, so it is left out.
     blocks = [
         [measured(server, path, load, times) for server, path in zip(running, paths, strict=True)]
         for _ in range(turns + 1)
-    ][1:]  # the first warms up
+    ][1:]
     ours, bare, direct = (added([turn.taken for turn in column]) for column in zip(*blocks, strict=True))
     ours_cpu, bare_cpu, _ = (
         f"processor {exactly(sum(turn.cpu_s for turn in column) / (times * clients * turns))}"

@@ -71,7 +71,8 @@ class Asked(NamedTuple):
     text: str
     rel: Mapping[str, int]
     exclude: frozenset[str]
-    passage: tuple[str, str] | None = None  # a document and a heading in it
+    # The passage is given by a document and one of its headings.
+    passage: tuple[str, str] | None = None
 
 
 class Indexed(NamedTuple):
@@ -85,13 +86,14 @@ Search = Callable[[str], list[str]]
 
 
 def indexed(name: str, documents: Sequence[tuple[str, str]]) -> Indexed:
-    """The index of these documents, made now, and the processor time that took."""
+    """Builds the index of these documents and measures the processor time that it takes."""
     folder = HERE / f"relevance-{name}"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "pack").mkdir(parents=True)
     made = [Document(path, version_of(text.encode()), path, text.encode()) for path, text in documents]
     made.sort(key=lambda document: document.id.encode())
-    gc.disable()  # as a build does
+    # A build disables the garbage collector too.
+    gc.disable()
     begin = time.process_time()
     writer = IndexWriter(bytes(folder) + b"/")
     for document in made:

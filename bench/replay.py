@@ -1,9 +1,9 @@
 """Folding over agents' runs: what the model is sent, what it costs with a prompt cache, and the time it takes.
 
-Each run is replayed request by request, once as it is and once with branches put in by a policy (`bench.trajectories`),
-folded as the proxy folds. Cost is in input tokens' worth: what a request has in common with the one before, byte for
-byte from the beginning, is read from the cache, the rest is written to it. The folding agent pays for the definitions
-of its tools, for its calls and their results, and for the two requests more that each branch takes.
+Each run is replayed request by request, once unchanged and once with branches added by a policy (`bench.trajectories`),
+folded as the proxy folds. The unit of cost is the price of an input token: the longest common prefix of a request and
+the request before, in bytes, is read from the cache, and the rest is written to it. The folding agent pays for the
+definitions of its tools, for its calls and their results, and for the two extra requests that each branch takes.
 """
 
 from __future__ import annotations
@@ -38,18 +38,28 @@ from bench.trajectories import (
 from contextfold.common.token_counter import BYTES_PER_TOKEN, tokens_of
 from contextfold.fold.messages import FORMATS, ColdSettings, Format, Remembered, by_call, project, project_body
 
-CACHE_READ, CACHE_WRITE = 0.1, 1.25  # of an input token's price
-CLOCK = time.process_time  # nothing here waits for anybody, and what others do on the machine is left out
-LIMIT = 3.0  # times json.loads, for a long history
-SHORT_LIMIT = 5.0  # and for thousands of messages of a line each, where what is done for each message is most of it
-REPLAY_LIMIT = 6.0  # and for a short one, where less of the time is the parsing
-ENOUGH_S = 0.02  # is quick enough for a long history, whatever json.loads takes
+# These are multiples of an input token's price.
+CACHE_READ, CACHE_WRITE = 0.1, 1.25
+# Nothing measured here waits, and processor time leaves out what other programs do on the machine.
+CLOCK = time.process_time
+# For a long history the limit is this multiple of the time of `json.loads`.
+LIMIT = 3.0
+# This limit is for thousands of one-line messages, where the work for each message dominates.
+SHORT_LIMIT = 5.0
+# This limit is for a short history, where parsing is a smaller part of the time.
+REPLAY_LIMIT = 6.0
+# For a long history this is fast enough, whatever `json.loads` takes.
+ENOUGH_S = 0.02
 MEMORY_LIMIT = 3.0  # times the body
 LONG_BYTES = 2 << 20
-STUBS, STUBS_LIMIT = 500, 1.3  # times the same request with nothing left out
-STUB_LINES = (40, 120)  # of each tool's output: about 1,900 tokens, as measured of results that are left out
-LONGER = 1.1  # than the sample says: subtasks differ
-TIMED = SIX  # the policy under which each projection is timed
+# The limit is a multiple of the time for the same request with no result left out.
+STUBS, STUBS_LIMIT = 500, 1.3
+# This range of lines gives about 1,900 tokens, the measured size of results that are left out.
+STUB_LINES = (40, 120)
+# Subtasks differ in length, so the run is made longer than the sample suggests.
+LONGER = 1.1
+# Each projection is timed under this policy.
+TIMED = SIX
 LIST = {"anthropic": "messages", "openai-chat": "messages", "openai-responses": "input", "gemini": "contents"}
 
 Result = TypeVar("Result")
@@ -63,13 +73,15 @@ class ReplayedRequest(NamedTuple):
 
     requests: int
     peak: int  # tokens of the largest
-    end: int  # tokens of the one that would come next
-    tokens: int  # of all
+    # This is the size in tokens of the request that would come next.
+    end: int
+    # This is the sum over all requests.
+    tokens: int
     cost: float
 
 
 def sent(bodies: Sequence[bytes]) -> ReplayedRequest:
-    """The last body was not sent: it is what the run has come to."""
+    """The figures of a run. The last body was not sent: it shows how large the next request would be."""
     sizes = [tokens_of(len(body)) for body in bodies]
     cost, before = 0.0, b""
     for body in bodies[:-1]:
@@ -80,7 +92,7 @@ def sent(bodies: Sequence[bytes]) -> ReplayedRequest:
 
 
 def common(one: bytes, other: bytes) -> int:
-    """How many bytes are the same from the beginning."""
+    """The length in bytes of the common prefix."""
     same, differs = 0, min(len(one), len(other)) + 1
     while differs - same > 1:
         middle = (same + differs) // 2
@@ -105,7 +117,7 @@ def timed(taken: list[float], action: Callable[[], Result]) -> Result:
 
 
 def folded(bodies: Sequence[bytes], format: Format, times: Times) -> list[bytes]:
-    """What the proxy sends for each body. The library must come to the same list."""
+    """What the proxy sends for each body. The library must produce the same list."""
     results: list[bytes] = []
     for body in bodies:
         projected = timed(times.proxy, partial(project_body, body, format))
@@ -121,7 +133,8 @@ class Compared(NamedTuple):
     """The runs of a set under a policy, in one format, run by run."""
 
     never: list[ReplayedRequest]
-    calls_only: list[ReplayedRequest]  # branch and return are called, and everything is sent all the same
+    # Branch and return are called, but every request is sent unfolded.
+    calls_only: list[ReplayedRequest]
     folding: list[ReplayedRequest]
 
 
@@ -182,7 +195,7 @@ def _ratio(member: str, ours: Sequence[ReplayedRequest], plain: Sequence[Replaye
 
 
 def replayed(folder: Path, most: int) -> list[Figure]:
-    """Print the table; give back what the projections took."""
+    """Prints the table and returns the times of the projections."""
     rows: list[tuple[str, ...]] = [COLUMNS]
     times: dict[Format, Times] = {format: Times([], [], []) for format in FORMATS}
     for name, runs in sets(folder, most=most).items():
@@ -214,7 +227,8 @@ def _told(taken: list[float]) -> str:
 class Kind(NamedTuple):
     name: str
     policy: Policy | None
-    lines: tuple[int, int]  # of each tool's output
+    # Each tool's output has between this many lines.
+    lines: tuple[int, int]
     limit: float = LIMIT
 
 
@@ -226,7 +240,7 @@ KINDS = (
 
 
 def long_run(kind: Kind, at_least: int) -> TrajectoryRun:
-    """A generated run that is so long in each format."""
+    """A generated run that has at least this many bytes in each format."""
 
     def made(subtasks: int) -> TrajectoryRun:
         run = generated(0, subtasks=subtasks, lines=kind.lines)
@@ -262,7 +276,7 @@ def long_figures(turns: int, at_least: int) -> list[Figure]:
 
 
 def stub_figures(turns: int, number: int) -> list[Figure]:
-    """A request of which so many results are left out, beside the same request with none left out."""
+    """A request with this many results left out, compared with the same request with none left out."""
     figures = []
     # Each has at least five results that are long enough.
     run = generated(0, subtasks=1 + number // 5, lines=STUB_LINES)
@@ -284,7 +298,7 @@ def stub_figures(turns: int, number: int) -> list[Figure]:
 
 
 def peak_mb(action: Callable[[], object]) -> float:
-    """What is allocated at most while it runs, its result included."""
+    """The peak of the memory that is allocated during the action, including its result."""
     gc.collect()
     tracemalloc.start()
     try:

@@ -57,7 +57,8 @@ def build_against_plain_writing(count: int, times: int) -> Figure:
         out, cache = HERE / "plain", HERE / "cache-turn"
         for path in (out, cache):
             shutil.rmtree(path, ignore_errors=True)
-        os.sync()  # neither waits for what the other left to be written
+        # After this, neither of the two waits for data that the other left to be written.
+        os.sync()
         plain.append(run([*WRITE, sources, out]))
         shutil.rmtree(out)
         os.sync()

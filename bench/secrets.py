@@ -71,7 +71,8 @@ def keyword_rich(rules: Sequence[Rule]) -> str:
 
 
 def source_code(size: int) -> str:
-    folder = Path(re.__file__).parent.parent  # the standard library, which every machine has
+    # This is the standard library, which every machine has.
+    folder = Path(re.__file__).parent.parent
     text = "".join(path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob("*.py")))
     return text[:size]
 
@@ -87,7 +88,7 @@ def speed(name: str, turns: int, ours: Callable[[], object], theirs: Callable[[]
 
 
 def doubled(scrubber: Scrubber, unit: str, turns: int) -> float:
-    """What the second half of a hostile text costs beside the first: 1 when time is linear."""
+    """The cost of the second half of a hostile text relative to the first: 1 if the time is linear."""
     half, whole = filled(unit, HOSTILE // 2), filled(unit, HOSTILE)
     short, long = in_turns(turns, lambda: scrubber.scrub(half), lambda: scrubber.scrub(whole))
     return min(long) / min(short) - 1
@@ -124,7 +125,7 @@ def speed_figures(scrubber: Scrubber, turns: int) -> list[Figure]:
 
 
 def half_remains(scrubber: Scrubber, labelled: Labelled) -> bool:
-    """Whether half of the secret or more can still be read in one piece. The names of rules do not count."""
+    """Whether half of the secret or more can still be read in one piece. The names of rules are not counted."""
     text = re.sub(r"\[REDACTED:[a-z0-9-]+\]", "\n", scrubber.scrub(labelled.text).text)
     half = (len(labelled.secret) + 1) // 2
     return any(labelled.secret[at : at + half] in text for at in range(len(labelled.secret) - half + 1))
@@ -141,7 +142,7 @@ def families(name: str, scrubber: Scrubber, sets: Sequence[Labelled]) -> list[tu
 
 
 def source_trees() -> list[str]:
-    """Files of the installed packages, a fixed random choice."""
+    """Files of the installed packages, chosen at random with a fixed seed."""
     folder = Path(re2.__file__).parent.parent
     paths = sorted(path for path in folder.rglob("*") if path.suffix in SOURCE_SUFFIXES and path.is_file())
     SecretSource(2).random.shuffle(paths)

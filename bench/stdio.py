@@ -16,11 +16,12 @@ from bench.resolve import BUDGET, INTERPRETER, QUERY, SIZES
 
 SERVER = Path(sys.executable).parent / "mcp-context-server"
 TRIVIAL_LIMIT_S = 0.0002
-SERVER_MEMORY_MB = 40  # our own bound for server and worker together, small caches
+# This is our own bound for the server and its worker together, with small caches.
+SERVER_MEMORY_MB = 40
 
 
 class StdioClient:
-    """A client that does nothing but write a line and wait for the answer."""
+    """A client that only writes a line and waits for the answer."""
 
     def __init__(self) -> None:
         env = os.environ | {"CONTEXT_CACHE_ROOT": str(HERE)}
@@ -44,7 +45,7 @@ class StdioClient:
         )
 
     def memory_mb(self) -> float:
-        """Of the server and its worker."""
+        """The memory of the server and its worker."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         statuses = [Path(f"/proc/{pid}/status").read_text() for pid in (self.process.pid, *children)]
         return sum(int(status.split("VmHWM:")[1].split()[0]) for status in statuses) / 1024

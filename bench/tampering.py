@@ -1,4 +1,4 @@
-"""That speed is not bought with blindness: a letter changed in an unselected document is noticed however one asks."""
+"""Checks that caching does not hide tampering: every command notices a changed letter in an unselected document."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from bench.resolve import BUDGET, CONTEXT, QUERY, SIZES
 from bench.stdio import StdioClient
 from contextfold import ContextError, open_cache
 
-SMALL_BUDGET = 8  # one of the three small documents
+# This budget selects one of the three small documents.
+SMALL_BUDGET = 8
 
 
 def main(sizes: tuple[int, ...] = SIZES) -> bool:
-    """Last of all: it touches what the other figures need untouched."""
+    """This must run last, because it changes the caches that the other figures need."""
     noticed = {count: _noticed(HERE / f"cache-{count}", BUDGET if count > 3 else SMALL_BUDGET) for count in (3, *sizes)}
     for count, ways in noticed.items():
         print(
@@ -38,7 +39,8 @@ def _noticed(cache: Path, budget: int) -> dict[str, bool]:
     before, content = document.stat(), document.read_bytes()
     at = content.index(b"e", content.index(b'"content":"') + len(b'"content":"'))
     document.write_bytes(content[:at] + b"E" + content[at + 1 :])
-    os.utime(document, ns=(before.st_atime_ns, before.st_mtime_ns))  # the same size and the same time
+    # The file keeps its size and its modification time.
+    os.utime(document, ns=(before.st_atime_ns, before.st_mtime_ns))
     argv: list[str | Path] = [CONTEXT, "resolve", "--cache", cache, "--query", QUERY, "--budget", str(budget)]
     one_shot = subprocess.run(argv, capture_output=True, check=False)
     noticed = {

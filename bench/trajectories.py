@@ -1,4 +1,4 @@
-"""Agents' runs for the replay: read where there are any, generated otherwise; with branches put in as a policy says.
+"""Agents' runs for the replay, read from files if there are any, otherwise generated; a policy adds branches to them.
 
 A run is a list of messages in the chat format. A branch and its return are called in it as an agent would, through the
 real tools on a store in memory, so that their results are the daemon's. `rendered` writes a run in the format of each
@@ -29,11 +29,14 @@ HERE = Path(__file__).resolve().parent.parent.parent / "shared" / "trajectories"
 PROJECT = "/home/me/project"
 TOOLS = {tool.name: tool for tool in FOLD_TOOLS}
 PREFIX = "mcp__contextfold__"
-SUMMARY_LENGTH = 300  # characters of each end of a branch's last text: what an agent returns with
-PROMPT_LENGTH = 200  # characters of the user's last text: what a branch begins with
+# An agent's summary is this many characters from each end of the branch's last text.
+SUMMARY_LENGTH = 300
+# A branch's prompt is this many characters of the user's last text.
+PROMPT_LENGTH = 200
 
 Message = dict[str, Any]
-Ask = Callable[[str, Mapping[str, object]], Awaitable[str]]  # a tool and its arguments but the project; its result
+# The function takes a tool and its arguments without the project, and returns the tool's result.
+Ask = Callable[[str, Mapping[str, object]], Awaitable[str]]
 
 
 class TrajectoryRun(NamedTuple):
@@ -42,12 +45,13 @@ class TrajectoryRun(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """When an agent branches: for tool turns in a row, at least so many, and at most so many in a branch."""
+    """When an agent branches: for at least `least` tool turns in a row, with at most `most` of them in a branch."""
 
     name: str
     least: int
     most: int
-    within: bool = False  # a branch for the whole row, with these in it
+    # One branch covers the whole row, and the others are nested in it.
+    within: bool = False
 
 
 MOST = 1_000
@@ -76,14 +80,15 @@ def _read(path: Path) -> Iterator[TrajectoryRun]:
 SHAPES_FILE = "shapes.jsonl"
 GENERATED = 3
 SUBTASKS = 8  # in a generated run
-TURNS = (2, 12)  # of each subtask
+# Each subtask has between this many tool turns.
+TURNS = (2, 12)
 OUTPUT_LINES = (5, 120)
 LINE = "src/{}/{}.py:{}:     return {}({}, limit={})  # as {} wants it"
 WORDS = ("session", "branch", "token", "request", "reader", "cache", "limit", "writer", "ledger", "store", "cursor")
 
 
 def generated(seed: int, *, subtasks: int = SUBTASKS, lines: tuple[int, int] = OUTPUT_LINES) -> TrajectoryRun:
-    """A coding agent's: subtasks of a few to a dozen tool turns, each ending in a text."""
+    """A coding agent's run: subtasks of a few to a dozen tool turns, each of which ends with a text."""
     draw = random.Random(seed)
 
     def words(number: int) -> str:
@@ -114,15 +119,16 @@ def generated(seed: int, *, subtasks: int = SUBTASKS, lines: tuple[int, int] = O
 
 
 class Turn(NamedTuple):
-    messages: list[Message]  # the assistant's, then what answers it
+    # The assistant's message comes first, then the messages that answer it.
+    messages: list[Message]
     is_tool_turn: bool
 
 
 def turns_of(run: TrajectoryRun) -> tuple[list[Message], list[Turn]]:
-    """What comes before the first turn, and the turns.
+    """The messages before the first turn, and the turns.
 
-    Some agents act in plain text and get the output as the user's message. Where a run has no tool call at all, these
-    are its tool turns.
+    Some agents act in plain text and get the output as the user's message. Where a run has no tool call at all,
+    these are its tool turns.
     """
     acts_in_text = not any(message.get("tool_calls") for message in run.messages)
     begins = [place for place, message in enumerate(run.messages) if message["role"] == "assistant"]
@@ -134,12 +140,14 @@ def turns_of(run: TrajectoryRun) -> tuple[list[Message], list[Turn]]:
 
 
 class ReplayedBranch(NamedTuple):
-    first: int  # of its turns
-    end: int  # the turn after its last
+    # This is the index of the branch's first turn.
+    first: int
+    # This is the index of the turn after the branch's last one.
+    end: int
 
 
 def branches_of(turns: Sequence[Turn], policy: Policy) -> list[ReplayedBranch]:
-    """By where they begin, outer ones first."""
+    """The branches in the order in which they begin, outer ones first."""
     branches: list[ReplayedBranch] = []
     begin = 0
     while begin < len(turns):
@@ -156,7 +164,7 @@ def branches_of(turns: Sequence[Turn], policy: Policy) -> list[ReplayedBranch]:
 
 
 async def branched(run: TrajectoryRun, policy: Policy, ask: Ask | None = None) -> TrajectoryRun:
-    """A run whose agent branches, by asking the tools. Every turn is reported to the session, as hooks do."""
+    """The run with calls of the branching tools. Every turn is reported to the session, as hooks do."""
     agent = _Agent(ask or in_memory())
     head, turns = turns_of(run)
     branches = branches_of(turns, policy)
@@ -215,7 +223,7 @@ SCRUBBER = cache(standard_scrubber)
 
 
 def in_memory() -> Ask:
-    """The tools on a store of their own, with ids and times that are the same every time."""
+    """The tools on a new store in memory, with ids and times that are the same in every run."""
     numbers = count()
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     service = FoldService(
@@ -240,15 +248,17 @@ def in_memory() -> Ask:
 
 
 class Rendered(NamedTuple):
-    """A run as requests carry it: the list's items, and how many of them each request holds."""
+    """A run in the form of requests: the items of the list, and how many of them each request holds."""
 
     format: Format
-    head: str  # of the body, up to the list
+    # This is the beginning of the body as text, up to the list.
+    head: str
     items: list[Message]
-    ends: list[int]  # one for each answer of the assistant's that is there
+    # The list has an entry for each of the assistant's answers.
+    ends: list[int]
 
     def bodies(self) -> list[bytes]:
-        """Every request the agent sent, as bytes, and at last the one it would send next."""
+        """Every request that the agent sent, as bytes, and finally the one that it would send next."""
         written = [json.dumps(item, ensure_ascii=False) for item in self.items]
         return [self._body(written[:end]) for end in (*self.ends, len(written))]
 
@@ -260,13 +270,14 @@ class Rendered(NamedTuple):
 
 
 def rendered(run: TrajectoryRun, format: Format, *, with_tools: bool) -> Rendered:
-    """`with_tools`: the definitions of the folding tools are in every request, as whoever has them pays for them."""
+    """Writes a run in a format; `with_tools` adds the definitions of the folding tools, which cost tokens."""
     system = [message for message in run.messages if message["role"] == "system"]
     listed = _RENDER[format]
     items: list[Message] = []
     ends: list[int] = []
     number = count(1)
-    ids: dict[str, str] = {}  # some agents use an id twice
+    # Some agents use an id twice, so each call gets a new one.
+    ids: dict[str, str] = {}
     for message in run.messages:
         if message["role"] == "system" and format != "openai-chat":
             continue
