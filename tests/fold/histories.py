@@ -24,7 +24,8 @@ class Plain(NamedTuple):
 
 class Step(NamedTuple):
     verb: str
-    pick: int  # which branch, of those there are
+    # The number selects one of the session's branches, and serves as the number of redactions.
+    pick: int
     tokens: int
     flag: bool
 
@@ -49,7 +50,8 @@ STEPS = st.builds(
     st.integers(0, 400),
     st.booleans(),
 )
-HISTORIES = st.lists(STEPS, min_size=15, max_size=60)  # short ones hardly ever come back to where they were
+# Short histories rarely return to an earlier state.
+HISTORIES = st.lists(STEPS, min_size=15, max_size=60)
 
 
 def moment(n: int) -> str:
@@ -61,7 +63,7 @@ def started() -> list[Event]:
 
 
 def decide(state: State, step: Step, number: int) -> list[Event]:  # noqa: PLR0911 - one for each verb
-    """The events a step leads to; FoldError if it is refused."""
+    """The events that a step produces; raises FoldError if the step is refused."""
     at = moment(number)
     picked = list(state.branches)[step.pick % len(state.branches)] if state.branches else "br_none"
     match step.verb:
@@ -103,7 +105,7 @@ def decide(state: State, step: Step, number: int) -> list[Event]:  # noqa: PLR09
 
 
 def _sent(state: State, step: Step, number: int, picked: str) -> list[Event]:
-    """A request with the open threads, one that is not open perhaps, and a fold."""
+    """The events of a request with the open threads, sometimes with one that is not open, and a fold."""
     threads = [None, *state.path, *([picked] if step.flag and picked not in state.path else [])]
     shares = tuple(Share(thread, step.tokens, step.pick, (f"m{number}",)) for thread in threads)
     sent = Sent(f"r{number}", "anthropic", "m", 900, 500, 2, 1, "", (FoldSeen(picked, 400, 100),), shares, None)
@@ -112,7 +114,7 @@ def _sent(state: State, step: Step, number: int, picked: str) -> list[Event]:
 
 
 def played(steps: list[Step]) -> list[Event]:
-    """The log a history leaves."""
+    """The log that a history produces."""
     log = started()
     state = replay(log)
     for number, step in enumerate(steps, 1):

@@ -1,7 +1,7 @@
-"""Random histories of calls, retries, lost answers, restarts and a second daemon, against a model that copies.
+"""Random histories of calls, retries, lost answers, restarts and a second daemon, compared with a model that copies.
 
-The model is the specification written a second time and slowly: at each branch it copies all it knows, and a rollback
-puts the copy back.
+The model is a second, slow implementation of the specification: at each branch it copies its whole state, and a
+rollback restores the copy.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SCRUBBER = standard_scrubber()
 
 
 class Faulty:
-    """A store whose commits fail when told to: before they happened, or after, when only the answer is lost."""
+    """A store whose commits fail on request, either before they happen, or after, so that only the answer is lost."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -68,7 +68,7 @@ class Faulty:
 
 
 class Model:
-    """Main tokens, branches in order, the open path: nothing shared, everything copied."""
+    """Main tokens, branches in order and the open path; nothing is shared, everything is copied."""
 
     def __init__(self) -> None:
         self.main = 0
@@ -123,7 +123,7 @@ class Model:
 
 
 class Histories(RuleBasedStateMachine):
-    """Two daemons on one store; each call goes to either."""
+    """Two daemons on one store; each call goes to one of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,10 +150,11 @@ class Histories(RuleBasedStateMachine):
         return f"{prefix}_{self.calls}"
 
     def ask(self, tool: str, request: Any, which: int, fault: str, again: bool) -> VerbOutcome | None:
-        """Call until it is answered, as a client with an operation id would; None if it is refused."""
+        """Calls until there is an answer, as a client with an operation id would; None if the call is refused."""
         service = self.services[which]
         if fault == "" and not again and self.calls % 2:
-            caller = Caller("local")  # as most calls are: what is kept is all they go by
+            # Most calls have no operation id, so only the stored state counts for them.
+            caller = Caller("local")
         else:
             caller = Caller("local", operation_id=self.new_id("call"))
         more = ("reported",) if tool == "record" else ()
@@ -193,7 +194,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), fault=faults, again=st.booleans(), levels=st.lists(tokens, min_size=5, max_size=5))
     def sent(self, which: int, fault: str, again: bool, levels: list[int]) -> None:
-        """A request to a model: every open thread has at least so much. Told twice, by two daemons, it counts once."""
+        """A request to a model gives every open thread at least this size. Reported by two daemons, it counts once."""
         shares = tuple(Share(*each, 0) for each in zip([None, *self.model.path], levels, strict=False))
         sent = Sent(self.new_id("sent"), "anthropic", "m", 9, 9, 0, None, "", (), shares, None)
         self.store.fault = fault
@@ -233,7 +234,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Everything that was only in memory is gone."""
+        """A restart loses everything that was only in memory."""
         if self.is_sqlite:
             self.runner.run(self.store.close())
             self.open()

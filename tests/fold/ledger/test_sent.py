@@ -1,4 +1,4 @@
-"""Requests to models, as whoever sends them tells the service: the figures they give, in order, each once."""
+"""Requests to models as their senders report them to the service: the figures follow from them, in order, each once."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ class TestFigures:
             assert (await desk.figures())["main_thread"] == 3
             desk.service.sent(TARGET, sent(2, main(7_000, messages=4), usage=Usage(7_500, 0, 0, 0)))
             assert (await desk.figures())["main_thread"] == 7_500
-            desk.service.reports.receive(KEY, [left])  # told twice
+            # The same report arrives a second time.
+            desk.service.reports.receive(KEY, [left])
             assert (await desk.figures())["main_thread"] == 7_500
 
         desk(act)
@@ -130,7 +131,8 @@ class TestFigures:
                 TARGET, "claude-code", "compaction_summary", "It is fixed.", 0, False, "c1", left_tokens=3
             )
             desk.service.reports.receive(KEY, [left])
-            after = desk.service.compactions_known(KEY)  # it waits, and counts
+            # The compaction is still in the queue, but it is counted already.
+            after = desk.service.compactions_known(KEY)
             for number, known in enumerate((before, None, after)):
                 late = sent(number, main(90_000 if known == before else 50, messages=200), compactions=known)
                 desk.service.sent(TARGET, late)

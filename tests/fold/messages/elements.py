@@ -1,6 +1,6 @@
 """A request's bytes cut at the elements of its list, without a JSON parser: brackets and strings are enough.
 
-Written apart from src, to hold what it does with bytes against something else.
+It is written independently of src, so that the handling of bytes there can be compared with it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ SIGNS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},:]', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """head + texts[0] + gaps[0] + texts[1] + … + tail is the request again."""
+    """The request is head + texts[0] + gaps[0] + texts[1] + … + tail."""
 
     head: bytes
     texts: tuple[bytes, ...]
-    gaps: tuple[bytes, ...]  # from the end of an element to the beginning of the next
+    # Each gap reaches from the end of an element to the beginning of the next.
+    gaps: tuple[bytes, ...]
     tail: bytes
 
     def without(self, dropped: frozenset[int]) -> bytes:
-        """The bytes where these elements are gone, each with what stood between it and the next one that stays."""
+        """The bytes without these elements, each removed together with the gap before the next element that stays."""
         kept = [place for place in range(len(self.texts)) if place not in dropped]
         parts = [self.head]
         for number, place in enumerate(kept):
@@ -36,7 +37,7 @@ class Cut:
 
 
 def cut(body: bytes, name: str) -> Cut | None:
-    """None where the object has no list of that name, or more than one member of it. The body must be JSON."""
+    """Cuts a body, which must be JSON. Returns None if the object has no list of that name, or has the member twice."""
     if not body.lstrip(SPACE).startswith(b"{"):
         return None
     values = [one for one in map(_value, _pieces(body, body.index(b"{"))) if one[0] == name]
@@ -59,7 +60,7 @@ class _Piece:
 
 
 def _pieces(body: bytes, bracket: int) -> Iterator[_Piece]:
-    """What stands between the commas of one list or object, without the space around it."""
+    """The texts between the commas of one list or object, without the whitespace around them."""
     depth, begin = 0, bracket + 1
     for sign in SIGNS.finditer(body, bracket):
         text = sign.group()

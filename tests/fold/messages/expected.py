@@ -1,6 +1,6 @@
-"""What a projection must send, read from the script of a history: a plain second opinion that shares nothing with src.
+"""The messages that a projection must send, computed from the script of a history, independently of src.
 
-What is known of a shorter history is what was done in it: nothing later changes that.
+What was done in a shorter history is known from it alone: nothing that comes later changes it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ class Closing:
     kind: str
     first: int
     end: int
-    done_at: int  # the message with the last result of its turn
-    made_at: int  # the message from which on it is left out; -1 for not yet
+    # This is the message with the last result of the turn.
+    done_at: int
+    # From this message on, the range is left out; -1 means that it is not left out yet.
+    made_at: int
     verdict: str
 
     def holds(self, other: Closing) -> bool:
@@ -35,26 +37,30 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    closings: tuple[Closing, ...]  # that have something to leave out
-    open: tuple[str, ...]  # branches, outermost first
-    opened_at: tuple[int, ...]  # the last messages of the turns that opened them
-    failures: int  # returns and folds that failed or named no open branch
+    # Only those that have something to leave out are listed.
+    closings: tuple[Closing, ...]
+    # The open branches are listed outermost first.
+    open: tuple[str, ...]
+    # These are the last messages of the turns that opened the branches.
+    opened_at: tuple[int, ...]
+    # Counts the returns and folds that failed or named no open branch.
+    failures: int
 
     @property
     def folded(self) -> list[Closing]:
-        """Those that are left out, without those inside another."""
+        """The closings that are left out, without those inside another."""
         made = [one for one in self.closings if one.verdict == FOLD]
         return [one for one in made if not any(other.holds(one) for other in _later(made, one))]
 
     @property
     def unfolded(self) -> list[Closing]:
-        """Those that stay and are in nothing that is left out."""
+        """The closings that stay and are not inside anything that is left out."""
         made = [one for one in self.closings if one.verdict == FOLD]
         return [one for one in self.closings if one.verdict != FOLD and not any(other.holds(one) for other in made)]
 
 
 def _later(made: list[Closing], one: Closing) -> list[Closing]:
-    """Of two with the same messages, the later one stands for both."""
+    """The closings that may hold this one. If two cover the same messages, only the later one may hold the other."""
     place = next(number for number, each in enumerate(made) if each is one)
     earlier = [each for each in made[:place] if (each.first, each.end) != (one.first, one.end)]
     return [*earlier, *made[place + 1 :]]
@@ -100,7 +106,7 @@ def expected(history: History, count: int | None = None) -> Expectation:
 
 
 def _turns(history: History, count: int) -> Iterator[tuple[int, list[int]]]:
-    """Turns with calls whose results are all there, and the places of their messages."""
+    """The turns with calls whose results are all present, with the indexes of their messages."""
     for number, step in enumerate(history.steps):
         places = [place for place, owner in enumerate(history.owners) if owner == number]
         if step.kind == "turn" and step.calls and places and places[-1] < count:
@@ -126,7 +132,7 @@ def _is_models(message: Mapping[str, Any]) -> bool:
 
 
 def _turn_start(history: History, place: int) -> int:
-    """In the Responses API nothing says where one answer of the model ends and its next begins."""
+    """The first message of the turn: the Responses API does not mark where one answer ends and the next begins."""
     while history.format == "openai-responses" and place and _is_models(history.messages[place - 1]):
         place -= 1
     return place
@@ -137,12 +143,12 @@ def _is_strange(history: History, place: int) -> bool:
 
 
 def _stays(history: History, place: int) -> bool:
-    """Instructions stay where they may stand anywhere; Anthropic takes one after the user's message, and no two."""
+    """Whether it is an instruction that stays. Anthropic allows one only after a user's message, never two in a row."""
     return history.format != "anthropic" and history.messages[place].get("role") in ("system", "developer")
 
 
 def is_prompt(history: History, place: int) -> bool:
-    """What the user said when the model had ended, not while it worked."""
+    """Whether the user said it after the model had finished, not while it worked."""
     return is_spoken(history, place) and history.messages[place].get("role") != "system"
 
 
@@ -151,12 +157,15 @@ def goes(history: History, place: int) -> bool:
 
 
 def is_spoken(history: History, place: int) -> bool:
-    """Words and no results."""
+    """Whether the message has words of the user and no results."""
     return bool(history.words[place]) and not history.answers[place]
 
 
 def _is_kept(history: History, place: int) -> bool:
-    """Of a turn in whose results the host has put the user's words. It begins where the model began to speak."""
+    """Whether the message belongs to a turn in whose results the host has put the user's words.
+
+    Such a turn begins with the first message of the model.
+    """
     if _is_models(history.messages[place]):
         while place + 1 < len(history.messages) and _is_models(history.messages[place + 1]):
             place += 1
@@ -166,7 +175,7 @@ def _is_kept(history: History, place: int) -> bool:
 
 
 def _ranges(history: History, one: Closing) -> list[range]:
-    """What goes: the places of the closing without the turns that stay in it, as far as there is anything to go."""
+    """The ranges of messages to leave out: those of the closing, divided at the turns that stay."""
     ranges: list[range] = []
     start = one.first
     for place in range(one.first, one.end + 1):
@@ -219,7 +228,7 @@ def _words(content: Any) -> list[Message]:
 
 
 def left_out(history: History, one: Closing) -> list[int]:
-    """The places of the messages that are not sent because of it."""
+    """The indexes of the messages that are not sent because of it."""
     merges = history.format in PARTS
     return [
         place

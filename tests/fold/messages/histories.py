@@ -1,7 +1,7 @@
-"""Generated histories: a script told in one of the four APIs' words, as messages and as the bytes of a request.
+"""Generated histories: a script written in the format of one of the four APIs, as messages and as bytes of a request.
 
-All of it comes from a seed, so a failure is replayed with `history(format, seed)`. What a history begins with stays
-as it is however far it is read: `body(n)` is the request as it was when there were n messages.
+All of it comes from a seed, so a failure is replayed with `history(format, seed)`. The beginning of a history does not
+depend on how far it is read: `body(n)` is the request as it was when there were n messages.
 """
 
 from __future__ import annotations
@@ -46,12 +46,16 @@ class History:
     seed: str
     steps: Sequence[Step]
     messages: Sequence[Message]
-    owners: Sequence[int]  # the step each message belongs to
-    answers: Sequence[Sequence[tuple[int, Call]]]  # the results each message holds, and the step they were asked in
-    words: Sequence[Sequence[str]]  # what the user wrote in each message
+    # For each message, this is the step that it belongs to.
+    owners: Sequence[int]
+    # For each message, these are its results, each with the step of its call.
+    answers: Sequence[Sequence[tuple[int, Call]]]
+    # For each message, these are the words of the user in it.
+    words: Sequence[Sequence[str]]
     head: bytes
     texts: Sequence[bytes]
-    gaps: Sequence[bytes]  # what stands between a message and the next
+    # A gap is the text between a message and the next.
+    gaps: Sequence[bytes]
     tail: bytes
     model: str
     binds_thinking: bool
@@ -60,7 +64,7 @@ class History:
         return self.body_of(range(len(self.texts) if count is None else count))
 
     def body_of(self, places: Sequence[int]) -> bytes:
-        """The request with these messages alone: what stood after a message stays with it."""
+        """The request with only these messages; the gap after a message stays with it."""
         parts = [self.head]
         for number, place in enumerate(places):
             parts.append(self.texts[place])
@@ -86,12 +90,12 @@ def history(format: Format, seed: str, *, odd: float | None = None) -> History:
 
 
 def heard(step: Step) -> list[str]:
-    """What the user wrote that came with the results."""
+    """The words of the user that came with the results."""
     return [*([step.quoted] if step.quoted else []), *step.beside]
 
 
 def _one_by_one(step: Step) -> list[Step]:
-    """Calls whose outputs follow each at once, as some clients of the Responses API write them."""
+    """The calls one at a time, each followed by its output, as some clients of the Responses API write them."""
     if len(step.calls) < 2:
         return [step]
     first, *rest = (step.calls[place] for place in step.order)
@@ -101,7 +105,7 @@ def _one_by_one(step: Step) -> list[Step]:
 
 
 class Teller(ABC):
-    """Tells steps as messages; the four APIs differ in what one step becomes."""
+    """Writes steps as messages; the four APIs differ in what one step becomes."""
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
@@ -165,7 +169,7 @@ class Teller(ABC):
     def strange(self, step: Step) -> None: ...
 
     def hosted(self, step: Step) -> None:  # noqa: B027 - a default
-        """Most APIs have nothing of the kind."""
+        """Does nothing, because most APIs have no tools of their own."""
 
 
 class Anthropic(Teller):
@@ -177,7 +181,8 @@ class Anthropic(Teller):
         if step.picture:
             source = {"type": "base64", "media_type": "image/png", "data": PNG}
             blocks.insert(0, {"type": "image", "source": source})
-        if self._last() == "system":  # nothing but the model may come after it
+        # The API allows only the model's message after an instruction.
+        if self._last() == "system":
             for told in (self.messages, self.owners, self.answers, self.words):
                 told.pop()
         if self._last() != "user":
@@ -247,7 +252,8 @@ class Anthropic(Teller):
 class Chat(Teller):
     def __init__(self, dice: random.Random) -> None:
         super().__init__(dice)
-        self.counts_calls = dice.random() < 0.2  # servers that number the calls of each turn anew
+        # Some servers number the calls of each turn from the beginning again.
+        self.counts_calls = dice.random() < 0.2
 
     def say(self, step: Step) -> None:
         parts: list[Message] = [{"type": "text", "text": step.text}]
@@ -368,7 +374,7 @@ class Gemini(Teller):
         return None
 
     def system(self, step: Step) -> None:
-        """Stands beside the list."""
+        """Does nothing, because instructions are a member of their own."""
 
     def turn(self, step: Step) -> None:
         parts: list[Message] = []
@@ -452,7 +458,7 @@ def _written(dice: random.Random, format: Format, seed: str, steps: Sequence[Ste
 
 
 def _members(dice: random.Random, format: Format, messages: Sequence[Message]) -> dict[str, Any]:
-    """What stands beside the list; some of it looks like the list."""
+    """The other members of the request; some of them look like the list."""
     schema = {"type": "object", "properties": {"messages": {"type": "array"}, "input": {"type": "string"}}}
     members: dict[str, Any] = {"model": "m-1", "stream": dice.random() < 0.5, "metadata": {"user_id": "messages"}}
     if format != "anthropic":
@@ -481,7 +487,7 @@ def _members(dice: random.Random, format: Format, messages: Sequence[Message]) -
 
 
 class Pen:
-    """Writes JSON in one hand or another; every one of them is JSON."""
+    """Writes JSON in one of several styles, all of which are valid."""
 
     def __init__(self, dice: random.Random, style: str) -> None:
         self._dice, self._style = dice, style
@@ -520,7 +526,7 @@ class Pen:
         return self._string(value) if isinstance(value, str) else json.dumps(value)
 
     def _string(self, value: str) -> str:
-        """Some signs are written as escapes that need not be: a tool's name may be, a member's may be."""
+        """Writes some characters as escapes that are not necessary, also in names of tools and members."""
         dice, parts, begin = self._dice, [], 0
         for place in sorted(dice.choices(range(len(value) + 1), k=dice.randint(0, 3))):
             if begin <= place < len(value) and value[place].isascii():

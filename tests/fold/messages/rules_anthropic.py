@@ -1,7 +1,7 @@
-"""What the Anthropic Messages API asks of a request, as its documentation and its error messages say; no look at src.
+"""The rules of the Anthropic Messages API for requests, from its documentation and error messages; independent of src.
 
-Strict where the documentation is: roles alternate (the API merges neighbours, but nobody should count on it), every
-call is answered in the very next message, results come first there. Members nobody knows are let through.
+They are as strict as the documentation: roles alternate (the API merges neighbours, but nobody should rely on it),
+every call is answered in the very next message, and results come first there. Unknown members are accepted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ON_THE_SERVER = {"server_tool_use", "mcp_tool_use"}
 
 
 def violations(body: Any) -> list[str]:
-    """Every rule that a request breaks; none for one the API would take."""
+    """Every rule that a request breaks; empty for a request that the API would accept."""
     if not isinstance(body, dict):
         return ["not an object"]
     messages = body.get("messages")
@@ -37,7 +37,8 @@ def violations(body: Any) -> list[str]:
         found.append("max_tokens: missing")
     shapes = [text for place, message in enumerate(messages) for text in _shape(place, message)]
     if shapes:
-        return found + shapes  # what follows reads messages as they should be
+        # The checks below expect messages of a valid shape.
+        return found + shapes
     found += [*_order(messages), *_pairs(messages), *_thoughts(body, messages), *_marks(body), *_ends(messages)]
     if any(block["type"] in ("tool_use", "tool_result") for message in messages for block in _blocks(message)):
         found += [] if body.get("tools") else ["tools: missing, though messages hold calls"]
@@ -169,7 +170,8 @@ def _marked(value: Any) -> Iterator[dict[str, Any]]:
         if value.get("cache_control") is not None:
             yield value
         for name, member in value.items():
-            if name not in ("input", "input_schema"):  # the caller's own data
+            # These members are the caller's own data.
+            if name not in ("input", "input_schema"):
                 yield from _marked(member)
     elif isinstance(value, list):
         for member in value:

@@ -1,8 +1,8 @@
-"""What an agent did, step by step, in no API's words: the plot of a generated history.
+"""What an agent did, step by step, independent of any API: the script of a generated history.
 
-A step is what somebody said, or a turn of the model with its calls and what came of them. The folding tools' answers
-have the daemon's members in the daemon's order; a small session keeps the ids and what is open. Everything comes from
-the dice that are handed in.
+A step is what somebody said, or a turn of the model with its calls and their results. The folding tools' answers have
+the daemon's members in the daemon's order; a small session tracks the ids and the open branches. All random choices
+come from the generator that is passed in.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    kind: str  # branch, return, fold, rollback, or work: whatever else an agent calls
+    # The kind is branch, return, fold, rollback, or work for any other call of an agent.
+    kind: str
     name: str
     arguments: dict[str, Any]
     answer: dict[str, Any] | str
     failed: bool = False
-    branch_id: str | None = None  # the branch that was opened, closed, or gone back to
+    # This is the branch that was opened, closed or rolled back to.
+    branch_id: str | None = None
     discarded: tuple[str, ...] = ()
     id: str = ""
     picture: bool = False
@@ -45,20 +47,25 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    kind: str  # say, system, turn, hosted (tools that the API has itself), or strange: something a reader may not know
+    # The kind is say, system, turn, hosted (tools of the API itself), or strange, which a reader may not know.
+    kind: str
     text: str = ""
     calls: tuple[Call, ...] = ()
     thinks: int = 0
     picture: bool = False
-    order: tuple[int, ...] = ()  # in which order the results came
-    beside: tuple[str, ...] = ()  # texts that came with the results, where an API has room for them: the user's
-    reminded: bool = False  # the host's own text came with the results, too
-    quoted: str = ""  # what the user wrote meanwhile, put by the host behind the last result's own text
+    # Results may arrive in another order than the calls.
+    order: tuple[int, ...] = ()
+    # These are texts of the user that came with the results, where an API has room for them.
+    beside: tuple[str, ...] = ()
+    # A text of the host came with the results.
+    reminded: bool = False
+    # The host has appended these words of the user to the last result's text.
+    quoted: str = ""
 
 
 @dataclass(slots=True)
 class Session:
-    """What the daemon knows: which branches there are, and which are open, outermost first."""
+    """The daemon's state: the branches, and which of them are open, outermost first."""
 
     dice: random.Random
     path: list[str] = field(default_factory=list)
@@ -91,7 +98,7 @@ class Session:
         return {**told, "summary": summary, "context_state": self._state(), "context_health": health}
 
     def fold_afterwards(self) -> dict[str, Any]:
-        """One call, no branch: the id is new, and nothing that is open changes."""
+        """Folds with one call and without a branch: the id is new, and the open branches stay the same."""
         told = {
             "folded_at": 1e9,
             "branch_id": self.new_id("br"),
@@ -101,7 +108,7 @@ class Session:
         return {**told, "summary": summary, "context_state": self._state(), "context_health": {"warning": "none"}}
 
     def roll_back(self, branch_id: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Later branches are discarded; a target that was folded is open again, as the daemon has it."""
+        """Discards later branches; a target that was folded is open again, as in the daemon."""
         later = self.made[self.made.index(branch_id) + 1 :]
         self.made = self.made[: len(self.made) - len(later)]
         self.path = [one for one in self.path if one not in later]
@@ -125,7 +132,8 @@ class Writer:
         self.steps: list[Step] = []
         self.thinks = dice.random() < 0.5
         self.strange = 0.1 if odd and dice.random() < 0.5 else 0.0
-        self.hooked = dice.random() < 0.2  # a client that tells the model what its hooks said
+        # Some clients pass the output of their hooks on to the model.
+        self.hooked = dice.random() < 0.2
         self.number = 0
 
     def write(self) -> list[Step]:
@@ -240,7 +248,7 @@ class Writer:
         self._turn(Call("branch", self._named("branch"), asked, answer, failed=True))
 
     def _failed_return(self) -> None:
-        """The branch is not there, or is there but not active: the first names no branch that is open."""
+        """A return that fails: the branch does not exist or is not active, or the store is unavailable."""
         path, folded = self.session.path, self.session.folded
         asked: dict[str, Any] = {"message": self._text(), "project_path": "/p"}
         if folded and self.dice.random() < 0.5:
@@ -267,7 +275,7 @@ class Writer:
         return self._turn(*self._with_others(call)) if self._shares() else self._turn(call)
 
     def _look(self) -> None:
-        """Tools of ours that change nothing, though their answers name branches."""
+        """Calls one of our tools that change nothing, though their answers name branches."""
         known = self.session.made[-1] if self.session.made else None
         status = {"session_id": self.session.session_id, "active_branch_id": known, "branch_path": ["main", known]}
         page: dict[str, Any] = {"branch_id": known, "entries": [], "tokens": 3, "next_cursor": None}
@@ -275,7 +283,7 @@ class Writer:
         self._turn(Call("work", f"{self.prefix}{name}{self.suffix}", {"project_path": "/p"}, answer))
 
     def _decoy(self) -> None:
-        """Somebody else's tool with a name and an answer like ours."""
+        """Calls a tool of another server whose name and answer resemble ours."""
         named = self.session.path[0] if self.session.path else self.session.new_id("br")
         name = self.dice.choice(("their_context_return", "context_returns", "their_context_branch", "context_branch_2"))
         self._turn(Call("work", name, {}, {"branch_id": named, "session_id": "sess_000000000000"}))
@@ -288,19 +296,19 @@ class Writer:
         self._say()
 
     def _system(self) -> None:
-        """A hook's words, or what the user wrote meanwhile where the host hands it over as an instruction."""
+        """Adds a hook's output, or words of the user that the host passes on as an instruction."""
         quoted = MEANWHILE.format(self._text()) if self.dice.random() < 0.2 else ""
         self.steps.append(Step("system", quoted or self._text(), quoted=quoted))
 
 
 def truncated(dice: random.Random, steps: list[Step]) -> list[Step]:
-    """The same work where the client has cut off the beginning."""
+    """The same work after the client has cut off the beginning."""
     cut = dice.randrange(len(steps))
     return [Step("say", "Earlier messages were cut off."), *steps[cut:]]
 
 
 def spoken(dice: random.Random, client: int, call: Call) -> str:
-    """A call's result as the text one client or another hands to the model."""
+    """A call's result as the text that a client passes to the model; clients differ in its form."""
     if isinstance(call.answer, str):
         return call.answer
     answer = {"error": call.answer} if call.failed and client % 2 else call.answer

@@ -1,4 +1,4 @@
-"""What was received waits in order, is written whole, and is never in anybody's way."""
+"""The inbox keeps what it receives in order, writes it completely, and does not block anybody."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONE, TWO = key_of("p1"), key_of("p2")
 
 
 class Written:
-    """A writer that notes what it was given, and what was lost."""
+    """A writer that records what it was given and what was lost."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[SessionKey, list[int]]] = []
@@ -92,7 +92,8 @@ def test_many_are_written_together_but_not_too_many() -> None:
 
 def test_whoever_waits_waits_only_for_what_came_before() -> None:
     async def act(written: Written, box: Inbox[int]) -> None:
-        written.fails = lambda _items: written.gate.clear()  # after this batch nothing is written
+        # The gate closes with this batch, so nothing is written after it.
+        written.fails = lambda _items: written.gate.clear()
         for number in range(BATCH_ITEMS):
             box.put(ONE, [number], [1])
         waiting = asyncio.ensure_future(box.settled(ONE))

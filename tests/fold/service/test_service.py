@@ -1,4 +1,4 @@
-"""The service over a clock of the test's: what ends when, and what stays how long."""
+"""The service with a clock that the test sets: expiry, two daemons at once, search, and failures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Clock:
 
 
 class Desk:
-    """A service with what a test wants to see of it."""
+    """A service together with what a test inspects."""
 
     def __init__(self, store: Store, policy: FoldPolicy) -> None:
         self.clock = Clock()
@@ -58,7 +58,7 @@ class Desk:
         self.service = self.another()
 
     def another(self) -> FoldService:
-        """As if the daemon had been started anew, or another one beside it."""
+        """A second service on the same store, as after a restart or in a second daemon."""
         return FoldService(self.store, SCRUBBER, self.policy, clock=self.clock, note=self.noted.append)
 
     async def branch(self, caller: Caller = ME) -> Any:
@@ -103,7 +103,8 @@ class TestExpiry:
             first = await desk.branch()
             desk.clock.now += DAY - timedelta(seconds=1)
             assert (await desk.status())["session_id"] == first["session_id"]
-            desk.clock.now += timedelta(seconds=1)  # looking does not keep it alive
+            # Reading the status does not extend the session's life.
+            desk.clock.now += timedelta(seconds=1)
             assert (await desk.status())["session_id"] is None
             second = await desk.branch()
             assert second["session_id"] != first["session_id"]
@@ -189,7 +190,8 @@ class TestTwoAtOnce:
             await desk.branch()
             other = desk.another()
             await other.record(ME, record_request({"type": "t", "tokens": 5, **PROJECT}), "reported")
-            await desk.branch()  # on a state that is one event old
+            # This branch is decided on a state that is one event old.
+            await desk.branch()
             await other.rollback(
                 ME, rollback_request({"branch_id": (await desk.status())["branch_path"][1], **PROJECT})
             )
@@ -202,7 +204,8 @@ class TestTwoAtOnce:
             await desk.service.record(ME, record_request({"type": "t", "tokens": 5, **PROJECT}), "reported")
             other = desk.another()
             await other.branch(ME, branch_request({"description": "d", "prompt": "p", **PROJECT}))
-            assert (await desk.fold())["context_state"]["active_branch_id"] is None  # it had seen no branch
+            # The desk's cached state has no branch yet.
+            assert (await desk.fold())["context_state"]["active_branch_id"] is None
 
         run(act)
 
@@ -212,7 +215,8 @@ class TestTwoAtOnce:
             request = record_request({"type": "t", "tokens": 1, **PROJECT})
             for service in (desk.service, other, desk.service, other):
                 await service.record(ME, request, "reported")
-            assert sum(noted.conflicts for noted in desk.noted) == 2  # each time the other had been first
+            # The other daemon committed first both times.
+            assert sum(noted.conflicts for noted in desk.noted) == 2
 
         run(act)
 
@@ -248,7 +252,8 @@ class TestWhatIsNoted:
             caller = Caller("local", operation_id="once")
             for _ in range(3):
                 await desk.branch(caller)
-            assert [len(noted.events) for noted in desk.noted if noted.events] == [2]  # the session, the branch
+            # The two events are the start of the session and the branch.
+            assert [len(noted.events) for noted in desk.noted if noted.events] == [2]
 
         run(act)
 
