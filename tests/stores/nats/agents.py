@@ -1,6 +1,7 @@
-"""Agents that work on many sessions at any of several daemons, and write down what they did and were told.
+"""Agents that work on many sessions through several daemons, and record what they sent and what was answered.
 
-A call whose outcome is unknown is sent again with the same operation id, somewhere else, until somebody says yes or no.
+A call with an unknown outcome is sent again with the same operation id to another daemon, until it is accepted or
+refused.
 """
 
 from __future__ import annotations
@@ -18,21 +19,27 @@ from contextfold.serve.mcp.fold_tools import META_OPERATION
 from tests.stores.nats.history import Effect, Outcome, Try
 from tests.support.daemon import LEGACY, MODERN, Daemon, HttpAgent, Refused
 
-ANSWER_S = 4.0  # then whoever waits asks somebody else
-GIVE_UP_S = 120.0  # on one call: nobody should have to wait longer, however bad the times
+# After this long without an answer, an agent asks another daemon.
+ANSWER_S = 4.0
+# No caller should have to wait longer for one call, even during faults.
+GIVE_UP_S = 120.0
 AGAIN_AFTER_S = 0.05
-PAUSE_MOST_S = 0.04  # between calls, so that a small machine keeps up
-HOT_SESSIONS, HOT_SHARE = 4, 0.4  # where agents meet
-TELLING_NOTHING = {JSON_RPC_CODES["store_unavailable"]}  # it may have been done all the same
+# Agents pause between calls so that a small machine keeps up.
+PAUSE_MOST_S = 0.04
+# Many agents work on these sessions at the same time.
+HOT_SESSIONS, HOT_SHARE = 4, 0.4
+# After such an error the operation may have been done or not.
+TELLING_NOTHING = {JSON_RPC_CODES["store_unavailable"]}
 
 
 @dataclass(slots=True)
 class Session:
-    """A project and what its agents know of it."""
+    """A project and what its agents know about it."""
 
     project: str
     calls: int = 0
-    branches: list[str] = field(default_factory=list)  # that somebody was told of, and nobody has gone back to
+    # These branches were returned by a call, and no rollback has been sent to them.
+    branches: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def next_id(self) -> str:
@@ -46,7 +53,8 @@ class Call:
     tool: str
     arguments: dict[str, Any]
     effect: Effect
-    told: Callable[[Any], dict[str, Any]]  # of an answer, what the event has too
+    # Returns the members of an answer that the event has too.
+    told: Callable[[Any], dict[str, Any]]
 
 
 def _branch_told(answer: Any) -> dict[str, Any]:
@@ -68,7 +76,7 @@ def _rollback_told(answer: Any) -> dict[str, Any]:
 
 
 def random_call(dice: random.Random, session: Session, operation_id: str) -> Call:
-    """Something to do in a session; what it leaves there can be told from everything else."""
+    """A random call; its effect on the log can be distinguished from every other."""
     match dice.choices(["branch", "record", "return", "rollback"], [4, 8, 4, 1])[0]:
         case "branch":
             text = f"b of {operation_id}"
@@ -91,7 +99,7 @@ def _taken(dice: random.Random, session: Session) -> str | None:
 
 
 class Book:
-    """What was tried, by everybody; and how many calls were answered, for whoever waits for more."""
+    """The calls of all agents, and the number of those that were answered, for tests that wait for more."""
 
     def __init__(self) -> None:
         self.tries: list[Try] = []
@@ -111,14 +119,14 @@ class Book:
             self._changed.notify_all()
 
     def wait_for(self, more: int, timeout_s: float) -> bool:
-        """Until so many more calls were answered."""
+        """Waits until this many more calls were answered."""
         with self._changed:
             goal = self._answered + more
             return self._changed.wait_for(lambda: self._answered >= goal or bool(self.broken), timeout_s)
 
 
 class Agent(threading.Thread):
-    """One of many that work on the same sessions."""
+    """One of many agents that work on the same sessions."""
 
     def __init__(
         self, name: str, seed: object, daemons: Sequence[Daemon], sessions: Sequence[Session], book: Book
@@ -136,7 +144,8 @@ class Agent(threading.Thread):
                 are_hot = self._dice.random() < HOT_SHARE
                 self.work(self._dice.choice(self._sessions[:HOT_SESSIONS] if are_hot else self._sessions))
                 self.stopping.wait(self._dice.uniform(0, PAUSE_MOST_S))
-        except Exception as problem:  # for the test, which would wait for ever otherwise
+        except Exception as problem:
+            # The test reads this; otherwise it would wait forever.
             self._book.complain(f"{self.name}: {problem!r}")
         finally:
             for connection in self._connections.values():
@@ -165,7 +174,8 @@ class Agent(threading.Thread):
         except Refused as refusal:
             if refusal.code not in TELLING_NOTHING:
                 outcome, told = "refused", {"refused": refusal.message}
-        except (OSError, http.client.HTTPException, ValueError):  # cut off: it may have happened or not
+        except (OSError, http.client.HTTPException, ValueError):
+            # The connection was cut, so the operation may have been done or not.
             self._connections.pop(number).close()
         answered_s = time.monotonic()
         if "branch_id" in told and call.tool == "context_branch":

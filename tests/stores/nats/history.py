@@ -1,8 +1,8 @@
-"""What clients, watchers and the store say of one and the same time, and where they contradict each other. Pure.
+"""Compares what clients, watchers and the store report about the same period, and finds contradictions. Pure.
 
-Clients say what they sent, when, and what they were answered. Every reader says which log each session has in the end.
-Watchers say which events they got. A NATS client says what lies on the subjects. `violations` holds all of it against
-the laws below, one function each, and gives a sentence for every breach:
+Clients report what they sent, when, and what they were answered. Every reader reports the final log of each session.
+Watchers report which events they received. A NATS client reports what is stored on the subjects. `violations` checks
+all of it against the laws below, one function each, and returns a sentence for every violation:
 
 - a session's log is one line of events, 1 to k, that can be replayed; a project has one session at a time
 - every reader has the same logs
@@ -36,13 +36,15 @@ from contextfold.fold.session import Branch, LogBroken, State, replay
 EXCERPT = 12  # lines around what went wrong
 
 Outcome = Literal["acknowledged", "refused", "unknown"]
-Effect = tuple[str, str]  # the kind of an event, and the text in it that the call put there
-Logs = Mapping[str, Sequence[Event]]  # by session id
+# An effect is the kind of an event, and the text that the call put into it.
+Effect = tuple[str, str]
+# The keys are session ids.
+Logs = Mapping[str, Sequence[Event]]
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One sending of a call. One that is sent again has the same operation id."""
+    """One attempt of a call. A retry has the same operation id."""
 
     project: str
     operation_id: str
@@ -51,7 +53,8 @@ class Try:
     answered_s: float
     outcome: Outcome
     where: str = ""
-    told: Mapping[str, Any] = field(default_factory=dict)  # members of the answer that its event has too
+    # These are the members of the answer that its event has too.
+    told: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         told = dict(self.told) or ""
@@ -61,7 +64,7 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """An event, as a watcher got it."""
+    """An event as a watcher received it."""
 
     cursor: str
     session_id: str
@@ -70,34 +73,41 @@ class Got:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """One connection of a watcher: where it began, and what came."""
+    """One connection of a watcher: where it began, and which events it received."""
 
-    after: str | None  # a cursor; None is the beginning of everything
+    # The value is a cursor, or None for the beginning of the log.
+    after: str | None
     got: Sequence[Got]
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a NATS client finds of a session."""
+    """What a NATS client reads about a session."""
 
-    events: Sequence[Mapping[str, Any]]  # in the order of the stream
-    branches: Mapping[str, Mapping[str, Any]]  # the last of each
+    # The events are in the order of the stream.
+    events: Sequence[Mapping[str, Any]]
+    # Each branch has its last published state.
+    branches: Mapping[str, Mapping[str, Any]]
     session_state: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
     tries: Sequence[Try]
-    logs: Mapping[str, Logs]  # by reader
+    # The keys are the names of readers.
+    logs: Mapping[str, Logs]
     watchers: Mapping[str, Sequence[Followed]] = field(default_factory=dict)
-    published: Mapping[str, Published] | None = None  # by session id
-    committed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # operation ids, by session id
+    # The keys are session ids.
+    published: Mapping[str, Published] | None = None
+    # The operation ids are listed by session id.
+    committed: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def violations(account: Account) -> list[str]:
-    """Every breach of a law, as a sentence."""
+    """Every violation of a law, as a sentence."""
     found = [text for reader, logs in account.logs.items() for text in _linear(reader, logs)]
-    if found:  # what follows takes a log for granted that can be replayed
+    # The checks below need logs that can be replayed.
+    if found:
         return found
     found += _agreeing(account.logs)
     logs = next(iter(account.logs.values()))
@@ -116,7 +126,7 @@ def violations(account: Account) -> list[str]:
 
 
 def effect_of(event: Event) -> Effect | None:
-    """What a call left in the log, as its sender can tell it from all others; None for what follows from another."""
+    """The effect by which the sender recognises its event in the log; None for an event that follows from another."""
     match event:
         case BranchCreated():
             return event.kind, event.description
@@ -175,7 +185,7 @@ def _agreeing(readers: Mapping[str, Logs]) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Operation:
-    """A call with everything that was tried for it."""
+    """A call with all its attempts."""
 
     tries: list[Try] = field(default_factory=list)
 
@@ -253,7 +263,7 @@ def _answers(tries: Sequence[Try], logs: Logs) -> Iterator[str]:
 
 
 def _order(tries: Sequence[Try], logs: Logs) -> Iterator[str]:
-    """From the end of a log to its beginning: nothing later may have been answered before this was sent."""
+    """Reads a log from its end: nothing later may have been answered before this was sent."""
     operations = _by_effect(tries)
     for log in logs.values():
         project, done_s, earliest = project_of(log), float("inf"), None
@@ -272,7 +282,8 @@ def _order(tries: Sequence[Try], logs: Logs) -> Iterator[str]:
 
 
 def _watched(watcher: str, connections: Sequence[Followed], logs: Logs) -> Iterator[str]:
-    trail: list[Got] = []  # as if there had been one connection
+    # This is the sequence that a single connection would have received.
+    trail: list[Got] = []
     for connection in connections:
         back = _position(trail, connection.after)
         if back is None:
@@ -303,7 +314,7 @@ def _watched(watcher: str, connections: Sequence[Followed], logs: Logs) -> Itera
 
 
 def _position(trail: Sequence[Got], after: str | None) -> int | None:
-    """How much of what was seen lies before a connection that begins there."""
+    """How many of the received events come before a connection that begins there."""
     if after is None:
         return 0
     return next((place + 1 for place in range(len(trail) - 1, -1, -1) if trail[place].cursor == after), None)
@@ -346,7 +357,7 @@ def _states(session_id: str, found: Published, state: State, log: Sequence[Event
 
 
 def branch_state(branch: Branch, log: Sequence[Event]) -> dict[str, Any]:
-    """What a branch's subject must say, by the log."""
+    """The state of a branch's subject that follows from the log."""
     of_it = [event for event in log if getattr(event, "branch_id", None) == branch.id]
     created = next(event for event in of_it if isinstance(event, BranchCreated))
     told: dict[str, Any] = {
@@ -377,7 +388,7 @@ def session_state(state: State) -> dict[str, Any]:
 
 
 def excerpt(account: Account, found: Sequence[str]) -> str:
-    """What to read first when a law was broken: the breaches, and what was tried in the projects they name."""
+    """What to read first when a law was violated: the violations, and the attempts in the projects that they name."""
     named = [one for one in account.tries if any(one.project in text for text in found[:EXCERPT])]
     lines = ["", f"{len(found)} breaches", *found[:EXCERPT], "", "what was tried there:"]
     lines += map(str, sorted(named, key=lambda one: one.sent_s)[: 4 * EXCERPT])

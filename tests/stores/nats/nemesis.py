@@ -1,4 +1,4 @@
-"""Whoever kills, stops and restarts servers and daemons while others work with them: one at a time, each healed."""
+"""Kills, stops and restarts servers and daemons while agents use them: one fault at a time, each of them repaired."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ from tests.support.daemon import Daemon
 from tests.support.machine import times
 from tests.support.nats_servers import NatsCluster, NatsServer
 
-AWAY_CALLS = 5  # answered while something is away; then it may come back
-AWAY_S = 6.0  # or after so long: without a leader nobody is answered
-PAUSED_S = (5.0, 5.0) if times(1, 0) else (0.5, 12.0)  # the others may elect another leader meanwhile, or not
-CALM_CALLS = times(20, 60)  # answered between two faults
-CALM_S = 90.0  # a bound on a hang
+# A fault ends when this many calls were answered during it.
+AWAY_CALLS = 5
+# It also ends after this long, because without a leader no call is answered.
+AWAY_S = 6.0
+# The other servers may elect another leader during the pause, or not.
+PAUSED_S = (5.0, 5.0) if times(1, 0) else (0.5, 12.0)
+# This many calls must be answered between two faults.
+CALM_CALLS = times(20, 60)
+# This bounds a hang.
+CALM_S = 90.0
 TRIES_TOLD = 20
 
 
 class Servers(NamedTuple):
-    """A cluster, the wires between its servers, and what an installation on it is called."""
+    """A cluster, the connections between its servers, and the prefix of the installation on it."""
 
     cluster: NatsCluster
     routes: Routes
@@ -36,7 +41,7 @@ class Servers(NamedTuple):
 def daemons(
     folder: Path, count: int, store: str, *argv: str, env: Mapping[str, str] | None = None
 ) -> Iterator[list[Daemon]]:
-    """Daemons over one store; where it is many servers, each tries another one first. None is left behind."""
+    """Daemons on one store; each tries another of its servers first. All of them are killed at the end."""
     running: list[Daemon] = []
     servers = store.split(",")
     try:
@@ -52,7 +57,7 @@ def daemons(
 
 
 class Nemesis:
-    """Each fault is over when it returns. `told` has what was done, for whoever reads about a failure."""
+    """Each method causes one fault and repairs it. `told` lists the faults, for the report of a failure."""
 
     def __init__(self, dice: random.Random, book: Book, fleet: Sequence[Daemon], servers: Servers | None) -> None:
         self._dice, self._book, self._fleet, self._servers = dice, book, fleet, servers
@@ -65,7 +70,7 @@ class Nemesis:
         return of_daemons if self._servers is None else of_servers[:3] + of_daemons + of_servers[3:]
 
     def plague(self, faults: Sequence[Callable[[], None]]) -> None:
-        """One after the other, and people are given time to do something in between."""
+        """Causes the faults one after the other, with time for agents to work in between."""
         for fault in faults:
             self._calm()
             fault()
@@ -84,7 +89,7 @@ class Nemesis:
         server.start()
 
     def cut_off_leader(self) -> None:
-        """It runs, and daemons may be with it, but the others do not hear it."""
+        """The leader runs, and daemons may be connected to it, but the other servers cannot reach it."""
         assert self._servers is not None
         server = self._leading()
         self._tell(f"cut off {server.name}")

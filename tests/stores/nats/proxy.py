@@ -1,6 +1,6 @@
-"""A wire between a daemon and NATS that can be told to lose something: an answer, or what was asked, once each.
+"""A proxy between a daemon and NATS that can drop one message or its answer on request.
 
-Runs a loop of its own in a thread, so that tests can stay as they are.
+It runs an event loop of its own in a thread, so that tests can stay synchronous.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from typing import Any, Literal
 
 CHUNK = 65_536
 JOIN_S = 60.0
-TAIL = 4_096  # bytes in which what is looked for is found, however the chunks are cut
+# The command that is searched for fits into this many bytes, so it is found even if chunks divide it.
+TAIL = 4_096
 
 Loss = Literal["answer", "request"]
 
 
 class Proxy:
-    """Connections to it are connections to the server behind."""
+    """Forwards connections to the server."""
 
     def __init__(self, port: int, *, lag_s: float = 0) -> None:
-        """With a lag, everything takes up to that long on its way, and stays in order."""
+        """With a lag, every chunk is delayed by up to that long; the order stays the same."""
         self._behind = port
         self.lag_s = lag_s
         self._loop = asyncio.new_event_loop()
@@ -34,7 +35,8 @@ class Proxy:
         self._is_for_good = False
         self._asked, self.answer = b"", b""
         self.orders = 0
-        self.lost = threading.Event()  # what was to be lost is lost, and the connection cut
+        # The event is set when the message was dropped and the connection cut.
+        self.lost = threading.Event()
         self.port = 0
 
     def __enter__(self) -> Proxy:
@@ -59,9 +61,9 @@ class Proxy:
         return bool(self._pairs)
 
     def lose(self, what: Loss, stream: str, *, for_good: bool = False) -> None:
-        """The next message for a stream is lost on the way there, or its answer on the way back.
+        """Drops the next message for a stream on its way to the server, or its answer on the way back.
 
-        The connection is cut then, and if it is for good nobody gets another one.
+        The connection is cut then, and with `for_good` no new one is accepted.
         """
         self.lost.clear()
         self._is_for_good = for_good
@@ -105,7 +107,7 @@ class Proxy:
             connection.cut()
 
     def takes(self, seen: bytes) -> Loss | None:
-        """Whether this is what is to be lost; if so, once."""
+        """What to drop if these bytes contain the message that is waited for; only once."""
         if self._loses is None or self._asked not in seen:
             return None
         loses, self._loses = self._loses, None
@@ -134,7 +136,8 @@ class _Connection:
         self.cut()
 
     def may_go(self, chunk: bytes) -> bool:
-        if self._orders != self._proxy.orders:  # what went before is not meant
+        # Bytes from before the last order are not searched.
+        if self._orders != self._proxy.orders:
             self._orders, self._seen = self._proxy.orders, b""
         self._seen = (self._seen + chunk)[-TAIL - len(chunk) :]
         loses = self._proxy.takes(self._seen)

@@ -1,10 +1,11 @@
-"""What a daemon says of itself, asked with an end to the waiting."""
+"""Asks a daemon for its health and readiness, with a timeout."""
 
 from __future__ import annotations
 
 from tests.support.daemon import Daemon, Http
 
-SOON_S = 20.0  # an answer that takes longer is taken for a hang
+# An answer that takes longer than this counts as a hang.
+SOON_S = 20.0
 
 
 def status(daemon: Daemon, path: str) -> tuple[int, str]:

@@ -1,7 +1,7 @@
-"""The wires between the servers of a cluster, so that one of them can be cut off from the others and still be reached.
+"""The connections between the servers of a cluster, through which one server can be cut off and still be reached.
 
-Every server tells the others an address that leads here, and from here to it. Who calls is heard from the first words.
-A wire that is cut swallows everything without a word, as networks do, and is torn when the cut is healed.
+Every server advertises an address that leads here, and from here to the server. The caller is recognised by its first
+bytes. A connection that is cut drops everything silently, as networks do, and is closed when the cut is repaired.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Any
 
 CHUNK = 65_536
-FIRST_WORDS = 16_384  # bytes in which a caller has said its name
+# A caller sends its name within this many bytes.
+FIRST_WORDS = 16_384
 JOIN_S = 60.0
 _NAME = re.compile(rb'"server_name":"([^"]+)"')
 
@@ -41,12 +42,12 @@ class Routes:
         self._loop.close()
 
     def lead_to(self, ports: Mapping[str, int]) -> dict[str, int]:
-        """For every server by its name: a port that leads to it."""
+        """For every server, by name, a port that leads to it."""
         listening: dict[str, int] = self._run(self._listen(ports))
         return listening
 
     def cut_off(self, name: str) -> None:
-        """From now on a server and the others hear nothing of each other."""
+        """From now on, a server and the others receive nothing from each other."""
         self._cut_off = name
 
     def heal(self) -> None:
@@ -103,7 +104,8 @@ class _Wire:
         self._routes, self._called, self._writers = routes, called, writers
         self._caller = ""
         self._heard = b""
-        self.is_torn = False  # something was swallowed
+        # This is set when bytes were dropped.
+        self.is_torn = False
 
     async def carry(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_caller: bool = False

@@ -1,4 +1,4 @@
-"""What lies on the subjects of an installation, read with a NATS client and nothing of the store."""
+"""Reads the subjects of an installation with a NATS client, without the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.support.nats_servers import connected
 
 BATCH = 500
 ANSWER_S = 10.0
-CAUGHT_UP_S = 60.0  # for what daemons left half published when they were killed; a bound on a hang
+# Daemons that were killed may have published only a part; this bounds the wait for the rest.
+CAUGHT_UP_S = 60.0
 LOOKED_EVERY_S = 0.2
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class _Found:
 async def messages(
     connection: Client, stream: str, *, subject: str = ">", policy: DeliverPolicy = DeliverPolicy.ALL
 ) -> AsyncIterator[Msg]:
-    """Everything in a stream that a filter names, or the last of each subject."""
+    """All messages of a stream that match a filter, or the last one of each subject."""
     config = ConsumerConfig(
         deliver_policy=policy,
         ack_policy=AckPolicy.NONE,
@@ -77,7 +78,7 @@ async def published(urls: Sequence[str] | str, prefix: str) -> dict[str, Publish
 
 
 async def _steadily(read: Callable[[], Awaitable[T]]) -> T:
-    """What was read, once servers that have just come back have agreed on who answers."""
+    """Repeats a read until servers that have just come back have a leader and answer."""
     give_up_s = time.monotonic() + CAUGHT_UP_S
     while True:
         try:
@@ -89,7 +90,7 @@ async def _steadily(read: Callable[[], Awaitable[T]]) -> T:
 
 
 async def published_up_to(urls: Sequence[str] | str, prefix: str, wanted: Mapping[str, int]) -> dict[str, Published]:
-    """The same, once every session state says that all is there, or after a while as it is."""
+    """Like `published`, once every session state is up to date; after a timeout, the current contents."""
     found: dict[str, Published] = {}
     give_up_s = time.monotonic() + CAUGHT_UP_S
     while time.monotonic() < give_up_s:
@@ -102,7 +103,7 @@ async def published_up_to(urls: Sequence[str] | str, prefix: str, wanted: Mappin
 
 
 async def logged(urls: Sequence[str] | str, prefix: str) -> tuple[dict[str, list[Event]], dict[str, list[str]]]:
-    """The logs as they lie there, message by message: events, and digests of operation ids, by session id."""
+    """The stored logs, message by message: events, and digests of operation ids, by session id."""
     return await _steadily(lambda: _logged(urls, prefix))
 
 
@@ -118,7 +119,8 @@ async def _logged(urls: Sequence[str] | str, prefix: str) -> tuple[dict[str, lis
             told = json.loads(message.data)
             logs.setdefault(told["session"], []).extend(from_json(json.dumps(event)) for event in told["events"])
             committed.setdefault(told["session"], []).extend(receipt[0] for receipt in told.get("receipts", ()))
-        if read < told_before.state.messages:  # the consumer is at a server that is not up to date yet
+        # The consumer is on a server that is not up to date yet.
+        if read < told_before.state.messages:
             raise NothingCame
     finally:
         await connection.close()
@@ -126,7 +128,7 @@ async def _logged(urls: Sequence[str] | str, prefix: str) -> tuple[dict[str, lis
 
 
 async def subjects_of(urls: Sequence[str] | str, stream: str) -> list[str]:
-    """The subjects of a stream that hold something."""
+    """The subjects of a stream that have messages."""
     connection = await connected(urls)
     try:
         told = await connection.jetstream(timeout=ANSWER_S).stream_info(stream, subjects_filter=">")
@@ -136,7 +138,7 @@ async def subjects_of(urls: Sequence[str] | str, stream: str) -> list[str]:
 
 
 async def leader_of(urls: Sequence[str] | str, stream: str) -> str:
-    """The name of the server that leads a stream, "" if none does."""
+    """The name of the server that leads a stream, or "" if there is none."""
     connection = await connected(urls)
     try:
         async with asyncio.timeout(ANSWER_S):

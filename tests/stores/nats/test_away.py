@@ -1,4 +1,4 @@
-"""NATS goes away and comes back: calls fail soon and say why, nothing acknowledged is lost or done twice."""
+"""NATS goes away and comes back: calls fail soon with a reason, and nothing acknowledged is lost or done twice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 
 
 class Agent:
-    """Numbers its operations, and tells what it was answered."""
+    """Gives its operations ids, and records which of them were acknowledged."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._agent = HttpAgent(daemon.port)
@@ -56,7 +56,7 @@ class Agent:
         self.acknowledged.append(text)
 
     def insists(self, text: str) -> None:
-        """Where NATS has just been cut off: readiness is told for a moment longer than it lasts."""
+        """Repeats a call, because just after a cut the daemon reports readiness for a moment longer."""
         until(lambda: self._is_taken(text))
 
     def _is_taken(self, text: str) -> bool:
@@ -74,7 +74,7 @@ class Agent:
 
 
 def recorded(daemon: Daemon) -> list[str]:
-    """What stands in the logs, in order."""
+    """The operations in the logs, in order."""
     return [effect[1] for log in logs_through(daemon).values() for event in log if (effect := effect_of(event))]
 
 
@@ -113,7 +113,8 @@ def test_while_nats_is_away_calls_fail_soon_and_afterwards_all_goes_on(
         logs = logs_through(daemon)
         watcher.finish({session_id: len(log) for session_id, log in logs.items()})
         account = Account([], {"daemon": logs}, {"watcher": watcher.connections})
-        found = [text for text in violations(account) if "nobody asked for it" not in text]  # the tries are above
+        # The account has no tries, because the test checks the acknowledged calls itself above.
+        found = [text for text in violations(account) if "nobody asked for it" not in text]
         assert not found + watcher.broken, excerpt(account, found)
     finally:
         watcher.give_up()
@@ -124,7 +125,7 @@ def test_while_nats_is_away_calls_fail_soon_and_afterwards_all_goes_on(
 def test_a_call_fails_without_waiting_when_the_connection_is_known_to_be_lost(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the first connection is waited for: here for ever, so that a call which did wait would not come back."""
+    """Only the first connection has a long grace period: here it is endless, so that a call that waited would hang."""
 
     async def act() -> None:
         store = NatsStore(NatsOptions((server.url,), random_prefix()))
@@ -150,7 +151,7 @@ def test_a_call_fails_without_waiting_when_the_connection_is_known_to_be_lost(
 
 @pytest.mark.parametrize("how", GOING)
 def test_a_store_with_much_on_its_way_comes_back_each_time(server: NatsServer, how: str) -> None:
-    """What a connection still had to send must not keep it from being given up."""
+    """Unsent data of a connection must not prevent the store from giving the connection up."""
     go, come = GOING[how]
 
     async def act() -> None:
@@ -233,7 +234,8 @@ def test_a_commit_is_done_once_though_its_answer_or_itself_was_lost(
                 agent.insists(f"calm {turn}")
                 proxy.lose(what, f"{prefix}_log")
                 is_numbered = turn % 2 == 0
-                with suppress(Refused):  # it was not found again in time
+                with suppress(Refused):
+                    # The store could not find the commit again in time.
                     agent.records(f"lost {turn}", is_numbered=is_numbered)
                 assert proxy.lost.wait(SOON_S)
                 until(lambda: is_ready(daemon))
@@ -259,7 +261,8 @@ def test_what_a_daemon_left_half_published_another_finishes(server: NatsServer, 
             agent.records("first")
             until(lambda: _revisions(server, prefix) == [2])
             proxy.lose("request", prefix, for_good=True)
-            agent.records("second")  # the commit is there; what is told to others is lost
+            # The commit is stored, but what would be published from it is lost.
+            agent.records("second")
             assert proxy.lost.wait(SOON_S)
             dying.kill()
             (log,) = logs_through(other).values()
@@ -276,7 +279,7 @@ def test_what_a_daemon_left_half_published_another_finishes(server: NatsServer, 
 
 
 def _revisions(server: NatsServer, prefix: str) -> list[int]:
-    """How far each session is published."""
+    """The published revision of each session."""
     found = asyncio.run(published(server.url, prefix)).values()
     return [each.session_state["revision"] for each in found if each.session_state]
 

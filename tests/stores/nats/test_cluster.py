@@ -1,6 +1,6 @@
-"""Three servers, three daemons, many agents; servers and daemons killed, paused and restarted among it.
+"""Three servers, three daemons and many agents, while servers and daemons are killed, paused and restarted.
 
-What agents and watchers were told is held against what is left, law by law.
+What agents and watchers received is compared with what is stored, law by law.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ SEED = os.environ.get("CONTEXTFOLD_SEED") or (str(random.SystemRandom().getrandb
 
 
 class Drama:
-    """Everybody who takes part, from the first call to the last look."""
+    """All participants of a test, from the first call to the final check."""
 
     def __init__(self, folder: Path, store: str, servers: Servers | None, *argv: str, faults: int) -> None:
         self._folder, self._store, self._argv, self._servers, self._faults = folder, store, argv, servers, faults
         self.book = Book()
 
     def play(self) -> None:
-        """Work under plague, then look at what is left."""
+        """Lets agents work during faults, then checks the result."""
         with daemons(self._folder, DAEMONS, self._store, *self._argv) as fleet:
             sessions = [Session(f"/cluster/{number}") for number in range(SESSIONS)]
             agents = [Agent(f"agent {number}", SEED, fleet, sessions, self.book) for number in range(AGENTS)]
@@ -60,7 +60,7 @@ class Drama:
         assert not found, self._story(account, found, nemesis)
 
     def _left(self, fleet: list[Daemon], watchers: list[Watcher]) -> Account:
-        """What everybody says in the end."""
+        """What every reader reports at the end."""
         logs: dict[str, Logs] = {daemon.url: logs_through(daemon) for daemon in fleet}
         wanted = {name: len(log) for name, log in next(iter(logs.values())).items()}
         committed: dict[str, list[str]] = {}
@@ -75,7 +75,7 @@ class Drama:
         return Account(self.book.tries, logs, followed, seen, committed)
 
     def _chosen(self, nemesis: Nemesis) -> list[Callable[[], None]]:
-        """Each kind at least once, in the sample as in the soak."""
+        """Each kind of fault at least once, both in the short run and in the long one."""
         dice = random.Random(f"faults {SEED}")
         first = nemesis.faults[: self._faults]
         return first + dice.choices(nemesis.faults, k=self._faults - len(first))
@@ -91,7 +91,7 @@ class Drama:
 
 
 def test_nothing_is_lost_doubled_or_reordered_though_daemons_of_one_file_die(tmp_path: Path) -> None:
-    """The same play on a file, so that what it shows on NATS is not its own doing."""
+    """The same test on a file, which shows whether a failure on NATS comes from the test itself."""
     Drama(tmp_path, str(tmp_path / "state.db"), None, faults=times(2, 20)).play()
 
 
@@ -119,4 +119,5 @@ def test_a_daemon_leaves_a_server_that_is_cut_off_from_the_others(tmp_path: Path
         agent = HttpAgent(daemon.port)
         agent.call("context_record", type="t", content="c", project_path="/left")
         agent.close()
-        until(lambda: not ways[taken].is_used)  # what a daemon has closed, the wire hears of a moment later
+        # The proxy notices a moment later that a daemon has closed its connection.
+        until(lambda: not ways[taken].is_used)

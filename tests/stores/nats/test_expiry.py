@@ -1,4 +1,4 @@
-"""A session that nobody works on vanishes from its subjects, with or without a daemon; what was archived stays."""
+"""An idle session vanishes from its subjects, with or without a daemon; what was archived stays."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def work(daemon: Daemon) -> Any:
 
 
 def left(server: NatsServer, prefix: str, stream: str, session_id: str) -> list[str]:
-    """The subjects of a session that still hold something."""
+    """The subjects of a session that still have messages."""
     found = asyncio.run(subjects_of(server.url, f"{prefix}_{stream}"))
     return [subject for subject in found if session_id in subject.split(".")]
 

@@ -1,4 +1,4 @@
-"""As whom and by which way a daemon gets to NATS, and what it says where it is not let in."""
+"""How a daemon authenticates and connects to NATS, and what it reports where it is refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ USERS = f'accounts {{ CF {{ jetstream: enabled, users: [ {{ user: daemon, passwo
 
 
 def refused(store: str, *argv: str) -> str:
-    """What a start that must not succeed says."""
+    """The error message of a start that must fail."""
     words = [str(COMMAND), "serve", "--port", "0", "--store", store, *argv]
     done = forker().run(words, WAIT_S)
     assert (done.returncode, done.stdout) == (5, b""), done.stderr
@@ -69,7 +69,8 @@ class TestPasswords:
         asked = ("fold", "status", "--all", "--json", "--config", config)
         before = context(*asked)
         assert (before.code, before.out) == (5, b"")
-        assert "has no stream" in before.err  # whoever only looks makes none
+        # A command that only reads does not create streams.
+        assert "has no stream" in before.err
         with daemon(tmp_path / "d", store):
             pass
         done = context(*asked)
@@ -121,7 +122,7 @@ class TestTls:
 
     @contextmanager
     def serving(self, folder: Path, authority: Authority, more: str = "", address: str = "127.0.0.1") -> Iterator[str]:
-        """By the page's own lines."""
+        """A server with the configuration from the documentation page."""
         paths = authority.issue("server", address)
         text = block("conf", "tls {")
         for shown, real in zip(("/etc/nats/server.pem", "/etc/nats/server.key"), paths, strict=True):
@@ -192,7 +193,7 @@ class TestServersThatWillNotDo:
 
 @contextmanager
 def old_server() -> Iterator[str]:
-    """One that says its version, and answers what every client asks first."""
+    """A server that reports an old version, and answers what every client asks first."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(60)
         told = {"server_id": "N", "version": "2.11.9", "headers": True, "max_payload": 1 << 20, "jetstream": True}
@@ -219,7 +220,8 @@ def old_server() -> Iterator[str]:
 class TestApart:
     def test_two_installations_on_one_server_never_meet(self, tmp_path: Path) -> None:
         with NatsServer(tmp_path / "n") as server:
-            names = ("team", "team-1")  # one begins like the other
+            # One name is a prefix of the other.
+            names = ("team", "team-1")
             with (
                 daemon(tmp_path / "a", server.url, "--nats-prefix", names[0]) as one,
                 daemon(tmp_path / "b", server.url, "--nats-prefix", names[1]) as other,
@@ -259,7 +261,8 @@ class TestProcesses:
         with server, daemon(tmp_path / "d", server.url) as running, Stdio(server.url) as stdio:
             begun = stdio.call("context_branch", description="d", prompt="p", project_path=PROJECT)
             assert status(running)["total_branches"] == 1
-            server.kill()  # between calls nobody in that process listens to the connection
+            # Between calls, nothing in that process reads from the connection.
+            server.kill()
             server.start()
             until(lambda: is_ready(running))
             stdio.call("context_return", message="m", project_path=PROJECT)
@@ -267,7 +270,7 @@ class TestProcesses:
             assert status(running)["folded_branches"] == 1
 
     def test_what_a_stdio_server_did_is_published_when_it_has_answered(self, tmp_path: Path) -> None:
-        """It does nothing between calls, so nothing may be left for later; and no daemon runs that would do it."""
+        """The server does nothing between calls and no daemon runs, so nothing may be postponed."""
         with NatsServer(tmp_path / "n") as server, Stdio(server.url) as stdio:
             begun = stdio.call("context_branch", description="d", prompt="p", project_path=PROJECT)
             found = published(server, f"branches.{begun['branch_id']}")

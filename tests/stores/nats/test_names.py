@@ -1,4 +1,4 @@
-"""Any owner, path and name is a part of a subject that nobody else has, and comes back from it as it was."""
+"""Every owner, path and name becomes a unique part of a subject, and can be read back from it unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from contextfold.fold.ports.store import SessionKey
 from contextfold.stores.nats.wire.names import SubjectNames, escaped, unescaped
 
 NAMES = SubjectNames("contextfold")
-texts = st.text(st.characters())  # half of a surrogate pair, too: paths may have them
+# Lone surrogates are included, because paths may contain them.
+texts = st.text(st.characters())
 keys = st.builds(SessionKey, texts, texts, texts)
 
 

@@ -1,4 +1,4 @@
-"""What docs/nats.md tells operators, done: its files given to real servers, its commands and its program run."""
+"""Tests what docs/nats.md tells operators: real servers get its files, and its commands and program are run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHORT_LIVED = {"CONTEXT_SESSION_IDLE_SECS": "8"}  # longer than three calls take
 
 
 def block(kind: str, *marks: str) -> str:
-    """The one that has these words."""
+    """The only block of that kind that contains these words."""
     (found,) = [text for what, text in BLOCKS if what == kind and all(mark in text for mark in marks)]
     return str(found)
 
@@ -83,14 +83,14 @@ def work(running: Daemon, project: str = PROJECT) -> Any:
 
 
 def refusal(*argv: str) -> str:
-    """What a start that must not succeed says."""
+    """The error message of a start that must fail."""
     done = context("serve", "--port", "0", *argv)
     assert (done.code, done.out) == (5, b"")
     return done.err
 
 
 async def _ignore(_problem: Exception) -> None:
-    """What a server refuses is asked for by the test."""
+    """Ignores errors, because the tests provoke refusals."""
 
 
 @asynccontextmanager
@@ -109,7 +109,7 @@ def url_of(server: NatsServer, who: str = "") -> str:
 
 
 class AsWritten(NatsServer):
-    """A server with a file that is given whole."""
+    """A server whose whole configuration file is given."""
 
     def __init__(self, folder: Path, text: str, *, port: int) -> None:
         super().__init__(folder, port=port)
@@ -134,7 +134,7 @@ def is_ready(running: Daemon) -> bool:
 class TestCluster:
     @pytest.fixture
     def nodes(self, tmp_path: Path) -> Iterator[list[NatsServer]]:
-        """The page's three machines on this one: ports take the place of names."""
+        """The page's three machines on this one: ports replace host names."""
         text = block("conf", "cluster {")
         ports = [free_port() for _ in range(6)]
         nodes: list[NatsServer] = []
@@ -157,7 +157,7 @@ class TestCluster:
 
     @pytest.fixture
     def running(self, nodes: list[NatsServer], tmp_path: Path, password_file: str) -> Iterator[Daemon]:
-        """By the page's own command line."""
+        """The daemon, started with the page's own command line."""
         script = block("sh", "echo change-this-too")
         assert script.startswith(f"echo {PASSWORD} >")
         words = next(line for line in script.splitlines() if line.startswith("context serve")).split()[1:]
@@ -194,7 +194,7 @@ class TestCluster:
 
 
 def succeeds(running: Daemon, project: str) -> bool:
-    """What was refused may have been done all the same: whoever tries again looks first."""
+    """A call that failed may have been done, so each attempt looks first."""
     try:
         with agent(running) as calling:
             if not calling.call("context_list_branches", project_path=project)["folded_branches"]:
@@ -241,13 +241,14 @@ class TestSubjects:
 
 
 async def listened(url: str, running: Daemon) -> list[tuple[str, Any]]:
-    """Everything that a plain subscription hears of some work, up to the last state of its session."""
+    """Everything that a plain subscription receives about some work, up to the last state of its session."""
     async with connected(url) as connection:
         heard = await connection.subscribe("contextfold.local.>")
         await connection.flush()
         await asyncio.to_thread(work, running)
         seen: list[tuple[str, Any]] = []
-        while not seen or not seen[-1][1].get("folded_tokens"):  # the session's state after the fold comes last
+        # The session's state after the fold comes last.
+        while not seen or not seen[-1][1].get("folded_tokens"):
             message = await heard.next_msg(timeout=WAIT_S)
             seen.append((message.subject, json.loads(message.data)))
         return seen
@@ -261,7 +262,7 @@ class TestPermissions:
 
     @pytest.fixture
     def owners(self, server: NatsServer, tmp_path: Path, password_file: str) -> Iterator[dict[str, HttpAgent]]:
-        """Callers of a daemon that has no more rights than the page gives it."""
+        """Callers of a daemon that has only the permissions from the page."""
         tokens = tmp_path / "tokens"
         made = {owner: context("token", owner, "--token-file", tokens).out.decode().strip() for owner in ("ann", "bob")}
         argv = (*OF_DAEMON, password_file, "--token-file", str(tokens))
@@ -363,7 +364,7 @@ WRITTEN_IN_VAIN = (
 
 
 async def look_around(url: str, work: Callable[[], object]) -> None:
-    """As the user of an owner who is curious."""
+    """Tries everything that a curious user of an owner could try."""
     refusals: asyncio.Queue[str] = asyncio.Queue()
 
     async def note(problem: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Anybody with a NATS client can follow a session by its subjects, and nobody's names reach beyond their own."""
+"""Anybody with a NATS client can follow a session by its subjects, and one owner's names never reach another's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Heard(NamedTuple):
 
 
 class Outsider:
-    """The script as a process of its own, away from our sources."""
+    """The script in a process of its own, which cannot import our sources."""
 
     def __init__(self, *argv: str) -> None:
         self._process = subprocess.Popen(
@@ -67,7 +67,7 @@ def installation(nats_server: NatsServer, tmp_path: Path) -> Iterator[Installati
 
 
 def work(daemon: Daemon, project: str = PROJECT, **headers: str) -> dict[str, Any]:
-    """A branch, a record, a return; what the tools answered."""
+    """A branch, a record and a return; returns what the tools answered."""
     agent = HttpAgent(daemon.port, **headers)
     begun = agent.call("context_branch", description="Search logs", prompt="Use grep.", project_path=project)
     agent.call("context_record", type="grep", tokens=100, project_path=project)
@@ -103,7 +103,8 @@ def test_a_session_can_be_followed_as_it_happens(installation: Installation) -> 
         == states[0]
     )
     assert states[-1]["status"] == "folded"
-    assert heard[-1].subject == f"{session}.meta.session_state"  # written last
+    # The session's state is written last.
+    assert heard[-1].subject == f"{session}.meta.session_state"
 
 
 @covers("seed-004#context-branch", "seed-004#context-return", "seed-004#nats-subject-hierarchy", "store.md#subjects")
@@ -183,7 +184,8 @@ def test_odd_owners_projects_and_names_stay_in_their_own_subjects(nats_server: N
                 assert {each.key.owner for each in listed} == {owner}
                 assert {each.session_id for each in listed} == {f"{owner} {place}" for place in range(3)}
         finally:
-            await store.close()  # which finishes what is to be published
+            # Closing finishes what is still to be published.
+            await store.close()
 
     asyncio.run(act())
     for stream, parts in (("log", 4), ("events", 7), ("state", 6)):

@@ -1,4 +1,4 @@
-"""Two who decide on the same revision at the same moment: one wins each time, and nobody's work is lost."""
+"""Two writers decide on the same revision at the same moment: one wins each time, and no work is lost."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ from tests.support.machine import times
 from tests.support.nats_servers import NatsServer, connected, random_prefix
 
 ROUNDS = times(60, 10_000)
-SESSION_ROUNDS = 500  # then another session: a log that grows for ever is another test's subject
+# Then a new session begins, because a log that grows without end is the subject of another test.
+SESSION_ROUNDS = 500
 READY_S = 60.0
 # Calls that were not answered in time, as on a busy machine. Most must be, or nothing is shown.
 UNKNOWN_MOST = ROUNDS // 3
-LAG_S = 0.02  # of a daemon that is far away
+# This is the latency of a daemon that is far away.
+LAG_S = 0.02
 MORNING = "2026-01-01T08:00:00Z"
 ROOMY = {"CONTEXT_BRANCHES_PER_SESSION": "10000", "CONTEXT_BRANCH_DEPTH": "64"}
 
@@ -78,7 +80,7 @@ def test_of_two_stores_that_expect_the_same_revision_one_wins(nats_server: NatsS
 
 
 def test_of_two_stores_that_sweep_at_once_one_ends_each_session(nats_server: NatsServer) -> None:
-    """And the other is not disturbed by what is gone already."""
+    """The other store is not disturbed by what is already gone."""
     sessions = times(12, 2000)
 
     async def act() -> None:
@@ -100,7 +102,7 @@ def test_of_two_stores_that_sweep_at_once_one_ends_each_session(nats_server: Nat
 
 
 def test_a_published_state_is_never_replaced_by_an_older_one(nats_server: NatsServer) -> None:
-    """Not even by somebody who has seen it, and goes on with what is still to be published."""
+    """A writer that has seen the newer state, and continues to publish, does not replace it either."""
     key, prefix = key_of(), random_prefix()
     subject = f"{prefix}.local.p1.sess_1.branches.br_1"
 
@@ -126,7 +128,7 @@ def test_a_published_state_is_never_replaced_by_an_older_one(nats_server: NatsSe
 
 
 class Racer(threading.Thread):
-    """An agent at one daemon, who starts every round when the other does, if there is a line to start from."""
+    """An agent of one daemon. With a barrier, it starts every round at the same moment as the other."""
 
     def __init__(
         self, number: int, daemon: Daemon, start: threading.Barrier | None, book: Book, rounds: int = ROUNDS
@@ -166,7 +168,7 @@ class Racer(threading.Thread):
 
 
 def check(book: Book, fleet: Sequence[Daemon], url: str, prefix: str, *, least: int) -> None:
-    """All that was answered is in the logs, once, and what is published is what the logs say."""
+    """Checks that all answered calls are in the logs once, and that what is published matches the logs."""
     logs = {daemon.url: logs_through(daemon) for daemon in fleet}
     wanted = {name: len(log) for name, log in logs[fleet[0].url].items()}
     account = Account(book.tries, logs, {}, asyncio.run(published_up_to(url, prefix, wanted)))

@@ -1,4 +1,4 @@
-"""What lies on NATS: bytes and back, and what cannot be read is refused in a line."""
+"""The records on NATS: they can be encoded and read back, and unreadable ones are refused with one line."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def test_pieces_put_together_are_the_whole(data: bytes, most: int) -> None:
     assert all(len(piece) <= most for piece in pieces)
 
 
-@given(st.binary(max_size=200).filter(lambda data: data != records.RETRACTED))  # which Hypothesis finds in the source
+# Hypothesis takes the excluded value from the source code.
+@given(st.binary(max_size=200).filter(lambda data: data != records.RETRACTED))
 @example(b'{"format":0,"retracted":true}')
 @example(b'{"format":true,"retracted":true}')
 @example(b'{"format":1,"retracted":0}')

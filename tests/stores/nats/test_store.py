@@ -1,4 +1,4 @@
-"""What is particular to the store on NATS: who publishes what a commit leaves to be published, and what is refused."""
+"""What is specific to the store on NATS: who publishes what follows from a commit, and what is refused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_commit_is_published_for_those_who_watch(on_nats: OnNats) -> None:
 
 
 def test_what_one_daemon_left_half_published_another_finishes(on_nats: OnNats) -> None:
-    """The log is written and nothing else, as if the writer were killed there."""
+    """Only the log is written, as if the writer were killed at that point."""
 
     async def act(place: NatsOptions) -> None:
         first, *others = branching(KEY)
@@ -60,7 +60,8 @@ def test_what_one_daemon_left_half_published_another_finishes(on_nats: OnNats) -
         await writer.settle()
         for commit in others:
             await writer._logs.commit(commit)
-        helper = NatsStore(place, idle_s=1_000_000_000)  # or it would take the session for one that is due
+        # Otherwise the helper would end the session, whose idle time is over.
+        helper = NatsStore(place, idle_s=1_000_000_000)
         await helper.reach()
         await helper._table.reach()
         await helper._table.wait_for(lambda: not helper._table.behind(), 30)
@@ -131,7 +132,7 @@ def test_what_cannot_be_read_spoils_nothing_else(on_nats: OnNats) -> None:
 
 
 def _headers(session_id: str, revision: int) -> dict[str, str]:
-    """Those of a commit."""
+    """The headers of a commit."""
     return {"Cf-Session": session_id, "Cf-Before": "0", "Cf-Revision": str(revision), "Cf-Last-At": NOON}
 
 
@@ -197,7 +198,7 @@ def test_a_commit_larger_than_a_message_is_kept_whole(on_nats: OnNats) -> None:
 
 
 class Behind(JetStream):
-    """A wire whose server has just come back, and for a while has none of the commits it is asked for."""
+    """A server that has just come back and for a while does not have the commits that it is asked for."""
 
     looks_missed = 0
 
@@ -235,11 +236,12 @@ def test_an_operation_is_done_once_though_its_commit_cannot_be_read(on_nats: OnN
 
 
 class Straggling(JetStream):
-    """A wire on which one message is late: it counts as unanswered, and lands right after a look that misses it."""
+    """Delays one message: it counts as unanswered, and is stored right after a read that misses it."""
 
     late: tuple[Any, Any] | None = None
     looks_before = 0
-    looks_in_vain = 0  # after it has landed: answers of a server that knows nothing of the log
+    # After the message has landed, this many answers still come from a server that does not know the log.
+    looks_in_vain = 0
 
     async def put(self, *given: Any, **options: Any) -> int:
         if self.late is None and options.get("headers", {}).get("Cf-Before") == "1":
@@ -252,7 +254,8 @@ class Straggling(JetStream):
         if self.late and stream.endswith("_log"):
             self.looks_before -= 1
             if self.looks_before == -1:
-                with contextlib.suppress(SequenceConflict):  # sent again meanwhile, and there
+                with contextlib.suppress(SequenceConflict):
+                    # The message was sent again in the meantime and is already stored.
                     await super().put(*self.late[0], **self.late[1])
             if self.looks_before < 0 < self.looks_in_vain:
                 self.looks_in_vain -= 1
@@ -262,7 +265,7 @@ class Straggling(JetStream):
 
 @pytest.mark.parametrize(("looks_before", "looks_in_vain"), [(0, 0), (1, 0), (2, 0), (0, 1), (1, 3)])
 def test_a_commit_that_lands_late_is_known_for_our_own(on_nats: OnNats, looks_before: int, looks_in_vain: int) -> None:
-    """Without an operation id, too: told that it is too late, the caller would do it twice."""
+    """This holds without an operation id too: after a conflict error, the caller would do it a second time."""
 
     async def act(place: NatsOptions) -> None:
         store = NatsStore(place)
@@ -298,7 +301,8 @@ def test_a_session_whose_ender_was_killed_in_the_middle_stays_ended(on_nats: OnN
         done = await ender._logs.append(KEY, end)
         stored = await ender._js.at(SubjectNames(place.prefix).log, done.seq)
         assert stored is not None
-        await ender._expiry._keep_only_the_archive(KEY, "sess_1", stored)  # and no further
+        # The process is killed after this step.
+        await ender._expiry._keep_only_the_archive(KEY, "sess_1", stored)
         for now in later:
             assert await other.expire(now, now) == 0
             assert await other.load(KEY) is None

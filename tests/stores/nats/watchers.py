@@ -1,4 +1,4 @@
-"""Whoever follows the events of daemons, and comes back after every cut; and the logs as a daemon tells them."""
+"""Watchers that follow the events of daemons and reconnect after every cut, and the logs as daemons report them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from contextfold.fold.session import replay
 from tests.stores.nats.history import Followed, Got
 from tests.support.daemon import Daemon, Http
 
-SILENCE_S = 5.0  # then a watcher asks somebody else
+# After this long without an event, a watcher asks another daemon.
+SILENCE_S = 5.0
 AGAIN_AFTER_S = 0.1
-COMPLETE_S = 90.0  # for everything that was committed to be seen; a bound on a hang
+# This bounds the wait until everything that was committed is seen.
+COMPLETE_S = 90.0
 BEGINNING = "0"
-Wanted = Mapping[str, int]  # how far, by session id
+# The values are revisions by session id.
+Wanted = Mapping[str, int]
 
 
 class CursorRefused(Exception):
-    """A cursor that was given out, and is not taken any more."""
+    """A cursor that a daemon gave out earlier was refused."""
 
 
 class Stream:
@@ -66,12 +69,12 @@ class Stream:
 
 
 def event_told(told: Mapping[str, Any]) -> Event:
-    """An event out of the JSON that is told of it, which has the session's id beside."""
+    """An event from its JSON, which has the session's id as an extra member."""
     return from_json(encode(dict(told)))
 
 
 class Watcher(threading.Thread):
-    """Follows all events from the beginning, at one daemon or another, until it has seen what it is told to see."""
+    """Follows all events from the beginning, at changing daemons, until it has seen the wanted revisions."""
 
     def __init__(self, name: str, seed: object, daemons: Sequence[Daemon]) -> None:
         super().__init__(name=name)
@@ -114,7 +117,7 @@ class Watcher(threading.Thread):
         )
 
     def finish(self, wanted: Wanted) -> None:
-        """Wait until it has seen that, and end it."""
+        """Waits until the watcher has seen these revisions, and ends it."""
         self._wanted = wanted
         self.join(COMPLETE_S)
         self.give_up()
@@ -125,9 +128,9 @@ class Watcher(threading.Thread):
 
 
 def logs_through(daemon: Daemon) -> dict[str, list[Event]]:
-    """Every live session's log, as a daemon tells it, once it tells as many events as it says there are.
+    """Every live session's log as a daemon reports it, once it has as many events as the session's revision says.
 
-    A connection that is cut before that says nothing of the log: it is asked for again, from the beginning.
+    If a connection is cut before that, the log is read again from the beginning.
     """
     give_up_s = time.monotonic() + COMPLETE_S
     while True:
@@ -171,7 +174,7 @@ def rows(daemon: Daemon) -> list[Any]:
 
 
 def _answer(http: Http, path: str) -> Any:
-    """What has just been hurt may need a moment to answer again."""
+    """Repeats a request, because a daemon may need a moment to answer again after a fault."""
     give_up_s = time.monotonic() + COMPLETE_S
     while (reply := http.ask("GET", path)).status != 200:
         assert time.monotonic() < give_up_s, (path, reply.body)
@@ -180,7 +183,7 @@ def _answer(http: Http, path: str) -> Any:
 
 
 def wrong_views(daemon: Daemon, logs: Mapping[str, Sequence[Event]]) -> Iterator[str]:
-    """Where what a daemon shows of a session is not what its log makes of it."""
+    """The differences between a daemon's view of a session and the view that follows from its log."""
     http = Http(daemon.port)
     for session_id, log in logs.items():
         state = replay(log)

@@ -1,4 +1,4 @@
-"""A state file and what tests do with it: open, fill, count, and have other processes at work on it."""
+"""A state file and what tests do with it: open, fill and count it, and run other processes on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tests.support.machine import ROOT, SOURCE
 HERE = Path(__file__).parent
 KEY = key_of()
 OLD_FILE = HERE / "format-1.db.gz"
-TASKS = 8  # of worker.py
+# This is the number of tasks in worker.py.
+TASKS = 8
 
 
 @pytest.fixture
@@ -52,14 +53,14 @@ def count(path: Path) -> int:
 
 
 def worker(path: Path, project: str, turns: int) -> subprocess.Popen[str]:
-    """A process of its own that commits; what it was acknowledged comes out of its stdout."""
+    """A process that commits, and writes what was acknowledged to its stdout."""
     environment = {**os.environ, "PYTHONPATH": f"{SOURCE}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
     argv = [sys.executable, str(HERE / "worker.py"), str(path), project, str(turns)]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def operations(path: Path, project: str) -> dict[str, int]:
-    """How many events each task's session of a project holds."""
+    """The number of events in each task's session of a project."""
     held: dict[str, int] = {}
 
     async def act(store: SqliteStore) -> None:

@@ -1,4 +1,4 @@
-"""The file itself: what is refused and left as it was, older formats, whose it is and where."""
+"""The state file: when it is refused and left unchanged, older formats, its owner and its path."""
 
 from __future__ import annotations
 
@@ -132,7 +132,8 @@ def test_a_file_that_may_not_be_written_is_refused(path: Path) -> None:
     if subprocess.run([*nobody, "pass"], capture_output=True, check=False).returncode != 0:
         pytest.skip("the interpreter lies where nobody may not read it")
     environment = {"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
-    for mode in (0o444, 0o666):  # first the file, then only its folder may not be written
+    # First the file cannot be written, then only its folder.
+    for mode in (0o444, 0o666):
         path.chmod(mode)
         done = subprocess.run([*nobody, code], capture_output=True, text=True, check=False, env=environment)
         assert f"StoreInvalid: {path} cannot be opened for writing" in done.stderr

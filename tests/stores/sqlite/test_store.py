@@ -1,4 +1,4 @@
-"""What only a file on a disk can show: that it lasts, who else uses it, and when it is refused."""
+"""What only a file on a disk can show: durability, use by other processes, and when the file is refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ ROOM_BYTES = 20_000
 def test_what_was_committed_is_there_after_a_restart(path: Path) -> None:
     fill(path)
     assert count(path) == 3
-    assert sorted(os.listdir(path.parent)) == ["state.db"]  # closed properly, the log is carried over
+    # After a proper close the write-ahead log is merged into the file.
+    assert sorted(os.listdir(path.parent)) == ["state.db"]
 
 
 @covers("store.md#commit")
@@ -51,7 +52,8 @@ def test_a_process_killed_in_the_middle_loses_nothing_it_acknowledged(path: Path
         held = operations(path, project)
         for task, number in held.items():
             acknowledged = [name for name in kept if name.startswith(f"{project}/{task}/")]
-            assert len(acknowledged) <= number <= len(acknowledged) + 1  # one may have been on its way
+            # One commit may have been stored but not acknowledged yet.
+            assert len(acknowledged) <= number <= len(acknowledged) + 1
 
         async def receipts(store: SqliteStore, names: Sequence[str] = kept) -> None:
             for name in names:
@@ -70,7 +72,8 @@ def test_two_processes_on_one_file_lose_nothing(path: Path) -> None:
     lines = [line for each in told for line in each]
     assert {line.split()[0] for line in lines} <= {"kept", "stale"}
     shared = {line.split()[1] for line in lines if line.startswith("kept shared/")}
-    assert sum(operations(path, "shared").values()) == len(shared)  # the same operation of both is one
+    # Both processes send the same operations, and each of them counts once.
+    assert sum(operations(path, "shared").values()) == len(shared)
     assert operations(path, "own") == {str(task): turns for task in range(TASKS)}
 
 
@@ -106,7 +109,8 @@ def test_a_file_that_another_process_holds_is_unavailable_until_it_lets_go(
         for use in (store.check(), store.commit(commit_of(KEY)), store.expire(NOON, NOON)):
             with pytest.raises(StoreUnavailable, match="locked"):
                 await use
-        assert await store.load(key_of("p0")) is not None  # who only reads does not wait
+        # Readers do not wait for the lock.
+        assert await store.load(key_of("p0")) is not None
         lock.execute("ROLLBACK")
         await store.check()
         await store.commit(commit_of(KEY))
@@ -115,7 +119,7 @@ def test_a_file_that_another_process_holds_is_unavailable_until_it_lets_go(
 
 
 async def _fill_up(store: SqliteStore, text: str) -> int:
-    """Commit until the store says that it cannot; how often it could."""
+    """Commits until the store is unavailable; returns the number of successful commits."""
     for revision in range(1, 100):
         try:
             entry = ArchiveEntry("br_1", revision + 1, NOON, "operation", text)
@@ -127,7 +131,7 @@ async def _fill_up(store: SqliteStore, text: str) -> int:
 
 @covers("folding.md#errors", "store.md#commit")
 def test_a_full_disk_fails_the_commit_and_nothing_else(path: Path) -> None:
-    """The limit on a file's size stands in for a disk: writing beyond it fails in the same place."""
+    """A limit on the file's size replaces a full disk: writing beyond it fails in the same place."""
     text = "x" * 400_000
 
     async def act(store: SqliteStore) -> None:
@@ -151,7 +155,7 @@ def test_a_full_disk_fails_the_commit_and_nothing_else(path: Path) -> None:
 
 
 def test_a_disk_without_room_for_an_ordinary_commit_is_noticed_before_one_fails(path: Path) -> None:
-    """There is room for a small write, and none for a commit with a text of a few pages."""
+    """There is room for a small write, but not for a commit with a text of a few pages."""
 
     async def act(store: SqliteStore) -> None:
         await begin(store, KEY)
@@ -176,9 +180,8 @@ def test_a_disk_without_room_for_an_ordinary_commit_is_noticed_before_one_fails(
 def test_a_commit_that_breaks_fails_alone(path: Path) -> None:
     async def act(store: SqliteStore) -> None:
         good = [store.commit(commit_of(key_of(f"p{number}"))) for number in range(20)]
-        half = ArchiveEntry(
-            "br_1", 1, NOON, "operation", "half of a pair: \ud800"
-        )  # breaks after other rows are written
+        # The text cannot be encoded, which is noticed after other rows are written.
+        half = ArchiveEntry("br_1", 1, NOON, "operation", "half of a pair: \ud800")
         bad = [store.commit(commit_of(key_of(f"bad {number}"), entries=[half])) for number in range(3)]
         told = await asyncio.gather(*good[:10], *bad, *good[10:], return_exceptions=True)
         assert [type(each) for each in told if isinstance(each, Exception)] == [UnicodeEncodeError] * 3
@@ -270,7 +273,8 @@ def test_a_commit_is_flushed_before_it_is_acknowledged(tmp_path: Path) -> None:
     connection = schema.open_for_writing(str(tmp_path / "state.db"))
     told = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")]
     connection.close()
-    assert told == [2, "wal"]  # 2 is FULL
+    # The value 2 means FULL.
+    assert told == [2, "wal"]
 
 
 def test_who_gave_up_waiting_finds_nothing_done_later(path: Path) -> None:
