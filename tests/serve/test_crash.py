@@ -1,4 +1,4 @@
-"""Many sessions at once, the daemon killed in the middle: every acknowledged call is there, once."""
+"""Many sessions at once, and the daemon killed in between: every acknowledged call is stored once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ SESSIONS = times(10, 200)
 ROUNDS = 3
 RECORDS = 3
 KILL_AT = (0.2, 0.45, 0.7)  # of all acknowledgements
-TRIES_MAX = 1200  # a minute, for the daemon to be back
+# With the pause below, the daemon has a minute to come back.
+TRIES_MAX = 1200
 PAUSE_S = 0.05
 
 
 class Progress:
-    """How many calls were acknowledged, for whoever waits for a share of them."""
+    """The number of acknowledged calls, for tests that wait for a share of them."""
 
     def __init__(self) -> None:
         self._acknowledged = 0
@@ -39,7 +40,7 @@ class Progress:
 
 
 class Worker:
-    """One agent with a session of its own. It repeats a call until it is answered, if it can name the call."""
+    """One agent with a session of its own. It repeats each call until it is answered."""
 
     def __init__(self, number: int, daemon: Daemon, progress: Progress) -> None:
         self.project = f"/crash/{number}"
@@ -60,7 +61,8 @@ class Worker:
                     content = f"o {round_} {record}"
                     self._do(content, "context_record", type="t", content=content)
                 self._do(f"s {round_}", "context_return", message=f"s {round_}")
-        except Exception as problem:  # told to the test, which would wait for ever otherwise
+        except Exception as problem:
+            # The test reads this; otherwise it would wait forever.
             self._progress.broken.append(f"{self.project}: {problem!r}")
             self._progress.acknowledge()
 
@@ -70,7 +72,8 @@ class Worker:
         for _ in range(TRIES_MAX):
             try:
                 self.agent.call(tool, meta, project_path=self.project, **arguments)
-            except (OSError, http.client.HTTPException, ValueError):  # cut off: it may have happened or not
+            except (OSError, http.client.HTTPException, ValueError):
+                # The connection was cut, so the operation may have been done or not.
                 self._forget_connection()
                 if not self.names_calls:
                     self.doubtful[effect] += 1
@@ -98,8 +101,9 @@ class Worker:
             self._agent = None
 
     def check(self) -> None:
-        """Every acknowledged effect is there, once; a doubtful one at most as often as it was tried."""
-        self._forget_connection()  # it may have been done before the daemon was killed
+        """Checks that every acknowledged effect is stored once, and a doubtful one at most as often as it was tried."""
+        # The connection may be from before the daemon was killed.
+        self._forget_connection()
         found: Counter[str] = Counter()
         listed = self.agent.call("context_list_branches", project_path=self.project)["branches"]
         for branch in listed:
@@ -109,7 +113,8 @@ class Worker:
             for entry in page["entries"]:
                 if entry["kind"] in ("operation", "summary"):
                     found[entry["text"]] += 1
-        del found[""]  # what folding a branch made of those still open in it
+        # A fold gives the branches that are still open inside it an empty summary.
+        del found[""]
         for effect in self.acknowledged | self.doubtful:
             least, most = self.acknowledged[effect], self.acknowledged[effect] + self.doubtful[effect]
             assert least <= found[effect] <= most, (self.project, effect, found)
@@ -139,7 +144,8 @@ def test_every_acknowledged_call_is_there_once_though_the_daemon_was_killed(tmp_
         for worker in workers:
             worker.check()
         assert daemon.stop() == 0
-        daemon.start()  # and once more from what is on disk alone
+        # The second check sees only what is on disk.
+        daemon.start()
         for worker in workers:
             worker.check()
     finally:

@@ -1,4 +1,4 @@
-"""The daemon's process, met over real sockets: what it refuses, what it logs, and how it ends."""
+"""The daemon's process over real sockets: what it refuses, what it logs, and how it ends."""
 
 from __future__ import annotations
 
@@ -139,7 +139,8 @@ class TestWhatComesIn:
         with begin(running, "/slow") as client:
             refused = running.ask("GET", "/echo/x")
             assert (refused.status, refused.error, refused.headers["retry-after"]) == (503, "busy", "1")
-            assert running.ask("GET", "/healthz").status == 200  # a busy daemon is a healthy one
+            # A busy daemon is still healthy.
+            assert running.ask("GET", "/healthz").status == 200
             running.say_go_on()
             assert answer_on(client).status == 200
         assert running.ask("GET", "/healthz").status == 200
@@ -214,12 +215,14 @@ class TestWhatComesIn:
             response.begin()
             assert response.readline() == b"data: 1\n"
             response.close()
-        assert running.hear() == "stream ended"  # because the client went away
+        # The stream ended because the client disconnected.
+        assert running.hear() == "stream ended"
 
 
 def send_for_ever(client: socket.socket, content: bytes) -> None:
     pause = threading.Event()
-    while not pause.wait(0.01):  # never quiet for long, and others have the machine meanwhile
+    # It sends without long pauses, and leaves the processor to others in between.
+    while not pause.wait(0.01):
         client.sendall(content)
 
 
@@ -303,7 +306,8 @@ class TestTheEnd:
         with begin(running, "/slow") as client:
             running.process.send_signal(signal.SIGTERM)
             last: deque[socket.socket] = deque()
-            with suppress(ConnectionError):  # nobody is accepted any more
+            # The daemon accepts no more connections.
+            with suppress(ConnectionError):
                 while True:
                     last.append(stack.enter_context(running.connect()))
                     if len(last) > LAST_MAX:
@@ -329,14 +333,16 @@ class TestTheEnd:
         running = started(stack, tmp_path, constants={"GRACE_S": 10 * WAIT_S})
         with begin(running, path) as client:
             assert running.stop() == 0
-            answer = answer_on(client)  # fails where the last chunk is missing
+            # This fails if the last chunk is missing.
+            answer = answer_on(client)
             assert (answer.status, answer.body) == (200, b"data: 1\n\n")
 
     def test_a_second_signal_ends_it_at_once(self, tmp_path: Path, stack: ExitStack) -> None:
         running = started(stack, tmp_path, constants={"GRACE_S": 10 * WAIT_S})
         with begin(running, "/slow"), running.connect() as idle:
             running.process.send_signal(signal.SIGTERM)
-            assert ended(idle)  # so the first has been taken
+            # This shows that the first signal has been handled.
+            assert ended(idle)
             assert running.stop(signal.SIGINT) == -signal.SIGINT
 
 
@@ -382,7 +388,8 @@ class TestTheAddress:
             assert addresses[0][0] == "127.0.0.1"
             assert {host for host, _ in addresses} <= {"127.0.0.1", "::1"}
             assert len({port for _, port in addresses}) == 1
-            assert {bound.proto for bound in sockets} == {socket.IPPROTO_TCP}  # else asyncio leaves Nagle's delay on
+            # With another protocol number, asyncio leaves Nagle's algorithm on.
+            assert {bound.proto for bound in sockets} == {socket.IPPROTO_TCP}
         finally:
             for bound in sockets:
                 bound.close()

@@ -1,4 +1,4 @@
-"""Events as they happen, over a socket: in order, resumable, the owner's alone, and ended when they should be."""
+"""Events as they happen, over a socket: in order, resumable, limited to the owner, and ended when they should be."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ class Follower:
             fields[name] = value
 
     def _line(self) -> str | None:
-        """A line, out of the chunks it comes in: each of ours is whole lines."""
+        """A line from the chunks of the stream; each chunk of ours consists of whole lines."""
         while True:
             line = self._file.readline()
             if not line or line == b"0\r\n":
                 return None
-            if line.endswith(b"\r\n"):  # the length of a chunk, or the end of one
+            if line.endswith(b"\r\n"):
+                # The line is the length of a chunk, or the end of one.
                 continue
             return line.decode().rstrip("\n")
 
@@ -73,7 +74,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 
 def work(daemon: Daemon, project: str, **headers: str) -> str:
-    """A branch and its return: four events. Gives the session's id."""
+    """A branch and its return, which make four events. Returns the session's id."""
     agent = HttpAgent(daemon.port, **headers)
     begun = agent.call("context_branch", description="d", prompt="p", project_path=project)
     agent.call("context_record", type="t", content="c", project_path=project)
@@ -198,7 +199,8 @@ class TestWithTokens:
         follower = Follower(daemon, authorization=people["alice"])
         follower.take(1)
         lines = tokens.read_text().splitlines(keepends=True)
-        tokens.write_text("".join(lines[1:]))  # the first of alice's two
+        # This removes the first of alice's two tokens.
+        tokens.write_text("".join(lines[1:]))
         work(daemon, "/p", authorization=second)
         assert follower.next() is None
         follower.close()

@@ -1,4 +1,4 @@
-"""What hosts report, posted to a real daemon: the right tree, figures and answers, nothing wrong by what is wrong."""
+"""Hook reports of hosts, posted to a real daemon: tree, figures and answers are right, and bad reports do no harm."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def recorded_run() -> list[dict[str, Any]]:
 
 
 def replayed(agent: HookedAgent, run: list[dict[str, Any]], *, again: bool = False) -> None:
-    """Post a recorded run. Its calls of our tools are made anew, unless it is all posted a second time."""
+    """Posts a recorded run. Calls of our tools are made again, unless the run is posted for a second time."""
     for payload in run:
         tool = payload.get("tool_name", "")
         sent = {**payload, "session_id": agent.conversation, "cwd": agent.folder}
@@ -80,7 +80,8 @@ class TestARecordedRun:
             "prompt", "Bash", "message",
         ]  # fmt: skip
         session = view["session"]
-        left = main[-4:]  # by the compaction, and what came after it
+        # These are the entries that the compaction left, and those after it.
+        left = main[-4:]
         assert left[0]["text"] == "<summary>We looked at the app and fixed add().</summary>"
         assert session["main_thread_tokens"] == sum(entry["tokens"] for entry in left)
         assert session["total_tokens"] == session["main_thread_tokens"]
@@ -109,11 +110,12 @@ class TestARecordedRun:
     def test_with_its_main_thread_out_of_order_comes_to_the_same(
         self, daemon: Daemon, look: Onlooker, folder: str, seed: int
     ) -> None:
+        # A compaction removes what came before it, so its result depends on the order.
         run = [
             payload
             for payload in recorded_run()
             if not payload.get("tool_name", "").startswith(OURS) and payload["hook_event_name"] != "PostCompact"
-        ]  # what a compaction throws away is what came before it
+        ]
         shuffled = random.Random(seed).sample(run, len(run))
         figures = []
         for order, posted in enumerate((run, shuffled)):
@@ -213,7 +215,7 @@ class TestAdvice:
             assert agent.tell(event).json == {}
 
     def test_is_not_given_around_a_compaction(self, agent: HookedAgent, look: Onlooker) -> None:
-        """The host begins its new context before it says what is in it."""
+        """The host starts its new context before it reports what is in it."""
         agent.uses(response="x" * 4 * 1_000)
         assert agent.tell("SessionStart", source="compact").json == {}
         summary = "s" * 4 * (LIMIT // 2 + 100)

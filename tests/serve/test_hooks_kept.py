@@ -1,4 +1,4 @@
-"""Reports of hosts that a real daemon has received: none is lost, and each is in the session where it belongs."""
+"""Reports of hosts that a real daemon has received: none is lost, and each is recorded in the right session."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class TestWhatWasReceived:
         assert "reports.lost" not in daemon.log.read_text()
 
     def test_survives_the_end_of_the_daemon_however_much_it_is(self, tmp_path: Path) -> None:
-        reports = times(300, 3000)  # many commits, and yet few enough for a slow disk
+        # This makes many commits, but few enough for a slow disk.
+        reports = times(300, 3000)
         daemon = Daemon(tmp_path)
         agent = HookedAgent(daemon, "/p")
         for _ in range(reports):
@@ -112,7 +113,8 @@ class TestWhatWasReceived:
             reply = look.http.ask("GET", "/v1/sessions")
             return reply.status == 200 and [row["operations"] for row in reply.json["sessions"]] == [5]
 
-        until(is_written)  # the store is asked again after a pause
+        # The daemon tries the store again after a pause.
+        until(is_written)
         agent.close()
         look.close()
         assert daemon.stop() == 0
@@ -126,7 +128,8 @@ class TestWhereAReportBelongs:
         agent.uses()
         agent.uses(cwd=f"{agent.folder}/src/deep")
         agent.uses(cwd=f"{agent.folder}-other")
-        agent.uses(cwd=f"{agent.folder}/elsewhere")  # back below where it began
+        # This folder is below the first one again.
+        agent.uses(cwd=f"{agent.folder}/elsewhere")
         assert look.session(agent.folder)["operations"] == 3
         assert look.session(f"{agent.folder}-other")["operations"] == 1
 
@@ -166,7 +169,8 @@ class TestWhereAReportBelongs:
         agent = HookedAgent(daemon, "/p", x_context_session="mine")
         begun = agent.calls("context_branch", description="d", prompt="p")
         assert daemon.stop() == 0
-        daemon.start()  # and knows nothing of the conversation any more
+        # After the restart the daemon does not know the conversation.
+        daemon.start()
         told = [{"type": "text", "text": json.dumps({"session_id": begun["session_id"]})}]
         again = HookedAgent(daemon, "/p", conversation=agent.conversation)
         again.uses(f"{OURS}context_branch_status", told)

@@ -1,4 +1,4 @@
-"""The stdio server, row by row of its table, in raw bytes."""
+"""The stdio server, tested row by row of its table, in raw bytes."""
 
 from __future__ import annotations
 
@@ -390,7 +390,8 @@ class TestStartAndEnd:
             ours.sendall(INITIALIZE)
             assert process.wait(timeout=30) == 0
             ours.settimeout(60)
-            with contextlib.suppress(ConnectionResetError):  # what we sent was never read
+            # The server has not read what we sent.
+            with contextlib.suppress(ConnectionResetError):
                 assert ours.recv(1) == b""
 
     @covers("stdio.md#end-of-input")

@@ -1,4 +1,4 @@
-"""The worker process: what it costs when the system has nothing left to give."""
+"""The worker process when the system has no more resources."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pytest
 
 from contextfold.serve.worker import Worker, WorkerFailed
 
-WAIT_S = 60  # a bound on a hang, no more
+# This only bounds a hang.
+WAIT_S = 60
 
 
 def open_pipes() -> set[str]:
-    """Those of this process; sockets that other tests have left may be closed at any time."""
+    """The pipes of this process. Sockets are left out, because those of other tests may be closed at any time."""
     return {name for file in os.listdir("/proc/self/fd") if (name := _opened(file)).startswith("pipe:")}
 
 

@@ -1,4 +1,4 @@
-"""Tokens and owners: what is kept, what is refused, and that the file is taken as it is now."""
+"""Tokens and owners: what is stored, what is refused, and that changes of the file take effect at once."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def test_no_token_is_in_the_file(path: Path) -> None:
 
 def test_a_removed_line_shuts_out_at_once_and_an_added_one_lets_in(path: Path) -> None:
     file = TokenFile(str(path), Told())
-    for turn in range(20):  # in place and within a tick of the file system's clock, where a stamp tells nothing
+    # The file is rewritten in place within one tick of the file system's clock, so its timestamp does not change.
+    for turn in range(20):
         path.write_text(f"alice {ONE}\n" if turn % 2 else f"alice {TWO}\n")
         assert (file.owner_of("one"), file.owner_of("two")) == (("alice", None) if turn % 2 else (None, "alice"))
     path.write_text("")
@@ -99,7 +100,8 @@ def test_a_removed_line_shuts_out_at_once_and_an_added_one_lets_in(path: Path) -
 
 
 def test_a_file_put_in_the_place_of_an_old_one_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "SETTLED_AFTER_NS", -(10**12))  # from the first look on, stamps are believed
+    # With this setting, timestamps are trusted from the first read on.
+    monkeypatch.setattr(tokens, "SETTLED_AFTER_NS", -(10**12))
     path.write_text(f"alice {ONE}\n")
     settled = TokenFile(str(path), Told())
     assert settled.owner_of("one") == "alice"

@@ -67,14 +67,15 @@ class TestTimeouts:
             assert text_of(answer) == '{"error":{"code":"internal_error","message":"Internal error"}}\n'
             assert server.ask(PING) == ALIVE
             assert server.ask(call(tool, arguments))["result"]["isError"] is False
-            until(lambda: not is_running(stuck))  # the kernel takes its time to end what was killed
+            # The kernel needs some time to end a killed process.
+            until(lambda: not is_running(stuck))
             assert len(server.workers()) == 1
 
     @covers("seed-002#timeout", "stdio.md#timeout")
     def test_work_that_really_takes_too_long_is_ended_and_cannot_pile_up(
         self, root: Path, tmp_path: Path, call_in_process: Call
     ) -> None:
-        """Reading and counting this document takes seconds: whether a sigma is a final one is looked up each time."""
+        """Reading and counting this document takes seconds, because each sigma is checked for being a final one."""
         write_files(tmp_path / "big", {"big.md": "A É Σ " * 600_000})
         assert call_in_process("build", "--sources", tmp_path / "big", "--cache", root / "big").code == 0
         subprocess.run(["rm", "-r", root / "big" / "pack"], check=True)
@@ -85,7 +86,8 @@ class TestTimeouts:
                 assert error_code_of(server.ask(slow)) == "internal_error"
                 # In a second too, which a busy machine may need for itself.
                 until(lambda: server.ask(call("context.resolve", RESOLVE))["result"]["isError"] is False)
-                until(lambda: len(server.workers()) <= 1)  # the kernel takes its time to free what it read
+                # The kernel needs some time to free the memory of a killed process.
+                until(lambda: len(server.workers()) <= 1)
 
     @covers("seed-000#purpose", "seed-001#protocol-requirements", "stdio.md#timeout")
     def test_a_worker_that_dies_costs_one_call_at_most(self, root: Path) -> None:
@@ -106,7 +108,8 @@ class TestTimeouts:
             server.ask(call("context.list_caches"))
             server.freeze_worker()
             server.input.write(call("context.resolve", RESOLVE))
-            until(server.waits)  # so the worker has it
+            # After this, the worker has received the call.
+            until(server.waits)
             for worker in server.workers():
                 os.kill(worker, signal.SIGKILL)
             assert error_code_of(server.answer()) == "internal_error"
@@ -148,7 +151,8 @@ class TestClients:
             server.ask(INITIALIZE)
             os.set_blocking(server.input.fileno(), False)
             sent, quiet = 0, 0
-            while quiet < 20:  # until the server takes no more
+            # The loop ends when the server accepts no more input.
+            while quiet < 20:
                 written = server.input.write(question)
                 if written is None:
                     quiet += 1
@@ -187,7 +191,7 @@ class TestClients:
 
     @covers("stdio.md#streams")
     def test_a_log_that_nobody_reads_stops_nothing(self, root: Path) -> None:
-        """stderr is a pipe that fills up."""
+        """The log goes to stderr, a pipe that fills up."""
         with Server(root) as server:
             server.ask(INITIALIZE)
             for _ in range(2000):
@@ -213,7 +217,7 @@ class TestClients:
         assert process.wait(timeout=30) == 0
 
     def test_one_that_ignores_the_death_of_children_still_gets_every_answer(self, root: Path) -> None:
-        """An ignored SIGCHLD is inherited, and takes the dead from whoever waits for them."""
+        """An ignored SIGCHLD is inherited, and then the exit status of a child cannot be waited for."""
         script = f"trap '' CHLD; exec {COMMAND} serve --stdio"
         server = subprocess.Popen(
             ["bash", "-c", script],

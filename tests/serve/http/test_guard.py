@@ -1,4 +1,4 @@
-"""The guard around an application: who passes, in which order, and what each side gets to see."""
+"""The guard around an application: which requests pass, in which order, and what each side gets to see."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Seen:
-    """An application that answers at once and remembers what it was given."""
+    """An application that answers at once and records what it was given."""
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
@@ -37,7 +37,7 @@ class Seen:
 
 
 class Client:
-    """The server's side of one request, as ASGI has it."""
+    """The server's side of one request, in the form of ASGI messages."""
 
     def __init__(
         self,
@@ -320,7 +320,8 @@ def test_an_exception_is_answered_once_and_never_in_its_own_words(
 
     async def scenario() -> None:
         client = await Client().call(guarded(app))
-        if begun:  # the server sees that it is not complete, and cuts the connection
+        if begun:
+            # The server notices that the answer is incomplete, and closes the connection.
             assert [message["type"] for message in client.sent] == ["http.response.start"]
         else:
             assert client.error == (500, "internal_error")
@@ -410,8 +411,10 @@ def test_whoever_has_no_token_uses_up_nobodys_calls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "origin", "content_type", "status"),
     [
-        ("POST", "http://localhost:9090", "text/plain", 200),  # our own page
-        ("POST", "http://localhost:5173", "application/json", 200),  # a browser asks first, and is told no
+        # Our own page has this origin.
+        ("POST", "http://localhost:9090", "text/plain", 200),
+        # A browser sends a preflight request first, which is refused.
+        ("POST", "http://localhost:5173", "application/json", 200),
         ("POST", "http://localhost:5173", "text/plain", 403),
         ("POST", "http://localhost:5173", "", 403),
         ("POST", "http://localhost", "application/x-www-form-urlencoded", 403),

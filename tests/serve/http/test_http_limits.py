@@ -21,7 +21,7 @@ LIMIT_REACHED = -32004
 
 class TestAStoreThatHangs:
     def test_calls_fail_soon_and_who_only_looks_is_answered(self, tmp_path: Path) -> None:
-        """Another program holds the file: nobody waits behind the others' time-outs."""
+        """Another program has locked the file: no call waits for the timeouts of the others."""
         running = Daemon(tmp_path)
         try:
             agent = HttpAgent(running.port)
@@ -49,14 +49,15 @@ class TestAStoreThatHangs:
             holder.execute("ROLLBACK")
             holder.close()
             told = agent.call("context_record", project_path="/p", type="t", tokens=1)
-            assert told["context_state"]["main_thread_tokens"] == 2  # none of the refused came in later
+            # None of the refused calls was recorded later.
+            assert told["context_state"]["main_thread_tokens"] == 2
             agent.close()
         finally:
             assert running.stop() == 0
 
 
 def refused(running: Daemon, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-    """The first answer that says that it was too often: a second may pass before any of them, and lets one through."""
+    """The first reply that reports the rate limit. If a second passes before a request, that request is accepted."""
     http = Http(running.port)
     replies: list[Reply] = []
 

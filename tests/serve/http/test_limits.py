@@ -38,7 +38,8 @@ def test_whoever_has_not_called_longest_is_forgotten_first() -> None:
         buckets.take(owner, 0.0)
     assert len(buckets) == 2
     assert buckets.take("a", 0.0) > 0
-    assert buckets.take("b", 0.0) == 0  # forgotten
+    # The bucket of "b" was removed.
+    assert buckets.take("b", 0.0) == 0
 
 
 @pytest.mark.parametrize("limit", [RateLimit(0, 1), RateLimit(1, 0), RateLimit(-1, 1)])

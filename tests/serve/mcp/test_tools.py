@@ -29,7 +29,8 @@ from tests.serve.wire import (
 from tests.support.clauses import covers
 from tests.support.machine import Call, as_nobody, write_files
 
-OddCall = tuple[dict[str, object], str]  # arguments that replace valid ones, and the error's code
+# The first item replaces valid arguments, the second is the code of the expected error.
+OddCall = tuple[dict[str, object], str]
 ODD_BUDGETS: tuple[object, ...] = (None, "5", True, 5.0, -1, 2**63, 10**4000, [])
 
 
@@ -98,7 +99,8 @@ class TestTools:
         self, query: str, budget: int, root: Path, call_in_process: Call
     ) -> None:
         (answer,) = after_handshake(root, call("context.resolve", {"cache": "docs", "query": query, "budget": budget}))
-        if "\0" in query:  # no command line can carry it
+        if "\0" in query:
+            # A command line cannot contain this character.
             assert json.loads(text_of(answer))["selection"]["query"] == query
         else:
             ran = call_in_process("resolve", "--cache", root / "docs", "--query", query.encode(), "--budget", budget)
@@ -337,7 +339,8 @@ class TestListAndInspect:
         (root / "a" / "manifest.json").symlink_to(root / "docs" / "manifest.json")
         (root / "Z" / "manifest.json").mkdir()
         (root / "broken").mkdir()
-        (root / "broken" / "manifest.json").write_text("nope")  # nobody reads it to list it
+        # Listing does not read the manifest.
+        (root / "broken" / "manifest.json").write_text("nope")
         for unnameable in (b"bad\xff", b"a..b", b"\\x"):
             os.mkdir(os.fsencode(root) + b"/" + unnameable)
         (answer,) = after_handshake(root, call("context.list_caches"))
@@ -440,7 +443,7 @@ class TestListAndInspect:
 
 
 class TestAskAndGet:
-    """The tools and the commands are one behaviour: every answer is the command's output, to the byte."""
+    """The tools and the commands behave the same: every answer is the command's output, byte for byte."""
 
     @covers("relevance.md#answer", "stdio.md#tool-text")
     @pytest.mark.parametrize("query", ["guide", "", "é Σ 😀", 'a"b\\c\nd', "deployment security", "nothing-like-it"])

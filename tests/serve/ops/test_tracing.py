@@ -1,4 +1,4 @@
-"""Traces, as a collector gets them over a real socket: what is in them, what never is, and what they cost nobody."""
+"""Traces as a collector receives them over a real socket: what they contain, what they must not, and their cost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMMAND_LINE = "import sys; from contextfold.cli.main import main; sys.exit(main
 
 
 class Collector:
-    """What receives OTLP over HTTP, and answers as it is told to."""
+    """Receives OTLP over HTTP, and answers with a given status."""
 
     def __init__(self) -> None:
         self.status = OK_STATUS
@@ -96,7 +96,7 @@ def collector() -> Iterator[Collector]:
 
 
 class Patient(Daemon):
-    """`context serve` as it is, but at its end it waits for the collector however busy this machine is."""
+    """`context serve`, except that at its end it waits for the collector, however busy the machine is."""
 
     def start(self) -> None:
         self._argv[:1] = [str(Path(patient_daemon.__file__))]
@@ -308,7 +308,8 @@ def test_nothing_of_a_request_is_in_what_is_exported(tmp_path: Path, collector: 
         assert agent.http.ask("GET", "/whisper/path?whisper=query").status == 404
         assert agent.http.ask("WHISPER", "/mcp").status == 405
     exported = b"".join(collector.bodies)
-    assert len(collector.spans) == 9  # five requests, three tool calls, one commit
+    # There are five requests, three tool calls and one commit.
+    assert len(collector.spans) == 9
     assert b"whisper" not in exported.lower()
     for secret in (token, branched["branch_id"], "sess_", str(tmp_path)):
         assert secret.encode() not in exported
@@ -340,7 +341,8 @@ class TestACollectorThatDoesNotTakeThem:
         collector.answers.clear()
         with traced(tmp_path, collector.url, kind=Daemon) as running, talking(running.port) as agent:
             agent.call("context_branch_status", project_path="/p")
-            collector.arrived.get(timeout=ANSWER_TIMEOUT_S)  # from now on the exporter waits for it
+            # From now on the exporter waits for the collector's response.
+            collector.arrived.get(timeout=ANSWER_TIMEOUT_S)
             assert agent.call("context_record", project_path="/p", type="read", tokens=5)["tokens"] == 5
         assert logged(running, "traces.")[-1]["event"] == "traces.cut"
         assert logged(running, "library") == logged(running, "uncaught") == []

@@ -1,4 +1,4 @@
-"""An agent's side: its message list in each API's shape, and the providers' own Python clients to send it with."""
+"""An agent's side: its message list in the format of each API, and the providers' Python clients that send it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOOLS = ("context_branch", "context_return", "read_file")
 
 
 def package_of(api: str) -> ModuleType:
-    """The provider's client for Python."""
+    """The provider's Python package."""
     return importlib.import_module("anthropic" if api == "anthropic" else "openai")
 
 
@@ -39,13 +39,14 @@ def tools(api: str, names: Sequence[str] = TOOLS) -> list[dict[str, Any]]:
 
 
 class Conversation:
-    """What was said so far, as the API wants it said again."""
+    """The messages so far, in the format of the API."""
 
     def __init__(self, api: str) -> None:
         self.api = api
         self.listed = "input" if api == "openai-responses" else "messages"
         self.messages: list[dict[str, Any]] = []
-        self.more: dict[str, Any] = {}  # members of the request beside the usual ones, or instead
+        # These members are added to the request, or replace the usual ones.
+        self.more: dict[str, Any] = {}
 
     def user(self, text: str) -> Conversation:
         self.messages.append({"role": "user", "content": text})
@@ -75,7 +76,7 @@ class Conversation:
         return self
 
     def results(self, results: Mapping[str, str]) -> Conversation:
-        """What each call came to, by its id."""
+        """Adds the result of each call, by the call's id."""
         match self.api:
             case "anthropic":
                 blocks = [{"type": "tool_result", "tool_use_id": id_, "content": text} for id_, text in results.items()]
@@ -103,7 +104,7 @@ def _function(call: Call) -> dict[str, Any]:
 
 
 def folded_conversation(api: str, *, work: int = 3) -> Conversation:
-    """A branch with some work in it, closed; then one more question."""
+    """A conversation with a branch that has some work in it and is closed, followed by one more question."""
     talk = Conversation(api).user("Why do logins fail?")
     talk.said(Say("I look.", (Call("c_branch", "context_branch", {"description": "look", "prompt": "look"}),)))
     talk.results({"c_branch": json.dumps({"branch_id": "br_0123456789abcdef", "session_id": "s"})})
@@ -119,13 +120,14 @@ def folded_conversation(api: str, *, work: int = 3) -> Conversation:
 
 
 class Model:
-    """One API through the official client, at a base URL; the answer as the stand-in's script said it."""
+    """One API, called through the official client at a base URL; answers have the form of the stand-in's script."""
 
     def __init__(self, api: str, url: str, *, key: str = KEY, headers: Mapping[str, str] | None = None) -> None:
         self.api = api
         self._url = url
         self._given: dict[str, Any] = {"api_key": key, "max_retries": 0, "default_headers": dict(headers or {})}
-        self.fold: dict[str, Any] = {}  # what the last answer's header said
+        # This is the fold receipt from the last response's header.
+        self.fold: dict[str, Any] = {}
 
     def ask(self, talk: Conversation, *, streams: bool = False) -> Say:
         body = talk.body()
@@ -137,7 +139,7 @@ class Model:
         return self._ask_responses(body, streams=streams)
 
     def begin(self, talk: Conversation) -> Any:
-        """The same as a stream, event by event as it comes."""
+        """Sends the same request as a stream, and returns its events as they arrive."""
         body = {**talk.body(), "stream": True}
         match self.api:
             case "anthropic":

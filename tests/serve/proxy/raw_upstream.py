@@ -1,4 +1,4 @@
-"""A provider that does nothing but what a test tells it to: bytes in, bytes out, on threads of its own."""
+"""A provider that sends exactly the bytes that a test asks for, on threads of its own."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ WAIT_S = 60.0
 
 
 class Asked(NamedTuple):
-    """A request as it arrived."""
+    """A request as it was received."""
 
     line: str
     headers: list[tuple[str, str]]
     body: bytes
-    connection: int  # its number
+    # Connections are numbered.
+    connection: int
 
     def header(self, name: str) -> list[str]:
         return [value for given, value in self.headers if given.lower() == name]
@@ -33,7 +34,8 @@ class Asked(NamedTuple):
 class Wire:
     """One connection, from the provider's side."""
 
-    is_head = False  # whether the answer has no body, whatever its length
+    # The answer to a HEAD request has no body, whatever its length says.
+    is_head = False
 
     def __init__(self, client: socket.socket) -> None:
         client.settimeout(WAIT_S)
@@ -48,7 +50,7 @@ class Wire:
         self.send("\r\n".join([*lines, "", ""]).encode("latin-1") + (b"" if self.is_head else body))
 
     def begin(self, *headers: str) -> None:
-        """The head of an answer in chunks."""
+        """Sends the head of a chunked answer."""
         lines = ["HTTP/1.1 200 OK", *headers, "Transfer-Encoding: chunked"]
         self.send("\r\n".join([*lines, "", ""]).encode("latin-1"))
 
@@ -78,13 +80,13 @@ class Wire:
         return b"".join(parts)
 
     def part(self) -> bytes:
-        """The next chunk of a body in chunks."""
+        """Reads the next chunk of a chunked body."""
         part = self._read.read(int(self._read.readline(), 16))
         self._read.readline()
         return part
 
     def is_closed(self) -> bool:
-        """Wait until the other side lets go."""
+        """Waits until the other side closes the connection."""
         try:
             return self._read.read(1) == b""
         except ConnectionError:
@@ -99,7 +101,7 @@ def fine(_asked: Asked, wire: Wire) -> None:
 
 
 class RawUpstream:
-    """Listens; reads each request whole and plays `script`, or has `script_of_head` do even the reading."""
+    """Listens, reads each request and calls `script`; if `script_of_head` is set, that reads the body instead."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
@@ -118,8 +120,10 @@ class RawUpstream:
         return self.asked.get(timeout=WAIT_S)
 
     def close(self) -> None:
-        with suppress(OSError):  # it may be closed already
-            self._listening.shutdown(socket.SHUT_RDWR)  # or whoever waits in accept keeps it open
+        # The socket may be closed already.
+        with suppress(OSError):
+            # Otherwise the thread that waits in `accept` keeps the socket open.
+            self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         for client in self._open:
             client.close()
@@ -150,7 +154,8 @@ class RawUpstream:
                 self.asked.put(asked)
                 self.script(asked, wire)
         except (OSError, ValueError):
-            pass  # the test has closed it
+            # The test has closed the connection.
+            pass
         except BaseException as problem:
             self.failures.append(problem)
         finally:

@@ -1,7 +1,7 @@
-"""An agent whose model has a will of its own: it branches, works, nests, returns and goes on, all through the daemon.
+"""An agent whose model follows a script: it branches, works, nests, returns and goes on, all through the daemon.
 
-The model is the stand-in upstream, which follows a script and refuses what a provider would refuse; everything else is
-as it is for a real agent.
+The model is the stand-in upstream, which refuses what a provider would refuse; everything else is the same as for a
+real agent.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def daemon(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def page(number: int) -> str:
-    """A tool's long result, that nobody needs once the branch is folded; the first one is short."""
+    """A tool's long result, which is not needed once the branch is folded; the first one is short."""
     return (
         "empty"
         if number == 0
@@ -51,7 +51,7 @@ def page(number: int) -> str:
 
 
 class Mind:
-    """What the model will say, step by step, whatever it is asked."""
+    """The model's answers, step by step, independent of the request."""
 
     def __init__(self, api: str, project: Path) -> None:
         self._prefix, self._project = PREFIXES[api], str(project)
@@ -90,7 +90,7 @@ class Mind:
 
 
 class Agent:
-    """Asks the model, does what it wants, tells it, until it wants nothing more."""
+    """Asks the model, runs the calls and sends their results, until there are no more calls."""
 
     def __init__(self, api: str, daemon: Daemon, headers: Mapping[str, str]) -> None:
         self.model = Model(api, daemon.url, headers=headers)
@@ -129,7 +129,7 @@ class Agent:
 
 
 def day(api: str, project: Path) -> Mind:
-    """Two branches in a row, the first with another one in it."""
+    """Two branches in a row, the first of which contains another one."""
     mind = Mind(api, project).branch("Find the fault").read(1, 2, 3)
     mind.branch("Look closer").read_at_once(4, 5).read(6).fold("Pages 4 to 6 say nothing.")
     mind.read(7).fold("The fault is on page 7.")
@@ -139,7 +139,7 @@ def day(api: str, project: Path) -> Mind:
 
 
 def unfolded(agent: Agent, mind: Mind, *, forgets: bool = False) -> list[Billed]:
-    """The bill of the same day at the same provider, had the model never heard of our tools."""
+    """The bill for the same work at the same provider if the model had not used our tools."""
     cache, api = PromptCache(forgets=forgets), agent.talk.api
     talk = Conversation(api)
     bills: list[Billed] = []
@@ -161,7 +161,7 @@ def unfolded(agent: Agent, mind: Mind, *, forgets: bool = False) -> list[Billed]
 def test_a_fold_that_cost_more_than_it_saved_is_called_that(
     api: str, upstream: Upstream, daemon: Daemon, tmp_path: Path
 ) -> None:
-    """Much came before the branch and little was in it; the provider's cache has only the last request."""
+    """Much comes before the branch and little is in it; the provider's cache has only the last request."""
     mind = Mind(api, tmp_path).read(1, 2, 3, 4).branch("Look").read(0).fold("There was nothing.").says("Nothing.")
     upstream.got.clear()
     upstream.cache, upstream.script = PromptCache(forgets=True), mind
@@ -244,15 +244,17 @@ def _the_main_thread_stays_small(agent: Agent, upstream: Upstream, middle: bytes
     assert len(last.raw) < whole / 3
     for number in (1, 2, 3, 4, 5, 6, 7, 9, 10, 11):
         assert f"p{number}:1 nothing".encode() not in last.raw
-    assert b"p8:1 nothing" in last.raw  # read on the main thread
+    # This page was read on the main thread.
+    assert b"p8:1 nothing" in last.raw
     assert b":1 nothing" not in middle
     assert b"The fault is on page 7." in middle
-    assert agent.model.fold["turns_dropped"] == 8 + 3  # the inner branch's call and return are among them
+    # The call and the return of the inner branch are counted too.
+    assert agent.model.fold["turns_dropped"] == 8 + 3
     assert agent.model.fold["reason"] is None
 
 
 def _what_was_sent_is_never_sent_otherwise(upstream: Upstream) -> None:
-    """Each list begins with all of the one before; where a branch was folded, with all up to its call and result."""
+    """Each list begins with the list before it; after a fold, with the part up to the branch call and its result."""
     folds = 0
     for before, after in zip(upstream.got, upstream.got[1:], strict=False):
         same = next(
@@ -265,7 +267,8 @@ def _what_was_sent_is_never_sent_otherwise(upstream: Upstream) -> None:
         )
         if same < len(before.messages):
             folds += 1
-            assert "branch_id" in json.dumps(after.messages[same - 1])  # the branch's result is kept
+            # The result of the branch call is still sent.
+            assert "branch_id" in json.dumps(after.messages[same - 1])
             assert "context_return" in json.dumps(after.messages[same : same + 2])
     assert folds == 3
 

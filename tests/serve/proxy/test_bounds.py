@@ -1,4 +1,4 @@
-"""What bounds a proxied request: times, sizes and numbers, made small; the edge and the proxy in one process."""
+"""The bounds of a proxied request: times, sizes and numbers, all of them small; guard and proxy in one process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HELLO = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 
 
 class Place:
-    """A guard around a proxy, and the provider behind it."""
+    """A guard around a proxy, and the provider that the proxy forwards to."""
 
     def __init__(
         self, store: MemoryStore | None = None, *, proxied: dict[str, Any] | None = None, **limits: Any
@@ -61,7 +61,7 @@ class Place:
 
 
 class Client:
-    """The server's side of one request: sends parts, stays until it is told to go."""
+    """The server's side of one request: sends parts, and stays until the test ends it."""
 
     def __init__(self, *parts: bytes, path: str = MESSAGES, is_whole: bool = True) -> None:
         headers = [(b"host", b"localhost"), (b"transfer-encoding", b"chunked")]
@@ -190,7 +190,8 @@ def test_connections_that_nobody_uses_are_let_go_by_themselves(place: Place, mon
     place.upstream.script = script
 
     async def scenario() -> None:
-        for _ in range(2):  # after a rest it goes on
+        # The second request opens a new connection.
+        for _ in range(2):
             client = await Client(HELLO).call(place)
             assert client.sent[0]["status"] == 200
             assert await asyncio.to_thread(is_let_go.wait, WAIT_S)
@@ -346,7 +347,7 @@ def test_a_request_that_is_sent_takes_no_room_while_the_model_thinks(
 
 
 class SlowStore(MemoryStore):
-    """Finds no session before it is told to."""
+    """Blocks every search for a session until the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()

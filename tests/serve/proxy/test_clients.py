@@ -1,4 +1,4 @@
-"""The providers' own Python clients, pointed at the daemon: they notice nothing, except that the history is shorter."""
+"""The providers' own Python clients, pointed at the daemon: they notice no difference, and the history is shorter."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def daemon(provider: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def upstream(provider: Upstream) -> Iterator[Upstream]:
-    """As new; whatever came to it was as the providers want it, unless a test says otherwise."""
+    """The provider in its initial state. Every request must have followed the provider's rules."""
     provider.got.clear()
     provider.script, provider.packs, provider.goes_on, provider.ends = plain, True, None, None
     provider.cut_off.clear()
@@ -105,7 +105,8 @@ def test_a_folded_branch_does_not_reach_the_model(upstream: Upstream, daemon: Da
     kept = [
         message for message in talk.messages if "WORK" not in json.dumps(message) and "Page" not in json.dumps(message)
     ]
-    if api == "openai-responses":  # a call is an item of its own there
+    # In this API a call is an item of its own.
+    if api == "openai-responses":
         kept = [message for message in kept if message.get("name") != "read_file"]
     assert got.messages == kept
     assert got.headers.get("x-api-key", got.headers.get("authorization", "")).endswith(KEY)
@@ -122,7 +123,8 @@ def test_words_reach_the_client_while_the_model_still_speaks(upstream: Upstream,
     seen = ""
     for event in model.begin(Conversation(api).user("Hello")):
         seen += event.to_json()
-        if "delta" in seen and not upstream.goes_on.is_set():  # it has sent this much and waits for us
+        # The upstream has sent this much and waits for the event.
+        if "delta" in seen and not upstream.goes_on.is_set():
             upstream.goes_on.set()
     model.close()
     assert "Fine." in seen
@@ -131,7 +133,8 @@ def test_words_reach_the_client_while_the_model_still_speaks(upstream: Upstream,
 @pytest.mark.parametrize("api", APIS)
 def test_a_client_that_leaves_ends_the_request_upstream(upstream: Upstream, daemon: Daemon, api: str) -> None:
     upstream.goes_on = threading.Event()
-    upstream.script = always(Say("word " * 400_000))  # more than the system takes before anybody has read it
+    # This is more than the buffers of the sockets hold.
+    upstream.script = always(Say("word " * 400_000))
     model = Model(api, daemon.url)
     stream = model.begin(Conversation(api).user("Hello"))
     next(iter(stream))
@@ -144,7 +147,7 @@ def test_a_client_that_leaves_ends_the_request_upstream(upstream: Upstream, daem
 def test_a_client_that_leaves_at_the_last_word_has_been_answered(
     upstream: Upstream, daemon: Daemon, tmp_path: Path
 ) -> None:
-    """The OpenAI client reads as far as `[DONE]` and closes the connection, wherever the stream's own end is."""
+    """The OpenAI client reads up to `[DONE]` and closes the connection, even if the stream goes on."""
     upstream.ends = threading.Event()
     model = Model("openai-chat", daemon.url, headers={"x-context-project": str(tmp_path)})
     # A conversation is known by its first words, so these are its own.
@@ -155,7 +158,8 @@ def test_a_client_that_leaves_at_the_last_word_has_been_answered(
         def session() -> Any:
             return agent.call("context_branch_status", project_path=str(tmp_path))["session_id"]
 
-        until(lambda: session() is not None)  # nobody tells when the daemon has noticed
+        # There is no signal for the moment at which the daemon notices.
+        until(lambda: session() is not None)
         session_id = session()
         upstream.ends.set()
         told = http.ask("GET", f"/v1/sessions/{session_id}/savings").json
@@ -253,7 +257,7 @@ def test_a_key_that_the_provider_does_not_know_is_refused_by_the_provider(
 def test_a_request_that_breaks_the_rules_is_the_provider_s_to_refuse(
     provider: Upstream, daemon: Daemon, api: str
 ) -> None:
-    """Half of a branch is gone already: nobody mends it on the way."""
+    """Half of a branch is missing: the proxy does not repair it."""
     provider.script = plain
     talk = folded_conversation(api)
     broken = [
@@ -271,7 +275,7 @@ def test_a_request_that_breaks_the_rules_is_the_provider_s_to_refuse(
 
 @pytest.mark.parametrize("api", APIS)
 def test_a_client_retries_by_itself_and_is_answered_then(upstream: Upstream, daemon: Daemon, api: str) -> None:
-    """The proxy itself asks once for each time it is asked."""
+    """The proxy sends each request once and does not retry."""
     answers: list[Say | Fail] = [Say("At last."), Fail(429, "rate_limit_error", "soon", (("retry-after-ms", "1"),))]
     upstream.script = lambda _body, _api: answers.pop()
     model = Model(api, daemon.url)

@@ -1,4 +1,4 @@
-"""The proxy of the daemon where a request does not just pass: whoever goes away or breaks off, and what is refused."""
+"""The daemon's proxy when a request does not succeed: clients and upstreams that disconnect, and what is refused."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ class TestEnds:
         assert {series: count - before[series] for series, count in after.items() if count != before[series]} == {
             cut: 1
         }
-        assert '"event":"library"' not in place.daemon.log.read_text()  # told once, in words of our own
+        # The failure is logged once, with our own message.
+        assert '"event":"library"' not in place.daemon.log.read_text()
 
     def test_an_upstream_that_says_nothing_and_goes_is_a_bad_gateway(self, place: Place) -> None:
         place.upstream.script = lambda _, wire: wire.socket.shutdown(socket.SHUT_RDWR)
@@ -178,7 +179,7 @@ class TestLimits:
         assert place.upstream.asked.empty()
 
     def test_a_browser_shows_no_answer_as_a_page_of_ours(self, place: Place) -> None:
-        """Its scripts could do whatever the dashboard may."""
+        """Scripts in such a page would have all rights of the dashboard."""
         for shown_as in ("document", "iframe", "script", "serviceworker"):
             reply = place.ask("GET", "/proxy/anthropic/x", sec_fetch_dest=shown_as)
             assert error_of(reply) == (403, "origin_not_allowed")

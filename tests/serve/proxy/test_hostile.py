@@ -1,6 +1,7 @@
-"""Upstreams and clients that mean harm: each costs bounded time and memory, and others are answered meanwhile.
+"""Hostile upstreams and clients: each costs bounded time and memory, and others are answered in the meantime.
 
-The Anthropic upstream is the hostile one, the OpenAI upstream a good one. The daemon waits as ever, only less long.
+The Anthropic upstream is the hostile one, the OpenAI upstream a good one. The daemon runs as usual, with shorter
+timeouts.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from tests.serve.proxy.raw_upstream import Asked, RawUpstream, Script, Wire, fin
 from tests.support.daemon import Daemon, Http
 from tests.support.upstream import Upstream
 
-WAIT_S = 60.0  # far more than anything here may take, far less than for ever
+# This is far longer than anything here may take, but it is finite.
+WAIT_S = 60.0
 MIB = 1 << 20
 BODY_MAX = 48 * MIB
-SOME_MIB = 48  # what a few requests may cost in memory, the interpreter's own habits included
+# A few requests may take this much memory, including what the interpreter does not give back.
+SOME_MIB = 48
 HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "content-type": "application/json"}
 PATH = "/proxy/anthropic/v1/messages"
 BODY = json.dumps(Conversation("anthropic").user("Hello").body()).encode()
@@ -64,7 +67,7 @@ def daemon(hostile: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(autouse=True)
 def all_is_well_afterwards(hostile: RawUpstream, daemon: Daemon) -> Iterator[None]:
-    """Whatever was done, the next one is served by the same upstream as if nothing had been."""
+    """After each test, the next request to the same upstream succeeds."""
     hostile.script, hostile.script_of_head = fine, None
     others_are_answered(daemon)
     yield
@@ -85,10 +88,11 @@ def others_are_answered(daemon: Daemon) -> None:
 
 @contextmanager
 def within_memory(daemon: Daemon, most_mib: int = SOME_MIB) -> Iterator[None]:
-    """The daemon's memory, at its peak, grew by no more than that."""
+    """Checks that the daemon's peak memory grew by at most this much."""
     process = Path(f"/proc/{daemon.process.pid}")
     try:
-        (process / "clear_refs").write_text("5")  # the peak begins anew
+        # This resets the peak of the memory.
+        (process / "clear_refs").write_text("5")
     except OSError:
         pytest.skip("this system does not tell how much memory a process had at its peak")
     before = _kib(process, "VmRSS")
@@ -110,13 +114,13 @@ class Client:
         self._connection.request("POST", PATH, BODY, {**HEADERS, "x-case": case})
 
     def answer(self) -> tuple[int, bytes]:
-        """Status and body; IncompleteRead or another error where it was cut."""
+        """Status and body; raises IncompleteRead or another error if the answer was cut."""
         with closing(self._connection):
             response = self._connection.getresponse()
             return response.status, response.read()
 
     def kind(self) -> str:
-        """What the daemon says is wrong."""
+        """The status, and the kind of the error that the daemon reports."""
         status, body = self.answer()
         return f"{status} {json.loads(body)['error']['data']['kind']}"
 
@@ -132,13 +136,13 @@ class Client:
 
 
 def by_case(scripts: Iterable[Script]) -> Script:
-    """All of them at once, each for the client that names it."""
+    """All scripts in one; the client selects one of them by name."""
     known = {script.__name__: script for script in scripts}
     return lambda asked, wire: known[asked.header("x-case")[0]](asked, wire)
 
 
 def until_closed(send: Callable[[], None], *, pause_s: float = 0.0) -> None:
-    """Again and again, until nobody takes it any more."""
+    """Sends again and again, until the connection is closed."""
     pause = threading.Event()
     with suppress(OSError):
         while not pause.wait(pause_s):
@@ -228,7 +232,7 @@ def stops_in_the_middle(_asked: Asked, wire: Wire) -> None:
 
 
 def drips(_asked: Asked, wire: Wire) -> None:
-    """Never quiet for long, and never done."""
+    """Sends a little all the time, and never ends."""
     wire.begin(STREAM)
     until_closed(lambda: wire.chunk(b":"), pause_s=0.2)
 
@@ -257,7 +261,7 @@ BAD_ENDS = (
 
 
 def test_an_answer_that_does_not_end_well_is_cut_for_the_client_too(hostile: RawUpstream, daemon: Daemon) -> None:
-    """To end it properly would make half an answer look like a whole one."""
+    """A proper end would make half an answer look complete."""
     hostile.script = by_case(BAD_ENDS)
     with within_memory(daemon):
         clients = {script.__name__: Client(daemon, script.__name__) for script in BAD_ENDS}
@@ -290,7 +294,7 @@ def test_a_huge_answer_passes_in_little_memory(hostile: RawUpstream, daemon: Dae
 
 
 def bomb(wbits: int) -> bytes:
-    """Very many of the lines that an event stream may hold."""
+    """Very many of the lines that an event stream may contain, compressed."""
     packer = zlib.compressobj(1, wbits=wbits)
     lines = b":\n" * (MIB // 2)
     return b"".join(packer.compress(lines) for _ in range(2 * SOME_MIB)) + packer.flush()
@@ -323,7 +327,8 @@ def test_a_client_that_does_not_read_holds_up_its_own_upstream_only(hostile: Raw
     with within_memory(daemon):
         client = Client(daemon)
         others_are_answered(daemon)
-        assert sent.wait(WAIT_S)  # it was cut, though the client is still there
+        # The connection was cut although the client is still connected.
+        assert sent.wait(WAIT_S)
         assert client.is_cut()
 
 
@@ -336,7 +341,7 @@ def head(length: str, path: str = PATH) -> bytes:
 
 
 def told(connection: socket.socket) -> bytes:
-    """What the daemon sends until it closes the connection."""
+    """The bytes that the daemon sends until it closes the connection."""
     seen = b""
     with suppress(ConnectionError):
         while part := connection.recv(65_536):
@@ -374,7 +379,8 @@ def test_a_body_without_end_is_cut_at_the_limit(daemon: Daemon) -> None:
         client.sendall(head("Transfer-Encoding: chunked"))
         until_s = time.monotonic() + WAIT_S
         with suppress(OSError):
-            while time.monotonic() < until_s:  # it is read on for a moment, so that the refusal can be
+            # The daemon reads on for a moment, so that the client can read the refusal.
+            while time.monotonic() < until_s:
                 client.sendall(part)
             pytest.fail("nobody minded")
         others_are_answered(daemon)
@@ -392,7 +398,8 @@ def test_a_client_that_sends_no_more_but_listens_or_not_costs_nothing(hostile: R
         client.sendall(head(f"Content-Length: {len(BODY)}") + BODY)
         hostile.next()
         client.shutdown(socket.SHUT_WR)
-        told(client)  # an end, whichever
+        # The connection is closed, with or without an answer.
+        told(client)
 
 
 def test_a_client_that_is_gone_takes_its_upstream_along(hostile: RawUpstream, daemon: Daemon) -> None:
@@ -412,8 +419,10 @@ def test_a_client_that_is_gone_takes_its_upstream_along(hostile: RawUpstream, da
         while EVENT not in seen:
             seen += client.recv(65_536)
     assert ended.wait(WAIT_S)
-    others_are_answered(daemon)  # by then, whatever was to be logged about it is logged
-    assert daemon.log.read_text().count("proxy.upstream_failed") == failed  # nobody's time was up
+    # After this, everything that is logged about it has been logged.
+    others_are_answered(daemon)
+    # No timeout has expired.
+    assert daemon.log.read_text().count("proxy.upstream_failed") == failed
 
 
 def test_many_connections_that_say_little_leave_room_for_others(hostile: RawUpstream, daemon: Daemon) -> None:

@@ -1,4 +1,4 @@
-"""What is read from a response as it passes: each API, streamed or not, packed or not, cut anywhere, hostile."""
+"""What is read from a response that passes: each API, streamed or not, compressed or not, cut anywhere, hostile."""
 
 from __future__ import annotations
 
@@ -174,7 +174,8 @@ def test_lines_of_a_stream_may_end_in_any_way(api: str, kind: str, answer: bytes
     stream = answer.replace(b"\n", end)
     assert read(api, stream, kind) == counted
     assert read(api, [stream[at : at + 1] for at in range(len(stream))], kind) == counted
-    assert read(api, stream.rstrip(b"\r\n"), kind) == counted  # the last event was not ended
+    # The last event has no blank line after it.
+    assert read(api, stream.rstrip(b"\r\n"), kind) == counted
 
 
 def test_data_in_several_lines_is_one_event() -> None:
@@ -246,7 +247,8 @@ def test_what_was_packed_in_an_unknown_way_or_badly_tells_nothing() -> None:
     packed = gzip.compress(CHAT_BODY)
     for encoding in ("br", "zstd", "gzip, gzip", "identity, gzip"):
         assert read("openai-chat", packed, JSON, encoding) is None
-    spoiled = packed[:-5] + bytes([packed[-5] ^ 1]) + packed[-4:]  # its checksum
+    # This changes a bit of the checksum.
+    spoiled = packed[:-5] + bytes([packed[-5] ^ 1]) + packed[-4:]
     assert read("openai-chat", spoiled, JSON, "gzip") is None
     assert read("openai-chat", [spoiled[at : at + 1] for at in range(len(spoiled))], JSON, "gzip") is None
     assert read("openai-chat", CHAT_BODY, JSON, "deflate") is None
@@ -261,7 +263,7 @@ def huge(around: tuple[bytes, bytes], inside: bytes) -> Iterator[bytes]:
 
 
 def counted_within(limit: int, pieces: Iterator[bytes], kind: str, encoding: str = "") -> Usage | None:
-    """The answer's figures, once reading it held no more than so many bytes beside a piece itself."""
+    """The answer's figures; fails if reading used more than this many bytes in addition to a piece itself."""
     tracemalloc.start()
     try:
         reader = ResponseReader("openai-chat", kind, encoding)
@@ -319,7 +321,8 @@ def test_usage_inside_a_long_answers_text_is_no_figure() -> None:
 
 @pytest.mark.parametrize("noise", [b":\n", b'data:{"usage":1}\n\n'])
 def test_an_answer_made_to_keep_the_reader_busy_is_given_up(noise: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("contextfold.serve.proxy.response_reader.STEPS_MAX", 50_000)  # the same bound, sooner met
+    # A smaller bound is reached sooner.
+    monkeypatch.setattr("contextfold.serve.proxy.response_reader.STEPS_MAX", 50_000)
     pieces = [CHAT_STREAM, *[noise * (PIECE_BYTES // len(noise))] * 8]
     later = event({"usage": {**CHAT_USAGE, "completion_tokens": 60}})
     assert read("openai-chat", [CHAT_STREAM, b"\n\n", later], SSE) == Usage(232, 768, 0, 60)
@@ -399,7 +402,8 @@ def test_whatever_comes_nothing_is_raised_and_the_pieces_do_not_matter() -> None
         usage = read(api, whole, kind, encoding)
         assert usage == read(api, cut(draw, whole), kind, encoding), (api, kind, encoding, whole)
         told += usage is not None
-    assert told > 100  # it was not all lost
+    # Many of the mutated answers can still be read.
+    assert told > 100
 
 
 FOLD, BASH = "mcp__contextfold__context_fold", "Bash"
@@ -407,7 +411,7 @@ SUMMARY = "done " * 80
 
 
 def calls_in(api: str, *said: str | None) -> tuple[bytes, bytes]:
-    """A whole and a streamed response with these calls; None is a text."""
+    """A whole and a streamed response with these calls; None stands for a text."""
     arguments = json.dumps({"message": SUMMARY})
     halves = arguments[:9], arguments[9:]
     match api:
