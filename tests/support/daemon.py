@@ -20,10 +20,11 @@ from tests.support.machine import COMMAND
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 ANSWER_TIMEOUT_S = 60
+# MCP over HTTP requires these headers.
 RPC = {
     "content-type": "application/json",
     "accept": "application/json, text/event-stream",
-}  # what MCP over HTTP asks for
+}
 
 
 class Refused(Exception):
@@ -47,7 +48,7 @@ class Reply(NamedTuple):
 
 
 def kept_port() -> socket.socket:
-    """A port that nobody else is given while this is open; whoever allows addresses to be reused can listen there."""
+    """A socket that reserves a port while it is open. Only programs that allow address reuse can listen there."""
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     kept.bind(("127.0.0.1", 0))
@@ -66,14 +67,16 @@ class Daemon:
         port: int = 0,
         fresh: bool = False,
     ) -> None:
-        """`fresh` starts the installed command, for tests of the start itself; else a fork that runs the same."""
+        """`fresh` starts the installed command, for tests of the start itself; otherwise a fork runs the same code."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.store = folder / "state" / "state.db"  # unless another one is named
+        # This file is used unless another store is named.
+        self.store = folder / "state" / "state.db"
         self.log = folder / "daemon.log"
         self._argv = [str(COMMAND), "serve", "--store", store or str(self.store), *argv]
         self.port = port
-        if not port:  # then one that stays its own, also while it is down
+        if not port:
+            # The port stays reserved for this daemon, also while the daemon is down.
             kept = kept_port()
             weakref.finalize(self, kept.close)
             self.port = int(kept.getsockname()[1])
@@ -123,14 +126,14 @@ class Daemon:
 
 
 class Http:
-    """A connection that is kept, as agents keep theirs."""
+    """A persistent connection, as agents use it."""
 
     def __init__(self, port: int, **headers: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_TIMEOUT_S)
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
     def within(self, timeout_s: float) -> Http:
-        """The same, but it waits for an answer no longer than that."""
+        """Sets the timeout for answers."""
         self._connection.timeout = timeout_s
         return self
 
@@ -144,7 +147,7 @@ class Http:
 
 
 class HttpAgent:
-    """An MCP client over HTTP that does nothing but what the protocol asks for."""
+    """An MCP client over HTTP that does only what the protocol requires."""
 
     def __init__(self, port: int, era: str = LEGACY, **headers: str) -> None:
         self.http = Http(port, **headers)
@@ -187,7 +190,7 @@ class HttpAgent:
 
     @property
     def state(self) -> Any:
-        """What the last answer's header said."""
+        """The state from the last answer's header."""
         assert self.last
         return json.loads(self.last.headers["x-context-state"])
 

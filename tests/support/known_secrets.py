@@ -1,7 +1,7 @@
-"""Secrets of known formats, made at run time from a seed, each in a line as it would be met.
+"""Secrets of known formats, generated at run time from a seed, each in a line in which it could occur.
 
-No secret stands in this file: prefixes are put together from pieces, the rest is drawn. What is generated has the form
-a provider documents and opens nothing.
+No secret is in this file: prefixes are joined from pieces, and the rest is random. The secrets have the form that a
+provider documents, and give access to nothing.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ PEM_LINE = 64
 
 class KnownSecret(NamedTuple):
     kind: str
-    value: str  # what must never be seen anywhere
-    text: str  # how it appears
+    # This must not appear anywhere.
+    value: str
+    # This is the line that contains the value.
+    text: str
 
 
 class Draw:
@@ -35,7 +37,7 @@ class Draw:
         self.random = random.Random(seed)
 
     def of(self, alphabet: str, length: int) -> str:
-        """Random characters with at least one digit where the alphabet has any, as every long key has."""
+        """Random characters. If the alphabet has digits, there is at least one, as in every long key."""
         drawn = [self.random.choice(alphabet) for _ in range(length)]
         if alphabet[-1] != "z" and any(c.isdigit() for c in alphabet):
             drawn[self.random.randrange(1, length)] = self.random.choice([c for c in alphabet if c.isdigit()])
@@ -68,7 +70,7 @@ def dashed(words: str) -> str:
 
 
 def prefixed(*pieces: str) -> Callable[[Draw, str, int], str]:
-    """A value that begins with these pieces joined: written apart, so that no scanner takes this file for a leak."""
+    """A value that begins with these pieces joined. They are separate, or scanners would report this file as a leak."""
     return lambda draw, alphabet, length: "".join(pieces) + draw.of(alphabet, length)
 
 
@@ -134,7 +136,7 @@ PREFIXED: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
 
 
 def composed(draw: Draw) -> dict[str, str]:
-    """Keys with an inner structure that stand for themselves too."""
+    """Keys with an inner structure that can be recognised without context too."""
     digits = string.digits
     return {
         "slack bot token": "xo" + f"xb-{draw.of(digits, 12)}-{draw.of(digits, 13)}-{draw.of(MIXED, 24)}",
@@ -155,7 +157,7 @@ def composed(draw: Draw) -> dict[str, str]:
 
 
 def shapes(draw: Draw, value: str) -> str:
-    """A line in which a key that stands for itself may occur."""
+    """A line in which a key that can be recognised without context may occur."""
     return draw.one(
         f"the key is {value} and was printed by mistake",
         f"2026-03-04T05:06:07Z INFO client starts with {value}",
@@ -171,7 +173,7 @@ def shapes(draw: Draw, value: str) -> str:
 
 
 def in_context(draw: Draw) -> list[KnownSecret]:
-    """Secrets known only by what stands around them: kind, value, and the line."""
+    """Secrets that can be recognised only by their context: kind, value and line."""
     password, key, uuid = draw.password(), draw.of(MIXED, 40), draw.uuid()
     account = draw.of(BASE64, 86) + "=="
     signature, hex32, token = draw.of(MIXED, 43) + "%3D", draw.hex(32), draw.of(URL_SAFE, 32)
@@ -234,7 +236,7 @@ def in_context(draw: Draw) -> list[KnownSecret]:
 
 
 def private_keys(draw: Draw) -> list[KnownSecret]:
-    """Keys of several lines; of each, a line of the body is what must not be seen."""
+    """Keys of several lines; for each, the value is a line of its body."""
     found = []
     for kind, label in (
         ("rsa key", "RSA PRIVATE KEY"),
@@ -257,7 +259,7 @@ def private_keys(draw: Draw) -> list[KnownSecret]:
 
 
 def known_secrets(seed: int) -> list[KnownSecret]:
-    """One secret of each kind; another seed gives others, in other lines."""
+    """One secret of each kind; another seed gives other secrets in other lines."""
     draw = Draw(seed)
     alone = {kind: prefixed(*pieces)(draw, alphabet, length) for kind, pieces, alphabet, length in PREFIXED}
     alone |= composed(draw)

@@ -1,4 +1,4 @@
-"""This machine as the tests see it: its Python interpreters, the installed command, how long to try."""
+"""This machine as the tests use it: its Python interpreters, the installed command, and how often to repeat."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Ran(NamedTuple):
     err: str
 
 
-Call = Callable[..., Ran]  # the `call` fixture
+# This is the type of the `call` fixture.
+Call = Callable[..., Ran]
 
 
 def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
@@ -52,7 +53,7 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
 
 
 def context(*argv: str | bytes | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:
-    """Run `context` as a process of its own: a fork, unless the environment is one that only a fresh process heeds."""
+    """Runs `context` as a process of its own: a fork, unless the environment needs a fresh process."""
     environment = dict(os.environ) if env is None else env
     if forker().can_start(environment):
         words = [str(COMMAND), *map(os.fsdecode, argv)]
@@ -86,14 +87,14 @@ def interpreters() -> dict[str, str]:
 
 
 def command_of(python: str) -> list[str]:
-    """`context` as that interpreter runs it, straight from the sources."""
+    """`context` as that interpreter runs it, directly from the sources."""
     return ["env", f"PYTHONPATH={SOURCE}", "PYTHONDONTWRITEBYTECODE=1", python, "-m", "contextfold"]
 
 
 def as_nobody(
     tmp_path: Path, *argv: str, cwd: Path | None = None, text_input: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user who may not read everything; what it runs from must be readable to that user."""
+    """Runs the command as a user with few permissions; the program's files must be readable to that user."""
     for folder in [tmp_path, *tmp_path.parents]:
         if folder.stat().st_uid == os.geteuid() and str(folder) not in ("/", "/tmp"):
             folder.chmod(folder.stat().st_mode | 0o755)
@@ -111,17 +112,18 @@ def ids(cache: Path) -> list[str]:
 
 
 def beside(cache: Path) -> list[str]:
-    """What a build left behind next to the cache."""
+    """The files that a build left next to the cache."""
     return sorted(name for name in os.listdir(cache.parent) if name.startswith(f".{cache.name}"))
 
 
 def read_terminal(descriptor: int) -> str:
-    """Everything that is written to a terminal until nobody has it open any more."""
+    """Everything that is written to a terminal until the last process closes it."""
     seen = b""
     try:
         while chunk := os.read(descriptor, 4096):
             seen += chunk
-    except OSError:  # how a terminal says that
+    except OSError:
+        # A terminal that no process has open any more reports its end with this error.
         pass
     return seen.decode()
 

@@ -1,4 +1,4 @@
-"""Real NATS servers for tests: one, or three that are a cluster; killed, paused and started again as a test likes.
+"""Real NATS servers for tests: one, or a cluster of three; tests can kill, pause and restart them.
 
 Whatever happens to a test, no server outlives its `with`.
 """
@@ -28,32 +28,38 @@ from nats.aio.client import Client
 from contextfold.stores.nats.wire.connection import NatsOptions
 from tests.support.left_out import NATS, NATS_SERVER, need
 
-WORKERS_MOST = 8  # that run tests at once and choose ports of their own
+# At most this many workers run tests at once, and each of them has its own ports.
+WORKERS_MOST = 8
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS_MOST
-PORTS = range(20_000 + WORKER, 30_000, WORKERS_MOST)  # below those that the system gives to whoever connects somewhere
+# These ports are below the range that the system uses for outgoing connections.
+PORTS = range(20_000 + WORKER, 30_000, WORKERS_MOST)
 PORTS_TRIED_MAX = 50
 STARTS_TRIED_MAX = 5
-ANSWER_S = 60.0  # a bound on a hang, not a measure
-PROBE_S = 2.0  # then it is asked again: while servers elect a leader nobody answers
+# This only bounds a hang.
+ANSWER_S = 60.0
+# Then the server is asked again, because nobody answers while a leader is elected.
+PROBE_S = 2.0
 ASKED_EVERY_S = 0.01
 NODES = 3
 LOG_TOLD = 3_000  # characters
-LeadTo = Callable[[Mapping[str, int]], Mapping[str, int]]  # ports of servers by their names
+# The keys are the names of servers, the values are their ports.
+LeadTo = Callable[[Mapping[str, int]], Mapping[str, int]]
 
 
 _started: set[subprocess.Popen[bytes]] = set()
-_chosen: set[int] = set()  # ports, some of which nobody listens on yet, or any more for a moment
+# Some of these ports are not in use yet, or are free for a moment during a restart.
+_chosen: set[int] = set()
 
 
 @atexit.register
 def _end_all() -> None:
-    """Where the test runner itself has failed, nobody leaves a `with`."""
+    """Kills the servers that are left if the test runner itself fails inside a `with`."""
     for process in _started:
         process.kill()
 
 
 def random_prefix() -> str:
-    """A name for the streams of one test, which no other test has."""
+    """A prefix for the streams of one test, which no other test uses."""
     return f"t{secrets.token_hex(6)}"
 
 
@@ -69,11 +75,11 @@ def _free_port() -> int:
 
 
 class _PortTaken(Exception):
-    """Somebody else was faster."""
+    """Another process took the port first."""
 
 
 class NatsServer:
-    """`nats-server` with JetStream, everything of it below a folder."""
+    """`nats-server` with JetStream, with all its files below a folder."""
 
     def __init__(self, folder: Path, *, name: str = "n1", port: int = 0, config: str = "") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +113,7 @@ class NatsServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self, *, wait: bool = True) -> None:
-        """Start it, or start it again: the same port, the same folder."""
+        """Starts the server, or restarts it with the same port and folder."""
         need(NATS)
         assert not self.is_up
         self.port = self.port or _free_port()
@@ -123,7 +129,7 @@ class NatsServer:
             self.wait()
 
     def wait(self) -> None:
-        """Until it answers."""
+        """Waits until the server answers."""
         assert self._process is not None
         give_up_s = time.monotonic() + ANSWER_S
         while time.monotonic() < give_up_s:
@@ -139,11 +145,12 @@ class NatsServer:
             ):
                 if tried.recv(5) == b"INFO ":
                     return
-            time.sleep(ASKED_EVERY_S)  # there is nothing to wait for but its answer
+            # Polling is the only way to learn that the server answers.
+            time.sleep(ASKED_EVERY_S)
         raise AssertionError(f"no answer of {self.url}: {self.told_log()}")
 
     def stop(self) -> None:
-        """As an operator stops it."""
+        """Stops the server as an operator does."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -174,10 +181,10 @@ class NatsServer:
 
 
 class NatsCluster:
-    """Three servers that know each other. As long as two of them run, the cluster can commit."""
+    """A cluster of three servers. As long as two of them run, it can commit."""
 
     def __init__(self, folder: Path, *, lead_to: LeadTo = lambda ports: ports) -> None:
-        """`lead_to` may have the servers reach each other by other ports than those they listen on."""
+        """With `lead_to`, the servers reach each other by other ports than those that they listen on."""
         self.folder = folder
         self._lead_to = lead_to
         self.servers: list[NatsServer] = []
@@ -223,12 +230,12 @@ class NatsCluster:
         return [server.url for server in self.servers]
 
     def wait(self, replicas: int = NODES) -> None:
-        """Until a stream with so many replicas can be made and takes a message."""
+        """Waits until a stream with this many replicas can be created and accepts a message."""
         up = [server.url for server in self.servers if server.is_up and not server.is_paused]
         asyncio.run(_probed(up, replicas))
 
     def heal(self) -> None:
-        """All of them run again, and agree again."""
+        """Resumes or restarts all servers, and waits until they have a leader."""
         for server in self.servers:
             if server.is_paused:
                 server.resume()
@@ -250,7 +257,7 @@ def _cluster(port: int, told: int, others: Sequence[int]) -> str:
 
 
 async def _quiet(_problem: Exception) -> None:
-    """What happens to a connection is for whoever uses it to notice."""
+    """Ignores errors, because the user of the connection notices them."""
 
 
 async def connected(urls: Sequence[str] | str) -> Client:

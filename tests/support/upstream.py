@@ -1,7 +1,7 @@
-"""Both model providers on one port of this machine, and strict: what their APIs would refuse is refused in their words.
+"""Both model providers on one local port, in strict form: requests that their APIs would refuse get the same errors.
 
-A request that keeps the rules (`messages/rules_…`) gets what the script says, streamed or not, with figures made from
-the request itself: four bytes a token, and a prompt cache that knows exact beginnings. Everything that came is kept.
+A request that follows the rules (`messages/rules_…`) gets what the script says, streamed or not, with figures computed
+from the request itself: four bytes a token, and a prompt cache that knows exact prefixes. All requests are recorded.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ RULES = {
     "openai-responses": rules_openai_responses.violations,
 }
 BYTES_PER_TOKEN = 4
-OVERHEAD_TOKENS = 3  # of every request, never cached
+# Every request has this many tokens that are never cached.
+OVERHEAD_TOKENS = 3
 MODEL = "model-1"
-BINDING = re.compile(r"claude-.*-5-[1-9]")  # models that check where a thought belongs
-DROPS = {"prefix_mismatch_behavior": "drop_block"}  # unless the request asks them to leave it out quietly
+# These models check that a thinking block is sent back in its own conversation.
+BINDING = re.compile(r"claude-.*-5-[1-9]")
+# With this setting in the request, the model drops such a block without an error.
+DROPS = {"prefix_mismatch_behavior": "drop_block"}
 BAD_KEY = "sk-bad"
 HELD_S = 60
 
 
 class Got(NamedTuple):
-    """A request as it arrived, and what it will be charged for."""
+    """A request as it was received, and what it is charged for."""
 
     api: str
     path: str
@@ -48,12 +51,13 @@ class Got(NamedTuple):
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The list of messages, or of items."""
+        """The list of messages or items."""
         listed: list[dict[str, Any]] = self.body["input" if self.api == "openai-responses" else "messages"]
         return listed
 
 
-Script = Callable[[Any, str], Say | Fail]  # of a request's body and its API
+# The arguments are a request's body and its API.
+Script = Callable[[Any, str], Say | Fail]
 
 
 def plain(_body: Any, _api: str) -> Say:
@@ -61,15 +65,19 @@ def plain(_body: Any, _api: str) -> Say:
 
 
 class Upstream:
-    """Listens from the first. `with` ends it."""
+    """Listens from its construction on, until its `with` ends."""
 
     def __init__(self, script: Script = plain) -> None:
         self.script = script
         self.got: list[Got] = []
-        self.packs = True  # answers that are not streamed, where the client takes it
-        self.goes_on: threading.Event | None = None  # where set, a stream waits for it after its first words
-        self.ends: threading.Event | None = None  # where set, the end of a stream waits for it
-        self.cut_off = threading.Event()  # set when a client left while it was answered
+        # If the client accepts it, answers that are not streamed are compressed.
+        self.packs = True
+        # If this is set, a stream waits for it after its first words.
+        self.goes_on: threading.Event | None = None
+        # If this is set, the end of a stream waits for it.
+        self.ends: threading.Event | None = None
+        # This is set when a client disconnected during its answer.
+        self.cut_off = threading.Event()
         self.cache = PromptCache()
         self.bindings = Bindings()
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -79,7 +87,7 @@ class Upstream:
         self._thread.start()
 
     def argv(self) -> list[str]:
-        """How `context serve` is pointed here."""
+        """The options that point `context serve` here."""
         return ["--anthropic-upstream", self.url, "--openai-upstream", self.url + "/v1"]
 
     @property
@@ -103,7 +111,7 @@ class Upstream:
 
 
 class PromptCache:
-    """Knows every beginning that was ever sent, or the last request only. A part is a message, or all before them."""
+    """Knows every prefix that was sent, or only the last request. Prefixes end at messages."""
 
     def __init__(self, *, forgets: bool = False) -> None:
         self.forgets = forgets
@@ -113,12 +121,13 @@ class PromptCache:
     def bill(self, api: str, body: Mapping[str, Any], say: Say) -> Billed:
         read, fresh = self._prompt(_parts(api, body))
         output = -(-len(say.to_json()) // BYTES_PER_TOKEN)
-        if api == "openai-chat":  # which does not tell what it writes
+        if api == "openai-chat":
+            # This API does not report tokens that are written to the cache.
             return Billed(fresh + OVERHEAD_TOKENS, read, 0, output)
         return Billed(OVERHEAD_TOKENS, read, fresh, output)
 
     def _prompt(self, parts: list[bytes]) -> tuple[int, int]:
-        """How many tokens are read from it, how many are new to it."""
+        """The number of tokens that are read from the cache, and of those that are new to it."""
         with self._lock:
             digest = hashlib.sha256()
             read = total = 0
@@ -136,7 +145,7 @@ class PromptCache:
 
 
 class Bindings:
-    """What newer Anthropic models check: a thought is taken back only behind what was there when it was thought."""
+    """A check of newer Anthropic models: a thinking block is accepted only after the messages that preceded it."""
 
     def __init__(self) -> None:
         self._made: dict[str, str] = {}
@@ -167,13 +176,13 @@ def _before(body: Mapping[str, Any], place: int) -> str:
 
 
 def _blocks(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message whose text is written as a block: a client that marks a block for the cache writes it so."""
+    """The message with its text as a block, because clients write it so when they mark it for the cache."""
     content = message["content"]
     return {**message, "content": [{"type": "text", "text": content}] if isinstance(content, str) else content}
 
 
 def without_cache_marks(value: Any) -> Any:
-    """Which blocks are cached up to is no part of what a model reads, and clients move the marks on."""
+    """The value without cache marks, which are not part of what a model reads and which clients move."""
     if isinstance(value, dict):
         return {name: without_cache_marks(each) for name, each in value.items() if name != "cache_control"}
     return [without_cache_marks(each) for each in value] if isinstance(value, list) else value
@@ -192,7 +201,8 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if isinstance(sys.exception(), OSError):
-            self.upstream.cut_off.set()  # what was not flushed yet, when the client left
+            # The client left before everything was flushed.
+            self.upstream.cut_off.set()
         else:
             super().handle_error(request, client_address)
 

@@ -1,4 +1,4 @@
-"""What the model providers answer, as they document it: bodies, event streams and errors of the three APIs."""
+"""The answers of the model providers, as documented: bodies, event streams and errors of the three APIs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 CREATED_S = 1_700_000_000
-DELTA_CHARS = 12  # a stream comes in small pieces
+# A stream is sent in small pieces.
+DELTA_CHARS = 12
 # Claude Code takes two answers of one id for one message.
 _MESSAGES = itertools.count(1)
 
 
 class Billed(NamedTuple):
-    """What a request is charged for: the parts do not overlap."""
+    """What a request is charged for; the parts do not overlap."""
 
     input: int
     read: int
@@ -35,12 +36,13 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """What the model says: text, then calls of tools; before them, for Anthropic, what it thought."""
+    """The model's answer: a text, then tool calls; for Anthropic, a thought before them."""
 
     text: str = ""
     calls: tuple[Call, ...] = ()
     thought: str = ""
-    signature: str = ""  # of the thought, as the provider gave it
+    # This is the signature of the thought, as the provider issued it.
+    signature: str = ""
 
     def to_json(self) -> str:
         return json.dumps([self.text, self.calls, self.thought])
@@ -67,7 +69,7 @@ def body_of(api: str, model: str, say: Say, billed: Billed) -> dict[str, Any]:
 
 
 def events_of(api: str, model: str, say: Say, billed: Billed, *, counts: bool) -> Iterator[bytes]:
-    """The stream of the same answer. Chat tells what it counted only where it is asked to."""
+    """The same answer as a stream. Chat Completions reports usage only if it is asked to."""
     match api:
         case "anthropic":
             return (_event(value, value["type"]) for value in _message_events(model, say, billed))
