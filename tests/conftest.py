@@ -27,7 +27,8 @@ settings.register_profile(
     "house",
     max_examples=times(20, 2000),
     deadline=None,
-    derandomize=times(1, 0) == 1,  # `make test` is the same every time; `make soak` explores
+    # `make test` is the same every time, and `make soak` explores.
+    derandomize=times(1, 0) == 1,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("house")
@@ -65,7 +66,7 @@ def call() -> Call:
 
 @pytest.fixture
 def call_in_process(call: Call) -> Call:
-    """The same, where `call` is the name of something else."""
+    """The same as `call`, for tests in which `call` is the name of something else."""
     return call
 
 
@@ -90,13 +91,13 @@ def cache(sources: Path, tmp_path: Path, call: Call) -> Path:
 
 @pytest.fixture(scope="session")
 def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    """A server that tests share, each with a prefix of its own: nobody may stop it."""
+    """A server that all tests share, each with a prefix of its own; no test may stop it."""
     with NatsServer(tmp_path_factory.mktemp("nats")) as server:
         yield server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest begin first, so that no worker is left alone with one at the end."""
+    """The longest tests begin first, so that at the end no worker runs a long one alone."""
     places = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: next((places[name] for name in LONG if name in item.nodeid), len(LONG)))
 
@@ -107,7 +108,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name everything that was left out, one line for each reason."""
+    """Prints everything that was skipped, one line for each reason."""
     reasons = Counter(
         report.longrepr[2].removeprefix("Skipped: ")
         for report in terminalreporter.getreports("skipped")

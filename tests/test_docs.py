@@ -1,4 +1,4 @@
-"""The documents can be followed: links lead somewhere, commands are commands, the example runs."""
+"""The documents can be followed: links have targets, commands exist, and the example runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 FENCED = re.compile(r"^( *)(`{3,})([a-z]*)\n(.*?)^\1\2$", re.MULTILINE | re.DOTALL)
 COMMAND_WORDS = ("context", ".venv/bin/context", "contextfold")
-BETWEEN_COMMANDS = {"|", "||", "&&", ";", "&", ">", ">>", "<", "("}  # `<(…)` too
+# The parenthesis is for `<(…)` too.
+BETWEEN_COMMANDS = {"|", "||", "&&", ";", "&", ">", ">>", "<", "("}
 TIMEOUT_S = 60
 
 
@@ -34,7 +35,7 @@ def text_of(page: Path) -> str:
 
 
 def prose_of(page: Path) -> str:
-    """Without what is fenced or between backticks: brackets there are no links."""
+    """The page without fenced blocks and text between backticks, where brackets are not links."""
     return re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", FENCED.sub("", text_of(page)))
 
 
@@ -47,7 +48,7 @@ def links_of(page: Path) -> list[str]:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """By the rule of the sites that show such pages: lowercase letters, digits, dashes for spaces."""
+    """The anchors of the headings, as web sites derive them: lowercase letters, digits, and dashes for spaces."""
     headings = re.findall(r"^#+ (.+)$", FENCED.sub("", text_of(page)), re.MULTILINE)
     kept = (
         "".join(letter for letter in heading.lower() if letter.isalnum() or letter in " -_") for heading in headings
@@ -56,7 +57,7 @@ def anchors_of(page: Path) -> set[str]:
 
 
 def commands_of(page: Path) -> Iterator[list[str]]:
-    """Each command line of ours in a fenced block of shell, as words."""
+    """Each of our command lines in a fenced block of shell, as a list of words."""
     for _, _, kind, script in FENCED.findall(text_of(page)):
         for line in script.replace("\\\n", " ").splitlines() if kind == "sh" else ():
             lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
@@ -86,7 +87,7 @@ def test_every_link_and_picture_leads_to_a_file_and_its_heading(name: str) -> No
 
 
 def test_links_are_found() -> None:
-    """What finds none would find no broken one."""
+    """A search that finds no links would also find no broken ones."""
     found = {link for page in PAGES for link in links_of(page)}
     assert {"images/concepts.svg", "../examples/loop.py", "folding.md#tools", "images/tree-narrow.png"} <= found
 
@@ -100,9 +101,12 @@ def test_every_command_line_is_one_of_ours(name: str) -> None:
 def test_command_lines_are_found() -> None:
     found = [words for page in PAGES for words in commands_of(page)]
     assert ["install", "claude-code", "--dry-run"] in found
-    assert ["serve"] in found  # behind a variable
-    assert ["hook", "claude-code", "--url", "http://localhost:9090"] in found  # behind a pipe
-    assert ["completion", "bash"] in found  # in parentheses
+    # This command follows a variable assignment.
+    assert ["serve"] in found
+    # This command follows a pipe.
+    assert ["hook", "claude-code", "--url", "http://localhost:9090"] in found
+    # This command is in parentheses.
+    assert ["completion", "bash"] in found
 
 
 def test_every_page_can_be_reached_from_another() -> None:
@@ -148,7 +152,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 
 def loop(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """By the standard library alone: what is installed is out of its reach."""
+    """Runs the example with only the standard library; installed packages cannot be imported."""
     words = [sys.executable, "-I", "-S", str(ROOT / "examples" / "loop.py"), *argv]
     return subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 

@@ -1,4 +1,4 @@
-"""The Grafana dashboard: every query asks for figures that a working daemon really has, and none is forgotten."""
+"""The Grafana dashboard: every query uses metrics that a daemon really has, and no metric is forgotten."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "contextfold.json").read_t
 PANELS = DASHBOARD["panels"]
 QUERIES = [target["expr"] for panel in PANELS for target in panel.get("targets", ())]
 COLUMNS = 24
-SUFFIXES = ("_bucket", "_count", "_sum")  # of the series that one histogram is
+# One histogram has series with these suffixes.
+SUFFIXES = ("_bucket", "_count", "_sum")
 
 # What a query may hold besides the names of figures and labels.
 WORDS = {"sum", "by", "rate", "increase", "count", "histogram_quantile"}
@@ -28,7 +29,7 @@ LEFT_OUT: set[str] = set()
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """What /metrics of a daemon that has done some work says: each series' name, with its labels."""
+    """The series that /metrics of a daemon reports after some work, by name, with their labels."""
     running = Daemon(tmp_path_factory.mktemp("daemon"))
     agent = HttpAgent(running.port)
     try:
@@ -48,7 +49,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 
 def figures_in(query: str) -> dict[str, set[str]]:
-    """The figures a query names, each with the labels it is asked by."""
+    """The metrics in a query, each with the labels that it is filtered by."""
     return {
         name: set(re.findall(r"(\w+)\s*(?:=~|!=|=)", matchers)) - {"job", "instance"}
         for name, matchers in re.findall(r"\b([a-z_]+)\{([^}]*)\}", query)
@@ -70,7 +71,7 @@ def test_every_figure_of_a_query_is_one_that_a_daemon_has(scraped: dict[str, set
 
 
 def test_a_query_holds_nothing_else(scraped: dict[str, set[str]]) -> None:
-    """So that a figure without braces cannot slip past the test above."""
+    """A metric without braces would not be seen by the test above."""
     for query in QUERIES:
         bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\([a-z_, ]*\)", " ", query)
         words = set(re.findall(r"[a-z_]{2,}", bare))
@@ -95,7 +96,8 @@ def test_every_query_is_for_the_chosen_source_job_and_instance() -> None:
 
 def test_the_file_has_what_grafana_asks_for() -> None:
     assert {"title", "uid", "schemaVersion", "panels", "templating", "time", "annotations"} <= DASHBOARD.keys()
-    assert DASHBOARD["id"] is None  # that of whoever imports it
+    # Grafana assigns the id at import.
+    assert DASHBOARD["id"] is None
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     assert len({panel["title"] for panel in PANELS}) == len(PANELS)
     for panel in PANELS:

@@ -1,4 +1,4 @@
-"""Dozens of secrets through every way in; then none of them anywhere: on disk, in logs, answers, metrics or events."""
+"""Dozens of secrets are sent on every way in; afterwards none is on disk, in logs, answers, metrics or events."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from tests.support.waiting import until
 PROJECT = "/work/leaky"
 KINDS_MIN = 60
 LAST = "the last of all operations"
-PATIENCE_S = 300  # a bound on a hang, no more
+# This only bounds a hang.
+PATIENCE_S = 300
 
 
 HOSTS = ("claude-code", "cursor", "vscode")
 
 
 class Ways:
-    """Every way in, and all that came back by it."""
+    """Every way in, and everything that was answered."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -41,7 +42,7 @@ class Ways:
         self.told: list[bytes] = []
 
     def send(self, secret: KnownSecret, number: int) -> None:
-        """Every secret where text belongs; in `make test`, every second one where it does not."""
+        """Sends a secret wherever text is expected; in `make test`, every second one also where it is not."""
         agent = self.agents[number % 2]
         self._fold(agent, secret.text)
         self._hooks(secret.text, number)
@@ -81,7 +82,7 @@ class Ways:
         self.call(agent, "context_return", message="", project_path=PROJECT)
 
     def _misuse(self, agent: HttpAgent, text: str) -> None:
-        """Where no secret belongs, and where it would be echoed or kept if nobody thought of it."""
+        """Sends a secret where none is expected, and where a careless program would repeat or store it."""
         for tool, arguments in (
             ("context_return", {"message": "m", "branch_id": text}),
             ("context_rollback", {"branch_id": text}),
@@ -96,7 +97,8 @@ class Ways:
             self.call(agent, "context_record", project_path=path, type="t", tokens=1)
         for key in ("contextfold/session", "contextfold/operation_id"):
             self.call(agent, "context_record", {key: text}, project_path=PROJECT, type="t", tokens=1)
-        if text.isascii() and text.isprintable():  # it goes into a header too
+        if text.isascii() and text.isprintable():
+            # The name of a tool is sent in a header too.
             self.call(agent, text)
 
     def _rpc(self, agent: HttpAgent, text: str) -> None:
@@ -144,7 +146,7 @@ class Ways:
         http.close()
 
     def _hooks(self, text: str, number: int) -> None:
-        """What a host reports, wherever in it a secret may stand."""
+        """Sends reports of a host, with the secret in every member that may contain it."""
         http = Http(self.daemon.port)
         told = {"hook_event_name": "PostToolUse", "session_id": "c", "cwd": PROJECT, "tool_name": "Bash"}
         reports: list[dict[str, Any]] = [
@@ -170,7 +172,7 @@ class Ways:
         http.close()
 
     def _resolve(self, agent: HttpAgent, text: str) -> None:
-        """A selection repeats its query, as the contract of resolve has it, so that answer alone is not looked at."""
+        """By its contract, a selection repeats its query, so only that answer is not searched."""
         agent.call("context.resolve", cache="docs", query=text, budget=100)
         self.call(agent, "context.resolve", cache=text, query="q", budget=100)
         self.call(agent, "context.inspect_cache", cache=text)
@@ -209,7 +211,7 @@ def ways(tmp_path_factory: pytest.TempPathFactory, secrets: list[KnownSecret]) -
 
 
 def leaked(secrets: list[KnownSecret], *told: bytes) -> set[str]:
-    """The kinds of which a value is found, as it is or as JSON would write it."""
+    """The kinds of secrets whose value occurs, either plain or as JSON encodes it."""
     everything = b"\n".join(told)
     return {
         secret.kind

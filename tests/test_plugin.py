@@ -1,4 +1,4 @@
-"""The plugin for Claude Code: laid out as its reference says, and wired as `context install` wires a project."""
+"""The plugin for Claude Code: it has the layout of the reference, and the settings that `context install` writes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ MANIFEST_KEYS = {"name", "version", "description", "author", "homepage", "reposi
 MARKETPLACE_KEYS = {"name", "description", "owner", "plugins", "metadata"}
 LISTED_KEYS = MANIFEST_KEYS | {"source", "category", "tags", "strict"}
 EVENTS = set(WIRED["claude-code"])
-HTTP_EVENTS = EVENTS - {"SessionStart"}  # which takes commands only
+# SessionStart accepts only commands.
+HTTP_EVENTS = EVENTS - {"SessionStart"}
 MATCHED_EVENTS = {"PostToolUse", "PostToolUseFailure"}
 HANDLER_KEYS = {"command": {"type", "command", "timeout"}, "http": {"type", "url", "timeout"}}
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -36,7 +37,7 @@ SKILL_LINES_MAX = 100
 
 
 def read(name: str, folder: Path = PLUGIN) -> Any:
-    """A JSON file, in which no key may stand twice."""
+    """A JSON file in which no key may occur twice."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         assert len(dict(pairs)) == len(pairs)
@@ -47,7 +48,7 @@ def read(name: str, folder: Path = PLUGIN) -> Any:
 
 @pytest.fixture
 def wired(tmp_path: Path) -> Path:
-    """A project as `context install` leaves it."""
+    """A project after `context install`."""
     assert context("install", "claude-code", "--project", ".", cwd=tmp_path).code == 0
     return tmp_path
 
@@ -107,7 +108,7 @@ def test_the_hooks_are_legal() -> None:
 
 
 def test_the_hooks_are_those_that_install_writes(wired: Path) -> None:
-    """But for the path of `context`, which nobody knows beforehand."""
+    """Only the path of `context` differs, because it is not known in advance."""
     ours, installed = read("hooks/hooks.json")["hooks"], read(".claude/settings.local.json", wired)["hooks"]
     assert list(ours) == list(installed)
     (guarded,), (plain,) = (hooks.pop("SessionStart")[0]["hooks"] for hooks in (ours, installed))
@@ -120,7 +121,7 @@ def test_the_hooks_are_those_that_install_writes(wired: Path) -> None:
 class TestTheStartOfASession:
     @pytest.fixture
     def start(self, tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[bytes]]:
-        """Runs the command in a shell whose PATH has one folder, with a program of ours in it or not."""
+        """Runs the command in a shell whose PATH has one folder, with or without a program of ours in it."""
         (group,) = read("hooks/hooks.json")["hooks"]["SessionStart"]
         (handler,) = group["hooks"]
 
@@ -169,7 +170,8 @@ class TestTheSkill:
         assert fields["name"] == "context-folding"
         assert "Use " in fields["description"]
         assert len(fields["description"]) <= DESCRIPTION_MAX
-        assert ": " not in fields["description"]  # or it would have to be quoted
+        # Otherwise the text would need quotes.
+        assert ": " not in fields["description"]
 
     def test_the_tools_it_names_are_ours_and_it_names_them_all(self) -> None:
         assert set(re.findall(r"\bcontext_\w+", self.TEXT)) == {tool.name for tool in FOLD_TOOLS}

@@ -1,4 +1,4 @@
-"""The reference is what the code says, and says something about everything."""
+"""The reference agrees with the code, and describes everything."""
 
 from __future__ import annotations
 
@@ -42,16 +42,15 @@ def test_every_event_of_the_log_is_on_the_page_about_it() -> None:
 
 
 def test_every_figure_that_a_page_names_is_there() -> None:
-    figures = {figure.name for figure in Metrics([]).figures} | SubjectNames(
-        "contextfold"
-    ).subjects.keys()  # streams' names
+    # Names of streams have the same form as those of metrics.
+    figures = {figure.name for figure in Metrics([]).figures} | SubjectNames("contextfold").subjects.keys()
     for page in (ROOT / "docs").rglob("*.md"):
         for name in re.findall(r"\bcontextfold_[a-z_]+[a-z]", page.read_text(encoding="utf-8")):
             assert re.sub("_(bucket|sum|count)$", "", name) in figures, (page, name)
 
 
 def test_what_other_pages_link_to_in_it_is_there() -> None:
-    """By heading; a command that is renamed must not leave such a link behind."""
+    """Links are resolved by heading; renaming a command must not leave a broken link."""
     page = PAGE.read_text(encoding="utf-8")
     anchors = {_anchor(line) for line in page.splitlines() if line.startswith("#")}
     for other in (ROOT / "docs").rglob("*.md"):

@@ -1,7 +1,7 @@
-"""What every MCP client must see of the server, whoever wrote the client and over whichever transport.
+"""What every MCP client must see of the server, independent of its author and of the transport.
 
-A client is a function: a server and operations in, one outcome for each operation out, in the client's own words. The
-test files bring the clients; `OverStdio` here and `OverHttp` in `folding.py` bring the server.
+A client is a function: it takes a server and operations, and returns one outcome for each operation, in the client's
+own words. The test files provide the clients; `OverStdio` here and `OverHttp` in `folding.py` provide the server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ MODERN = "2026-07-28"
 RESOLVE, LIST_CACHES, INSPECT_CACHE = "context.resolve", "context.list_caches", "context.inspect_cache"
 ASK, GET = "context.ask", "context.get"
 INVALID_PARAMS, METHOD_NOT_FOUND = -32602, -32601
-OURS = "contextfold/"  # how our keys in `_meta` begin
+# Our keys in `_meta` have this prefix.
+OURS = "contextfold/"
 
 _CACHE = {"type": "string", "description": "Path or identifier of a built context cache"}
 SCHEMAS = {
@@ -70,12 +71,14 @@ MORE_QUESTIONS = (
     GUIDE | {"query": "--budget"},
     GUIDE | {"query": ""},
     GUIDE | {"budget": 0},
-    GUIDE | {"budget": 2**53 - 1},  # the largest that a JavaScript client can mean
+    # This is the largest integer that a JavaScript client represents exactly.
+    GUIDE | {"budget": 2**53 - 1},
 )
 DEPLOYMENT = {"cache": "docs", "id": "deployment.md"}
 
 Case = TypeVar("Case")
-Wrong = tuple[str, str, Mapping[str, object]]  # the error's code, the tool, its arguments
+# The items are the error's code, the tool and its arguments.
+Wrong = tuple[str, str, Mapping[str, object]]
 WRONG: tuple[Wrong, ...] = (
     ("cache_missing", RESOLVE, GUIDE | {"cache": "nowhere"}),
     ("cache_missing", INSPECT_CACHE, {"cache": "nowhere"}),
@@ -109,7 +112,8 @@ MORE_WRONG: tuple[Wrong, ...] = (
 class Call(NamedTuple):
     tool: str
     arguments: Mapping[str, object]
-    timeout_ms: int | None = None  # None: as long as the client waits by itself
+    # None means the client's own default.
+    timeout_ms: int | None = None
 
 
 class ListTools(NamedTuple):
@@ -121,7 +125,7 @@ class About(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Any method at all, without parameters."""
+    """Any method, without parameters."""
 
     method: str
 
@@ -137,7 +141,7 @@ class Answered(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A protocol error, or a failure to connect, as the client tells it."""
+    """A protocol error, or a failure to connect, as the client reports it."""
 
     code: int | str
     message: str
@@ -156,25 +160,25 @@ Outcome = Answered | Refused | Told
 class Client(Protocol):
     @property
     def version(self) -> str:
-        """The version of the protocol that this client must end up with."""
+        """The protocol version that this client must negotiate."""
 
     @property
     def calls_per_connection(self) -> int:
-        """How many calls can be shown on one connection."""
+        """How many calls the client can make on one connection."""
 
     @property
     def tells_numbers(self) -> bool:
-        """Whether it shows the number and data of a protocol error, or the message alone."""
+        """Whether the client shows the code and data of a protocol error, or only the message."""
 
     @property
     def unauthorized(self) -> int | str:
-        """The code it gives to not being let in."""
+        """The code that the client reports if it is not authorised."""
 
     def __call__(self, server: Server, *operations: Operation, together: bool = False) -> list[Outcome]: ...
 
 
 def outcome(result: Any) -> Outcome:
-    """What a client printed as JSON."""
+    """The outcome from what a client printed as JSON."""
     match result:
         case {"refused": {"code": code, "message": message, **more}}:
             return Refused(code, message, more.get("data"))
@@ -185,19 +189,19 @@ def outcome(result: Any) -> Outcome:
 
 
 def typed(code: str) -> Answered:
-    """The answer that carries an error of ours: a code, a message, nothing else, and a newline."""
+    """An answer with one of our errors: a code, a message, nothing else, and a newline."""
     return Answered(f'{{"error":{{"code":"{code}","message":"{MESSAGES[code]}"}}}}\n', is_error=True)
 
 
 def as_the_command_says(shelf: Path, question: Mapping[str, object]) -> Answered:
-    """What `context resolve` prints, to the byte."""
+    """The output of `context resolve`, byte for byte."""
     ran = context("resolve", *(f"--{name}={value}" for name, value in question.items()), cwd=shelf)
     assert ran.code == 0
     return Answered(ran.out.decode(), is_error=False)
 
 
 def as_the_command_answers(shelf: Path, tool: str, arguments: Mapping[str, object]) -> Answered:
-    """What `context ask --json` or `context get --json` prints, to the byte."""
+    """The output of `context ask --json` or `context get --json`, byte for byte."""
     command, positional = {ASK: ("ask", "query"), GET: ("get", "id")}[tool]
     options = (f"--{name}={value}" for name, value in arguments.items() if name != positional)
     ran = context(command, str(arguments[positional]), *options, "--json", cwd=shelf)
@@ -222,7 +226,7 @@ def assert_typed(client: Client, server: Server, wrong: Sequence[Wrong]) -> None
 
 
 def assert_refused(refused: Outcome, code: int, message: str) -> None:
-    """A client may put words of its own before the server's."""
+    """Checks a refusal. A client may put words of its own before the server's message."""
     assert isinstance(refused, Refused)
     assert refused.code == code
     assert refused.message.endswith(message)
@@ -391,7 +395,7 @@ class EveryLastingClient(EveryClient):
 
 
 class OverStdio:
-    """A server of the client's own, and what depends on how it was started."""
+    """A server that the client starts, and what depends on how it was started."""
 
     @pytest.fixture
     def server(self, shelf: Path) -> Server:
@@ -424,7 +428,7 @@ class OverStdio:
 
     @covers("product.md#program-names", "seed-002#timeout", "stdio.md#timeout", "stdio.md#clients")
     def test_a_call_that_takes_too_long_is_an_internal_error(self, client: Client, shelf: Path) -> None:
-        """And the next one, on the same connection, is answered."""
+        """The next call on the same connection is answered."""
         late, *answers = client(with_a_frozen_worker(shelf), *[Call(RESOLVE, GUIDE)] * client.calls_per_connection)
         assert late == typed("internal_error")
         assert answers == [as_the_command_says(shelf, GUIDE)] * (client.calls_per_connection - 1)

@@ -47,7 +47,8 @@ SEED_SCHEMAS = {
         "required": ["message", "project_path"],
     },
 }
-FOLD_INPUTS = {  # the names a tool takes, and those that it must be given
+# For each tool, these are its arguments, then the required ones.
+FOLD_INPUTS = {
     "context_branch": (["description", "prompt", "project_path"], ["description", "prompt", "project_path"]),
     "context_return": (["message", "project_path", "branch_id"], ["message", "project_path"]),
     "context_fold": (["message", "project_path"], ["message", "project_path"]),
@@ -80,7 +81,7 @@ def fill(project: str) -> Call:
 
 
 def read(answer: Outcome) -> tuple[Any, Any]:
-    """What a fold tool answered, and the state it told beside."""
+    """The answer of a fold tool, and the state in its `_meta`."""
     assert isinstance(answer, Answered), answer
     assert not answer.is_error
     assert list(answer.meta) == [STATE, COUNTER]
@@ -89,7 +90,7 @@ def read(answer: Outcome) -> tuple[Any, Any]:
 
 
 def assert_same_refusal(client: Client, told: Outcome, expected: Refused) -> None:
-    """In the client's words, which may begin with some of its own."""
+    """Checks a refusal as the client words it; the client may put words of its own before the message."""
     assert isinstance(told, Refused), told
     assert told.message.endswith(expected.message)
     if client.tells_numbers:
@@ -97,7 +98,7 @@ def assert_same_refusal(client: Client, told: Outcome, expected: Refused) -> Non
 
 
 def without_suggestion(refused: Outcome) -> Outcome:
-    """The refusal less the advice, which depends on what the agent can do and is worded for a model."""
+    """The refusal without its advice, which depends on the agent's tools and is worded for a model."""
     if not isinstance(refused, Refused) or not isinstance(refused.data, dict):
         return refused
     assert refused.data["suggestion"]
@@ -105,7 +106,7 @@ def without_suggestion(refused: Outcome) -> Outcome:
 
 
 class OverHttp:
-    """The daemon that everybody shares, and what only it can do."""
+    """The daemon that all tests share, and what only a daemon can do."""
 
     @pytest.fixture
     def server(self, daemon: Endpoint) -> Server:
@@ -143,7 +144,7 @@ class OverHttp:
     def test_a_branch_is_worked_in_folded_read_again_and_reopened(
         self, client: Client, server: Server, project: str
     ) -> None:
-        """Over two connections: it is the project that is remembered, not the caller."""
+        """Two connections are used, because the session belongs to the project and not to the connection."""
         [opened] = client(server, branch(project))
         begun, state = read(opened)
         branch_id, session_id = begun["branch_id"], begun["session_id"]
@@ -212,15 +213,15 @@ class OverHttp:
 
 
 class LastingOverHttp(OverHttp):
-    """Clients that show the numbers of errors, and may be told how long to wait."""
+    """Clients that show the codes of errors, and that accept a timeout."""
 
     @covers("folding.md#errors", "seed-004#error-handling")
     def test_a_full_context_is_not_taken_for_a_time_out(
         self, client: Client, guarded_daemon: Endpoint, project: str
     ) -> None:
-        """Some clients give their own time-outs the number -32001 too; the data tells which it is.
+        """Some clients use the code -32001 for their own timeouts too; the data shows which it is.
 
-        Two megabytes never come within a millisecond.
+        Two megabytes never arrive within a millisecond.
         """
         hurried = Call(RESOLVE, GUIDE | {"cache": "big", "query": "page", "budget": 10_000_000}, timeout_ms=1)
         _, full, late = client(guarded_daemon, fill(project), branch(project), hurried)

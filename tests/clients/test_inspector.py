@@ -36,13 +36,15 @@ from tests.support.clauses import covers
 from tests.support.machine import SOAK
 
 INSPECTOR = str(HERE / "node_modules" / ".bin" / "mcp-inspector")
-TOOL_FAILED = 5  # its exit code for a result with isError
+# The Inspector exits with this code for a result with `isError`.
+TOOL_FAILED = 5
 
 
 class Ran(NamedTuple):
     code: int
     printed: Any
-    errors: list[Any]  # its own, beside what the server logs
+    # These are the Inspector's own errors, without what the server logs.
+    errors: list[Any]
 
 
 class Inspector(NamedTuple):
@@ -112,7 +114,7 @@ SAMPLE = [("legacy", "stdio"), ("modern", "http"), ("auto", "http")]
     ("era", "server"), list(product(VERSIONS, ["stdio", "http"])) if SOAK else SAMPLE, indirect=["server"]
 )
 def test_in_every_era_it_reads_who_answers_and_what(era: str, server: Server, shelf: Path, tmp_path: Path) -> None:
-    """Left to choose, it takes the modern one."""
+    """Without a choice, the Inspector uses the modern era."""
     [told, answer] = Inspector(era, VERSIONS[era], tmp_path)(server, About(), Call(RESOLVE, GUIDE))
     assert isinstance(told, Told)
     assert told.value["protocolVersion"] == VERSIONS[era]
@@ -122,7 +124,7 @@ def test_in_every_era_it_reads_who_answers_and_what(era: str, server: Server, sh
 class TestInspector(OverStdio, EveryClient):
     @pytest.fixture(params=ERAS if SOAK else ["legacy"])
     def client(self, request: pytest.FixtureRequest, tmp_path: Path) -> Inspector:
-        """One era in the sample, the other one over HTTP: each call starts a program."""
+        """The sample uses one era here and the other over HTTP, because each call starts a program."""
         return Inspector(request.param, ERAS[request.param], tmp_path)
 
     @covers("seed-000#determinism-contract", "seed-000#invariants", "stdio.md#clients")
@@ -135,18 +137,18 @@ class TestInspector(OverStdio, EveryClient):
 
     @covers("stdio.md#clients")
     def test_it_turns_what_people_type_into_what_the_schema_asks_for(self, client: Inspector, shelf: Path) -> None:
-        """`--tool-arg budget=4000` is text; the integer comes from reading our schema."""
+        """`--tool-arg budget=4000` is text; the Inspector makes an integer of it because of our schema."""
         typed_in = ["--tool-name", RESOLVE, "--tool-arg", *(f"{name}={value}" for name, value in GUIDE.items())]
         ran = client.run(serving(shelf), "--method", "tools/call", *typed_in)
         assert outcome(ran.printed["result"]) == as_the_command_says(shelf, GUIDE)
 
     def test_a_tool_that_is_not_listed_is_not_found(self, client: Inspector, shelf: Path) -> None:
-        """It looks at the list first and asks the server for nothing."""
+        """The Inspector reads the list first and does not send the call."""
         [refused] = client(serving(shelf), Call("context.nothing", {}))
         assert refused == Refused("tool_not_found", "Tool 'context.nothing' not found on server.")
 
     def test_an_argument_the_schema_does_not_name_is_refused(self, client: Inspector, shelf: Path) -> None:
-        """It shows the message of a protocol error, not its number."""
+        """The Inspector shows the message of a protocol error, not its code."""
         assert client(serving(shelf), Call(LIST_CACHES, {"cache": "docs"})) == [Refused("error", "Invalid params")]
 
     @covers("stdio.md#tool-calls")

@@ -1,4 +1,4 @@
-"""Sessions as the store's tests write them: commits with little in them, and what a watcher got."""
+"""Sessions for the tests of stores: commits with few contents, and what a watcher received."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from contextfold.fold.ports.store import Commit, Operation, SessionKey, Store, S
 
 NOON = "2026-01-01T12:00:00Z"
 PATIENCE_S = 60.0
-REQUEST_EVERY = 3  # of the events is a request, so that every store is tried with the largest kind, too
+# One of this many events is a request, so that every store is tested with the largest kind too.
+REQUEST_EVERY = 3
 
 
 def key_of(project: str = "p1", *, owner: str = "local", name: str = "") -> SessionKey:
@@ -29,7 +30,7 @@ def event_at(n: int, at: str = NOON, session_id: str = "sess_1") -> Event:
 
 
 def request_at(n: int, at: str = NOON) -> RequestSent:
-    """Every member of it filled, but for what a provider may not tell."""
+    """A request with a value for every member, except those that a provider may not report."""
     usage = (20, 900, None, 7) if n % 2 else (None, None, None, None)
     seen = (FoldSeen(f"br_{n}", 400, 500), FoldSeen(f"br_{n + 1}", 30, 600))
     threads = (ThreadSeen(None, n), ThreadSeen("br_1", 2))
@@ -65,7 +66,7 @@ def commit_of(
     summaries: Sequence[Summary] = (),
     answer: str = "",
 ) -> Commit:
-    """A commit of some events after a revision; its operation id is made of where it stands, unless one is given."""
+    """A commit of some events after a revision. Its operation id follows from its position, unless one is given."""
     return Commit(
         key,
         session_id,
@@ -101,7 +102,7 @@ async def begin(store: Store, *keys: SessionKey, at: str = NOON) -> None:
 
 
 async def take(watch: AsyncIterator[WatchedEvent], count: int) -> list[WatchedEvent]:
-    """The next events of a watch; the wait is a bound on a hang, not a measure."""
+    """The next events of a watch; the timeout only bounds a hang."""
     async with asyncio.timeout(PATIENCE_S):
         return [await anext(watch) for _ in range(count)]
 

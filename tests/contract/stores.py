@@ -15,7 +15,8 @@ from contextfold.stores.nats.wire.connection import NatsOptions
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.nats_servers import NatsServer, drop, random_prefix
 
-Opener = Callable[[Path, Callable[[], NatsOptions]], Store]  # a folder to lie in, a place on NATS if it is asked for
+# The arguments are a folder for files, and a function that provides a prefix on NATS.
+Opener = Callable[[Path, Callable[[], NatsOptions]], Store]
 STORES: dict[str, Opener] = {
     "memory": lambda _folder, _place: MemoryStore(),
     "sqlite": lambda folder, _place: SqliteStore.open(folder / "state.db"),
@@ -27,13 +28,13 @@ Run = Callable[[Act], None]
 
 
 def options_on(server: NatsServer) -> NatsOptions:
-    """Where nobody has been before."""
+    """A prefix that was never used before."""
     return NatsOptions(servers=(server.url,), prefix=random_prefix())
 
 
 @pytest.fixture(params=STORES)
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    """Do something with a store that is new, and is closed afterwards."""
+    """Runs a function with a new store, and closes the store afterwards."""
 
     def run(act: Act) -> None:
         taken: list[NatsOptions] = []

@@ -220,7 +220,8 @@ class TestRollingBack:
         assert list(told.items()) == [
             ("rolled_back_to", target),
             ("branches_discarded", [later]),
-            ("tokens_recovered", 110),  # 1000 + 10 + 200 before, 1000 + 100 after
+            # The sum is 1000 + 10 + 200 tokens before and 1000 + 100 after.
+            ("tokens_recovered", 110),
             ("context_state", {"active_branch_id": target, "branch_depth": 1, "total_tokens": 1100}),
         ]
         assert list(told["context_state"]) == ["active_branch_id", "branch_depth", "total_tokens"]
@@ -472,7 +473,8 @@ class TestRepeating:
         record(transport, project, tokens=10)
         now = transport.result["_meta"][STATE]
         again = transport.call("context_branch", numbered("op-1"), **call)
-        assert (again, transport.result["_meta"][STATE]) == (first, now)  # the answer of then, the state of now
+        # The answer is the first one, and the state is the current one.
+        assert (again, transport.result["_meta"][STATE]) == (first, now)
         assert transport.call("context_list_branches", project_path=project)["total_branches"] == 1
 
     @covers("folding.md#commit")
@@ -617,7 +619,7 @@ class TestRefusals:
         assert transport.call("context_recall", query="walrus", project_path=f"{project}/elsewhere")["folds"] == []
 
     def test_half_a_surrogate_pair_is_refused(self, transport: Transport, project: str) -> None:
-        """By us, or before by a parser that takes it for no JSON."""
+        """It is refused by us, or earlier by a JSON parser that does not accept it."""
         problem = refused(transport, "context_branch", description="d", prompt="\ud800", project_path=project)
         assert problem.code in (-32602, -32700)
 

@@ -1,4 +1,4 @@
-"""What every store must do, whatever it is made of: keep sessions, each as one log, each owner's apart."""
+"""What every store must do: store sessions, each as one log, and keep owners separate."""
 
 from __future__ import annotations
 
@@ -376,10 +376,12 @@ def test_a_closed_store_is_unavailable(run: Run) -> None:
 
 def test_closing_finishes_what_was_taken(run: Run) -> None:
     async def act(store: Store) -> None:
-        await begin(store, KEY)  # so that nothing has to be made first
+        # The first commit creates what the store needs.
+        await begin(store, KEY)
         keys = [key_of(f"p{number}") for number in range(2, 52)]
         taken = [asyncio.ensure_future(store.commit(commit_of(key))) for key in keys]
-        await asyncio.sleep(0)  # each has asked by now
+        # After this, every commit has been started.
+        await asyncio.sleep(0)
         await store.close()
         assert len(await asyncio.gather(*taken)) == len(keys)
 

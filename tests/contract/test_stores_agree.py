@@ -30,7 +30,8 @@ KEYS = [
 BRANCHES = ["br_1", "br_2"]
 WORDS = ["alpha", "beta", "alphabet", "Beta-gamma"]
 
-Step = tuple[Any, ...]  # what to do, and with what
+# The first item is the name of a call, the others are its arguments.
+Step = tuple[Any, ...]
 
 keys = st.sampled_from(KEYS)
 hours = st.sampled_from(HOURS)
@@ -40,7 +41,8 @@ steps = st.one_of(
     st.tuples(
         st.just("commit"),
         keys,
-        st.integers(-1, 1),  # how far off its revision is
+        # This is the difference from the current revision.
+        st.integers(-1, 1),
         st.integers(1, 3),
         st.one_of(st.none(), st.sampled_from(["op 1", "op 2"])),
         hours,
@@ -95,7 +97,8 @@ async def _do(store: Store, number: int, step: Step) -> object:
             told = await store.receipt(key, operation_id)
         case ("search", key, text):
             found = await store.search(key.owner, text, key.project_hash, 100)
-            told = sorted(map(repr, found))  # how well each fits is for every store to say
+            # The ranking is left to each store.
+            told = sorted(map(repr, found))
         case ("trajectory", key, branch_id, after_n, limit):
             part = await store.trajectory(key.owner, key.project_hash, branch_id, after_n=after_n, limit=limit)
             told = part and ([entry.n for entry in part.entries], sorted(part.rollbacks))
@@ -107,7 +110,7 @@ async def _do(store: Store, number: int, step: Step) -> object:
 
 
 async def _watched(store: Store, owner: str) -> list[object]:
-    """Everything a watcher from the beginning sees, up to a last event made for the purpose."""
+    """Everything that a watcher from the beginning receives, up to a final event that is added here."""
     last = key_of("the last", owner=owner)
     await store.commit(commit_of(last, session_id="sess_last"))
     seen: list[object] = []

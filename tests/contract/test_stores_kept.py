@@ -1,4 +1,4 @@
-"""What every store must keep beside the sessions, and for how long: summaries, trajectories, and their end."""
+"""What every store must keep in addition to sessions, and for how long: summaries and trajectories."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KEY = key_of()
 
 
 async def _keep(store: Store, **texts: str) -> None:
-    """One summary for each branch."""
+    """Commits one summary for each branch."""
     for revision, (branch_id, text) in enumerate(texts.items()):
         description, _, summary = text.rpartition("|")
         made = summary_of(KEY, branch_id, summary, description=description, at=f"2026-01-01T12:00:0{revision}Z")
@@ -260,7 +260,8 @@ def test_a_cursor_stays_good_when_its_events_are_gone(run: Run) -> None:
         await store.commit(commit_of(KEY, events=3, at=MORNING))
         await store.expire(NOON, MORNING)
         cursor = await store.cursor()
-        await store.expire(NOON, NEXT_DAY)  # now the last event is gone as well
+        # After this, the last event is gone too.
+        await store.expire(NOON, NEXT_DAY)
         assert await store.cursor() == cursor
         await store.commit(commit_of(KEY, session_id="sess_2"))
         async with watching(store, "local", cursor) as watch:
@@ -282,10 +283,12 @@ def test_archive_and_summaries_outlive_the_session_until_their_time(run: Run) ->
             return told is not None, bool(await store.search("local", "outcome", None, 10))
 
         await store.retain(NEXT_DAY, NEXT_DAY)
-        assert await left() == (True, True)  # it is live
+        # The session is still live.
+        assert await left() == (True, True)
         await store.expire(NOON, NEXT_DAY)
         await store.retain(MORNING, MORNING)
-        assert await left() == (True, True)  # it is not older than that
+        # The session is not older than the limit.
+        assert await left() == (True, True)
         await store.retain(NOON, MORNING)
         assert await left() == (False, True)
         await store.expire(NEXT_DAY, NEXT_DAY)
@@ -328,7 +331,7 @@ def test_sweeps_of_any_size_end_everything_that_is_due(run: Run) -> None:
 
 
 def test_a_session_that_becomes_active_is_not_ended(run: Run) -> None:
-    """Sweeps and commits at once: whoever was acknowledged is there, the others were told that it is too late."""
+    """Sweeps and commits run at once: what was acknowledged is stored, and the other commits got a conflict error."""
     sessions = times(50, 2000)
 
     async def act(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""What every store must do for those who follow along: every event, once, in order."""
+"""What every store must do for watchers: deliver every event once and in order."""
 
 from __future__ import annotations
 
@@ -99,10 +99,12 @@ def test_a_watch_without_a_cursor_begins_now(run: Run) -> None:
         async with watching(store, "local", None) as watch:
             first = asyncio.ensure_future(take(watch, 1))
             revision = 5
-            while not first.done():  # until the watch has begun there is nothing for it to see
+            # Until the watch has begun, it does not see any event.
+            while not first.done():
                 await store.commit(commit_of(KEY, revision))
                 revision += 1
-                await asyncio.sleep(0)  # the watch gets its turn
+                # This lets the watch run.
+                await asyncio.sleep(0)
             assert (await first)[0].event.n > 5
 
     run(act)

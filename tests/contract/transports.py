@@ -1,4 +1,4 @@
-"""Every way to call a tool, behind one interface: what the behaviour suite runs over."""
+"""Every way to call a tool, behind one interface; the behaviour suite runs over all of them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ STATE, COUNTER = "contextfold/state", "contextfold/counter"
 
 
 class Transport(Protocol):
-    result: Any  # of the last call that was answered: content and `_meta`
+    # This is the result of the last call that was answered, with its content and `_meta`.
+    result: Any
 
     def call(self, tool: str, _meta: Mapping[str, Any] | None = None, **arguments: Any) -> Any:
-        """The answer's text, as JSON; Refused if it is an error."""
+        """The answer's text as JSON; raises Refused for an error."""
 
     def close(self) -> None: ...
 
 
 class InProcess:
-    """The tools without a wire, over the store that is its own reference."""
+    """The tools without a transport, on the store in memory."""
 
     def __init__(self, policy: FoldPolicy | None = None) -> None:
         self._runner = asyncio.Runner()
@@ -94,7 +95,7 @@ class Stdio:
 
 
 class OverHttp(HttpAgent):
-    """The daemon, in one of the protocol's eras; the header must say what `_meta` says."""
+    """The daemon, in one of the protocol's eras; the header must agree with `_meta`."""
 
     def call(
         self,

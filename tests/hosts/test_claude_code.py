@@ -1,4 +1,4 @@
-"""Claude Code's hooks, read: the recorded run from end to end, and what could not be made to happen."""
+"""Reading Claude Code's hooks: the whole recorded run, and events that could not be recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from contextfold.hosts.hook_event import HookEvent, HookOperation
 from tests.hosts.payloads import RECORDED, payloads
 
 COMMON = {"session_id": "host-1", "hook_event_name": "PostToolUse", "cwd": "/home/me/app", "prompt_id": "p1"}
-SESSION = "sess_8a20462e20f13b6d"  # which the daemon gave the run
+# The daemon gave the recorded run this session id.
+SESSION = "sess_8a20462e20f13b6d"
 RUN = [(payload, read(payload)) for payload in payloads(RECORDED)]
 
 
@@ -42,7 +43,7 @@ def by_hand(tool_name: str) -> HookEvent:
 
 
 def model_reads() -> dict[str, str]:
-    """What the model got for each call, in text."""
+    """The text that the model received for each call."""
     texts = {}
     for payload, _ in RUN:
         for call in payload.get("tool_calls", []):
@@ -67,7 +68,8 @@ def test_the_recorded_run_is_read_event_by_event() -> None:
         "PostCompact": 2,
     }
     assert Counter(seen.event for _, seen in RUN if seen.done) == {
-        "PostToolUse": 43,  # two were our own
+        # Two calls of our own tools are not counted.
+        "PostToolUse": 43,
         "PostToolUseFailure": 10,
         "UserPromptSubmit": 7,
         "Stop": 6,
@@ -132,7 +134,8 @@ def test_a_count_comes_close_to_what_the_model_reads() -> None:
             wrote = json.dumps(payload["tool_input"], ensure_ascii=False, separators=(",", ":"))
             ours += count(seen.done.content)
             theirs += count(f"{wrote}\n{texts[payload['tool_use_id']]}")
-    assert 0.88 < ours / theirs < 1.0  # in a run of very short calls; see the note in tool_text
+    # The run has very short calls; see the note in tool_text.
+    assert 0.88 < ours / theirs < 1.0
 
 
 @pytest.mark.parametrize("name", ["Glob", "Read", "Bash", "mcp__contextfold__context_branch_status"])
@@ -203,7 +206,8 @@ def test_a_subagents_calls_name_it() -> None:
     agents = {(seen.event, seen.agent) for _, seen in RUN if seen.agent}
     assert ("PostToolUse", "general-purpose aae2bb9837c1f5fec") in agents
     assert ("PostToolUseFailure", "general-purpose aae2bb9837c1f5fec") in agents
-    assert ("SubagentStop", "ae3231f9c341ad3b5") in agents  # the summariser has no type
+    # The agent that writes the summary has no type.
+    assert ("SubagentStop", "ae3231f9c341ad3b5") in agents
 
 
 def test_the_main_agent_may_have_a_type_and_is_no_subagent() -> None:

@@ -1,4 +1,4 @@
-"""Payloads that no host sends: any JSON anywhere is observed or refused, in time and space that grow with it."""
+"""Payloads that no host sends: any JSON is read or refused, in time and memory proportional to its size."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ SHAPES = [
     {"status": "", "agentId": ""},
     {"content": []},
 ]
-TEXT = st.text(st.characters(), max_size=20)  # lone surrogates included
+# Lone surrogates are included.
+TEXT = st.text(st.characters(), max_size=20)
 LEAF = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
 NAMES = st.sampled_from(["type", "text", "content", "file", "cells", "outputs", "stdout", "data", "resource"]) | TEXT
 VALUE = st.recursive(LEAF, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4))
 LONG = 1 << 20
-GROWTH = 20  # a line's number, at most, for its line feed
+# A line feed may become a line number of at most this many bytes.
+GROWTH = 20
 
 
 def check(read: Read, payload: Mapping[str, object]) -> None:

@@ -22,7 +22,8 @@ STEPS = {
     "os.truncate",
     "ctypes.dlsym",
 }
-if sys.argv.pop(1) == "no-exchange":  # as on a file system that has no such call
+if sys.argv.pop(1) == "no-exchange":
+    # This simulates a file system that does not have the call.
     replace._EXCHANGE = replace._NO_REPLACE = 1 << 30
 left = int(sys.argv.pop(1))
 

@@ -163,7 +163,8 @@ class TestWhatMayBeReplaced:
         assert call("build", "--sources", sources, "--cache", cache, "--force").code == 0
         assert "new.md" in ids(cache)
         assert beside(cache) == []
-        cache.rename(cache.parent / f".{cache.name}{files.SET_ASIDE_SUFFIX.decode()}")  # killed between two renames
+        # This is the state after a kill between the two renames.
+        cache.rename(cache.parent / f".{cache.name}{files.SET_ASIDE_SUFFIX.decode()}")
         (sources / "bad.md").write_bytes(b"\xff")
         assert call("build", "--sources", sources, "--cache", cache, "--force").code == 5
         assert "new.md" in ids(cache)

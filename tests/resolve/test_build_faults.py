@@ -1,4 +1,4 @@
-"""A build gives the whole cache or leaves everything as it was, whatever happens to it."""
+"""A build makes the whole cache or leaves everything unchanged, whatever happens to it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class TestFailures:
 
     @covers("resolve.md#replacing")
     def test_a_cache_is_never_made_of_half_written_sources(self, tmp_path: Path) -> None:
-        """A writer rewrites one file over and over; each build gives one of its whole versions, or an error."""
+        """A writer rewrites one file again and again; each build has one of its complete versions, or fails."""
         docs = write_files(tmp_path / "docs", {f"{n}.md": "x" for n in range(40)})
         versions = [letter * 200_000 for letter in "ab"]
         (docs / "busy.md").write_text(versions[0])
@@ -202,7 +202,7 @@ class TestKilled:
     def test_killed_on_and_on_the_next_build_always_succeeds(
         self, exchange: str, sources: Path, tmp_path: Path, call: Call
     ) -> None:
-        """Each build is killed one step later than the last, on whatever the last one left."""
+        """Each build is killed one step later than the one before, and works on what that one left."""
         target = tmp_path / "c"
         assert call("build", "--sources", sources, "--cache", target).code == 0
         argv = ["build", "--sources", str(sources), "--cache", str(target), "--force"]
@@ -236,7 +236,8 @@ class TestKilled:
             else:
                 assert call("verify", "--cache", target).code == 0
                 outcomes.add("old" if ids(target) == ["old.md"] else "new")
-                if ids(target) != ["old.md"]:  # start over from the old state, whatever the killed build left beside it
+                if ids(target) != ["old.md"]:
+                    # The next step starts from the old state, whatever the killed build left next to it.
                     shutil.rmtree(target)
                     if force:
                         assert call("build", "--sources", tmp_path / "old", "--cache", target).code == 0
@@ -346,7 +347,8 @@ class TestTwoOfUs:
         try:
             for _ in range(times(150, 20000)):
                 answers.add(open_cache(target).resolve("one", 10).to_json())
-            until(has_seen_both)  # a build may take longer than all of these
+            # A build may take longer than the whole loop.
+            until(has_seen_both)
         finally:
             stop.set()
             builder.join()

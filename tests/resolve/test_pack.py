@@ -1,4 +1,4 @@
-"""The packed index may save work, never change an answer; it vouches only for files left alone since build."""
+"""The packed index saves work but never changes an answer; it is trusted only for files unchanged since the build."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ open_cache({str(cache)!r}).resolve("security", 7)
 print([name for name in opened if ".json" in name])
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "473e53dd51fa.json" in done.stdout  # security.md, selected
+    # This is security.md, which is selected.
+    assert "473e53dd51fa.json" in done.stdout
     assert "19835fc46fd4.json" not in done.stdout
     assert "manifest.json" not in done.stdout
 
@@ -117,7 +118,7 @@ def test_a_pack_folder_behind_a_link_is_not_followed(cache: Path, tmp_path: Path
 def test_a_file_written_in_the_same_tick_as_the_record_is_never_trusted(
     sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that stands still while build looks at it: every file might yet change without a trace."""
+    """The clock stands still during the build, so every file could still change without a new timestamp."""
     from contextfold.resolve import cache_writer
 
     monkeypatch.setattr(cache_writer.CacheWriter, "_clock_after", lambda _build, seen: min(seen[1::4]))
@@ -176,7 +177,7 @@ def test_reading_writes_nothing_into_a_cache(cache: Path, call: Call) -> None:
 def test_inodes_beyond_63_bits_are_told_apart(
     inode: int, cache: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    """Some network file systems number their files that way."""
+    """Some network file systems use such numbers."""
     real = os.lstat
 
     def lstat(path: bytes, *, dir_fd: int | None = None) -> os.stat_result:
@@ -231,7 +232,7 @@ def test_a_file_that_cannot_be_looked_at_is_never_recorded_as_trusted(
 def test_a_table_that_is_wrong_but_well_summed_ends_in_an_answer_or_a_plain_no(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, call: Call
 ) -> None:
-    """Not damage but malice or another version: it may vouch for nothing, but it must not crash anybody."""
+    """The table is from an attacker or another version: it must not be trusted, and it must not cause a crash."""
     work = tmp_path_factory.mktemp("malice")
     write_files(work / "docs", {f"{n}.md": f"guide {n}" for n in range(3)})
     assert call("build", "--sources", work / "docs", "--cache", work / "cache").code == 0

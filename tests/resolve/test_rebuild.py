@@ -1,4 +1,4 @@
-"""A build over an existing cache takes over what did not change, and gives the bytes of a build from nothing."""
+"""A build over an existing cache reuses what did not change, and makes the same bytes as a build from nothing."""
 
 from __future__ import annotations
 
@@ -179,7 +179,8 @@ def test_a_rebuild_killed_at_any_step_leaves_the_old_cache_or_the_new(exchange: 
     for step in range(1, 1000, times(9, 1)):
         shutil.rmtree(docs)
         shutil.copytree(tmp_path / "start", docs, symlinks=True)
-        contextfold.build(docs, force=True)  # so that its files are vouched for and will be linked
+        # After this build its files are trusted, so the next build links them.
+        contextfold.build(docs, force=True)
         (docs / "c.md").write_text("new")
         done = forker().run([str(KILLER), exchange, str(step), "build", str(docs)], PATIENCE_S)
         if exchange == "exchange" or (docs / ".context-cache").exists():
@@ -317,7 +318,8 @@ class TestAFolderForPeople:
         assert os.listdir(docs) == ["a.png"]
         with pytest.raises(NoDocuments):
             contextfold.build(docs)
-        assert call("build", "--sources", docs, "--cache", tmp_path / "c").code == 0  # the first version's contract
+        # The contract of the first version requires this.
+        assert call("build", "--sources", docs, "--cache", tmp_path / "c").code == 0
 
     def test_a_cache_of_somebody_else_is_replaced_by_force_only(self, sources: Path, cache: Path) -> None:
         with pytest.raises(CacheExists):

@@ -1,4 +1,4 @@
-"""Our own rules find what they are for and leave alone what only looks like it."""
+"""Our own rules find the secrets that they describe, and do not report texts that only resemble them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class Sampler:
 
     def text(self, pattern: str) -> str:
         flags = re.IGNORECASE if "(?i)" in pattern else 0
-        parser = __import__("re._parser", fromlist=["parse"])  # the standard library's own, which has no public name
+        # The standard library's parser has no public name.
+        parser = __import__("re._parser", fromlist=["parse"])
         return self.sequence(parser.parse(pattern.replace("(?i)", "").replace("(?m)", ""), flags))
 
     def sequence(self, tree: object) -> str:
@@ -67,7 +68,7 @@ class Sampler:
         return "".join(self.sequence(inner) for _ in range(self.random.randint(low, min(high, low + 12))))
 
     def members(self, items: object) -> str:
-        """Characters of a class; of a negated one those that secrets are made of."""
+        """The characters of a class; for a negated class, those that occur in secrets."""
         chosen = ""
         for kind, argument in items:  # type: ignore[attr-defined]
             if str(kind) == "NEGATE":
@@ -101,7 +102,8 @@ def test_every_rule_finds_what_its_pattern_describes(rule: Rule) -> None:
     beside = "".join(rule.keywords) if rule.id in KEYWORD_BESIDE else "before"
     finder = alone(rule)
     found = [finder.scrub(f"{beside}\n{text}\nafter").redactions for text in samples]
-    assert sum(map(bool, found)) >= len(found) * 0.2, samples[0]  # a sample may be too plain to look random
+    # Some samples are too regular to look random.
+    assert sum(map(bool, found)) >= len(found) * 0.2, samples[0]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -127,13 +129,14 @@ def test_no_loosely_described_value_is_taken_when_it_is_one_letter_repeated(rule
         prefix = re.match(r"(?:[A-Za-z0-9]{1,7}[-_.])*", secret)
         assert prefix
         if 2 * prefix.end() > len(secret):
-            continue  # random pieces between dashes: there is no telling where the prefix ends
+            # With random pieces between dashes, the end of the prefix cannot be known.
+            continue
         plain = before + prefix[0] + "x" * (len(secret) - prefix.end()) + after
         assert finder.scrub(plain).redactions == 0, plain
 
 
 def leaked(value: str, scrubbed: str) -> list[str]:
-    """The pieces of a value in the text that are long enough to be a leak. The names of rules do not count."""
+    """The pieces of a value in the text that are long enough to be a leak. The names of rules are not counted."""
     text = re.sub(r"\[REDACTED:[a-z0-9-]+\]", "\n", scrubbed)
     return [value[at : at + SEEN] for at in range(max(1, len(value) - SEEN + 1)) if value[at : at + SEEN] in text]
 

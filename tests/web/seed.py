@@ -22,13 +22,15 @@ from contextfold.fold.tool_arguments import branch_request, record_request, retu
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 
-AT_ONCE = 64  # sessions written at a time: the store commits for many at once
+# This many sessions are written at a time, because the store combines concurrent commits.
+AT_ONCE = 64
 OWNER = "local"
-SYSTEM_TOKENS = 2_400  # of a request, before anything is said
+# A request has this many tokens before its first message.
+SYSTEM_TOKENS = 2_400
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that moves only when it is told to."""
 
     def __init__(self, minutes_ago: float) -> None:
         self.now = datetime.now(UTC) - timedelta(minutes=minutes_ago)
@@ -41,12 +43,14 @@ class Clock:
 
 
 class Conversation:
-    """What an agent's requests to its model come to, told to its session as the proxy does, without any texts."""
+    """An agent's requests to its model, reported to the session as the proxy does, without any texts."""
 
     def __init__(self, service: FoldService, caller: Caller, project: str) -> None:
         self._service, self._target = service, target_of(caller, project_at(project))
-        self._ids, self._tokens = [""], [SYSTEM_TOKENS]  # of main, then of what is open
-        self._folds: list[FoldSeen] = []  # none within another
+        # The main thread comes first, then the open branches.
+        self._ids, self._tokens = [""], [SYSTEM_TOKENS]
+        # No fold in this list is inside another.
+        self._folds: list[FoldSeen] = []
         self._requests = self._cached = 0
 
     def opens(self, branch_id: str) -> None:
@@ -66,13 +70,13 @@ class Conversation:
         self.adds(summary)
 
     def goes_back(self, branch_id: str) -> None:
-        """What was discarded stays in the conversation, as part of what it was in."""
+        """What was discarded stays in the conversation, as part of the thread around it."""
         while self._ids[-1] != branch_id:
             self._ids.pop()
             self._tokens[-2:] = [sum(self._tokens[-2:])]
 
     def pauses(self) -> None:
-        """Longer than the provider keeps anything in its cache."""
+        """The pause is longer than the provider keeps anything in its cache."""
         self._cached = 0
 
     async def ask(self) -> None:
@@ -154,7 +158,7 @@ src/jobs/cleanup.ts:12:  await store.deleteWhere("expiresAt < ?", Date.now());
 
 
 async def login_bug(agent: Agent) -> None:
-    """An agent that looks for a bug in a login, tries one thing too many, and fixes it; through the proxy."""
+    """An agent that looks for a bug in a login, makes one attempt that fails, and fixes it; through the proxy."""
     agent.through_the_proxy()
     await agent.did("Message", "Users are signed out after every deploy. Find out why and fix it, with a test.")
     await agent.did("Read", SOURCE, times=42)
@@ -212,7 +216,8 @@ async def short_work(agent: Agent) -> None:
     await agent.did("Read", SOURCE, times=12)
 
 
-Scene = tuple[str, str | None, float, Callable[[Agent], Any]]  # project, session's name, minutes ago, what is done
+# The items are the project, the session's name, the age in minutes, and the work.
+Scene = tuple[str, str | None, float, Callable[[Agent], Any]]
 STORY: list[Scene] = [
     ("/home/ana/work/docs-site", None, 600, some_work),
     ("/home/ana/work/infra", None, 420, short_work),
@@ -223,7 +228,8 @@ STORY: list[Scene] = [
 ]
 
 
-ENDED: list[Scene] = [("/home/ana/work/docs-site", None, 48 * 60, some_work)]  # longer ago than a session may idle
+# This is longer ago than a session may be idle.
+ENDED: list[Scene] = [("/home/ana/work/docs-site", None, 48 * 60, some_work)]
 
 
 async def play(store: SqliteStore, scenes: list[Scene]) -> None:
@@ -233,7 +239,7 @@ async def play(store: SqliteStore, scenes: list[Scene]) -> None:
 
 
 async def many(store: SqliteStore, sessions: int, branches: int) -> None:
-    """Sessions with as many branches each: the last one open, the others folded."""
+    """Sessions with this many branches each: the last one is open, the others are folded."""
     clock = Clock(60)
     service = FoldService(store, standard_scrubber(), clock=clock)
 
@@ -250,7 +256,7 @@ async def many(store: SqliteStore, sessions: int, branches: int) -> None:
 
 
 async def busy(store: SqliteStore, operations: int) -> None:
-    """One session, one open branch, and as many operations in it."""
+    """One session with one open branch and this many operations in it."""
     clock = Clock(operations / 2)
     agent = Agent(FoldService(store, standard_scrubber(), clock=clock), clock, "/home/ana/many/project-0000")
     await agent.branch("Busy work", "Go through all of it.")

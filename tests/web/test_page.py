@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: every scenario of the `*.test.mjs` beside this file."""
+"""The dashboard in a real browser: every scenario of the `*.test.mjs` files in this folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tests.web.forked_daemons import forked_daemons
 
 HERE = Path(__file__).parent
 WEB = SOURCE / "contextfold" / "web"
-PATIENCE_S = 600  # a bound on a hang, not a measure
+# This only bounds a hang.
+PATIENCE_S = 600
 WITH_NATS = [HERE / "nats.test.mjs"]
 SCRIPTS = [
     path
@@ -32,7 +33,7 @@ IMPORT_ALL = "for (const script of process.argv.slice(1)) await import(script)"
 
 @pytest.fixture
 def short_folder() -> Iterator[str]:
-    """Chromium makes a socket in it, and the path of a socket has room for about a hundred characters."""
+    """Chromium creates a socket in this folder, and the path of a socket is limited to about a hundred characters."""
     with tempfile.TemporaryDirectory(prefix="cf-", ignore_cleanup_errors=True) as folder:
         yield folder
 
@@ -50,7 +51,7 @@ def daemons() -> Iterator[Path]:
 def test_every_scenario_of_the_page_passes(
     scripts: list[Path], needed: tuple[Part, ...], short_folder: str, daemons: Path
 ) -> None:
-    """In one browser, because starting one takes longer than most scenarios."""
+    """All scenarios share one browser, because starting one takes longer than most scenarios."""
     scenarios = sum(len(re.findall(r"^scenario\(", path.read_text(encoding="utf-8"), re.MULTILINE)) for path in scripts)
     need(BROWSER, CLIENTS, *needed)
     ran = subprocess.run(
@@ -92,7 +93,7 @@ def test_without_chromium_the_scenarios_are_named_as_left_out() -> None:
 
 
 def test_every_module_is_asked_for_at_once() -> None:
-    """Else each import waits for the one before it."""
+    """Otherwise each import waits for the one before it."""
     page = (WEB / "index.html").read_text(encoding="utf-8")
     named = re.findall(r'(?:src|href)="/web/(.+?\.js)"', page)
     assert sorted(named) == sorted(path.name for path in WEB.glob("*.js"))
@@ -100,7 +101,8 @@ def test_every_module_is_asked_for_at_once() -> None:
 
 def test_the_page_parses_no_markup_and_names_no_other_place() -> None:
     ways_in = r"innerHTML|outerHTML|insertAdjacentHTML|DOMParser|document\.write|\beval\(|new Function|setHTML|srcdoc"
-    elsewhere = r"(?:https?:)?//(?!www\.w3\.org/2000/svg)[a-z]"  # the name of SVG is no address
+    # The namespace of SVG is not an address.
+    elsewhere = r"(?:https?:)?//(?!www\.w3\.org/2000/svg)[a-z]"
     for path in sorted(WEB.iterdir()):
         text = path.read_text(encoding="utf-8")
         assert not re.search(ways_in, text), path
@@ -110,5 +112,5 @@ def test_the_page_parses_no_markup_and_names_no_other_place() -> None:
 
 
 def test_the_page_is_small() -> None:
-    """No build step makes it smaller, so it has to be."""
+    """There is no build step that would make it smaller."""
     assert sum(path.stat().st_size for path in WEB.iterdir()) < 200_000

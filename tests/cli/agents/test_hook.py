@@ -1,4 +1,4 @@
-"""`context hook`: what a host's hook says reaches the daemon, and whatever is wrong, the agent does not notice."""
+"""`context hook`: what a host's hook writes reaches the daemon, and no failure disturbs the agent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Received(NamedTuple):
 
 
 class Daemon(HTTPServer):
-    """Stands in for the daemon: keeps what it was sent, answers what it was told to."""
+    """A stand-in for the daemon that records what it receives, and sends a given answer."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answering)
@@ -75,7 +75,7 @@ def daemon() -> Iterator[Daemon]:
 
 @pytest.fixture
 def odd_daemon() -> Iterator[Serve]:
-    """Something at the daemon's address that does as it likes with a connection."""
+    """A server at the daemon's address that does anything with a connection."""
     with create_server(("127.0.0.1", 0)) as listening:
         threads = []
 
@@ -86,7 +86,8 @@ def odd_daemon() -> Iterator[Serve]:
                     try:
                         behave(connection)
                     except OSError:
-                        pass  # the other side had enough
+                        # The other side has closed the connection.
+                        pass
 
             threads.append(threading.Thread(target=once))
             threads[-1].start()
@@ -106,7 +107,7 @@ def hook(url: str, *argv: str, said: bytes = SAID, host: str = "cursor", **varia
 
 
 def heard(daemon: Daemon, *argv: str, url: str = "", said: bytes = SAID, host: str = "cursor", **variables: str) -> Ran:
-    """The same, once it had the time: where this machine takes as long as a hook waits, it may have given up."""
+    """Runs the hook again if it was slow: on a busy machine it may have reached its own timeout."""
     for _ in range(TRIES_MAX):
         daemon.received.clear()
         began_s = time.monotonic()
@@ -149,7 +150,7 @@ class TestWhatIsSaidArrives:
         assert daemon.received[0].body == said
 
     def test_the_command_that_install_writes_says_it(self, daemon: Daemon, tmp_path: Path) -> None:
-        """Through a shell, by an executable whose path takes quoting."""
+        """The command is run through a shell, with an executable whose path needs quoting."""
         (tmp_path / "it's here").mkdir()
         executable = tmp_path / "it's here" / "context"
         executable.symlink_to(COMMAND)
@@ -297,13 +298,14 @@ class TestWordsAndCost:
     @pytest.mark.parametrize("argv", [["cursor", "--url", "localhost"], ["claude-desktop"], []])
     def test_words_that_make_no_hook_are_a_mistake_of_who_wrote_them(self, argv: list[str]) -> None:
         done = subprocess.run([str(COMMAND), "hook", *argv], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        assert (done.returncode, done.stdout) == (1, b"")  # not 2, which hosts take for a veto
+        # Hosts read exit code 2 as a veto.
+        assert (done.returncode, done.stdout) == (1, b"")
 
     def test_it_gives_up_before_its_host_does(self) -> None:
         assert WAIT_S <= HOOK_TIMEOUT_S / 2
 
     def test_it_loads_next_to_nothing(self, daemon: Daemon) -> None:
-        """Every tool call waits for it."""
+        """Every tool call waits for the hook."""
         daemon.answer = b"{}"
         script = f"""
 import sys

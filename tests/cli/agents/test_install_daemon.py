@@ -1,4 +1,4 @@
-"""`context install` for a daemon that runs: its address in one file, its hooks in another, and back from both."""
+"""`context install` for a running daemon: its address in one file, its hooks in another, and the removal of both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.machine import COMMAND, Call, Ran, context
 
 
 def with_hooks(value: dict[str, Any], elements: dict[str, Any]) -> dict[str, Any]:
-    """A file of hooks as it should read once ours are among them."""
+    """A file of hooks with ours added to it."""
     arrays = value.get("hooks", {})
     return value | {"hooks": arrays | {event: [*arrays.get(event, []), mine] for event, mine in elements.items()}}
 
@@ -200,7 +200,7 @@ class TestWhatIsWritten:
 
 
 class TestOnATerminal:
-    """Somebody is there to see the difference first."""
+    """A person sees the difference before anything is changed."""
 
     @pytest.mark.parametrize(("answer", "agreed"), [("y\n", True), ("yes\n", True), ("\n", False), ("n\n", False)])
     def test_it_shows_the_difference_and_asks(self, project: Project, answer: str, agreed: bool) -> None:
@@ -290,7 +290,8 @@ class TestRefusals:
             assert f"{project.hooks} is left as it is" in ran.err
             assert said.replace("EVENT", event) in ran.err
         assert project.everything() == before
-        assert project.install().code == 0  # which has nothing to do with hooks
+        # This command does not touch hooks.
+        assert project.install().code == 0
         assert project.uninstall().code == 0
         assert project.everything() == before
 
@@ -333,7 +334,7 @@ class TestRefusals:
 class TestHooksThatSomebodyEdited:
     @pytest.fixture
     def edited(self, project: Project) -> Project:
-        """Its last event's hook has got another time-out."""
+        """The hook of its last event has another timeout."""
         project.install_daemon()
         head, five, tail = project.hooks_text().rpartition('"timeout": 5')
         assert five
@@ -393,7 +394,7 @@ class TestHooksThatSomebodyEdited:
 class TestAllOrNothing:
     @pytest.fixture
     def failing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The second file that is put in its place or removed is one too many for the disk."""
+        """The disk is full when the second file is renamed or removed."""
         done: list[object] = []
 
         def only_once(name: str) -> None:

@@ -27,13 +27,14 @@ PROJECT = "/work/app"
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 LAST_YEAR = datetime(2025, 6, 1, tzinfo=UTC)
 FIVE_MEGABYTES = 5_000_000
-MANY = 150  # operations: more than go into two parts
+# This many operations do not fit into two parts.
+MANY = 150
 PAGE_MOST = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class NamedStore:
-    """A store as the command line names it."""
+    """A store as it is named on the command line."""
 
     named: str
     flags: Mapping[str, str]
@@ -58,7 +59,7 @@ def file_at(path: Path) -> NamedStore:
 
 
 class Worker:
-    """An agent at work on one session of an open store."""
+    """An agent that works on one session of an open store."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class Worker:
 
 
 async def fill(store: Store) -> None:
-    """Sessions that are live and that have ended, in all states, of owners and projects with odd names."""
+    """Live and ended sessions in all states, with owners and projects of unusual names."""
     await _ended(store)
     worker = Worker(store)
     await worker.record("short", as_operation="first")
@@ -112,7 +113,8 @@ async def fill(store: Store) -> None:
     await worker.fold("inner is done", as_operation="inner done")
     await worker.fold("outer is done")
     await worker.branch("Later")
-    await worker.rollback(inner)  # takes back both folds, and what is folded again has a new summary
+    # This undoes both folds, so that folding again makes new summaries.
+    await worker.rollback(inner)
     await worker.fold("inner is done again")
     await worker.fold("outer is done again")
     await worker.branch("Open")
@@ -127,12 +129,13 @@ async def fill(store: Store) -> None:
 
 
 async def _ended(store: Store) -> None:
-    """One whose archive is forgotten, one that is whole, and another session of the same project after each."""
+    """A session whose archive is deleted, one that is complete, and a later session of the same project for each."""
     for moment, text in ((LONG_AGO, "ancient"), (LAST_YEAR, "old")):
         worker = Worker(store, at=moment)
         await worker.branch(text, as_operation="of one that ended")
         for _ in range(3):
-            await worker.record(f"{text} operation " * 50_000)  # more than go into one page
+            # All of it together does not fit into one page.
+            await worker.record(f"{text} operation " * 50_000)
         await worker.fold(f"{text} summary")
         await worker.branch(f"{text} and open")
         await Worker(store).service.end_idle()
@@ -159,7 +162,7 @@ OPERATIONS = ("first", "outer", "inner done", STRANGE, *(f"op {n}" for n in rang
 
 
 def all_of(place: NamedStore) -> Any:
-    """Everything that a store filled so can be asked for."""
+    """Everything that such a store can be asked for."""
     return place.do(_all_of)
 
 

@@ -1,4 +1,4 @@
-"""Stores with something in them, and the command on a terminal: what the tests of `context fold` share."""
+"""Stores with contents, and the command on a terminal: what the tests of `context fold` share."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from tests.support.machine import COMMAND
 
 Result = TypeVar("Result")
 PROJECT = "/work/app"
-SGR = re.compile(r"\x1b\[[0-9;]*m")  # colours and weights: all that may reach a terminal beside text
+# Apart from text, only colours and font weights may reach a terminal.
+SGR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Agent:
-    """An agent at work on a project, through a store's file."""
+    """An agent that works on a project, through a store's file."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Agent:
         self._answer(lambda service: service.rollback(self._caller, request))
 
     def sent(self, sent: Sent) -> None:
-        """A request to a model, through the proxy."""
+        """Records a request to a model, as the proxy does."""
         target = target_of(self._caller, project_at(self._project))
 
         async def tell(service: FoldService) -> None:
@@ -108,7 +109,7 @@ class Terminal:
         self._seen = b""
 
     def until(self, text: str) -> str:
-        """What was written up to where this text stands, and some more."""
+        """Reads until this text was written; returns everything that was read."""
         while text.encode() not in self._seen:
             assert self._read(), f"it ended without {text!r}: {self._seen!r}"
         return self._seen.decode()
@@ -127,14 +128,15 @@ class Terminal:
     def _read(self) -> bool:
         try:
             chunk = os.read(self._master, 65_536)
-        except OSError:  # how a terminal says that nobody has it open any more
+        except OSError:
+            # A terminal that no process has open any more reports its end with this error.
             return False
         self._seen += chunk
         return bool(chunk)
 
 
 def on_terminal(*argv: object, columns: int = 80, env: Mapping[str, str] | None = None) -> str:
-    """What a command that succeeds shows on a terminal."""
+    """The output on a terminal of a command that succeeds."""
     code, seen = Terminal(*argv, columns=columns, env=env).finish()
     assert code == 0, seen
     return seen

@@ -24,7 +24,7 @@ class Filled(NamedTuple):
 
 @pytest.fixture
 def filled(tmp_path: Path) -> Filled:
-    """main 1,000; Find (folded, with Look in it), then Fix, which is open."""
+    """The main thread with 1,000 tokens; Find, which is folded and contains Look; then Fix, which is open."""
     agent = Agent(tmp_path / "state.db")
     agent.record("Read", tokens=1_000)
     find = agent.branch("Find")
@@ -122,7 +122,8 @@ def test_yes_does_not_ask(call: Call, filled: Filled) -> None:
 def test_keep_discards_later_branches_alone(call: Call, filled: Filled) -> None:
     told = answered(call(*argv(filled, filled.find, "--yes", "--keep", "--json")))
     assert told["branches_discarded"] == [filled.look, filled.fix]
-    assert told["context_state"]["total_tokens"] == 1_000 + 2 + 505  # its summary in main, and all it did
+    # The branch's summary in the main thread and its own work are counted.
+    assert told["context_state"]["total_tokens"] == 1_000 + 2 + 505
     assert statuses(call, filled) == ROLLED_BACK
 
 

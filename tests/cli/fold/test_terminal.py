@@ -1,4 +1,4 @@
-"""What every `context fold` command keeps to on a terminal: no text of the store draws, nothing is wider than it."""
+"""All `context fold` commands on a terminal: no stored text controls the terminal, and no line is too wide."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.support.machine import Call
 TURNING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029"
 HOSTILE = f"\x1b[2J\x1b]0;title\x07\x9b31m[bold red]:smile:\r\b{TURNING}日本語🙂 and on and on and on and on and on"
 ESCAPED = ("\\x1b[2J", "\\x07", "\\x9b31m", "[bold red]:smile:", "\\u202e", "\\u2066")
-ALLOWED = {"\n", "\r", "\x1b"}  # of which the last only as part of a colour
+# The escape character is allowed only as part of a colour.
+ALLOWED = {"\n", "\r", "\x1b"}
 
 
 class Filled(NamedTuple):
@@ -56,7 +57,7 @@ def words_of(name: str, filled: Filled) -> list[object]:
 
 
 def forbidden(text: str) -> set[str]:
-    """Characters that draw, turn or ring."""
+    """Characters that control a terminal or change the direction of text."""
     return {c for c in text if (c < " " or "\x7f" <= c < "\xa0" or c in TURNING) and c not in ALLOWED}
 
 
