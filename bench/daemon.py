@@ -26,7 +26,7 @@ from bench.stdio import median, p99
 COMMAND = Path(sys.executable).parent / "context"
 CLIENTS = (1, 16)
 ERAS = ("2025-11-25", "2026-07-28")
-# A call may take at most this many times the bare sum longer than the bare sum itself.
+# The daemon may add at most this many times the bare sum.
 LIMIT = 3.0
 SESSIONS = 10_000
 MEMORY_LIMIT = 4.0  # times the bare handler's

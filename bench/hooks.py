@@ -18,7 +18,6 @@ from bench.stdio import median, p99
 
 AGENTS = 16
 LIMIT = 2.0
-# A turn has this many rounds.
 ROUNDS = 60
 # The pause before each round is random, so that background writes can fall into any of the pauses.
 PAUSES_S = (0.02, 0.12)

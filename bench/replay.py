@@ -72,7 +72,8 @@ class ReplayedRequest(NamedTuple):
     """The requests of one run."""
 
     requests: int
-    peak: int  # tokens of the largest
+    # This is the size in tokens of the largest request.
+    peak: int
     # This is the size in tokens of the request that would come next.
     end: int
     # This is the sum over all requests.
@@ -227,7 +228,7 @@ def _told(taken: list[float]) -> str:
 class Kind(NamedTuple):
     name: str
     policy: Policy | None
-    # Each tool's output has between this many lines.
+    # These are the least and the greatest number of lines in a tool's output.
     lines: tuple[int, int]
     limit: float = LIMIT
 

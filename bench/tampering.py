@@ -39,7 +39,7 @@ def _noticed(cache: Path, budget: int) -> dict[str, bool]:
     before, content = document.stat(), document.read_bytes()
     at = content.index(b"e", content.index(b'"content":"') + len(b'"content":"'))
     document.write_bytes(content[:at] + b"E" + content[at + 1 :])
-    # The file keeps its size and its modification time.
+    # Size and modification time stay the same, so only the contents show the change.
     os.utime(document, ns=(before.st_atime_ns, before.st_mtime_ns))
     argv: list[str | Path] = [CONTEXT, "resolve", "--cache", cache, "--query", QUERY, "--budget", str(budget)]
     one_shot = subprocess.run(argv, capture_output=True, check=False)

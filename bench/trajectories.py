@@ -79,8 +79,8 @@ def _read(path: Path) -> Iterator[TrajectoryRun]:
 
 SHAPES_FILE = "shapes.jsonl"
 GENERATED = 3
-SUBTASKS = 8  # in a generated run
-# Each subtask has between this many tool turns.
+SUBTASKS = 8
+# These are the least and the greatest number of tool turns in a subtask.
 TURNS = (2, 12)
 OUTPUT_LINES = (5, 120)
 LINE = "src/{}/{}.py:{}:     return {}({}, limit={})  # as {} wants it"

@@ -473,7 +473,6 @@ class TestRepeating:
         record(transport, project, tokens=10)
         now = transport.result["_meta"][STATE]
         again = transport.call("context_branch", numbered("op-1"), **call)
-        # The answer is the first one, and the state is the current one.
         assert (again, transport.result["_meta"][STATE]) == (first, now)
         assert transport.call("context_list_branches", project_path=project)["total_branches"] == 1
 

@@ -15,7 +15,8 @@ from tests.support.machine import times
 SESSIONS = times(10, 200)
 ROUNDS = 3
 RECORDS = 3
-KILL_AT = (0.2, 0.45, 0.7)  # of all acknowledgements
+# The daemon is killed when it has acknowledged these shares of all calls.
+KILL_AT = (0.2, 0.45, 0.7)
 # With the pause below, the daemon has a minute to come back.
 TRIES_MAX = 1200
 PAUSE_S = 0.05

@@ -37,7 +37,7 @@ PORTS_TRIED_MAX = 50
 STARTS_TRIED_MAX = 5
 # This only bounds a hang.
 ANSWER_S = 60.0
-# Then the server is asked again, because nobody answers while a leader is elected.
+# After this long the server is asked again, because nobody answers while a leader is elected.
 PROBE_S = 2.0
 ASKED_EVERY_S = 0.01
 NODES = 3

@@ -101,7 +101,6 @@ class TestFigures:
             assert (await desk.figures())["main_thread"] == 3
             desk.service.sent(TARGET, sent(2, main(7_000, messages=4), usage=Usage(7_500, 0, 0, 0)))
             assert (await desk.figures())["main_thread"] == 7_500
-            # The same report arrives a second time.
             desk.service.reports.receive(KEY, [left])
             assert (await desk.figures())["main_thread"] == 7_500
 

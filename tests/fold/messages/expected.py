@@ -43,7 +43,7 @@ class Expectation:
     open: tuple[str, ...]
     # These are the last messages of the turns that opened the branches.
     opened_at: tuple[int, ...]
-    # Counts the returns and folds that failed or named no open branch.
+    # This counts the returns and folds that failed or named no open branch.
     failures: int
 
     @property

@@ -38,7 +38,6 @@ def test_whoever_has_not_called_longest_is_forgotten_first() -> None:
         buckets.take(owner, 0.0)
     assert len(buckets) == 2
     assert buckets.take("a", 0.0) > 0
-    # The bucket of "b" was removed.
     assert buckets.take("b", 0.0) == 0
 
 

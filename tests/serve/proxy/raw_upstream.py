@@ -20,7 +20,7 @@ class Asked(NamedTuple):
     line: str
     headers: list[tuple[str, str]]
     body: bytes
-    # Connections are numbered.
+    # This is the number of the connection, in the order of arrival.
     connection: int
 
     def header(self, name: str) -> list[str]:

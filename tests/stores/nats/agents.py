@@ -53,7 +53,7 @@ class Call:
     tool: str
     arguments: dict[str, Any]
     effect: Effect
-    # Returns the members of an answer that the event has too.
+    # The function returns the members of an answer that the event has too.
     told: Callable[[Any], dict[str, Any]]
 
 

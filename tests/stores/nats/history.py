@@ -33,7 +33,7 @@ from contextfold.fold.events import (
 )
 from contextfold.fold.session import Branch, LogBroken, State, replay
 
-EXCERPT = 12  # lines around what went wrong
+EXCERPT = 12  # lines
 
 Outcome = Literal["acknowledged", "refused", "unknown"]
 # An effect is the kind of an event, and the text that the call put into it.

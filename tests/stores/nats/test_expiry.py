@@ -15,7 +15,8 @@ from tests.support.daemon import Daemon, Http, HttpAgent
 from tests.support.nats_servers import NatsServer, random_prefix
 from tests.support.waiting import until
 
-SHORT_LIVED = {"CONTEXT_SESSION_IDLE_SECS": "10"}  # longer than three calls and a look take on a slow machine
+# Three calls and a check take less than this, even on a slow machine.
+SHORT_LIVED = {"CONTEXT_SESSION_IDLE_SECS": "10"}
 # Each look is a connection, and what is looked for takes seconds.
 ASKED_EVERY_S = 0.4
 PROJECT = "/expiry"

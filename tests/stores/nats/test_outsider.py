@@ -103,7 +103,6 @@ def test_a_session_can_be_followed_as_it_happens(installation: Installation) -> 
         == states[0]
     )
     assert states[-1]["status"] == "folded"
-    # The session's state is written last.
     assert heard[-1].subject == f"{session}.meta.session_state"
 
 

@@ -30,7 +30,7 @@ from tests.support.machine import times
 from tests.support.nats_servers import NatsServer, connected, random_prefix
 
 ROUNDS = times(60, 10_000)
-# Then a new session begins, because a log that grows without end is the subject of another test.
+# After this many rounds a new session begins, because a log that grows without end is the subject of another test.
 SESSION_ROUNDS = 500
 READY_S = 60.0
 # Calls that were not answered in time, as on a busy machine. Most must be, or nothing is shown.

@@ -18,7 +18,7 @@ from tests.support.machine import ROOT, SOURCE
 HERE = Path(__file__).parent
 KEY = key_of()
 OLD_FILE = HERE / "format-1.db.gz"
-# This is the number of tasks in worker.py.
+# This number must agree with worker.py.
 TASKS = 8
 
 
