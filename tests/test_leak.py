@@ -42,7 +42,7 @@ class Ways:
         self.told: list[bytes] = []
 
     def send(self, secret: KnownSecret, number: int) -> None:
-        """Sends a secret wherever text is expected; in `make test`, every second one also where it is not."""
+        """Every secret where text belongs; in `make test`, every second one where it does not."""
         agent = self.agents[number % 2]
         self._fold(agent, secret.text)
         self._hooks(secret.text, number)

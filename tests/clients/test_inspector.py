@@ -114,7 +114,7 @@ SAMPLE = [("legacy", "stdio"), ("modern", "http"), ("auto", "http")]
     ("era", "server"), list(product(VERSIONS, ["stdio", "http"])) if SOAK else SAMPLE, indirect=["server"]
 )
 def test_in_every_era_it_reads_who_answers_and_what(era: str, server: Server, shelf: Path, tmp_path: Path) -> None:
-    """Without a choice, the Inspector uses the modern era."""
+    """Left to choose, it takes the modern one."""
     [told, answer] = Inspector(era, VERSIONS[era], tmp_path)(server, About(), Call(RESOLVE, GUIDE))
     assert isinstance(told, Told)
     assert told.value["protocolVersion"] == VERSIONS[era]
@@ -124,7 +124,7 @@ def test_in_every_era_it_reads_who_answers_and_what(era: str, server: Server, sh
 class TestInspector(OverStdio, EveryClient):
     @pytest.fixture(params=ERAS if SOAK else ["legacy"])
     def client(self, request: pytest.FixtureRequest, tmp_path: Path) -> Inspector:
-        """The sample uses one era here and the other over HTTP, because each call starts a program."""
+        """One era in the sample, the other one over HTTP: each call starts a program."""
         return Inspector(request.param, ERAS[request.param], tmp_path)
 
     @covers("seed-000#determinism-contract", "seed-000#invariants", "stdio.md#clients")

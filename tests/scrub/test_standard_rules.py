@@ -68,7 +68,7 @@ class Sampler:
         return "".join(self.sequence(inner) for _ in range(self.random.randint(low, min(high, low + 12))))
 
     def members(self, items: object) -> str:
-        """The characters of a class; for a negated class, those that occur in secrets."""
+        """Characters of a class; of a negated one those that secrets are made of."""
         chosen = ""
         for kind, argument in items:  # type: ignore[attr-defined]
             if str(kind) == "NEGATE":

@@ -256,7 +256,7 @@ async def many(store: SqliteStore, sessions: int, branches: int) -> None:
 
 
 async def busy(store: SqliteStore, operations: int) -> None:
-    """One session with one open branch and this many operations in it."""
+    """One session, one open branch, and as many operations in it."""
     clock = Clock(operations / 2)
     agent = Agent(FoldService(store, standard_scrubber(), clock=clock), clock, "/home/ana/many/project-0000")
     await agent.branch("Busy work", "Go through all of it.")
