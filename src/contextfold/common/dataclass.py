@@ -1,8 +1,8 @@
 """A fast replacement of `dataclasses`: it compiles methods on first use. Type checkers see the standard module.
 
 The standard module imports `inspect` and compiles six methods for each class at import time. For the hundred classes of
-folding that takes longer than everything else a command does. Here only `__init__` is compiled, when the first instance
-of a class is made; all other methods are shared. It supports the options that the project uses: `frozen`, `slots` and
+folding that takes longer than everything else a command does. Here only `__init__` is compiled, when a class has some
+instances already; all other methods are shared. It supports the options that the project uses: `frozen`, `slots` and
 `eq`, defaults, factories, and `repr` and `compare` of a field. The functions of `dataclasses` accept these classes.
 """
 
@@ -15,6 +15,9 @@ else:
     from operator import attrgetter
 
     MISSING = object()
+    # Compiling takes as long as making this many instances without it.
+    _UNCOMPILED = 40
+    _set = object.__setattr__
 
     class _Field:
         __slots__ = ("compare", "default", "default_factory", "name", "repr")
@@ -33,36 +36,46 @@ else:
         return value._fields_of_dataclass
 
     def replace(value, /, **changes):
-        for each in value._fields_of_dataclass:
-            if each.name not in changes:
-                changes[each.name] = getattr(value, each.name)
-        return type(value)(**changes)
+        cls = type(value)
+        values = {name: getattr(value, name) for name in cls.__match_args__} | changes
+        # A name that is no field is refused as by the class.
+        return cls(*values.values()) if len(values) == len(cls.__match_args__) else cls(**values)
 
     def dataclass(*, frozen=False, slots=False, eq=True):
         return lambda cls: _make_dataclass(cls, frozen, slots, eq)
 
     def _make_dataclass(cls, frozen, slots, eq):
-        annotations = cls.__annotations__
-        members = [
+        members = tuple(
             _field_of(name, cls.__dict__.get(name, MISSING))
-            for name, annotation in annotations.items()
+            for name, annotation in cls.__annotations__.items()
             if not annotation.startswith("ClassVar")
-        ]
+        )
         names = tuple(each.name for each in members)
-        if slots:
-            without = (*names, "__dict__", "__weakref__")
-            body = {name: value for name, value in cls.__dict__.items() if name not in without}
-            cls = type(cls)(cls.__name__, cls.__bases__, body | {"__slots__": names, "__qualname__": cls.__qualname__})
-        cls._fields_of_dataclass = tuple(members)
-        cls.__match_args__ = names
-        cls.__dataclass_fields__ = _standard_fields
-        cls.__init__ = _init_to_compile(cls, frozen)
-        cls.__repr__ = _repr
+        owner = []
+        made = {
+            "_fields_of_dataclass": members,
+            "__match_args__": names,
+            "__dataclass_fields__": _standard_fields,
+            "__init__": _first_init(owner, frozen),
+            "__repr__": _repr,
+        }
         if frozen:
-            cls.__setattr__ = cls.__delattr__ = _refuse
-            cls.__getstate__, cls.__setstate__ = _state, _restore
+            made |= _FROZEN
         if eq:
-            cls.__eq__, cls.__hash__ = _comparing(tuple(each.name for each in members if each.compare), frozen)
+            made["__eq__"], made["__hash__"] = _comparing(tuple(each.name for each in members if each.compare), frozen)
+        if slots:
+            # All at once, because a class is slower to change than to make.
+            body = {name: value for name, value in cls.__dict__.items() if name not in names}
+            body.pop("__dict__", None)
+            body.pop("__weakref__", None)
+            body |= made
+            body["__slots__"] = names
+            body["__qualname__"] = cls.__qualname__
+            cls = type(cls)(cls.__name__, cls.__bases__, body)
+        else:
+            for name, value in made.items():
+                setattr(cls, name, value)
+        owner.append(cls)
         return cls
 
     def _field_of(name, default):
@@ -71,12 +84,42 @@ else:
             return default
         return _Field(name, default, MISSING, True, True)
 
-    def _init_to_compile(cls, frozen):
+    def _first_init(owner, frozen):
+        """The `__init__` of a class until enough instances were made to compile one for it."""
+        uncompiled = _UNCOMPILED
+
         def __init__(self, *values, **named):
-            cls.__init__ = _compiled_init(cls, frozen)
-            cls.__init__(self, *values, **named)
+            nonlocal uncompiled
+            cls = owner[0]
+            uncompiled -= 1
+            if uncompiled < 0 or not _is_filled(self, cls, values, named):
+                cls.__init__ = _compiled_init(cls, frozen)
+                cls.__init__(self, *values, **named)
 
         return __init__
+
+    def _is_filled(self, cls, values, named):
+        """Set all fields. False if the arguments do not fit, which the compiled `__init__` reports."""
+        members = cls._fields_of_dataclass
+        if len(values) + len(named) > len(members):
+            return False
+        values = list(values)
+        for each in members[len(values) :]:
+            if each.name in named:
+                values.append(named.pop(each.name))
+            elif each.default_factory is not MISSING:
+                values.append(each.default_factory())
+            elif each.default is not MISSING:
+                values.append(each.default)
+            else:
+                return False
+        if named:
+            return False
+        for each, value in zip(members, values, strict=True):
+            _set(self, each.name, value)
+        if hasattr(cls, "__post_init__"):
+            self.__post_init__()
+        return True
 
     def _compiled_init(cls, frozen):
         known = {"_missing": MISSING}
@@ -129,7 +172,9 @@ else:
 
     def _restore(self, state):
         for each, value in zip(self._fields_of_dataclass, state, strict=True):
-            object.__setattr__(self, each.name, value)
+            _set(self, each.name, value)
+
+    _FROZEN = {"__setattr__": _refuse, "__delattr__": _refuse, "__getstate__": _state, "__setstate__": _restore}
 
     class _StandardFields:
         """Creates `__dataclass_fields__` when a function of `dataclasses` reads it."""

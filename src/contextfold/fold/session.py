@@ -446,7 +446,7 @@ def _with_thread(state: State, thread: Thread | Branch) -> State:
 def _with_checkpoint(state: State, branch_id: str, revision: int) -> State:
     checkpoints = _draft_of(state.checkpoints)
     checkpoints[branch_id] = Checkpoint(revision, state.main, tuple(state.branches[open_id] for open_id in state.path))
-    return replace(state, checkpoints=checkpoints)
+    return state if checkpoints is state.checkpoints else replace(state, checkpoints=checkpoints)
 
 
 def _branch(state: State, event: OperationCompleted | BranchFolded | BranchDiscarded | SessionRolledBack) -> Branch:
@@ -459,7 +459,7 @@ def _branch(state: State, event: OperationCompleted | BranchFolded | BranchDisca
 def _with(state: State, *branches: Branch) -> State:
     changed = _draft_of(state.branches)
     changed.update((branch.id, branch) for branch in branches)
-    return replace(state, branches=changed)
+    return state if changed is state.branches else replace(state, branches=changed)
 
 
 def _draft_of(items: Mapping[str, Value]) -> dict[str, Value]:
