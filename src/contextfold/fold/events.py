@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from contextfold.common.canonical import Encodable, decode, encode_plain
+from contextfold.common.canonical import Encodable, decode_stored, encode_plain
 from contextfold.common.dataclass import MISSING, dataclass, fields
 from contextfold.fold.ledger.sent_request import FoldSeen, ThreadSeen
 
@@ -223,7 +223,7 @@ def to_json(event: Event) -> str:
 
 def from_json(text: str | bytes) -> Event:
     """Decode the stored form of an event."""
-    return from_members(decode(text.encode() if isinstance(text, str) else text))
+    return from_members(decode_stored(text.encode() if isinstance(text, str) else text))
 
 
 def from_members(stored: object) -> Event:

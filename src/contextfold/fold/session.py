@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from contextfold.common.dataclass import dataclass, field, replace
+from contextfold.common.dataclass import dataclass, field, fields, replace
 from contextfold.common.record import TypeVar
 from contextfold.fold.events import (
     BranchCreated,
@@ -38,7 +38,7 @@ from contextfold.fold.events import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal
+    from typing import Any, Literal
 
     Status = Literal["active", "folded", "discarded"]
 
@@ -147,6 +147,8 @@ class State:
 
 
 EMPTY = State()
+_STATE_FIELDS = tuple(each.name for each in fields(State))
+_STATE_MAPPINGS = ("branches", "checkpoints", "folds_seen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,18 +164,20 @@ class LogBroken(ValueError):
     """The events of a log do not follow from one another, because of an error of the store or a bug."""
 
 
-class _StateDraft(dict[str, Value]):
+class _DraftMapping(dict[str, Value]):
     """A mapping that `apply` may change in place. Copying it for every event would make a replay quadratic."""
+
+
+class _DraftState(State):
+    """A state that `apply` changes in place. Its mappings are drafts, too."""
+
+    __slots__ = ()
 
 
 def replay(events: Iterable[Event], state: State = EMPTY) -> State:
     state = replayed_draft(events, drafted(state))
-    return replace(
-        state,
-        branches=dict(state.branches),
-        checkpoints=dict(state.checkpoints),
-        folds_seen=dict(state.folds_seen),
-    )
+    values = {name: getattr(state, name) for name in _STATE_FIELDS}
+    return State(**(values | {name: dict(values[name]) for name in _STATE_MAPPINGS}))
 
 
 def states(events: Iterable[Event], state: State = EMPTY) -> Iterator[State]:
@@ -199,12 +203,17 @@ def replayed_draft(events: Iterable[Event], state: State) -> State:
 
 def drafted(state: State) -> State:
     """A copy that `apply` changes in place."""
-    return replace(
-        state,
-        branches=_StateDraft(state.branches),
-        checkpoints=_StateDraft(state.checkpoints),
-        folds_seen=_StateDraft(state.folds_seen),
-    )
+    values = {name: getattr(state, name) for name in _STATE_FIELDS}
+    return _DraftState(**(values | {name: _DraftMapping(values[name]) for name in _STATE_MAPPINGS}))
+
+
+def _changed(state: State, **changes: Any) -> State:  # noqa: ANN401 - as `replace`
+    """The state with some fields changed: a draft itself, otherwise a copy, because a published state never changes."""
+    if not isinstance(state, _DraftState):
+        return replace(state, **changes)
+    for name, value in changes.items():
+        object.__setattr__(state, name, value)
+    return state
 
 
 def apply(state: State, event: Event) -> State:
@@ -212,7 +221,7 @@ def apply(state: State, event: Event) -> State:
     if isinstance(event, OperationCompleted):
         return _operated(state, [event])
     _check_follows(event, state.revision, state)
-    return replace(_apply(state, event), revision=event.n, last_at=max(state.last_at, event.at))
+    return _changed(_apply(state, event), revision=event.n, last_at=max(state.last_at, event.at))
 
 
 def _apply(  # noqa: PLR0911 - one return for each kind
@@ -228,7 +237,7 @@ def _apply(  # noqa: PLR0911 - one return for each kind
 ) -> State:
     match event:
         case SessionStarted():
-            return replace(
+            return _changed(
                 state,
                 session_id=event.session_id,
                 project_path=event.project_path,
@@ -248,11 +257,11 @@ def _apply(  # noqa: PLR0911 - one return for each kind
             path = tuple(open_id for open_id in state.path if open_id != event.branch_id)
             checkpoints = _draft_of(state.checkpoints)
             checkpoints.pop(branch.id, None)
-            return replace(_with(state, branch), path=path, checkpoints=checkpoints)
+            return _changed(_with(state, branch), path=path, checkpoints=checkpoints)
         case SessionRolledBack():
             return _rolled_back(state, event)
         case SessionExpired():
-            return replace(state, expired=True)
+            return _changed(state, expired=True)
 
 
 def _created(state: State, event: BranchCreated) -> State:
@@ -265,7 +274,7 @@ def _created(state: State, event: BranchCreated) -> State:
         event.redactions,
         recent=RecentWork(event.n),
     )
-    state = replace(_with(state, branch), path=(*state.path, branch.id))
+    state = _changed(_with(state, branch), path=(*state.path, branch.id))
     return _with_checkpoint(state, branch.id, event.n)
 
 
@@ -287,7 +296,7 @@ def _operated(state: State, run: Sequence[OperationCompleted]) -> State:
     changed = _with_operations(thread, run)
     call_ids = [event.call_id for event in run if event.call_id]
     # Only one copy of the state is made, because busy agents report thousands of operations a second.
-    return replace(
+    return _changed(
         state,
         revision=last.n,
         last_at=max(state.last_at, *(event.at for event in run)),
@@ -327,14 +336,14 @@ def _compacted(state: State, n: int) -> State:
     """The state after the host has emptied the open threads. The summary of the compaction is counted separately."""
     opened = (replace(state.branches[open_id], tokens=0, messages=0, recent=RecentWork(n)) for open_id in state.path)
     main = replace(state.main, tokens=0, messages=0, recent=RecentWork(n))
-    return replace(_with(state, *opened), main=main, compactions=state.compactions + 1)
+    return _changed(_with(state, *opened), main=main, compactions=state.compactions + 1)
 
 
 def _requested(state: State, event: RequestSent) -> State:
     folds = _draft_of(state.folds_seen)
     folds.update((fold.branch_id, fold.tokens) for fold in event.folds)
     requests = (*state.requests[1 - CALL_IDS_REMEMBERED :], event.call_id)
-    state = replace(state, requests=requests, folds_seen=folds, model=event.model or state.model)
+    state = _changed(state, requests=requests, folds_seen=folds, model=event.model or state.model)
     for seen in event.threads:
         thread = state.main if seen.branch_id is None else state.branches.get(seen.branch_id)
         if thread is not None:
@@ -353,7 +362,7 @@ def _folded(state: State, event: BranchFolded) -> State:
         redactions=branch.redactions + event.redactions,
         summary_tokens=event.summary_tokens,
     )
-    state = replace(_with(state, folded), path=tuple(open_id for open_id in state.path if open_id != branch.id))
+    state = _changed(_with(state, folded), path=tuple(open_id for open_id in state.path if open_id != branch.id))
     parent = _thread(state, branch.parent_id)
     grown = parent.tokens + event.summary_tokens
     return _with_thread(state, replace(parent, tokens=grown, recent=RecentWork(event.n, messages=parent.messages)))
@@ -397,12 +406,12 @@ def _rolled_back(state: State, event: SessionRolledBack) -> State:
     checkpoint = state.checkpoints[target.id]
     path = tuple(branch.id for branch in checkpoint.path)
     if event.restore_state:
-        state = replace(_with(state, *checkpoint.path), main=checkpoint.main, path=path)
+        state = _changed(_with(state, *checkpoint.path), main=checkpoint.main, path=path)
     else:
         opened = (
             replace(state.branches[open_id], status="active", closed_at=None, summary_tokens=0) for open_id in path
         )
-        state = replace(_with(state, *opened), path=path)
+        state = _changed(_with(state, *opened), path=path)
     if not target.folded_afterwards_n:
         return state
     if not event.restore_state:
@@ -410,7 +419,7 @@ def _rolled_back(state: State, event: SessionRolledBack) -> State:
     checkpoints = _draft_of(state.checkpoints)
     del checkpoints[target.id]
     discarded = replace(target, status="discarded", closed_at=event.at)
-    return replace(_with(state, discarded), checkpoints=checkpoints)
+    return _changed(_with(state, discarded), checkpoints=checkpoints)
 
 
 def _work_given_back(parent: Thread | Branch, fold: Branch) -> Thread | Branch:
@@ -440,13 +449,13 @@ def _thread(state: State, branch_id: str | None) -> Thread | Branch:
 
 
 def _with_thread(state: State, thread: Thread | Branch) -> State:
-    return replace(state, main=thread) if isinstance(thread, Thread) else _with(state, thread)
+    return _changed(state, main=thread) if isinstance(thread, Thread) else _with(state, thread)
 
 
 def _with_checkpoint(state: State, branch_id: str, revision: int) -> State:
     checkpoints = _draft_of(state.checkpoints)
     checkpoints[branch_id] = Checkpoint(revision, state.main, tuple(state.branches[open_id] for open_id in state.path))
-    return state if checkpoints is state.checkpoints else replace(state, checkpoints=checkpoints)
+    return _changed(state, checkpoints=checkpoints)
 
 
 def _branch(state: State, event: OperationCompleted | BranchFolded | BranchDiscarded | SessionRolledBack) -> Branch:
@@ -459,12 +468,12 @@ def _branch(state: State, event: OperationCompleted | BranchFolded | BranchDisca
 def _with(state: State, *branches: Branch) -> State:
     changed = _draft_of(state.branches)
     changed.update((branch.id, branch) for branch in branches)
-    return state if changed is state.branches else replace(state, branches=changed)
+    return _changed(state, branches=changed)
 
 
 def _draft_of(items: Mapping[str, Value]) -> dict[str, Value]:
     """The mapping itself during a replay, otherwise a copy, because a published state is never changed."""
-    return items if isinstance(items, _StateDraft) else dict(items)
+    return items if isinstance(items, _DraftMapping) else dict(items)
 
 
 def open_tokens(state: State) -> int:
