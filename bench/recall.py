@@ -31,7 +31,7 @@ from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.tool_arguments import BranchRequest, RecallRequest, ReturnRequest
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.stores.sqlite.statements import phrases
+from contextfold.stores.sqlite.queries import phrases
 from contextfold.stores.sqlite.store import SqliteStore
 
 FOLDS = 100_000

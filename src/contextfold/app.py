@@ -1,38 +1,43 @@
-"""The composition root: makes services from settings. The only module that names the concrete stores and scrubber."""
+"""The composition root: makes services from settings. The only module that names the concrete stores and scrubber.
+
+Every function imports what it makes, because most commands need a part of it.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
-from contextfold.fold.accounting import Thresholds
-from contextfold.fold.advice import AdviceSettings
-from contextfold.fold.model_catalog import MODELS, ModelCatalog, ModelsInvalid, TokenPrices, parse_models
-from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.policy import FoldPolicy
-from contextfold.fold.session import SessionLimits
-from contextfold.serve.serial_fold import SerialFold
-from contextfold.settings import DaemonSettings, FoldSettings, SettingsError
-from contextfold.settings_table import offers_folding
-from contextfold.stores.sqlite.store import SqliteStore
+from contextfold.settings_table import SettingsError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from contextfold.fold.model_catalog import ModelCatalog
     from contextfold.fold.ports.store import Store
+    from contextfold.fold.service.policy import FoldPolicy
+    from contextfold.fold.service.session_reader import SessionReader
     from contextfold.scrub.quick_check import Scrubbed
     from contextfold.scrub.scrubber import Scrubber
     from contextfold.scrub.standard import QuickScrubber
     from contextfold.serve.http.bearer_tokens import TokenFile
     from contextfold.serve.http.guard import Guard
     from contextfold.serve.ops.tracing import Tracer
+    from contextfold.serve.serial_fold import SerialFold
+    from contextfold.settings import DaemonSettings, FoldSettings
     from contextfold.stores.nats.store import NatsStore
+    from contextfold.stores.sqlite.store import SqliteStore
 
 # Relative prices are in hundredths of an input token.
 INPUT_PERCENT = 100
 
 
 def policy_of(settings: FoldSettings) -> FoldPolicy:
+    from contextfold.fold.accounting import AdviceSettings, Thresholds
+    from contextfold.fold.model_catalog import TokenPrices
+    from contextfold.fold.service.policy import FoldPolicy
+    from contextfold.fold.session import SessionLimits
+
     return FoldPolicy(
         SessionLimits(
             settings.context_limit or None,
@@ -59,6 +64,8 @@ def policy_of(settings: FoldSettings) -> FoldPolicy:
 
 
 def models_of(settings: FoldSettings) -> ModelCatalog:
+    from contextfold.fold.model_catalog import MODELS, ModelsInvalid, parse_models
+
     path = settings.models_file
     if not path:
         return MODELS
@@ -119,28 +126,41 @@ def open_store(
     `on_change` is called when the connection is made or lost. `in_place` is for a process without an event loop.
     """
     if settings.nats is None:
+        from contextfold.stores.sqlite.store import SqliteStore
+
         return SqliteStore.open(settings.store, may_migrate=may_migrate, in_place=in_place)
-    with _nats_extra():
+    try:
         from contextfold.stores.nats.store import NatsStore
         from contextfold.stores.nats.wire.connection import NatsOptions
-    options = NatsOptions(**settings.nats._asdict())
-    return NatsStore(options, idle_s=settings.session_idle_secs, may_make=may_migrate, on_change=on_change)
-
-
-@contextmanager
-def _nats_extra() -> Iterator[None]:
-    try:
-        yield
     except ImportError as problem:
         if (problem.name or "").partition(".")[0] != "nats":
             raise
         raise SettingsError(
             "a store on NATS needs the package's `nats` extra: pip install 'contextfold[nats]'"
         ) from None
+    options = NatsOptions(**settings.nats._asdict())
+    return NatsStore(options, idle_s=settings.session_idle_secs, may_make=may_migrate, on_change=on_change)
+
+
+def file_reader(settings: FoldSettings) -> SessionReader:
+    """Make the reader of a state file, for a command. It never migrates the file."""
+    from contextfold.fold.service.session_reader import SessionReader
+    from contextfold.stores.sqlite.reader import SqliteFileReader
+
+    def open_writer() -> SqliteStore:
+        from contextfold.stores.sqlite.store import SqliteStore
+
+        return SqliteStore.open(settings.store, may_migrate=False, in_place=True)
+
+    store = SqliteFileReader(settings.store, open_writer)
+    return SessionReader(store, _DeferredScrubber(settings), lambda: policy_of(settings))
 
 
 def serial_fold(settings: FoldSettings, *, is_command: bool = False) -> SerialFold:
     """Make the folding service of a process without concurrency. A command never migrates the store."""
+    from contextfold.fold.service.fold_service import FoldService
+    from contextfold.serve.serial_fold import SerialFold
+
     scrubber = _DeferredScrubber(settings) if is_command else scrubber_of(settings)
     store = open_store(settings, may_migrate=not is_command, in_place=is_command)
     has_loop = not is_command or settings.nats is not None
@@ -189,6 +209,7 @@ def _tracer_of(settings: DaemonSettings) -> Tracer | None:
 
 
 def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer | None) -> Guard:
+    from contextfold.fold.service.fold_service import FoldService
     from contextfold.serve.http.exchange import RequestLimits
     from contextfold.serve.http.guard import Guard
     from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
@@ -200,6 +221,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.serve.ops.metrics import Metrics
     from contextfold.serve.ops.tracing import traced
     from contextfold.serve.resolvers import Resolvers
+    from contextfold.settings_table import offers_folding
     from contextfold.stores.memory import MemoryStore
 
     tools = [tool for name in settings.server.tools for tool in TOOLSETS[name]]

@@ -90,10 +90,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_commands_on_a_store_load_no_event_loop_and_no_rules(argv: list[str], store: Path, tmp_path: Path) -> None:
     loaded = modules(tmp_path, *argv, "--store", store)
-    assert "contextfold.stores.sqlite.store" in loaded
+    assert "contextfold.stores.sqlite.reader" in loaded
     # The first question indexes what was folded, with regular expressions.
     assert not (COSTLY - {"re"} if argv[0] == "recall" else COSTLY) & loaded
-    assert not {name for name in loaded if name.startswith("contextfold.serve.")} - {"contextfold.serve.serial_fold"}
+    assert not {name for name in loaded if name.startswith("contextfold.serve.")}
 
 
 def test_a_question_with_a_keyword_of_a_rule_loads_the_rules_and_no_event_loop(store: Path, tmp_path: Path) -> None:

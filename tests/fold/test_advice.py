@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.fold.accounting import Thresholds
+from contextfold.fold.accounting import AdviceSettings, Thresholds
 from contextfold.fold.advice import (
     DESCRIPTION_LENGTH_SHOWN,
     TOKENS_WORTH_FOLDING,
-    AdviceSettings,
     advice_for,
     pays,
     requests_until_paid,

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from io import StringIO
 
 from contextfold.cli.output import plain
 from contextfold.common.dataclass import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import TextIO
 
     from rich.console import Console, RenderableType
     from rich.text import Text
+else:
+    # Every interpreter has loaded it, and `collections` takes longer to import.
+    from _collections_abc import Sequence
 
 # The width of a row that is still easy to read.
 WIDTH_MOST = 110
@@ -104,6 +105,8 @@ class Screen:
         """A time: in local time on a terminal, in the stored form in a pipe."""
         if not self.is_terminal:
             return at
+        from datetime import UTC, datetime
+
         here = datetime.fromisoformat(at).astimezone()
         is_today = here.date() == datetime.now(UTC).astimezone().date()
         return f"{here:%H:%M:%S}" if is_today else f"{here:%Y-%m-%d %H:%M}"
@@ -146,6 +149,8 @@ def several(count: int, thing: str) -> str:
 
 
 def _console(width: int, *, has_colours: bool) -> Console:
+    from io import StringIO
+
     from rich.console import Console
 
     return Console(

@@ -12,7 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dataclasses import MISSING, dataclass, field, fields, replace
 else:
-    from operator import attrgetter
+    # Importing `operator` itself would take longer.
+    from _operator import attrgetter
 
     MISSING = object()
     # Compiling takes as long as making this many instances without it.

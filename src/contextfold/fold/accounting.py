@@ -5,7 +5,11 @@ from __future__ import annotations
 from contextfold.common.canonical import Hundredths
 from contextfold.common.dataclass import dataclass
 from contextfold.fold.model_catalog import CONTEXT_TOKENS_UNKNOWN, HOST_TOKENS, MODELS, ModelCatalog
-from contextfold.fold.session import Branch, SessionLimits, State, open_tokens
+from contextfold.fold.session import open_tokens
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextfold.fold.session import Branch, SessionLimits, State
 
 PERCENT = 100
 # The failure rate of fewer operations is not significant.
@@ -18,6 +22,15 @@ class Thresholds:
 
     medium: int = 50
     high: int = 70
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceSettings:
+    """When an agent is advised to fold (`fold.advice`)."""
+
+    is_on: bool = True
+    # From this many tokens on, a branch is advised to return; 0 means half of the context.
+    branch_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ stay. So it should accompany a call with a short result, such as an edit.
 from __future__ import annotations
 
 from contextfold.common.dataclass import dataclass
-from contextfold.fold.accounting import Thresholds, percent, warning
+from contextfold.fold.accounting import AdviceSettings, Thresholds, percent, warning
 from contextfold.fold.model_catalog import RELATIVE_PRICES, TokenPrices
 from contextfold.fold.session import Branch, State, open_tokens
 
@@ -29,13 +29,6 @@ CALL_OUTPUT_TOKENS = 290
 DESCRIPTION_LENGTH_SHOWN = 60
 _ELLIPSIS = "…"
 _NO_QUOTES = str.maketrans({'"': "’", "'": "’"})
-
-
-@dataclass(frozen=True, slots=True)
-class AdviceSettings:
-    is_on: bool = True
-    # From this many tokens on, a branch is advised to return; 0 means half of the context.
-    branch_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,17 @@ The stored form does not have members with their default value, and older logs m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from contextfold.common.canonical import Encodable, decode_stored, encode_plain
+from contextfold.common.canonical import decode_stored, encode_plain
 from contextfold.common.dataclass import MISSING, dataclass, fields
-from contextfold.fold.ledger.sent_request import FoldSeen, ThreadSeen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
     from typing import Any, ClassVar
+
+    from contextfold.common.canonical import Encodable
+    from contextfold.fold.ledger.sent_request import FoldSeen, ThreadSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +202,17 @@ _MEMBERS = {name: tuple(field.name for field in fields(kind)) for name, kind in 
 _OPTIONAL = {
     field.name: field.default for kind in _KINDS.values() for field in fields(kind) if field.default is not MISSING
 }
-_LISTS: dict[str, type[FoldSeen] | type[ThreadSeen]] = {"folds": FoldSeen, "threads": ThreadSeen}
+# The members that are lists of records.
+_LISTS = ("folds", "threads")
 
 
 class EventUnknown(ValueError):
     """A stored event that this version cannot read."""
+
+
+def timestamp(moment: datetime) -> str:
+    """The time of an event."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def members(event: Event) -> dict[str, Encodable]:
@@ -234,7 +242,7 @@ def from_members(stored: object) -> Event:
     try:
         given = {name: stored[name] for name in _MEMBERS[kind] if name in stored or name not in _OPTIONAL}
         if kind == RequestSent.kind:
-            given |= {name: _all_of(of, given[name]) for name, of in _LISTS.items() if name in given}
+            given |= {name: _listed(name, given[name]) for name in _LISTS if name in given}
         return _KINDS[kind](**given)
     except KeyError as problem:
         raise EventUnknown(f"an event {kind} without {problem}") from problem
@@ -244,7 +252,9 @@ def _members_of(seen: FoldSeen | ThreadSeen) -> dict[str, Encodable]:
     return {field.name: getattr(seen, field.name) for field in fields(seen)}
 
 
-def _all_of(
-    kind: type[FoldSeen] | type[ThreadSeen], stored: Sequence[Mapping[str, Any]]
-) -> tuple[FoldSeen | ThreadSeen, ...]:
+def _listed(name: str, stored: Sequence[Mapping[str, Any]]) -> tuple[FoldSeen | ThreadSeen, ...]:
+    # Only requests to models have such lists.
+    from contextfold.fold.ledger.sent_request import FoldSeen, ThreadSeen
+
+    kind = FoldSeen if name == "folds" else ThreadSeen
     return tuple(kind(**{field.name: each[field.name] for field in fields(kind)}) for each in stored)

@@ -7,9 +7,11 @@ starts with, so `claude-opus-4-5-20251101` and `us.anthropic.claude-opus-4-5` ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from contextfold.common.dataclass import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 CONTEXT_TOKENS_UNKNOWN = 32_768
 TOKENS_PER_MILLION = 1_000_000
@@ -45,9 +47,18 @@ class ModelFacts:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class ModelCatalog:
-    models: Sequence[ModelFacts]
+    """The known models. The facts are made when they are first needed: most commands need none."""
+
+    def __init__(self, make_models: Callable[[], Sequence[ModelFacts]]) -> None:
+        self._make_models = make_models
+        self._models: Sequence[ModelFacts] | None = None
+
+    @property
+    def models(self) -> Sequence[ModelFacts]:
+        if self._models is None:
+            self._models = self._make_models()
+        return self._models
 
     def find(self, model: str) -> ModelFacts | None:
         """The facts about a model by its name in requests; None if it is not known."""
@@ -79,7 +90,7 @@ class ModelCatalog:
                 facts.read_on,
                 facts.source,
             )
-        return ModelCatalog(tuple(known.values()))
+        return ModelCatalog(lambda: tuple(known.values()))
 
 
 class ModelsInvalid(ValueError):
@@ -89,13 +100,13 @@ class ModelsInvalid(ValueError):
 def parse_models(tables: Mapping[str, object]) -> list[ModelFacts]:
     """Parse a user's file: `[models."NAME"]` with `context_tokens` and prices in dollars for a million tokens."""
     models = tables.get("models")
-    if not isinstance(models, Mapping) or tables.keys() != {"models"}:
+    if not isinstance(models, dict) or tables.keys() != {"models"}:
         raise ModelsInvalid('must hold tables [models."NAME"] and nothing else')
     return [_parse_model(str(name), members) for name, members in models.items()]
 
 
 def _parse_model(name: str, members: object) -> ModelFacts:
-    if not isinstance(members, Mapping) or not name.strip():
+    if not isinstance(members, dict) or not name.strip():
         raise ModelsInvalid(f"{name!r} must be a table")
     rest = dict(members)
     window = rest.pop("context_tokens", None)
@@ -172,8 +183,8 @@ def _gemini(name: str, input: float, cached: float, output: float) -> ModelFacts
 
 
 # The window of a Claude model is its default; the suffix `[1m]` of a name requests a million tokens.
-MODELS = ModelCatalog(
-    (
+def _known_models() -> Sequence[ModelFacts]:
+    return (
         _claude("claude-fable-5-1", 1_000_000, 10, read=0.025),
         _claude("claude-mythos-5-1", 1_000_000, 10, read=0.025),
         _claude("claude-fable-5", 1_000_000, 10),
@@ -225,7 +236,9 @@ MODELS = ModelCatalog(
         _gemini("gemini-2.5-flash", 0.3, 0.03, 2.5),
         _gemini("gemini-2.5-flash-lite", 0.1, 0.01, 0.4),
     )
-)
+
+
+MODELS = ModelCatalog(_known_models)
 
 # The measured size of a host's own prompt and tools. Requests through the proxy include it, so it is subtracted only if
 # there was no request. Claude Code has 21,000 to 26,000 tokens, measured in 2026.

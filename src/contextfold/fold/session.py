@@ -19,8 +19,6 @@ discarded, and no branch is reopened.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-
 from contextfold.common.dataclass import dataclass, field, fields, replace
 from contextfold.common.record import TypeVar
 from contextfold.fold.events import (
@@ -38,12 +36,15 @@ from contextfold.fold.events import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any, Literal
 
     Status = Literal["active", "folded", "discarded"]
 
 Value = TypeVar("Value")
 STATUSES = ("active", "folded", "discarded")
+# A longer log is processed in steps of this many events, so that other calls get a turn.
+REPLAY_STEP_EVENTS = 200
 # A report or request that is repeated after this many others counts as a new one.
 CALL_IDS_REMEMBERED = 512
 

@@ -6,11 +6,16 @@ branch would be folded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from contextfold.common.dataclass import dataclass
 from contextfold.errors import ArgumentInvalid
-from contextfold.fold.project import Project, project_at
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from contextfold.fold.project import Project
+
+    Arguments = Mapping[str, object]
 
 DESCRIPTION_LENGTH_MAX = 200
 PROMPT_LENGTH_MAX = 10_000
@@ -35,8 +40,6 @@ _UNIT_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 # Patterns are compiled when they are first needed.
 _DURATION = r"(?a)(\d{1,5})([mhdw])"
 _MOMENT = r"(?a)(\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01]))(?:[T ](([01]\d|2[0-3]):[0-5]\d)(:[0-5]\d)?Z?)?"
-
-Arguments = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,4 +282,6 @@ class _ArgumentFields:
         return value
 
     def project(self) -> Project:
+        from contextfold.fold.project import project_at
+
         return project_at(self.text("project_path"))

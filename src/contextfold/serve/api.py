@@ -20,7 +20,7 @@ from contextfold.errors import ArgumentInvalid, FoldError
 from contextfold.fold.ports.store import SEARCH_MOST
 from contextfold.fold.service.demo_session import demo_session
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.overview import SAVINGS_GROUPS, Overview
+from contextfold.fold.service.overview import SAVINGS_GROUPS, ServiceOverview
 from contextfold.fold.tool_arguments import (
     BRANCH_ID_LENGTH_MAX,
     EXPAND_BUDGET,
@@ -62,7 +62,7 @@ class HttpApi:
     def __init__(self, fold: FoldService, resolvers: Resolvers | None = None) -> None:
         self._fold = fold
         self._resolvers = resolvers
-        self._overview = Overview(fold)
+        self._overview = ServiceOverview(fold)
 
     def routes(self) -> list[Route]:
         session = "/v1/sessions/{session_id}"

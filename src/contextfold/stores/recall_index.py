@@ -7,18 +7,17 @@ of different owners are separate, and so are their sizes. Knows no store and no 
 
 from __future__ import annotations
 
-import sqlite3
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
-
-from contextfold.common.sha256 import sha256
-from contextfold.fold.recall.documents import LEVELS, DocumentTerms, first_number, leveled_stems
-from contextfold.fold.recall.ranking import IndexedDocument, RecallScope
+from contextfold.fold.recall.packed_terms import LEVELS, first_number
+from contextfold.fold.recall.ranking import IndexedDocument
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Final
+
+    from contextfold.fold.recall.documents import DocumentTerms
+    from contextfold.fold.recall.ranking import RecallScope
 
 # The tokenizer splits at every other character of ASCII.
 _WORD_MARKS: Final = str.maketrans({"'": "\ue000", "_": "\ue001"})
@@ -60,8 +59,12 @@ def remove(connection: sqlite3.Connection, source: tuple[str, int]) -> None:
     ).fetchone()
     if row is None:
         return
+    from zlib import decompress
+
+    from contextfold.fold.recall.documents import DocumentTerms
+
     number, words, packed, space, project = row
-    tokens = _tokens(space, project, DocumentTerms(number, words, _unpacked(packed)))
+    tokens = _tokens(space, project, DocumentTerms(number, words, decompress(packed).decode()))
     connection.execute(
         "INSERT INTO recall_lists (recall_lists, rowid, tokens) VALUES ('delete', ?, ?)", (number, tokens)
     )
@@ -103,7 +106,7 @@ class RecallLists:
             "SELECT rowid FROM recall_lists WHERE recall_lists MATCH ? AND rowid >= ?",
             (f"{self._in_project}({wanted})", self._first),
         )
-        return map(itemgetter(0), rows)
+        return [number for (number,) in rows]
 
     def documents(self, numbers: Sequence[int]) -> Mapping[int, IndexedDocument]:
         marks = ", ".join("?" * len(numbers))
@@ -111,8 +114,10 @@ class RecallLists:
             f"SELECT number, kind, id, words, packed FROM recall_documents WHERE number IN ({marks})",  # noqa: S608 - only marks
             numbers,
         )
+        from zlib import decompress
+
         return {
-            number: IndexedDocument(kind, document_id, words, _unpacked(packed))
+            number: IndexedDocument(kind, document_id, words, decompress(packed).decode())
             for number, kind, document_id, words, packed in rows
         }
 
@@ -126,14 +131,14 @@ class RecallLists:
 
 
 def _compressed(packed: str) -> bytes:
+    import zlib
+
     return zlib.compress(packed.encode())
 
 
-def _unpacked(blob: bytes) -> str:
-    return zlib.decompress(blob).decode()
-
-
 def _tokens(space: str, project: str, terms: DocumentTerms) -> str:
+    from contextfold.fold.recall.documents import leveled_stems
+
     return " ".join((space, project, *(_token(space, level, stem) for stem, level in leveled_stems(terms))))
 
 
@@ -142,6 +147,8 @@ def _token(space: str, level: int, stem: str) -> str:
 
 
 def _project_token(project_hash: str) -> str:
+    from contextfold.common.sha256 import sha256
+
     return "p" + sha256(project_hash.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from contextfold.app import open_store
-from contextfold.cli.fold.session_access import Values, write, write_json
+from contextfold.cli.fold.session_access import write, write_json
 from contextfold.cli.output import ProgressLine
+from contextfold.cli.parse import Values
 from contextfold.cli.terminal import several
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import StoreInvalid

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from contextfold.app import open_store
 from contextfold.cli.daemon.store_export import report_counts, summary_of
-from contextfold.cli.fold.session_access import Values
 from contextfold.cli.output import ProgressLine
+from contextfold.cli.parse import Values
 from contextfold.error_codes import EXIT_OK
 from contextfold.fold.ports.store_export import ExportRecord, kind_of
 from contextfold.settings import FoldSettings, fold_settings_from

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextfold.cli.fold.session_access import Values
+from contextfold.cli.parse import Values
 from contextfold.errors import StoreInvalid
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextfold.cli.fold.session_access import (
     OpenStore,
-    Values,
     open_store,
     owner_of,
     session_address,
@@ -14,6 +13,7 @@ from contextfold.cli.fold.session_access import (
 )
 from contextfold.cli.fold.show import pages_of, wanted
 from contextfold.cli.output import plain_lines
+from contextfold.cli.parse import Values
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import ArgumentInvalid
 from contextfold.fold.tool_arguments import RESULT_PREFIX, RESULT_UNKNOWN
@@ -41,7 +41,7 @@ def run(values: Values) -> int:
 
 def _expand_result(store: OpenStore, values: Values, *, is_raw: bool) -> int:
     result_id = utf8_text("ID", values["branch"])
-    text = store.fold.run(store.fold.service.store.left_out_text(owner_of(values), result_id))
+    text = store.run(store.reader.store.left_out_text(owner_of(values), result_id))
     if text is None:
         raise ArgumentInvalid("ID", f"{result_id} {RESULT_UNKNOWN}")
     if "json" in values:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from contextfold.cli.fold.session_access import MAIN
 from contextfold.cli.terminal import Column, Line, Part, Screen, several
 from contextfold.common.dataclass import dataclass
-from contextfold.fold.accounting import Health, folded_tokens, percent, total_tokens
-from contextfold.fold.service.policy import FoldPolicy
+from contextfold.fold.accounting import folded_tokens, percent, total_tokens
 from contextfold.fold.service.session_views import tokens_saved
-from contextfold.fold.session import State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from contextfold.fold.accounting import Health
+    from contextfold.fold.service.policy import FoldPolicy
+    from contextfold.fold.session import State
 
 BAR_WIDTH = 32
 BAR_WIDTH_NARROW = 16

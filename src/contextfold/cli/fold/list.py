@@ -9,7 +9,6 @@ from contextfold.cli.fold.figures import headline
 from contextfold.cli.fold.savings import saved_text
 from contextfold.cli.fold.session_access import (
     SessionAddress,
-    Values,
     open_store,
     report_no_session,
     session_address,
@@ -18,6 +17,7 @@ from contextfold.cli.fold.session_access import (
 )
 from contextfold.cli.fold.tree import draw, legend, outline
 from contextfold.cli.output import print_note
+from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Column, Line, Screen, screen
 from contextfold.error_codes import EXIT_OK
 from contextfold.fold.service.session_views import branch_view, tree
@@ -41,7 +41,7 @@ def run(values: Values) -> int:
         return _list_ended(values, limit)
     with open_store(values) as store:
         address, state = store.find(session_address(values))
-        session, context_limit = store.overview.row(state), store.fold.service.policy.context_limit(state)
+        session, context_limit = store.lists.row(state), store.reader.policy.context_limit(state)
     if "json" in values:
         write_json({"session": session, "branches": [branch_view(row) for row in tree(state)[-limit:]]})
     elif not state.revision:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from contextfold.cli.caches.choosing import budget_for_people
-from contextfold.cli.fold.session_access import Values, open_store, owner_of, project_of, write, write_json
+from contextfold.cli.fold.session_access import open_store, owner_of, project_of, write, write_json
 from contextfold.cli.output import print_note
-from contextfold.cli.terminal import Line, Screen, screen, text_lines
+from contextfold.cli.parse import Values
+from contextfold.cli.terminal import screen
 from contextfold.common.relevance.defaults import ASK_BUDGET
 from contextfold.error_codes import EXIT_OK
-from contextfold.fold.recall.answer import RecallAnswer, RecalledFold
 from contextfold.fold.tool_arguments import recall_request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextfold.cli.terminal import Line, Screen
+    from contextfold.fold.recall.answer import RecallAnswer, RecalledFold
 
 
 def run(values: Values) -> int:
@@ -17,13 +21,13 @@ def run(values: Values) -> int:
         {
             "query": values["question"],
             "project_path": project_of(values).given if "project" in values else None,
-            "budget": budget_for_people(values.get("budget"), ASK_BUDGET),
+            "budget": _budget(values["budget"]) if "budget" in values else ASK_BUDGET,
             "since": values.get("since"),
             "undone": "undone" in values,
         }
     )
     with open_store(values) as store:
-        answer = store.fold.run(store.fold.service.recalls.answer(owner_of(values), request))
+        answer = store.run(store.reader.recalls.answer(owner_of(values), request))
     shown = screen()
     if "json" in values or not shown.is_terminal:
         write_json(answer.as_members())
@@ -31,6 +35,12 @@ def run(values: Values) -> int:
         write("".join(_rendered(shown, fold) for fold in answer.folds))
     _report(answer)
     return EXIT_OK
+
+
+def _budget(given: str) -> int:
+    from contextfold.cli.caches.choosing import budget_for_people
+
+    return budget_for_people(given, ASK_BUDGET)
 
 
 def _report(answer: RecallAnswer) -> None:
@@ -43,6 +53,8 @@ def _report(answer: RecallAnswer) -> None:
 
 
 def _rendered(shown: Screen, fold: RecalledFold) -> str:
+    from contextfold.cli.terminal import text_lines
+
     where = [part for part in (fold.project_path, fold.session_id) if part]
     head: Line = [
         (shown.moment(fold.at), "dim"),

@@ -10,17 +10,16 @@ from contextfold.cli.fold.report_document import QuotedFold, SessionReport, html
 from contextfold.cli.fold.session_access import (
     OpenStore,
     SessionAddress,
-    Values,
     open_store,
-    owner_of,
     session_address,
     session_not_found,
     write,
     write_json,
 )
 from contextfold.cli.fold.tree import guides
+from contextfold.cli.parse import Values
 from contextfold.error_codes import EXIT_OK
-from contextfold.fold.service.overview import FoundSession
+from contextfold.fold.service.session_reader import FoundSession
 from contextfold.fold.service.session_views import BranchRow, tree
 
 # The report has only the last branches; a session may have 10,000.
@@ -31,7 +30,7 @@ FORMATS = {"md": markdown, "html": html}
 def run(values: Values) -> int:
     with open_store(values) as store:
         found = _find_session(store, values)
-        report = _report(store, owner_of(values), found)
+        report = _report(store, found)
     if "json" in values:
         write_json(report.as_json())
     else:
@@ -43,12 +42,12 @@ def _find_session(store: OpenStore, values: Values) -> FoundSession:
     """The session with the given id, else the project's live session, else its last session that ended."""
     address = session_address(values)
     if "id" in values:
-        return store.fold.run(store.overview.find_any(address.owner, values["id"]))
+        return store.run(store.lists.find_any(address.owner, values["id"]))
     at, state = store.find(address)
     if state.revision:
         return FoundSession(at.key, state)
     for session_id in _ended_ids(store, address):
-        return store.fold.run(store.overview.find_any(address.owner, session_id))
+        return store.run(store.lists.find_any(address.owner, session_id))
     raise session_not_found(address)
 
 
@@ -58,14 +57,13 @@ def _ended_ids(store: OpenStore, address: SessionAddress) -> Iterator[str]:
             yield row["session_id"]
 
 
-def _report(store: OpenStore, owner: str, found: FoundSession) -> SessionReport:
-    session_id = found.state.session_id or ""
-    row: Any = store.fold.run(store.overview.session(owner, session_id, limit=1))["session"]
+def _report(store: OpenStore, found: FoundSession) -> SessionReport:
+    row: Any = store.run(store.lists.row_of(found))
     rows = tree(found.state)
     shown = rows[-FOLDS_MOST:]
     folded = [row for row in shown if row.branch.status == "folded"]
-    service = store.fold.service
-    summaries = [store.fold.run(service.summary_of(found.key, row.branch.id)) for row in folded]
+    reader = store.reader
+    summaries = [store.run(reader.summary_of(found.key, row.branch.id)) for row in folded]
     # Stored texts are already redacted. They are redacted again, because the rules may have improved since.
     texts = [
         _home_as_tilde(row["project_path"]),
@@ -73,7 +71,7 @@ def _report(store: OpenStore, owner: str, found: FoundSession) -> SessionReport:
         *(row.branch.description for row in shown),
         *summaries,
     ]
-    scrubbed = store.fold.run(service.scrub(*texts))
+    scrubbed = store.run(reader.scrub(*texts))
     project, name, *clean = (one.text for one in scrubbed)
     descriptions = {row.branch.id: text for row, text in zip(shown, clean, strict=False)}
     return SessionReport(

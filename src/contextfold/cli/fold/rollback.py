@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from contextfold.cli.fold.session_access import (
     MAIN,
-    OpenStore,
+    OpenService,
     SessionAddress,
-    Values,
-    open_store,
+    open_service,
     session_address,
     session_not_found,
     write,
@@ -19,13 +18,14 @@ from contextfold.cli.fold.session_access import (
 )
 from contextfold.cli.fold.tree import branch_status, id_length
 from contextfold.cli.output import ask_yes_no, can_ask, print_error, print_on_stderr, print_on_terminal
-from contextfold.cli.parse import UsageError
+from contextfold.cli.parse import UsageError, Values
 from contextfold.cli.terminal import Column, Line, Screen, screen, screen_on, several
 from contextfold.common.canonical import Encodable
 from contextfold.common.dataclass import dataclass
 from contextfold.error_codes import EXIT_CODES, EXIT_OK, EXIT_USAGE
 from contextfold.errors import ArgumentInvalid, BranchNotFound, BranchStateInvalid
 from contextfold.fold.accounting import total_tokens
+from contextfold.fold.service.overview import ServiceOverview
 from contextfold.fold.session import Branch, State
 
 TYPE_CHECKING = False
@@ -59,7 +59,7 @@ def run(values: Values) -> int:
         raise UsageError(
             "there is no terminal to ask on: add --yes to roll back, or --dry-run to see what that discards"
         )
-    with open_store(values) as store:
+    with open_service(values) as store:
         preview = _preview(store, address, values)
         if "dry-run" in values:
             if "json" in values:
@@ -78,7 +78,7 @@ def run(values: Values) -> int:
                 return EXIT_CODES[BranchStateInvalid.code]
         assert preview.state.session_id
         answer = store.fold.run(
-            store.overview.roll_back(
+            ServiceOverview(store.fold.service).roll_back(
                 address.owner, preview.state.session_id, preview.target.id, restore_state=not preview.keeps
             )
         )
@@ -86,7 +86,7 @@ def run(values: Values) -> int:
     return EXIT_OK
 
 
-def _preview(store: OpenStore, address: SessionAddress, values: Values) -> Preview:
+def _preview(store: OpenService, address: SessionAddress, values: Values) -> Preview:
     try:
         _, state, branch_id = store.find_branch(address, values["branch"])
     except BranchNotFound:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextfold.cli.fold.figures import BAR_WIDTH, BAR_WIDTH_NARROW, FREE_CELL, MAIN_CELL
 from contextfold.cli.fold.session_access import (
     OpenStore,
-    Values,
     open_store,
     owner_of,
     report_no_session,
@@ -18,6 +17,7 @@ from contextfold.cli.fold.session_access import (
 from contextfold.cli.fold.status import SESSION_ID_SHOWN, sessions_of
 from contextfold.cli.fold.tree import id_length
 from contextfold.cli.output import print_note
+from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Column, Line, Part, Screen, screen
 from contextfold.common.canonical import Encodable
 from contextfold.error_codes import EXIT_OK
@@ -78,7 +78,7 @@ def _run_all(values: Values) -> int:
 def _run_totals(values: Values, group: str) -> int:
     owner = owner_of(values)
     with open_store(values) as store:
-        totals: Any = store.fold.run(store.overview.savings_by(owner, group))
+        totals: Any = store.run(store.overview.savings_by(owner, group))
     rows = [row for row in totals["groups"] if row["requests"]]
     if "json" in values:
         write_json(totals)
@@ -126,7 +126,7 @@ def saved_text(sums: Savings | None) -> str:
 def _savings(store: OpenStore, owner: str, session_id: str | None) -> dict[str, Encodable]:
     if session_id is None:
         return {"session_id": None, **ledger_result(ledger_of(()))}
-    return dict(store.fold.run(store.overview.savings(owner, session_id)))
+    return dict(store.run(store.overview.savings(owner, session_id)))
 
 
 # ---- Output in a pipe

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from contextfold.cli.fold.session_access import Values, open_store, owner_of, project_of, write, write_json
+from contextfold.cli.fold.session_access import open_store, owner_of, project_of, write, write_json
 from contextfold.cli.output import print_note
+from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Line, Part, Screen, screen, text_lines
 from contextfold.error_codes import EXIT_OK
 from contextfold.fold.ports.store import SEARCH_MOST, Summary
@@ -21,7 +22,7 @@ def run(values: Values) -> int:
     query, limit = values["query"], int(between(1, SEARCH_MOST)("--limit", values.get("limit", LIMIT)))
     owner, project = owner_of(values), project_of(values) if "project" in values else None
     with open_store(values) as store:
-        summaries = store.fold.run(store.fold.service.search(owner, query, project, limit=limit))
+        summaries = store.run(store.reader.search(owner, query, project, limit=limit))
     if "json" in values:
         write_json(_json(summaries))
         return EXIT_OK

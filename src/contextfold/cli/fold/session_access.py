@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 
-from contextfold.app import serial_fold
 from contextfold.cli.output import TURNING, print_answer, print_error
-from contextfold.common.canonical import Encodable, encode
+from contextfold.cli.parse import Values
 from contextfold.common.dataclass import dataclass, replace
+from contextfold.common.event_loop import run_at_once
 from contextfold.error_codes import EXIT_CODES
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
-from contextfold.fold.ports.store import SessionKey
-from contextfold.fold.project import Project, project_at
-from contextfold.fold.service.callers import LOCAL_OWNER, Caller, target_of
-from contextfold.fold.service.overview import Overview
-from contextfold.fold.session import State
-from contextfold.serve.serial_fold import SerialFold
+from contextfold.fold.ports.stored_records import LOCAL_OWNER
+from contextfold.fold.service.session_reader import SessionLists
 from contextfold.settings import fold_settings_from
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Awaitable, Iterator, Mapping
+    from typing import Any, Self, TypeVar
+
+    from contextfold.common.canonical import Encodable
+    from contextfold.fold.ports.stored_records import SessionKey
+    from contextfold.fold.project import Project
+    from contextfold.fold.service.overview import Overview
+    from contextfold.fold.service.session_reader import SessionReader
+    from contextfold.fold.session import State
+    from contextfold.serve.serial_fold import SerialFold
+    from contextfold.settings import FoldSettings
+
+    Result = TypeVar("Result")
 
 # The name of the main thread in an argument for a branch.
 MAIN = "main"
@@ -32,8 +38,6 @@ BRANCH_PREFIX = "br_"
 NAMED_MOST = 5
 SESSIONS_READ = 100
 SESSIONS_MOST = 100_000
-
-Values = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class SessionAddress:
 
     @property
     def key(self) -> SessionKey:
+        from contextfold.fold.service.callers import Caller, target_of
+
         return target_of(Caller(self.owner, self.name), self.project).key
 
     @property
@@ -54,19 +60,36 @@ class SessionAddress:
         return self.project.path if self.name is None else f"{self.project.path}, session {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
 class OpenStore:
-    """The folding service with an open store, for one operation at a time."""
+    """An open store that is only read, for one operation at a time. It is closed at the end of a `with` statement."""
 
-    fold: SerialFold
-    overview: Overview
+    def __init__(self, reader: SessionReader) -> None:
+        self.reader = reader
+        self.lists = SessionLists(reader)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run(self.reader.store.close())
+
+    def run(self, work: Awaitable[Result]) -> Result:
+        return run_at_once(work)
+
+    @property
+    def overview(self) -> Overview:
+        from contextfold.fold.service.overview import Overview
+
+        return Overview(self.reader)
 
     def look(self, address: SessionAddress) -> State:
         """The live session at an address; an empty session if there is none."""
-        return self.fold.run(self.fold.service.look(address.key))
+        return self.run(self.reader.look(address.key))
 
     def find(self, address: SessionAddress) -> tuple[SessionAddress, State]:
         """The live session of the project or, if the user named no project, of the nearest folder above it."""
+        from contextfold.fold.project import project_at
+
         state = self.look(address)
         above = address
         while not state.revision and not address.is_given and above.project.path != "/":
@@ -82,6 +105,8 @@ class OpenStore:
         except BranchNotFound:
             if address.is_given or not given.startswith(BRANCH_PREFIX):
                 raise
+            from contextfold.fold.project import project_at
+
             for other in self._sessions(address.owner):
                 if given in other.branches:
                     branch_address = SessionAddress(address.owner, project_at(other.project_path), other.name)
@@ -92,6 +117,8 @@ class OpenStore:
         """The projects of the owner's ended sessions, without repetitions; none if the user named a project."""
         if address.is_given:
             return
+        from contextfold.fold.project import project_at
+
         seen = {address.project.path, None}
         for row in self.ended_rows(address.owner):
             if row["project_path"] not in seen:
@@ -102,7 +129,7 @@ class OpenStore:
         """The owner's ended sessions that are still stored, the latest activity first."""
         cursor: str | None = None
         for _ in range(0, SESSIONS_MOST, SESSIONS_READ):
-            page: Any = self.fold.run(self.overview.ended_sessions(owner, cursor=cursor, limit=SESSIONS_READ))
+            page: Any = self.run(self.lists.ended_sessions(owner, cursor=cursor, limit=SESSIONS_READ))
             yield from page["sessions"]
             cursor = page["next_cursor"]
             if cursor is None:
@@ -112,17 +139,46 @@ class OpenStore:
         """Every live session of an owner."""
         after: tuple[str, str] | None = None
         for _ in range(0, SESSIONS_MOST, SESSIONS_READ):
-            page = self.fold.run(self.fold.service.store.sessions(owner, after=after, limit=SESSIONS_READ))
+            page = self.run(self.reader.store.sessions(owner, after=after, limit=SESSIONS_READ))
             for listed in page:
-                yield self.fold.run(self.fold.service.look(listed.key))
+                yield self.run(self.reader.look(listed.key))
             if not page:
                 return
             after = (page[-1].last_at, page[-1].session_id)
 
 
-@contextmanager
-def open_store(values: Values) -> Iterator[OpenStore]:
-    """Open the store. A daemon may have it open, too. A missing file is not created."""
+class OpenService(OpenStore):
+    """An open store with the folding service, for what changes a session or waits."""
+
+    def __init__(self, fold: SerialFold) -> None:
+        super().__init__(fold.service)
+        self.fold = fold
+
+    def __exit__(self, *_: object) -> None:
+        self.fold.close()
+
+    def run(self, work: Awaitable[Result]) -> Result:
+        return self.fold.run(work)
+
+
+def open_store(values: Values) -> OpenStore:
+    """Open the store for reading. A daemon may have it open, too. A missing file is not created."""
+    settings = _settings_of_store(values)
+    if settings.nats is not None:
+        return open_service(values)
+    from contextfold.app import file_reader
+
+    return OpenStore(file_reader(settings))
+
+
+def open_service(values: Values) -> OpenService:
+    """Open the store with the folding service."""
+    from contextfold.app import serial_fold
+
+    return OpenService(serial_fold(_settings_of_store(values), is_command=True))
+
+
+def _settings_of_store(values: Values) -> FoldSettings:
     settings = fold_settings_from(os.environ, values)
     if settings.nats is None and not os.path.exists(settings.store):
         problem = StoreInvalid(
@@ -130,11 +186,7 @@ def open_store(values: Values) -> Iterator[OpenStore]:
         )
         problem.message = "Nothing has been recorded yet"
         raise problem
-    fold = serial_fold(settings, is_command=True)
-    try:
-        yield OpenStore(fold, Overview(fold.service))
-    finally:
-        fold.close()
+    return settings
 
 
 def owner_of(values: Values) -> str:
@@ -142,6 +194,8 @@ def owner_of(values: Values) -> str:
 
 
 def project_of(values: Values) -> Project:
+    from contextfold.fold.project import project_at
+
     return project_at(utf8_text("--project", os.path.abspath(values.get("project") or os.curdir)))
 
 
@@ -211,6 +265,8 @@ def write(text: str) -> bool:
 
 def write_json(value: Encodable) -> bool:
     """Write JSON; on a terminal with control characters escaped. False if the reader has closed the pipe."""
+    from contextfold.common.canonical import encode
+
     return write(escaped_for_terminal(encode(value)) + "\n")
 
 

@@ -9,7 +9,6 @@ from contextfold.cli.fold.session_access import (
     MAIN,
     OpenStore,
     SessionAddress,
-    Values,
     open_store,
     session_address,
     session_not_found,
@@ -17,6 +16,7 @@ from contextfold.cli.fold.session_access import (
     write_json,
 )
 from contextfold.cli.fold.tree import branch_status, id_length, saved_part
+from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Column, Line, Part, Screen, screen, several, text_lines
 from contextfold.common.canonical import Encodable
 from contextfold.error_codes import EXIT_OK
@@ -78,8 +78,8 @@ def pages_of(
     store: OpenStore, address: SessionAddress, state: State, branch_id: str | None
 ) -> Iterator[Sequence[ArchiveEntry]]:
     thread = ArchivedThread(address.owner, address.project.hash, branch_id, state.session_id or "")
-    pages = thread_entries(store.fold.service.store, thread, characters=PAGE_CHARACTERS)
-    while (page := store.fold.run(anext(pages, None))) is not None:
+    pages = thread_entries(store.reader.store, thread, characters=PAGE_CHARACTERS)
+    while (page := store.run(anext(pages, None))) is not None:
         yield page
 
 

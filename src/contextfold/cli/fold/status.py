@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-
-from contextfold.cli.fold.figures import HEALTH_STYLES, HEALTH_WORDS, figures_of, status
 from contextfold.cli.fold.session_access import (
-    OpenStore,
-    Values,
     open_store,
     owner_of,
     report_no_session,
@@ -21,7 +16,11 @@ from contextfold.error_codes import EXIT_OK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
+
+    from contextfold.cli.fold.session_access import OpenStore
+    from contextfold.cli.parse import Values
 
     # A session's row in the format of the `/v1` API.
     Session = Mapping[str, Any]
@@ -36,13 +35,15 @@ def run(values: Values) -> int:
         return _run_all(values)
     with open_store(values) as store:
         address, state = store.find(session_address(values))
-        policy = store.fold.service.policy
         if "json" in values:
-            write_json(store.overview.row(state))
+            write_json(store.lists.row(state))
             return EXIT_OK
-    if not state.revision:
-        return report_no_session(address)
-    write(status(screen(), state, figures_of(state, policy)))
+        if not state.revision:
+            return report_no_session(address)
+        from contextfold.cli.fold.figures import figures_of, status
+
+        text = status(screen(), state, figures_of(state, store.reader.policy))
+    write(text)
     return EXIT_OK
 
 
@@ -63,7 +64,7 @@ def sessions_of(store: OpenStore, owner: str) -> Iterator[Session]:
     """Every live session, the latest activity first."""
     cursor = None
     for _ in range(PAGES_MOST):
-        page: Any = store.fold.run(store.overview.sessions(owner, cursor=cursor, limit=PAGE_SESSIONS))
+        page: Any = store.run(store.lists.sessions(owner, cursor=cursor, limit=PAGE_SESSIONS))
         yield from page["sessions"]
         cursor = page["next_cursor"]
         if cursor is None:
@@ -90,6 +91,8 @@ def _table(shown: Screen, sessions: Sequence[Session]) -> str:
 
 
 def _cells(shown: Screen, session: Session) -> list[Line]:
+    from contextfold.cli.fold.figures import HEALTH_STYLES, HEALTH_WORDS
+
     warning = session["context_health"]["warning"]
     saved = session["tokens_saved"]
     name = [(f" · {session['name']}", "dim")] if session["name"] else []

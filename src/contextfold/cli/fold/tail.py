@@ -10,16 +10,16 @@ from collections.abc import Callable
 
 from contextfold.cli.fold.session_access import (
     MAIN,
-    OpenStore,
+    OpenService,
     SessionAddress,
-    Values,
     escaped_for_terminal,
-    open_store,
+    open_service,
     owner_of,
     session_address,
     write,
 )
 from contextfold.cli.output import print_on_terminal
+from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Line, Screen, screen, text_lines
 from contextfold.common.canonical import encode
 from contextfold.error_codes import EXIT_OK
@@ -54,7 +54,7 @@ Wanted = Callable[[WatchedEvent], bool]
 
 def run(values: Values) -> int:
     try:
-        with open_store(values) as store:
+        with open_service(values) as store:
             address = None if "all" in values else session_address(values)
             owner = owner_of(values)
             service = store.fold.service
@@ -70,7 +70,7 @@ def run(values: Values) -> int:
 
 
 class _Tail:
-    def __init__(self, store: OpenStore, owner: str, address: SessionAddress | None, values: Values) -> None:
+    def __init__(self, store: OpenService, owner: str, address: SessionAddress | None, values: Values) -> None:
         self._service = store.fold.service
         self._owner = owner
         self._address = address

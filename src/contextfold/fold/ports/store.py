@@ -13,71 +13,31 @@ from contextfold.common.record import Protocol
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
 from contextfold.fold.ports.call_outcomes import merged_by_call
+from contextfold.fold.ports.stored_records import (
+    SEARCH_MOST,
+    ArchivedResult,
+    EndedSession,
+    KnownRevision,
+    LeftOutDecision,
+    ListedSession,
+    Recalled,
+    RecallHit,
+    RecallSource,
+    SessionKey,
+    SessionLog,
+    Summary,
+    Trajectory,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextfold.common.relevance.question import Question
     from contextfold.fold.recall.documents import DocumentTerms
-    from contextfold.fold.recall.ranking import RankedFold, RecallScope
-
-# The most summaries that one search returns.
-SEARCH_MOST = 1_000
+    from contextfold.fold.recall.ranking import RecallScope
 
 
 class StaleRevision(Exception):
     """Another commit came first: load the session again and decide again."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionKey:
-    """Identifies the live session of a project. Project and name are hashes, so any path or name is a safe key.
-
-    `name_hash` is empty for the project's default session.
-    """
-
-    owner: str
-    project_hash: str
-    name_hash: str
-
-
-@dataclass(frozen=True, slots=True)
-class KnownRevision:
-    """The part of a log that the caller already has and that `load` may leave out."""
-
-    session_id: str
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class SessionLog:
-    """The events of a session: those after the known revision if the session is the same, otherwise all."""
-
-    session_id: str
-    events: Sequence[Event]
-
-
-@dataclass(frozen=True, slots=True)
-class ListedSession:
-    """A live session in a list."""
-
-    key: SessionKey
-    session_id: str
-    last_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class EndedSession:
-    """An ended session in a list.
-
-    `figures` is its last state as JSON, as `stores.session_document` writes it. It is empty for a session that was
-    ended by a version that did not record it.
-    """
-
-    key: SessionKey
-    session_id: str
-    last_at: str
-    ended_at: str
-    figures: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,25 +58,6 @@ class CommitReceipt:
     fingerprint: str
     answer: str
     repeated: bool = field(default=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """A folded branch in the main collection.
-
-    `undone` says that a rollback took the fold back, or discarded the branch before it was folded. Such a summary is
-    found by a recall that asks for it and by nothing else.
-    """
-
-    project_hash: str
-    project_path: str
-    session_id: str
-    branch_id: str
-    description: str
-    summary: str
-    tokens_folded: int
-    folded_at: str
-    undone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,76 +103,6 @@ class WatchedEvent:
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class Trajectory:
-    """Entries of a branch, and the rollbacks of the whole branch as (undone from, at)."""
-
-    entries: Sequence[ArchiveEntry]
-    rollbacks: Sequence[tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOutDecision:
-    """A tool result that requests of a conversation leave out, and the stub that is sent in its place.
-
-    Call ids may repeat within a conversation, so a decision is identified by call id and hash of the result's text.
-    """
-
-    call_id: str
-    text_hash: str
-    result_id: str
-    stub: str
-    decided_at: str
-    # The tokens of the text; 0 if an earlier version did not store it, as for `messages`.
-    tokens: int = 0
-    # The number of the conversation's messages at the time of the decision.
-    messages: int = 0
-    # The project and session of the conversation, if they were known.
-    project_hash: str = ""
-    project_path: str = ""
-    session_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivedResult:
-    """A decision and the scrubbed text that it leaves out."""
-
-    decision: LeftOutDecision
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class RecallSource:
-    """A document that recall's index lacks: a summary, a left-out result, or neither if it was deleted.
-
-    `ref` identifies its current state; only the store reads it.
-    """
-
-    ref: str
-    owner: str
-    summary: Summary | None = None
-    result: ArchivedResult | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RecallHit:
-    """A document that answers a question: a folded branch or a left-out result."""
-
-    ranked: RankedFold
-    source: Summary | LeftOutDecision
-
-
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """The best documents for a question, best first, and the figures of `RecallRanking`."""
-
-    hits: Sequence[RecallHit]
-    unmatched: tuple[str, ...]
-    documents: int
-    matched: int
-    score_most: int
-
-
 # The outcome of a call id that a client used for several calls.
 AMBIGUOUS_OUTCOME = ""
 
@@ -255,19 +126,11 @@ class ProxiedConversation:
         return ProxiedConversation(max(self.last_request_at, later.last_request_at), outcomes, life_s)
 
 
-class Store(Protocol):
+class StoreReader(Protocol):
+    """The part of a store that changes no session. Recall's index is a part of it, because a question updates it."""
+
     async def load(self, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
         """Return the live session of this key, or None."""
-
-    async def commit(self, commit: Commit) -> CommitReceipt:
-        """Append the commit, or return the receipt of the earlier commit with this operation id.
-
-        Raises StaleRevision if the expected revision is not the current one. A branch has one summary: a branch that
-        is folded again replaces its summary.
-        """
-
-    async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
-        """Return the receipt of an operation of the live session."""
 
     async def sessions(
         self, owner: str, *, after: tuple[str, str] | None = None, limit: int
@@ -287,16 +150,6 @@ class Store(Protocol):
 
     async def cursor(self) -> str:
         """Return the current position. A watch after a cursor taken before a load misses nothing."""
-
-    async def check_cursor(self, cursor: str) -> None:
-        """Raise ArgumentInvalid for a cursor that this store cannot have returned."""
-
-    def watch(self, owner: str, after: str | None = None) -> AsyncIterator[WatchedEvent]:
-        """Iterate over the owner's events in order until the store is closed.
-
-        After a cursor, events that are still stored come first. Without one, iteration starts at the position of the
-        first `anext`. Raises ArgumentInvalid for an unknown cursor, immediately or with the first event.
-        """
 
     async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
         """Return summaries with every word of the query, the last as a prefix, best first; at most SEARCH_MOST."""
@@ -334,6 +187,37 @@ class Store(Protocol):
         the texts to `characters`. Entries are returned as committed; `archive.readable` applies rollbacks.
         """
 
+    async def left_out_text(self, owner: str, result_id: str) -> str | None:
+        """Return the text that was left out under this id."""
+
+    async def count(self, owner: str | None = None) -> int:
+        """Return the number of live sessions, of an owner or of all."""
+
+    async def close(self) -> None:
+        """Finish the calls that were accepted and release the store."""
+
+
+class Store(StoreReader, Protocol):
+    async def commit(self, commit: Commit) -> CommitReceipt:
+        """Append the commit, or return the receipt of the earlier commit with this operation id.
+
+        Raises StaleRevision if the expected revision is not the current one. A branch has one summary: a branch that
+        is folded again replaces its summary.
+        """
+
+    async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
+        """Return the receipt of an operation of the live session."""
+
+    async def check_cursor(self, cursor: str) -> None:
+        """Raise ArgumentInvalid for a cursor that this store cannot have returned."""
+
+    def watch(self, owner: str, after: str | None = None) -> AsyncIterator[WatchedEvent]:
+        """Iterate over the owner's events in order until the store is closed.
+
+        After a cursor, events that are still stored come first. Without one, iteration starts at the position of the
+        first `anext`. Raises ArgumentInvalid for an unknown cursor, immediately or with the first event.
+        """
+
     async def left_out(self, owner: str, conversation: str) -> Sequence[LeftOutDecision]:
         """Return what requests of the conversation leave out, ordered by call id and text hash."""
 
@@ -342,9 +226,6 @@ class Store(Protocol):
 
         After this returns, `left_out` gives the decision that counts, which may be another daemon's.
         """
-
-    async def left_out_text(self, owner: str, result_id: str) -> str | None:
-        """Return the text that was left out under this id."""
 
     async def conversation(self, owner: str, conversation: str) -> ProxiedConversation | None:
         """Return what `note_conversation` stored, or None."""
@@ -373,11 +254,31 @@ class Store(Protocol):
     async def settle(self) -> None:
         """Wait until the background work of every commit made here is done."""
 
-    async def count(self, owner: str | None = None) -> int:
-        """Return the number of live sessions, of an owner or of all."""
-
     async def check(self) -> None:
         """Raise StoreUnavailable if a commit of ordinary size would fail now."""
 
-    async def close(self) -> None:
-        """Finish the calls that were accepted and release the store."""
+
+__all__ = [
+    "AMBIGUOUS_OUTCOME",
+    "SEARCH_MOST",
+    "ArchivedResult",
+    "Commit",
+    "CommitReceipt",
+    "EndedSession",
+    "KnownRevision",
+    "LeftOutDecision",
+    "ListedSession",
+    "Operation",
+    "ProxiedConversation",
+    "RecallHit",
+    "RecallSource",
+    "Recalled",
+    "SessionKey",
+    "SessionLog",
+    "StaleRevision",
+    "Store",
+    "StoreReader",
+    "Summary",
+    "Trajectory",
+    "WatchedEvent",
+]

@@ -24,19 +24,19 @@ from contextfold.common.relevance.term_scores import saturation
 from contextfold.common.relevance.words import read_token, stem_of, tokens
 from contextfold.common.sha256 import sha256
 from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.recall.packed_terms import (
+    AVERAGE_WORDS,
+    HASH_BITS,
+    HEX,
+    LEVEL_BOUNDS,
+    OPERATIONS,
+    PAIR_JOINT,
+    STRONG,
+    WORDS_MAX,
+    first_number,
+)
 
-FOLD, RESULT = "fold", "result"
-FIELDS = {FOLD: ("description", "summary", "prompt", "operations"), RESULT: ("call", "", "", "text")}
-# The weights of an occurrence in the first three fields.
-FIELD_WEIGHTS = (5, 2, 1)
-OPERATIONS = len(FIELD_WEIGHTS)
 COUNT_MAX = 15
-# The average length of documents in words, and the largest length that counts: a word in the prompt of the longest
-# document still counts more than a word in its operations.
-AVERAGE_WORDS, WORDS_MAX = 120, 240
-# The lower bounds of the levels above 1, in 65536ths of tf / (tf + K).
-LEVEL_BOUNDS = (32_768, 42_598, 52_428)
-LEVELS = len(LEVEL_BOUNDS) + 2
 
 # Of a long text only its beginning, where commands and paths are, and lines that look like errors are read.
 HEAD_CHARACTERS = 2_000
@@ -53,13 +53,7 @@ STRONG_CHARACTERS = 1 << 16
 _ERROR_LINE = (
     r"(?im)^.*(?:error|exception|fail|fatal|panic|refused|denied|cannot|not found|timed out|traceback|\bE[A-Z]{3,}).*$"
 )
-_TIME = r"(?a)(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)Z"
-_PAIR_JOINT = " "
-_HEX = "0123456789abcdef"
 TOKENS_CACHED = 1 << 15
-# The number of low bits of a document's number with a hash; the high bits are its time.
-HASH_BITS = 24
-TIME_LENGTH = len("2026-01-31T00:00:00Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +111,10 @@ def document_terms(number: int, fields: Sequence[str]) -> DocumentTerms:
         counts.setdefault(key, [0, 0, 0, 0])[OPERATIONS] = times
     described = [stem for token in tokens(fields[0]) for stem, _ in _read(token).keys[: _read(token).length]]
     for pair, times in Counter(pairwise(described)).items():
-        counts[_PAIR_JOINT.join(pair), ""] = [times, 0, 0, 0]
+        counts[PAIR_JOINT.join(pair), ""] = [times, 0, 0, 0]
     lines = []
     for (stem, word), found in sorted(counts.items()):
-        digits = "".join([_HEX[count] if count < COUNT_MAX else _HEX[COUNT_MAX] for count in found])
+        digits = "".join([HEX[count] if count < COUNT_MAX else HEX[COUNT_MAX] for count in found])
         lines.append(f"{stem}\t{word if word != stem else ''}\t{digits}")
     return DocumentTerms(number, min(length, WORDS_MAX), "\n" + "\n".join(lines) + "\n")
 
@@ -134,26 +128,6 @@ def _operation_words(text: str) -> dict[tuple[str, str], int]:
         if len(words) >= OPERATION_WORDS:
             break
     return words
-
-
-class _FieldBits(dict[str, int]):
-    """The bits of those of four digits that are not 0. Each value is computed once."""
-
-    def __missing__(self, digits: str) -> int:
-        self[digits] = sum(1 << field for field, digit in enumerate(digits) if digit != "0")
-        return self[digits]
-
-
-class _StrongOccurrences(dict[str, int]):
-    """The weighted occurrences for three digits. Each value is computed once."""
-
-    def __missing__(self, digits: str) -> int:
-        self[digits] = sum(weight * int(digit, 16) for weight, digit in zip(FIELD_WEIGHTS, digits, strict=True))
-        return self[digits]
-
-
-_FIELD_BITS = _FieldBits()
-_STRONG = _StrongOccurrences()
 
 
 class _ReadToken(Record):
@@ -170,45 +144,6 @@ def _read(token: str) -> _ReadToken:
     return _ReadToken(len(read.words), tuple((stem_of(word), word) for word in (*read.words, *read.parts)))
 
 
-class TermCounts(Record):
-    """The occurrences of a stem in a document.
-
-    `strong` has the weighted occurrences in the first three fields, `typed` those of the words in the question, `weak`
-    the occurrences in the fourth field. `fields` has a bit for each field.
-    """
-
-    strong: int
-    typed: int
-    weak: int
-    fields: int
-
-
-def term_counts(packed: str, stem: str, words: Sequence[str]) -> TermCounts | None:
-    """Count a stem in a document; None if the document does not have it."""
-    start = packed.find(f"\n{stem}\t")
-    if start < 0:
-        return None
-    strong = typed = weak = fields = 0
-    # The words of a stem are adjacent lines.
-    while start >= 0:
-        end = packed.index("\n", start + 1)
-        digits = packed[end - OPERATIONS - 1 : end]
-        occurrences = _STRONG[digits[:OPERATIONS]]
-        strong += occurrences
-        if occurrences and (packed[start + len(stem) + 2 : end - OPERATIONS - 2] or stem) in words:
-            typed += occurrences
-        weak += _HEX.index(digits[OPERATIONS])
-        fields |= _FIELD_BITS[digits]
-        start = end if packed.startswith(f"{stem}\t", end + 1) else -1
-    return TermCounts(strong, typed, weak, fields)
-
-
-def pair_count(packed: str, first: str, second: str) -> int:
-    """The number of times that two stems are neighbours in the first field."""
-    start = packed.find(f"\n{first}{_PAIR_JOINT}{second}\t")
-    return _HEX.index(packed[packed.index("\n", start + 1) - OPERATIONS - 1]) if start >= 0 else 0
-
-
 def level_of(strong: int, words: int) -> int:
     if not strong:
         return 0
@@ -220,26 +155,12 @@ def leveled_stems(terms: DocumentTerms) -> Iterator[tuple[str, int]]:
     strong: dict[str, int] = {}
     for line in terms.packed.split("\n")[1:-1]:
         stem, _, counts = line.split("\t")
-        strong[stem] = strong.get(stem, 0) + _STRONG[counts[:OPERATIONS]]
+        strong[stem] = strong.get(stem, 0) + STRONG[counts[:OPERATIONS]]
     levels = {occurrences: level_of(occurrences, terms.words) for occurrences in set(strong.values())}
-    return ((stem, levels[occurrences]) for stem, occurrences in strong.items() if _PAIR_JOINT not in stem)
+    return ((stem, levels[occurrences]) for stem, occurrences in strong.items() if PAIR_JOINT not in stem)
 
 
 def document_number(at: str, *key: str) -> int:
     """A number for a document that is the same in every store. Later documents have larger numbers."""
     digest = sha256("\0".join(key).encode("utf-8", "surrogatepass")).digest()
     return first_number(at) | int.from_bytes(digest[: HASH_BITS // 8], "big")
-
-
-def first_number(at: str) -> int:
-    """The smallest number of a document of this time. An invalid time is before all others."""
-    if len(at) != TIME_LENGTH:
-        return 0
-    import re
-
-    found = re.fullmatch(_TIME, at)
-    if found is None:
-        return 0
-    year, month, day, hour, minute, second = map(int, found.groups())
-    # The time in seconds, with 32 days in every month.
-    return ((((year * 12 + month) * 32 + day) * 24 + hour) * 60 + minute) * 60 + second << HASH_BITS

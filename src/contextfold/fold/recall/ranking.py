@@ -12,11 +12,8 @@ the interface of an index; every store returns the same lists and so the same ra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-
 from contextfold.common.dataclass import dataclass
 from contextfold.common.record import Protocol, Record
-from contextfold.common.relevance.question import Question, QuestionTerm
 from contextfold.common.relevance.term_scores import (
     PAIR_WEIGHT,
     SATURATION_BITS,
@@ -27,7 +24,13 @@ from contextfold.common.relevance.term_scores import (
     term_weight,
 )
 from contextfold.common.relevance.words import stem_of
-from contextfold.fold.recall.documents import AVERAGE_WORDS, FIELDS, LEVELS, TermCounts, pair_count, term_counts
+from contextfold.fold.recall.packed_terms import AVERAGE_WORDS, FIELDS, LEVELS, TermCounts, pair_count, term_counts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from contextfold.common.relevance.question import Question, QuestionTerm
 
 TERMS_MAX = 32
 POSTINGS_MAX = 20_000

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-
 from contextfold.common.dataclass import dataclass
 from contextfold.fold.archive import ArchiveEntry, moved_work, readable
-from contextfold.fold.ports.store import Store, Trajectory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from contextfold.fold.ports.store import StoreReader, Trajectory
 
 PAGE_ENTRIES = 64
 
@@ -22,7 +25,7 @@ class ArchivedThread:
 
 
 async def thread_entries(
-    store: Store, thread: ArchivedThread, *, after_n: int = 0, characters: int | None = None
+    store: StoreReader, thread: ArchivedThread, *, after_n: int = 0, characters: int | None = None
 ) -> AsyncIterator[Sequence[ArchiveEntry]]:
     """Yield pages of entries after event `after_n`, each with about so many characters.
 
@@ -39,12 +42,12 @@ async def thread_entries(
         after_n = found.entries[-1].n
 
 
-async def is_archived(store: Store, thread: ArchivedThread) -> bool:
+async def is_archived(store: StoreReader, thread: ArchivedThread) -> bool:
     return await _page(store, thread, 0, 1) is not None
 
 
 async def _between(
-    store: Store, thread: ArchivedThread, after_n: int, before_n: int, characters: int | None
+    store: StoreReader, thread: ArchivedThread, after_n: int, before_n: int, characters: int | None
 ) -> AsyncIterator[Sequence[ArchiveEntry]]:
     """The operations of a thread between two events, including those that moved away from it."""
     while found := await _page(store, thread, after_n, characters):
@@ -56,7 +59,7 @@ async def _between(
         after_n = entries[-1].n
 
 
-async def _page(store: Store, thread: ArchivedThread, after_n: int, characters: int | None) -> Trajectory | None:
+async def _page(store: StoreReader, thread: ArchivedThread, after_n: int, characters: int | None) -> Trajectory | None:
     return await store.trajectory(
         thread.owner,
         thread.project_hash,

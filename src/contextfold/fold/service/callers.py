@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from contextfold.common.dataclass import dataclass
-from contextfold.fold.ports.store import SessionKey
+from contextfold.fold.ports.stored_records import LOCAL_OWNER, SessionKey
 from contextfold.fold.project import Project, check_session_name, hashed
-
-# The owner of what commands and a daemon without tokens do.
-LOCAL_OWNER = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +28,6 @@ def target_of(caller: Caller, project: Project) -> Target:
     name = caller.session_name
     name_hash = "" if name is None else hashed(check_session_name(name))
     return Target(SessionKey(caller.owner, project.hash, name_hash), project.given, name)
+
+
+__all__ = ["LOCAL_OWNER", "Caller", "Target", "target_of"]

@@ -13,32 +13,28 @@ from datetime import UTC, datetime, timedelta
 
 from contextfold.common.canonical import encode
 from contextfold.common.event_loop import asyncio, is_running
-from contextfold.common.record import Protocol
-from contextfold.common.token_counter import COUNTERS
 from contextfold.errors import (
     ArgumentInvalid,
-    BranchNotFound,
     ContextError,
     FoldError,
     InternalError,
-    ScrubFailed,
     StoreInvalid,
     StoreUnavailable,
 )
 from contextfold.fold import tool_results
 from contextfold.fold.advice import Advice
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.events import Event
+from contextfold.fold.events import Event, timestamp
 from contextfold.fold.ledger.sent_request import Sent
 from contextfold.fold.paging import TrajectoryPage
-from contextfold.fold.ports.store import Operation, SessionKey, Store, Summary
+from contextfold.fold.ports.store import Operation, SessionKey, Store
 from contextfold.fold.project import Project, displayed, hashed
 from contextfold.fold.service.activity import Activity
-from contextfold.fold.service.archive_reader import ArchivedThread, is_archived, thread_entries
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.service.reports import Reports, ScrubbedText
-from contextfold.fold.service.sessions import SessionChange, Sessions, VerbOutcome, timestamp
+from contextfold.fold.service.session_reader import SessionReader
+from contextfold.fold.service.sessions import SessionChange, Sessions, VerbOutcome
 from contextfold.fold.session import EMPTY, State
 from contextfold.fold.tool_arguments import (
     RESULT_PREFIX,
@@ -70,7 +66,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from contextfold.fold.service.recall import Recall
+    from contextfold.fold.service.session_reader import TextScrubber
 
 # A longer text is scrubbed in a thread, so that other calls are answered meanwhile.
 SCRUB_INLINE_LENGTH = 16_384
@@ -78,17 +74,10 @@ SCRUB_INLINE_LENGTH = 16_384
 SCRUB_LONG_LENGTH = 1_000_000
 # How many threads scrub such texts, and their name.
 SCRUB_THREADS = {False: (4, "contextfold-scrub"), True: (2, "contextfold-scrub-long")}
-SEARCH_LIMIT = 20
 # At most this many addresses of sessions, scrubbed paths and given advice are remembered.
 ADDRESSES_MAX = 10_000
 PATHS_MAX = 1_000
 SESSIONS_ADVISED_MAX = 10_000
-# To find a summary, this many characters of the archive are read at a time.
-SUMMARY_READ_CHARACTERS = 1 << 18
-
-
-class TextScrubber(Protocol):
-    def scrub(self, text: str) -> ScrubbedText: ...
 
 
 def _now() -> datetime:
@@ -99,7 +88,7 @@ def _new_id(prefix: str) -> str:
     return f"{prefix}_{os.urandom(8).hex()}"
 
 
-class FoldService:
+class FoldService(SessionReader):
     def __init__(
         self,
         store: Store,
@@ -110,21 +99,18 @@ class FoldService:
         new_id: Callable[[str], str] = _new_id,
         note: Callable[[Activity], None] = lambda _activity: None,
     ) -> None:
-        self.store = store
-        self.policy = policy or FoldPolicy()
+        given = policy or FoldPolicy()
+        super().__init__(store, scrubber, lambda: given, clock)
+        self.store: Store = store
         self.sessions = Sessions(
             store, self.policy.context_limit, self.policy.idle_s, clock, lambda: note(Activity(conflicts=1))
         )
-        self._scrubber = scrubber
-        self.count = COUNTERS[self.policy.counter]
-        self._clock = clock
         self._new_id = new_id
         self._note = note
         self._addresses: OrderedDict[str, Target] = OrderedDict()
         self._paths: OrderedDict[tuple[str, str], tuple[str, str | None]] = OrderedDict()
         self._advised = _AdviceGiven()
         self.reports = Reports(self.commit, self.scrub, note)
-        self._recalls: Recall | None = None
         # Made for the first text that needs them: those for long texts, and those for even longer ones.
         self._scrub_threads: dict[bool, ThreadPoolExecutor] = {}
 
@@ -203,51 +189,6 @@ class FoldService:
             raise ArgumentInvalid("cursor", "is behind the end of this result")
         stopped_at = page.take(entry, request.offset)
         return page.result(None if stopped_at is None else cursor_of(0, stopped_at))
-
-    async def page(
-        self,
-        key: SessionKey,
-        branch_id: str | None,
-        session_id: str | None,
-        budget_tokens: int,
-        position: tuple[int, int],
-    ) -> Shape:
-        """A page of a thread's trajectory from a position on. A branch id of None means the main thread."""
-        page = TrajectoryPage(branch_id or "", budget_tokens, self.count)
-        thread = ArchivedThread(key.owner, key.project_hash, branch_id, session_id or "")
-        if branch_id is not None and not await is_archived(self.store, thread):
-            raise BranchNotFound(branch_id, session_id)
-        after_n, offset = position
-        characters = offset + page.characters
-        async for entries in thread_entries(self.store, thread, after_n=after_n, characters=characters):
-            for entry in entries:
-                stopped_at = page.take(entry, offset)
-                if stopped_at is not None:
-                    return page.result(cursor_of(after_n, stopped_at))
-                after_n, offset = entry.n, 0
-        return page.result(None)
-
-    async def summary_of(self, key: SessionKey, branch_id: str) -> str:
-        """The last summary of a folded branch; empty if the archive no longer has it."""
-        summary = ""
-        thread = ArchivedThread(key.owner, key.project_hash, branch_id, "")
-        async for entries in thread_entries(self.store, thread, characters=SUMMARY_READ_CHARACTERS):
-            for entry in entries:
-                if entry.kind == "summary" and not entry.undone:
-                    summary = entry.text
-        return summary
-
-    async def search(self, owner: str, query: str, project: Project | None, limit: int = SEARCH_LIMIT) -> list[Summary]:
-        return list(await self.store.search(owner, query, project.hash if project else None, limit))
-
-    @property
-    def recalls(self) -> Recall:
-        """Recall, made when it is first needed: most commands need nothing of it."""
-        if self._recalls is None:
-            from contextfold.fold.service.recall import Recall
-
-            self._recalls = Recall(self.store, self.scrub, self._clock)
-        return self._recalls
 
     async def recall(self, caller: Caller, request: RecallRequest) -> VerbOutcome:
         """Folded work and left-out results of all sessions that answer a question."""
@@ -339,6 +280,10 @@ class FoldService:
 
     # ---- reading and changing sessions
 
+    async def settled(self, owner: str) -> None:
+        # A waiting report may begin a session.
+        await self.reports.all_settled(owner)
+
     async def look(self, key: SessionKey) -> State:
         """The current state of a session, with everything that was reported before."""
         await self.reports.settled(key)
@@ -426,17 +371,12 @@ class FoldService:
         return VerbOutcome(encode(shape), self.sessions.summary(state), now=state)
 
     async def scrub(self, *texts: str) -> list[ScrubbedText]:
-        try:
-            length = sum(map(len, texts))
-            if length <= SCRUB_INLINE_LENGTH or not is_running():
-                scrubbed = [self._scrubber.scrub(text) for text in texts]
-            else:
-                threads = self._threads_for(length)
-                loop = asyncio.get_running_loop()
-                scrubbed = await loop.run_in_executor(threads, lambda: [self._scrubber.scrub(text) for text in texts])
-        except Exception as problem:
-            # After any error, no unscrubbed text is used.
-            raise ScrubFailed(type(problem).__name__) from None
+        length = sum(map(len, texts))
+        if length <= SCRUB_INLINE_LENGTH or not is_running():
+            scrubbed = self._scrubbed(*texts)
+        else:
+            threads = self._threads_for(length)
+            scrubbed = await asyncio.get_running_loop().run_in_executor(threads, lambda: self._scrubbed(*texts))
         if rules := [rule for one in scrubbed for rule in one.rules]:
             self._note(Activity(rules=rules))
         return scrubbed

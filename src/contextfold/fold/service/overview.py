@@ -7,27 +7,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from functools import reduce
 
-from contextfold.common.canonical import Encodable, Malformed, decode, encode
+from contextfold.common.canonical import Encodable, encode
 from contextfold.common.dataclass import dataclass
-from contextfold.common.event_loop import CallLock, pause
-from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StoreInvalid
+from contextfold.common.event_loop import pause
+from contextfold.errors import BranchNotFound
 from contextfold.fold.accounting import total_tokens
-from contextfold.fold.ended_session import ended_state
 from contextfold.fold.events import BranchDiscarded, members
-from contextfold.fold.ledger.savings import (
-    LedgerBook,
-    LedgerSums,
-    SavingsLedger,
-    ledger_result,
-    sums_from,
-    sums_result,
-    verdict,
-)
-from contextfold.fold.ports.store import EndedSession, KnownRevision, ListedSession, SessionKey
+from contextfold.fold.ledger.ended_ledger import ended_ledger, ledger_parts, plain_figures
+from contextfold.fold.ledger.savings import LedgerSums, ledger_result, sums_result, verdict
+from contextfold.fold.ports.stored_records import KnownRevision, SessionKey
 from contextfold.fold.service.callers import Target
-from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.session_reader import SessionLists, SessionReader
 from contextfold.fold.service.session_views import (
     POINTS_MAX,
     TimelinePoint,
@@ -37,37 +28,25 @@ from contextfold.fold.service.session_views import (
     point_after,
     point_view,
     row_of,
-    session_view,
     thinned,
     tree,
 )
-from contextfold.fold.service.sessions import REPLAY_STEP_EVENTS
-from contextfold.fold.session import EMPTY, State, replay, states
+from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, replay, states
 from contextfold.fold.verbs import RollBack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextfold.fold.service.fold_service import FoldService
 
 # The groups of savings, and the number of sessions that are read at a time for them.
 SAVINGS_GROUPS = ("session", "project", "day", "model")
 SESSIONS_READ = 100
-# The number of cached timelines and ledgers. The ledgers of one page of the list must fit.
+# The number of cached timelines.
 TIMELINES_MAX = 64
-LEDGERS_MAX = 128
 # A search reads the names and branches of this many sessions, the latest first.
 SEARCHED_SESSIONS_MAX = 300
 # A cached timeline has more points than are shown, so that repeated thinning loses no peak.
 POINTS_CACHED = 4 * POINTS_MAX
-ENDED_FIELDS = (
-    "project_path",
-    "name",
-    "started_at",
-    "total_tokens",
-    "main_thread_tokens",
-    "folded_tokens",
-    "total_branches",
-    "folded_branches",
-    "operations",
-    "model",
-    "host",
-)
 SUMMARY_FIELDS = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
 
 Shape = Mapping[str, Encodable]
@@ -79,62 +58,10 @@ class _Timeline:
     points: Sequence[TimelinePoint] = ()
 
 
-@dataclass(slots=True)
-class _CachedLedger:
-    """A ledger, and the number of its last event."""
-
-    book: LedgerBook
-    revision: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class FoundSession:
-    key: SessionKey
-    state: State
-    # Set if the session has ended; its state is then the last one.
-    ended: EndedSession | None = None
-
-    @property
-    def target(self) -> Target:
-        return Target(self.key, self.state.project_path, self.state.name)
-
-
-class Overview:
-    def __init__(self, service: FoldService) -> None:
-        self._service = service
-        self._store = service.store
+class Overview(SessionLists):
+    def __init__(self, service: SessionReader) -> None:
+        super().__init__(service)
         self._timelines: OrderedDict[str, _Timeline] = OrderedDict()
-        self._books: OrderedDict[str, _CachedLedger] = OrderedDict()
-        self._reading = CallLock()
-
-    async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
-        """Live sessions, the latest activity first."""
-        # A waiting report may begin a session.
-        await self._service.reports.all_settled(owner)
-        events_cursor = await self._store.cursor()
-        page = await self._store.sessions(owner, after=_position(cursor) if cursor else None, limit=limit + 1)
-        states = [await self._readable(listed.key) for listed in page[:limit]]
-        return {
-            "owner": owner,
-            "sessions": [
-                await self._row_with_savings(listed.key, state)
-                for listed, state in zip(page, states, strict=False)
-                if state.revision
-            ],
-            "total": await self._store.count(owner),
-            "next_cursor": _cursor(page[limit - 1]) if len(page) > limit else None,
-            "events_cursor": events_cursor,
-        }
-
-    async def ended_sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
-        """Ended sessions in the same order, with their last figures, until they are deleted."""
-        after = _position(cursor) if cursor else None
-        page = await self._store.ended_sessions(owner, after=after, limit=limit + 1)
-        return {
-            "owner": owner,
-            "sessions": [_ended_row(session) for session in page[:limit]],
-            "next_cursor": _cursor(page[limit - 1]) if len(page) > limit else None,
-        }
 
     async def session(self, owner: str, session_id: str, *, before: int | None = None, limit: int) -> Shape:
         """A session and a part of its tree: the last rows, or the last rows before a given one."""
@@ -145,7 +72,7 @@ class Overview:
         end = len(rows) if before is None else min(before, len(rows))
         first = max(0, end - limit)
         return {
-            "session": await self._row_of(found),
+            "session": await self.row_of(found),
             "open_branches": [branch_view(row) for row in open_rows(state)],
             "branches": [branch_view(row) for row in rows[first:end]],
             "first_row": first,
@@ -188,7 +115,10 @@ class Overview:
         """The savings or costs of folding in the session's requests. The ledger is cached."""
         found = await self.find_any(owner, session_id)
         if found.ended:
-            return {"session_id": session_id, **ledger_result(self._ended_ledger(found.ended))}
+            return {
+                "session_id": session_id,
+                **ledger_result(ended_ledger(found.ended, self._service.policy.ledger_prices)),
+            }
         async with self._reading:
             ledger = await self._ledger(found.key, session_id)
         return {"session_id": session_id, **ledger_result(ledger)}
@@ -221,8 +151,8 @@ class Overview:
         while ended := await self._store.ended_sessions(owner, after=cursor, limit=SESSIONS_READ):
             cursor = (ended[-1].last_at, ended[-1].session_id)
             for session in ended:
-                figures = _figures(session)
-                add(session.session_id, str(figures.get("project_path", "")), _ledger_parts(session, group))
+                figures = plain_figures(session)
+                add(session.session_id, str(figures.get("project_path", "")), ledger_parts(session, group))
         total = LedgerSums()
         for part in sums.values():
             total = total.plus(part)
@@ -231,20 +161,6 @@ class Overview:
             for name, part in sorted(sums.items())
         ]
         return {"by": group, "groups": rows, "total": {**sums_result(total), "verdict": verdict(total)}}
-
-    async def _ledger(self, key: SessionKey, session_id: str) -> SavingsLedger:
-        cached = self._books.pop(session_id, None) or _CachedLedger(LedgerBook(self._service.policy.ledger_prices))
-        log = await self._store.load(key, KnownRevision(session_id, cached.revision) if cached.revision else None)
-        events = log.events if log and log.session_id == session_id else ()
-        for count, event in enumerate(events, 1):
-            cached.book.take(event)
-            cached.revision = event.n
-            if count % REPLAY_STEP_EVENTS == 0:
-                await pause(0)
-        self._books[session_id] = cached
-        if len(self._books) > LEDGERS_MAX:
-            self._books.popitem(last=False)
-        return cached.book.ledger()
 
     def _keep(self, session_id: str, timeline: _Timeline) -> None:
         self._timelines[session_id] = timeline
@@ -287,13 +203,6 @@ class Overview:
             "total_tokens_after": total_tokens(after),
         }
 
-    async def roll_back(
-        self, owner: str, session_id: str, branch_id: str, *, restore_state: bool, operation_id: str | None = None
-    ) -> str:
-        found = await self.find(owner, session_id)
-        outcome = await self._service.roll_back(found.target, RollBack(branch_id, restore_state), operation_id)
-        return outcome.answer
-
     async def search(self, owner: str, query: str, *, limit: int) -> Shape:
         """Summaries of folded branches, and whether their sessions are live."""
         summaries = await self._service.search(owner, query, None, limit=limit)
@@ -332,113 +241,31 @@ class Overview:
             **await self.search(owner, query, limit=limit),
         }
 
+
+class ServiceOverview(Overview):
+    """The overview of a folding service: it also follows events and rolls back."""
+
+    def __init__(self, service: FoldService) -> None:
+        super().__init__(service)
+        self._changes = service
+
     async def follow(
         self, owner: str, after: str, session_id: str | None = None
     ) -> AsyncGenerator[tuple[str, str, str]]:
         """Yield events after a cursor as (cursor, kind, JSON), without end."""
-        async for seen in self._store.watch(owner, after):
+        async for seen in self._changes.store.watch(owner, after):
             if session_id in (None, seen.session_id):
                 yield seen.cursor, seen.event.kind, encode({"session_id": seen.session_id, **members(seen.event)})
 
-    async def find(self, owner: str, session_id: str) -> FoundSession:
-        key = await self._store.find(owner, session_id)
-        state = await self._service.look(key) if key else EMPTY
-        if key is None or state.session_id != session_id:
-            raise SessionNotFound(session_id)
-        return FoundSession(key, state)
-
-    async def find_any(self, owner: str, session_id: str) -> FoundSession:
-        """A live session, or the last state of an ended one."""
-        try:
-            return await self.find(owner, session_id)
-        except SessionNotFound:
-            for ended in await self._store.ended_sessions(owner, limit=1, session_id=session_id):
-                state = ended_state(_stored(ended), session_id=session_id, last_at=ended.last_at)
-                return FoundSession(ended.key, state, ended)
-            raise
-
-    async def _readable(self, key: SessionKey) -> State:
-        """The state of a session for a list; empty if its log cannot be read, so that the list omits it."""
-        try:
-            return await self._service.look(key)
-        except StoreInvalid:
-            return EMPTY
-
-    def row(self, state: State) -> dict[str, Encodable]:
-        return session_view(state, self._service.policy)
-
-    async def _row_of(self, found: FoundSession) -> Shape:
-        if found.ended is None:
-            return await self._row_with_savings(found.key, found.state)
-        sums = self._ended_ledger(found.ended).sums
-        savings = sums_result(sums) if sums.requests else None
-        return {**self.row(found.state), "ended_at": found.ended.ended_at, "savings": savings}
-
-    def _ended_ledger(self, session: EndedSession) -> SavingsLedger:
-        """The stored part of an ended session's ledger: its sums by day and by model."""
-        days, models = _ledger_parts(session), _ledger_parts(session, "model")
-        sums = reduce(LedgerSums.plus, days.values(), LedgerSums())
-        prices = {model: self._service.policy.ledger_prices.of(model) for model in models}
-        return SavingsLedger(sums, days, models, prices, {}, 0, (), ())
-
-    async def _row_with_savings(self, key: SessionKey, state: State) -> Shape:
-        """The row with the session's savings, which are None if no request went through the proxy."""
-        if not state.requests:
-            return {**self.row(state), "savings": None}
-        async with self._reading:
-            ledger = await self._ledger(key, state.session_id or "")
-        return {**self.row(state), "savings": sums_result(ledger.sums)}
-
-
-def _ended_row(session: EndedSession) -> Shape:
-    figures = _figures(session)
-    total = reduce(LedgerSums.plus, _ledger_parts(session).values(), LedgerSums())
-    return {
-        **{name: figures.get(name) for name in ENDED_FIELDS},
-        "session_id": session.session_id,
-        "last_at": session.last_at,
-        "ended_at": session.ended_at,
-        "savings": sums_result(total) if total.requests else None,
-    }
-
-
-def _figures(session: EndedSession) -> dict[str, Encodable]:
-    """The stored figures that are texts or whole numbers; none if an older version ended the session."""
-    figures = _stored(session)
-    return {name: value for name, value in figures.items() if isinstance(value, str | int)}
-
-
-def _ledger_parts(session: EndedSession, group: str = "day") -> dict[str, LedgerSums]:
-    """The sums of an ended session's requests by model, or by day."""
-    stored = _stored(session)
-    parts = stored.get("ledger_models" if group == "model" else "ledger_days")
-    # An earlier version did not record the models; such a session counts for its last model.
-    if parts is None and group == "model":
-        parts = stored.get("ledger_days")
-        sums = [sums_from(members) for members in (parts.values() if isinstance(parts, dict) else ())]
-        return {str(stored.get("model") or ""): reduce(LedgerSums.plus, sums)} if sums else {}
-    return {name: sums_from(members) for name, members in parts.items()} if isinstance(parts, dict) else {}
-
-
-def _stored(session: EndedSession) -> dict[str, object]:
-    try:
-        figures = decode(session.figures.encode()) if session.figures else {}
-    except Malformed:
-        return {}
-    return figures if isinstance(figures, dict) else {}
+    async def roll_back(
+        self, owner: str, session_id: str, branch_id: str, *, restore_state: bool, operation_id: str | None = None
+    ) -> str:
+        found = await self.find(owner, session_id)
+        target = Target(found.key, found.state.project_path, found.state.name)
+        outcome = await self._changes.roll_back(target, RollBack(branch_id, restore_state), operation_id)
+        return outcome.answer
 
 
 def _has_words(text: str, words: Sequence[str]) -> bool:
     folded = text.casefold()
     return all(word in folded for word in words)
-
-
-def _cursor(listed: ListedSession | EndedSession) -> str:
-    return f"{listed.last_at}/{listed.session_id}"
-
-
-def _position(cursor: str) -> tuple[str, str]:
-    last_at, slash, session_id = cursor.partition("/")
-    if not slash:
-        raise ArgumentInvalid("cursor", "must be the next_cursor of an earlier answer")
-    return last_at, session_id

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from contextfold.common.dataclass import dataclass, field, replace
-from contextfold.fold.accounting import Health, Thresholds, context_limit, health
-from contextfold.fold.advice import Advice, AdviceSettings, advice_for
-from contextfold.fold.ledger.prices import LedgerPrices
+from contextfold.fold.accounting import AdviceSettings, Health, Thresholds, context_limit, health
 from contextfold.fold.model_catalog import MODELS, RELATIVE_PRICES, ModelCatalog, TokenPrices
-from contextfold.fold.session import Branch, SessionLimits, State
+from contextfold.fold.session import SessionLimits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextfold.fold.advice import Advice
+    from contextfold.fold.ledger.prices import LedgerPrices
+    from contextfold.fold.session import Branch, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class FoldPolicy:
 
     @property
     def ledger_prices(self) -> LedgerPrices:
+        from contextfold.fold.ledger.prices import LedgerPrices
+
         return LedgerPrices(self.models, self.relative_prices)
 
     def context_limit(self, state: State) -> int:
@@ -36,6 +42,8 @@ class FoldPolicy:
         return replace(health(state, self.context_limit(state), self.thresholds, branch), suggestion=suggestion)
 
     def advice_for(self, state: State, waiting_tokens: int = 0) -> list[Advice]:
+        from contextfold.fold.advice import advice_for
+
         prices = self.models.prices(state.model) or self.relative_prices
         limit = self.context_limit(state)
         return advice_for(state, limit, self.thresholds, self.advice, prices, waiting_tokens=waiting_tokens)

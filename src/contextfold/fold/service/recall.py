@@ -7,31 +7,24 @@ every answer. So an answer always includes everything that was stored before the
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime, timedelta
 
 from contextfold.common.dataclass import dataclass
 from contextfold.common.event_loop import in_thread, timeout
 from contextfold.common.record import Protocol
 from contextfold.common.relevance.question import read_question
 from contextfold.errors import ArgumentInvalid, ContextError, StoreUnavailable
-from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import RecallSource, SessionKey, Store
 from contextfold.fold.recall.answer import RecallAnswer, answer, memory_line
-from contextfold.fold.recall.documents import (
-    FOLD,
-    OPERATION_CHARACTERS,
-    RESULT,
-    DocumentTerms,
-    document_number,
-    document_terms,
-    fold_fields,
-    result_fields,
-)
 from contextfold.fold.recall.ranking import RecallScope
-from contextfold.fold.service.archive_reader import ArchivedThread, thread_entries
-from contextfold.fold.service.sessions import timestamp
-from contextfold.fold.tool_arguments import QUERY_LENGTH_MAX, RecallRequest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from datetime import datetime
+
+    from contextfold.fold.archive import ArchiveEntry
+    from contextfold.fold.ports.store import RecallSource, SessionKey, StoreReader
+    from contextfold.fold.recall.documents import DocumentTerms
+    from contextfold.fold.tool_arguments import RecallRequest
 
 # This many documents are indexed in one step.
 STEP_DOCUMENTS = 16
@@ -52,7 +45,7 @@ class RedactedText(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    store: Store
+    store: StoreReader
     scrub: Callable[[str], Awaitable[Sequence[RedactedText]]]
     clock: Callable[[], datetime]
 
@@ -64,6 +57,10 @@ class Recall:
         await self.catch_up(owner)
         since = request.since
         if isinstance(since, int):
+            from datetime import timedelta
+
+            from contextfold.fold.events import timestamp
+
             since = timestamp(self.clock() - timedelta(seconds=since))
         scope = RecallScope(request.project.hash if request.project else None, since, request.undone)
         return answer(await self.store.recall(owner, question, scope), request.budget_tokens)
@@ -72,6 +69,8 @@ class Recall:
         """A line about earlier folds of the project that fit a prompt; empty if there is none, or no time for it."""
         try:
             async with timeout(MEMORY_S):
+                from contextfold.fold.tool_arguments import QUERY_LENGTH_MAX
+
                 (scrubbed,) = await self.scrub(prompt[:QUERY_LENGTH_MAX])
                 question = read_question(_without_redactions(scrubbed.text), 0)
                 if not question.terms:
@@ -104,13 +103,17 @@ class Recall:
     async def _step(self, owner: str | None) -> bool:
         """Index some documents; return whether there may be more."""
         sources = await self.store.unindexed(owner, STEP_DOCUMENTS)
-        texts = [await self._fields(source) for source in sources]
         if sources:
+            texts = [await self._fields(source) for source in sources]
             await self.store.index(await in_thread(lambda: _documents(sources, texts)))
         return len(sources) == STEP_DOCUMENTS
 
     async def _fields(self, source: RecallSource) -> Sequence[str] | None:
         """The texts of a document; None if it was deleted."""
+        # Most questions find everything indexed.
+        from contextfold.fold.recall.documents import OPERATION_CHARACTERS, fold_fields, result_fields
+        from contextfold.fold.service.archive_reader import ArchivedThread, thread_entries
+
         if source.result is not None:
             return result_fields(source.result.decision.stub, source.result.text)
         summary = source.summary
@@ -130,6 +133,8 @@ class Recall:
 def _documents(
     sources: Sequence[RecallSource], texts: Sequence[Sequence[str] | None]
 ) -> list[tuple[RecallSource, DocumentTerms | None]]:
+    from contextfold.fold.recall.documents import document_terms
+
     return [
         (source, None if fields is None else document_terms(_number(source), fields))
         for source, fields in zip(sources, texts, strict=True)
@@ -137,6 +142,9 @@ def _documents(
 
 
 def _number(source: RecallSource) -> int:
+    from contextfold.fold.recall.documents import document_number
+    from contextfold.fold.recall.packed_terms import FOLD, RESULT
+
     if source.summary is not None:
         summary = source.summary
         return document_number(summary.folded_at, source.owner, FOLD, summary.session_id, summary.branch_id)

@@ -5,15 +5,19 @@ The results of the tools are in `fold.tool_results`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-
-from contextfold.common.canonical import Encodable
 from contextfold.common.dataclass import dataclass
 from contextfold.common.record import Protocol, TypeVar
 from contextfold.fold.accounting import folded_tokens, percent, total_tokens
-from contextfold.fold.service.policy import FoldPolicy
-from contextfold.fold.session import Branch, State
-from contextfold.fold.tool_results import Shape, health_result
+from contextfold.fold.tool_results import health_result
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from contextfold.common.canonical import Encodable
+    from contextfold.fold.service.policy import FoldPolicy
+    from contextfold.fold.session import Branch, State
+    from contextfold.fold.tool_results import Shape
 
 # A timeline has at most this many points; a screen cannot show many more.
 POINTS_MAX = 240

@@ -17,7 +17,15 @@ from contextfold.common.dataclass import dataclass, field
 from contextfold.common.event_loop import CallLock, pause, timeout
 from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import entries_of
-from contextfold.fold.events import BranchDiscarded, BranchFolded, Event, EventUnknown, SessionRolledBack, WorkFolded
+from contextfold.fold.events import (
+    BranchDiscarded,
+    BranchFolded,
+    Event,
+    EventUnknown,
+    SessionRolledBack,
+    WorkFolded,
+    timestamp,
+)
 from contextfold.fold.ports.store import (
     Commit,
     CommitReceipt,
@@ -28,14 +36,12 @@ from contextfold.fold.ports.store import (
     Store,
     Summary,
 )
-from contextfold.fold.session import EMPTY, LogBroken, State, apply, replay
+from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, LogBroken, State, apply, replay
 from contextfold.fold.tool_results import Shape, state_summary
 from contextfold.fold.verbs import NewSession
 
 # A call is tried at most this many times. Each lost race means that another call has succeeded.
 TRIES_MAX = 200
-# A longer log is replayed in steps of this many events, so that other calls get a turn.
-REPLAY_STEP_EVENTS = 200
 # A call waits at most this long for earlier calls on the same session.
 TURN_TIMEOUT_S = 5.0
 # The longest pause before a retry. It is random, so that two daemons do not collide repeatedly.
@@ -315,7 +321,3 @@ def _summary(
         event.at,
         undone,
     )
-
-
-def timestamp(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

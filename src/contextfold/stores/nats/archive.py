@@ -20,7 +20,7 @@ from contextfold.stores.nats.wire.chunks import read_chunks
 from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
 from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
-from contextfold.stores.sqlite.statements import TrajectoryQuery, phrases
+from contextfold.stores.sqlite.queries import TrajectoryQuery, phrases
 
 # This many messages are read at once.
 AT_ONCE: Final = 32

@@ -22,7 +22,8 @@ from contextfold.fold.ports.store import (
     RecallSource,
     Summary,
 )
-from contextfold.fold.recall.documents import FOLD, RESULT, DocumentTerms
+from contextfold.fold.recall.documents import DocumentTerms
+from contextfold.fold.recall.packed_terms import FOLD, RESULT
 from contextfold.fold.recall.ranking import RecallScope, rank
 from contextfold.stores import recall_index
 from contextfold.stores.nats.conversations import NatsConversations

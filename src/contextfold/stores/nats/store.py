@@ -53,7 +53,7 @@ from contextfold.stores.nats.wire.jetstream import TTL, JetStream, StoredMessage
 from contextfold.stores.nats.wire.names import SubjectNames
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, follow
 from contextfold.stores.nats.wire.streams import expect, prepare
-from contextfold.stores.sqlite.statements import TrajectoryQuery
+from contextfold.stores.sqlite.queries import TrajectoryQuery
 
 CLOSE_TIMEOUT_S: Final = 4.0
 HELP_EVERY_S: Final = 1.0

@@ -18,7 +18,7 @@ from contextfold.fold.ports.store_export import (
     ExportedSession,
     ExportRecord,
 )
-from contextfold.stores.sqlite import statements
+from contextfold.stores.sqlite import queries, statements
 
 # The stage of an imported session that has ended: its log is gone, and so is its last event.
 _ENDED: Final = 3
@@ -48,7 +48,7 @@ def _all_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
 def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSession) -> Iterator[ExportRecord]:
     if session.is_live:
         for (body,) in connection.execute("SELECT body FROM events WHERE session = ? ORDER BY n", (row,)):
-            yield statements.event_of(body)
+            yield queries.event_of(body)
         receipts = connection.execute(
             "SELECT lower(hex(operation)), fingerprint, answer FROM operations WHERE session = ? ORDER BY operation",
             (row,),
@@ -61,19 +61,19 @@ def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSessi
         (row,),
     )
     for project_path, *others in summaries:
-        yield statements.summary_of((session.key.project_hash, project_path, session.session_id, *others))
+        yield queries.summary_of((session.key.project_hash, project_path, session.session_id, *others))
     # The ids are sorted first, so that no text is part of a sort.
     entries = connection.execute(
         "SELECT id FROM archive WHERE session = ? ORDER BY n, branch_id, id", (row,)
     ).fetchall()
     for entry in entries:
-        columns = connection.execute(f"SELECT {statements.ENTRY_COLUMNS} FROM archive WHERE id = ?", entry)  # noqa: S608 - only our own names
-        yield statements.entry_of(columns.fetchone())
+        columns = connection.execute(f"SELECT {queries.ENTRY_COLUMNS} FROM archive WHERE id = ?", entry)  # noqa: S608 - only our own names
+        yield queries.entry_of(columns.fetchone())
 
 
 def _left_out(connection: sqlite3.Connection) -> Iterator[ExportedLeftOut]:
     rows = connection.execute(
-        f"SELECT id, owner, conversation, {statements.DECISION_COLUMNS} FROM left_out"  # noqa: S608 - only our own names
+        f"SELECT id, owner, conversation, {queries.DECISION_COLUMNS} FROM left_out"  # noqa: S608 - only our own names
         " ORDER BY owner, conversation, call_id, text_hash"
     ).fetchall()
     for row, owner, conversation, *decision in rows:

@@ -7,18 +7,28 @@ refused is opened read-only and stays unchanged, because it may be the only copy
 from __future__ import annotations
 
 import os
-import sqlite3
 import stat
 import time
-from collections.abc import Sequence
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.stores.recall_tables import TABLES as RECALL_TABLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
     from typing import Final
 
+    # The statements of one migration. The first migration creates the tables; each later one changes them.
+    Migration = Sequence[str]
+else:
+    # The package around it takes longer to import than opening a file: it registers conversions of dates.
+    try:
+        import _sqlite3 as sqlite3
+    except ImportError:
+        import sqlite3
+
+SqliteError = sqlite3.Error
 # "cxfd" in the header of the file identifies it as ours.
 APPLICATION_ID: Final = 0x63786664
 # The longest time to wait for a lock of another process.
@@ -37,9 +47,6 @@ _MAGIC: Final = b"SQLite format 3\x00"
 # These errors are caused by a statement, not by the disk or a lock.
 _STATEMENT_AT_FAULT: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
 _START_ANEW: Final = "move it away (with its -wal and -shm files) to start with a new file, or name another file"
-
-# The statements of one migration. The first migration creates the tables; each later one changes them.
-Migration = Sequence[str]
 
 # A session's row outlives the session: its archive, its summaries and its last event refer to it. Stages: 0 live; 1
 # ended; 2 log and receipts deleted, except session.expired; 3 that deleted too. The owner is stored only here, so every
@@ -252,11 +259,26 @@ def refuse_older(path: str, newest: int, busy_timeout_s: float) -> None:
         )
 
 
+def open_existing(path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
+    """Open a file of this version for reading. Raises StoreInvalid if it cannot be used."""
+    refuse_older(path, len(MIGRATIONS), busy_timeout_s)
+    _create_file(path)
+    try:
+        return open_for_reading(path, busy_timeout_s=busy_timeout_s)
+    except sqlite3.Error as problem:
+        raise _refusal(path, problem) from problem
+
+
 def open_for_reading(path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
     """A second connection for reading. In WAL mode it neither waits for a commit nor delays one."""
     connection = connect(path, busy_timeout_s)
     connection.execute("PRAGMA query_only = ON")
     return connection
+
+
+def unavailable(problem: sqlite3.Error) -> StoreUnavailable:
+    name = getattr(problem, "sqlite_errorname", None) or type(problem).__name__
+    return StoreUnavailable(f"SQLite: {problem} ({name})")
 
 
 def version_of(connection: sqlite3.Connection) -> int:

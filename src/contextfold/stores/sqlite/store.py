@@ -8,9 +8,7 @@ processes on the same file need no coordination.
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from functools import partial
 from itertools import islice
 
@@ -22,32 +20,27 @@ from contextfold.fold.ports.store import (
     ArchivedResult,
     Commit,
     CommitReceipt,
-    EndedSession,
-    KnownRevision,
     LeftOutDecision,
-    ListedSession,
     ProxiedConversation,
-    Recalled,
     RecallSource,
     SessionKey,
-    SessionLog,
-    Summary,
-    Trajectory,
     WatchedEvent,
 )
-from contextfold.stores.sqlite import schema
+from contextfold.stores.sqlite import queries, schema
 from contextfold.stores.sqlite import statements as sqlite_rows
-from contextfold.stores.sqlite.transactions import ReaderInPlace, Transactions, Work, WriterInPlace, unavailable
+from contextfold.stores.sqlite.reader import ReaderInPlace, SqliteReads
+from contextfold.stores.sqlite.transactions import Transactions, WriterInPlace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
     from typing import Final
 
-    from contextfold.common.relevance.question import Question
     from contextfold.fold.ports.store_export import ExportRecord
     from contextfold.fold.recall.documents import DocumentTerms
-    from contextfold.fold.recall.ranking import RecallScope
-    from contextfold.stores.sqlite.threads import Readers, Writer
+    from contextfold.stores.sqlite.threads import Writer
+    from contextfold.stores.sqlite.transactions import Work
 
 # The interval after which a watcher sees commits of other processes. It sees those of this process at once.
 POLL_S: Final = 0.4
@@ -71,7 +64,7 @@ class _Watcher:
     changed: asyncio.Event
 
 
-class SqliteStore:
+class SqliteStore(SqliteReads):
     def __init__(
         self,
         path: str,
@@ -90,16 +83,17 @@ class SqliteStore:
         self._watchers: frozenset[_Watcher] = frozenset()
         self._watchers_lock = threading.Lock()
         self._polls: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
-        self._readers: Readers | ReaderInPlace
         self._writer: Writer | WriterInPlace
         connect = partial(schema.open_for_reading, path, busy_timeout_s=busy_timeout_s)
         transactions = Transactions(connection, self._guard)
         if in_place:
-            self._readers, self._writer = ReaderInPlace(connect), WriterInPlace(transactions)
+            super().__init__(ReaderInPlace(connect))
+            self._writer = WriterInPlace(transactions)
         else:
             from contextfold.stores.sqlite.threads import Readers, Writer
 
-            self._readers, self._writer = Readers(connect), Writer(transactions)
+            super().__init__(Readers(connect))
+            self._writer = Writer(transactions)
 
     @classmethod
     def open(
@@ -128,9 +122,6 @@ class SqliteStore:
 
     # ---- one session
 
-    async def load(self, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
-        return await self._readers.read(lambda connection: sqlite_rows.load(connection, key, known))
-
     async def commit(self, commit: Commit) -> CommitReceipt:
         receipt = await self._write(sqlite_rows.committing(commit))
         self._wake(commit.key.owner)
@@ -139,25 +130,7 @@ class SqliteStore:
     async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
         return await self._readers.read(lambda connection: sqlite_rows.receipt(connection, key, operation_id))
 
-    async def sessions(
-        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
-    ) -> Sequence[ListedSession]:
-        return await self._readers.read(lambda connection: sqlite_rows.sessions(connection, owner, after, limit))
-
-    async def ended_sessions(
-        self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
-    ) -> Sequence[EndedSession]:
-        return await self._readers.read(
-            lambda connection: sqlite_rows.ended_sessions(connection, owner, after, limit, session_id)
-        )
-
-    async def find(self, owner: str, session_id: str) -> SessionKey | None:
-        return await self._readers.read(lambda connection: sqlite_rows.find(connection, owner, session_id))
-
     # ---- watching
-
-    async def cursor(self) -> str:
-        return str(await self._readers.read(sqlite_rows.last_seq))
 
     async def check_cursor(self, cursor: str) -> None:
         await self._begin_at(_position(cursor))
@@ -197,7 +170,7 @@ class SqliteStore:
         try:
             while not self._closed and any(watcher.loop is loop for watcher in self._watchers):
                 try:
-                    last = await self._readers.read(sqlite_rows.last_seq)
+                    last = await self._readers.read(queries.last_seq)
                 except StoreUnavailable:
                     # The next read reports the failure.
                     last = -1
@@ -209,7 +182,7 @@ class SqliteStore:
             del self._polls[loop]
 
     async def _begin_at(self, position: int | None) -> int:
-        reached = await self._readers.read(sqlite_rows.last_seq)
+        reached = await self._readers.read(queries.last_seq)
         if position is not None and position > reached:
             raise _no_cursor()
         return reached if position is None else position
@@ -233,38 +206,8 @@ class SqliteStore:
                 except RuntimeError:
                     pass
 
-    # ---- summaries and archive
-
-    async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
-        return await self._readers.read(
-            lambda connection: sqlite_rows.search(connection, owner, query, project_hash, limit)
-        )
-
-    async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
-        return await self._readers.read(lambda connection: sqlite_rows.summaries(connection, owner, project_hash))
-
-    async def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:
-        return await self._readers.read(lambda connection: sqlite_rows.unindexed(connection, owner, limit))
-
     async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
         await self._write(lambda connection: sqlite_rows.index(connection, documents))
-
-    async def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
-        return await self._readers.read(lambda connection: sqlite_rows.recall(connection, owner, question, scope))
-
-    async def trajectory(
-        self,
-        owner: str,
-        project_hash: str,
-        branch_id: str | None,
-        *,
-        session_id: str = "",
-        after_n: int = 0,
-        limit: int,
-        characters: int | None = None,
-    ) -> Trajectory | None:
-        query = sqlite_rows.TrajectoryQuery(owner, project_hash, branch_id, session_id, after_n, limit, characters)
-        return await self._readers.read(lambda connection: sqlite_rows.trajectory(connection, query))
 
     # ---- results that requests leave out
 
@@ -273,9 +216,6 @@ class SqliteStore:
 
     async def keep_left_out(self, owner: str, conversation: str, items: Sequence[ArchivedResult]) -> None:
         await self._write(lambda connection: sqlite_rows.keep_left_out(connection, owner, conversation, items))
-
-    async def left_out_text(self, owner: str, result_id: str) -> str | None:
-        return await self._readers.read(lambda connection: sqlite_rows.left_out_text(connection, owner, result_id))
 
     async def conversation(self, owner: str, conversation: str) -> ProxiedConversation | None:
         return await self._readers.read(lambda connection: sqlite_rows.conversation(connection, owner, conversation))
@@ -295,8 +235,8 @@ class SqliteStore:
             while some := await in_thread(lambda: list(islice(records, EXPORT_AT_ONCE))):
                 for record in some:
                     yield record
-        except sqlite3.Error as problem:
-            raise unavailable(problem) from problem
+        except schema.SqliteError as problem:
+            raise schema.unavailable(problem) from problem
         finally:
             connection.close()
 
@@ -308,8 +248,8 @@ class SqliteStore:
             connection = schema.connect(self._path, schema.BUSY_TIMEOUT_S)
             try:
                 sqlite_export.import_records(connection, records)
-            except sqlite3.Error as problem:
-                raise unavailable(problem) from problem
+            except schema.SqliteError as problem:
+                raise schema.unavailable(problem) from problem
             finally:
                 connection.close()
 
@@ -360,9 +300,6 @@ class SqliteStore:
 
     async def settle(self) -> None:
         """A commit leaves no background work."""
-
-    async def count(self, owner: str | None = None) -> int:
-        return await self._readers.read(lambda connection: sqlite_rows.count(connection, owner))
 
     async def check(self) -> None:
         """A real write of ordinary size: only that notices a disk on which a commit does not fit."""

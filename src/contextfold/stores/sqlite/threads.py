@@ -16,7 +16,12 @@ from typing import Final, Generic, TypeVar
 
 from contextfold.common.dataclass import dataclass
 from contextfold.errors import StoreUnavailable
-from contextfold.stores.sqlite.transactions import Job, Transactions, Work, unavailable
+from contextfold.stores.sqlite.schema import unavailable
+from contextfold.stores.sqlite.transactions import Job, Transactions
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextfold.stores.sqlite.transactions import Work
 
 # The most units of work in one transaction.
 BATCH_MOST: Final = 256

@@ -5,20 +5,18 @@ Knows connections and functions, not what the functions do, and no thread.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Sequence
-
 from contextfold.common.dataclass import dataclass
 from contextfold.common.record import Generic, TypeVar
 from contextfold.errors import StoreUnavailable
+from contextfold.stores.sqlite.schema import SqliteError, unavailable
 
 T = TypeVar("T")
-Work = Callable[[sqlite3.Connection], T]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Sequence
 
-
-def unavailable(problem: sqlite3.Error) -> StoreUnavailable:
-    name = getattr(problem, "sqlite_errorname", None) or type(problem).__name__
-    return StoreUnavailable(f"SQLite: {problem} ({name})")
+    Work = Callable[[sqlite3.Connection], T]
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +41,7 @@ class Transactions:
         try:
             self.connection.execute("BEGIN IMMEDIATE")
             self._guard(self.connection)
-        except (sqlite3.Error, StoreUnavailable) as problem:
+        except (SqliteError, StoreUnavailable) as problem:
             self._roll_back()
             _fail(jobs, problem)
             return
@@ -67,7 +65,7 @@ class Transactions:
         try:
             job.result = job.work(self.connection)
         except Exception as problem:
-            broken = isinstance(problem, sqlite3.Error) or not self.connection.in_transaction
+            broken = isinstance(problem, SqliteError) or not self.connection.in_transaction
             if broken or self.connection.total_changes != before:
                 raise
             job.problem = problem
@@ -77,13 +75,13 @@ class Transactions:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
         # SQLite has rolled back by itself, or the next BEGIN fails.
-        except sqlite3.Error:
+        except SqliteError:
             pass
 
 
 def _fail(jobs: Sequence[Job[object]], problem: Exception) -> None:
     for job in jobs:
-        job.problem = unavailable(problem) if isinstance(problem, sqlite3.Error) else problem
+        job.problem = unavailable(problem) if isinstance(problem, SqliteError) else problem
 
 
 class WriterInPlace:
@@ -102,26 +100,3 @@ class WriterInPlace:
     def stop(self, _timeout_s: float) -> None:
         # The last connection to a file writes the write-ahead log back when it is closed.
         self._transactions.connection.close()
-
-
-class ReaderInPlace:
-    """Reads in the calling thread. The connection is made for the first read."""
-
-    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
-        self._connect = connect
-        self._connection: sqlite3.Connection | None = None
-        self._is_stopped = False
-
-    async def read(self, work: Work[T]) -> T:
-        if self._is_stopped:
-            raise StoreUnavailable("the store is closed")
-        try:
-            self._connection = self._connection or self._connect()
-            return work(self._connection)
-        except sqlite3.Error as problem:
-            raise unavailable(problem) from problem
-
-    def stop(self, _timeout_s: float) -> None:
-        self._is_stopped = True
-        if self._connection is not None:
-            self._connection.close()
