@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 
-from contextfold.common.network_address import NATS_SCHEMES, NATS_URL, BadAddress, authority_from, nats_servers_from
 from contextfold.common.record import Record
 from contextfold.settings_table import (
     CACHE_ROOT,
@@ -191,6 +190,8 @@ def _proxy_settings(values: _SettingValues) -> ProxySettings:
 
 def _upstream(values: _SettingValues, name: str) -> Upstream:
     """An upstream. The proxy variables count for https only, where the HTTP proxy does not see the API key."""
+    from contextfold.common.network_address import authority_from
+
     url = values.get(name)
     scheme, _, rest = url.partition("://")
     machine = authority_from(rest.partition("/")[0])
@@ -245,6 +246,8 @@ def _store_path(values: _SettingValues) -> str:
         store = store.removeprefix(STORE_SCHEME)
     elif colon and "/" not in scheme and len(scheme) > 1:
         # A single letter would be a Windows drive.
+        from contextfold.common.network_address import NATS_URL
+
         raise SettingsError(
             f"--store must be a file, as {STORE_SCHEME}PATH or plain PATH, or servers of NATS, as {NATS_URL}; "
             f"there is no {scheme} store"
@@ -254,15 +257,27 @@ def _store_path(values: _SettingValues) -> str:
     return store
 
 
+def _is_on_nats(store: str) -> bool:
+    if not store:
+        return False
+    from contextfold.common.network_address import NATS_SCHEMES
+
+    return store.partition("://")[0].lower() in NATS_SCHEMES
+
+
 def _nats_settings(values: _SettingValues) -> NatsSettings | None:
     """The settings of NATS; None if the store is a file, in which case a setting for NATS is an error."""
     store = values.get("store")
-    if store.partition("://")[0].lower() not in NATS_SCHEMES:
+    if not _is_on_nats(store):
         if idle := [name for name in NATS if values.is_given(name, as_option=bool(store))]:
+            from contextfold.common.network_address import NATS_URL
+
             raise SettingsError(
                 f"{values.called(idle[0])} is for a store on NATS: give --store {NATS_URL} too, or leave it out"
             )
         return None
+    from contextfold.common.network_address import BadAddress, nats_servers_from
+
     try:
         servers = nats_servers_from(store)
     except BadAddress as problem:

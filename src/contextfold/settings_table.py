@@ -6,7 +6,6 @@ Command-line options, environment variables, the configuration file, the help te
 
 from __future__ import annotations
 
-from contextfold.common.network_address import authority_from
 from contextfold.common.record import Record
 
 TYPE_CHECKING = False
@@ -136,6 +135,9 @@ def _url_or_off(called: str, text: str) -> str:
 
 def _upstream(called: str, text: str) -> str:
     """A base URL: paths are appended to it, so it must not have a query or a fragment."""
+    # Most commands need no address.
+    from contextfold.common.network_address import authority_from
+
     scheme, separator, rest = text.partition("://")
     text = scheme.lower() + separator + rest
     host = rest.partition("/")[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from importlib import import_module
 
 from contextfold import __version__
 from contextfold.cli.output import print_answer, print_error, print_error_line
@@ -57,7 +56,10 @@ def _execute(invocation: Invocation) -> int:
     else:
         # Modules leave no garbage, and looking for some would take a tenth of their import, or more later.
         gc.disable()
-        command = import_module(f"contextfold.cli.{invocation.command.module}")
+        # As `importlib.import_module` does, which takes longer to import than some commands.
+        name = f"contextfold.cli.{invocation.command.module}"
+        __import__(name)
+        command = sys.modules[name]
         gc.freeze()
         gc.enable()
         code: int = command.run(invocation.values)

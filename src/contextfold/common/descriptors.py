@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import select
 
-READABLE, WRITABLE = select.POLLIN, select.POLLOUT
+# As in `select`, which is imported only to wait.
+READABLE, WRITABLE = 1, 4
 
 
 def wait(descriptor: int, event: int, timeout_s: float | None = None) -> bool:
     """Wait until a stream is readable or writable, or has ended; False after the timeout."""
+    import select
+
     # Unlike select(), poll() accepts descriptors above 1023.
     poll = select.poll()
     poll.register(descriptor, event)

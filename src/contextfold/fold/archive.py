@@ -13,8 +13,6 @@ says where its operations are: in the parent thread, between two events.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-
 from contextfold.common.dataclass import dataclass, replace
 from contextfold.fold.events import (
     BranchCreated,
@@ -25,7 +23,12 @@ from contextfold.fold.events import (
     SessionRolledBack,
     WorkFolded,
 )
-from contextfold.fold.session import State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from contextfold.fold.session import State
 
 # The `type` of the summary of a branch that was folded afterwards.
 FOLDED_AFTERWARDS = "folded_afterwards"

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import islice
-
-from contextfold.cli.fold.figures import headline
-from contextfold.cli.fold.savings import saved_text
 from contextfold.cli.fold.session_access import (
     SessionAddress,
     open_store,
@@ -15,18 +10,17 @@ from contextfold.cli.fold.session_access import (
     write,
     write_json,
 )
-from contextfold.cli.fold.tree import draw, legend, outline
-from contextfold.cli.output import print_note
 from contextfold.cli.parse import Values
-from contextfold.cli.terminal import Column, Line, Screen, screen
 from contextfold.error_codes import EXIT_OK
-from contextfold.fold.service.session_views import branch_view, tree
-from contextfold.fold.session import State
-from contextfold.settings import between
+from contextfold.settings_table import between
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from contextfold.cli.fold.status import Session
+    from contextfold.cli.terminal import Screen
+    from contextfold.fold.session import State
 
 LIMIT = "200"
 # A session has at most this many branches.
@@ -41,17 +35,27 @@ def run(values: Values) -> int:
         return _list_ended(values, limit)
     with open_store(values) as store:
         address, state = store.find(session_address(values))
-        session, context_limit = store.lists.row(state), store.reader.policy.context_limit(state)
-    if "json" in values:
-        write_json({"session": session, "branches": [branch_view(row) for row in tree(state)[-limit:]]})
-    elif not state.revision:
-        return report_no_session(address)
-    else:
-        write(_drawing(screen(), state, context_limit, limit))
+        if "json" in values:
+            from contextfold.fold.service.session_views import branch_view, tree
+
+            branches = [branch_view(row) for row in tree(state)[-limit:]]
+            write_json({"session": store.lists.row(state), "branches": branches})
+            return EXIT_OK
+        if not state.revision:
+            return report_no_session(address)
+        from contextfold.cli.terminal import screen
+
+        text = _drawing(screen(), state, store.reader.policy.context_limit(state), limit)
+    write(text)
     return EXIT_OK
 
 
 def _list_ended(values: Values, limit: int) -> int:
+    from itertools import islice
+
+    from contextfold.cli.output import print_note
+    from contextfold.cli.terminal import screen
+
     address = session_address(values)
     with open_store(values) as store:
         mine = (row for row in store.ended_rows(address.owner) if "all" in values or _is_below(row, address))
@@ -72,6 +76,9 @@ def _is_below(row: Session, address: SessionAddress) -> bool:
 
 
 def _ended_table(shown: Screen, rows: Sequence[Session]) -> str:
+    from contextfold.cli.fold.savings import saved_text
+    from contextfold.cli.terminal import Column, Line
+
     columns = [
         Column("project", shrinks=True),
         Column("session"),
@@ -101,10 +108,15 @@ def _ended_table(shown: Screen, rows: Sequence[Session]) -> str:
 
 
 def _drawing(shown: Screen, state: State, context_limit: int, limit: int) -> str:
+    from contextfold.cli.fold.tree import draw, legend, outline
+    from contextfold.fold.service.session_views import tree
+
     rows = tree(state)
     earlier = max(0, len(rows) - limit)
     if not shown.is_terminal:
         return outline(shown, state, rows[earlier:], earlier=earlier)
+    from contextfold.cli.fold.figures import headline
+
     return (
         shown.lines(*headline(shown, state, context_limit), "")
         + draw(shown, state, rows[earlier:], earlier=earlier)

@@ -7,15 +7,15 @@ escaped, and the page cannot load or run anything. Control and bidirectional cha
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from html import escape
-from typing import Any
-
 from contextfold import __version__
 from contextfold.cli.output import plain, plain_lines
 from contextfold.common.canonical import Encodable
 from contextfold.common.dataclass import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
 
 FENCE_LEAST = 3
 NO_FOLDS = "\nNothing was folded.\n"
@@ -167,10 +167,14 @@ def _fenced(text: str) -> str:
 
 
 def _preformatted(text: str) -> str:
+    from html import escape
+
     return f"<pre>{escape(plain_lines(_one_kind_of_line(text)))}</pre>\n"
 
 
 def _escaped(text: str) -> str:
+    from html import escape
+
     return escape(plain(text))
 
 
@@ -179,4 +183,5 @@ def _one_kind_of_line(text: str) -> str:
 
 
 def _longest_run(text: str) -> int:
-    return max(map(len, re.findall("`+", text)), default=0)
+    ticks = "".join("`" if letter == "`" else " " for letter in text)
+    return max(map(len, ticks.split()), default=0)

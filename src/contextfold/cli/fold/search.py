@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from typing import Any
-
 from contextfold.cli.fold.session_access import open_store, owner_of, project_of, write, write_json
 from contextfold.cli.output import print_note
 from contextfold.cli.parse import Values
-from contextfold.cli.terminal import Line, Part, Screen, screen, text_lines
 from contextfold.error_codes import EXIT_OK
-from contextfold.fold.ports.store import SEARCH_MOST, Summary
-from contextfold.settings import between
+from contextfold.fold.ports.stored_records import SEARCH_MOST
+from contextfold.settings_table import between
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Sequence
+    from typing import Any
+
+    from contextfold.cli.terminal import Line, Part, Screen
+    from contextfold.fold.ports.stored_records import Summary
 
 LIMIT = "20"
 MATCH_STYLE = "bold yellow"
@@ -26,7 +30,11 @@ def run(values: Values) -> int:
     if "json" in values:
         write_json(_json(summaries))
         return EXIT_OK
-    shown, words = screen(), _words(query)
+    from contextfold.cli.terminal import screen
+
+    shown = screen()
+    # Only a terminal shows which words were found.
+    words = _words(query) if shown.is_terminal else None
     write("".join(_rendered(shown, summary, words) for summary in summaries))
     if not summaries:
         print_note("no summary has all of these words")
@@ -40,11 +48,15 @@ def _json(summaries: Sequence[Summary]) -> dict[str, Any]:
 
 def _words(query: str) -> re.Pattern[str]:
     """A pattern for the words of a query. The last word may be a prefix."""
+    import re
+
     words = [re.escape(word) for word in re.findall(r"\w+", query)] or [r"(?!)"]
     return re.compile("|".join([*(rf"\b{word}\b" for word in words[:-1]), rf"\b{words[-1]}\w*"]), re.IGNORECASE)
 
 
-def _rendered(shown: Screen, summary: Summary, words: re.Pattern[str]) -> str:
+def _rendered(shown: Screen, summary: Summary, words: re.Pattern[str] | None) -> str:
+    from contextfold.cli.terminal import text_lines
+
     head: Line = [
         (shown.moment(summary.folded_at), "dim"),
         "  ",
@@ -56,8 +68,10 @@ def _rendered(shown: Screen, summary: Summary, words: re.Pattern[str]) -> str:
     return shown.lines(*lines) + shown.block(*rest, wraps=True) + "\n"
 
 
-def _marked(text: str, words: re.Pattern[str], style: str = "") -> list[Part]:
+def _marked(text: str, words: re.Pattern[str] | None, style: str = "") -> list[Part]:
     """A text with the words of the query highlighted."""
+    if words is None:
+        return [(text, style)]
     parts: list[Part] = []
     reached = 0
     for match in words.finditer(text):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -66,6 +67,8 @@ class OpenStore:
     def __init__(self, reader: SessionReader) -> None:
         self.reader = reader
         self.lists = SessionLists(reader)
+        # A command that reads ends soon, and what it reads has no cycles that only the collector could free.
+        gc.disable()
 
     def __enter__(self) -> Self:
         return self
@@ -152,6 +155,7 @@ class OpenService(OpenStore):
 
     def __init__(self, fold: SerialFold) -> None:
         super().__init__(fold.service)
+        gc.enable()
         self.fold = fold
 
     def __exit__(self, *_: object) -> None:

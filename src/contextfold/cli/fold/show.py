@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from contextfold.cli.fold.session_access import (
     BRANCH_PREFIX,
     MAIN,
@@ -18,14 +16,19 @@ from contextfold.cli.fold.session_access import (
 from contextfold.cli.fold.tree import branch_status, id_length, saved_part
 from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Column, Line, Part, Screen, screen, several, text_lines
-from contextfold.common.canonical import Encodable
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import BranchNotFound
-from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.service.archive_reader import ArchivedThread, thread_entries
 from contextfold.fold.service.session_views import branch_view, row_of
-from contextfold.fold.session import State
 from contextfold.fold.tool_results import entry_result
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from contextfold.common.canonical import Encodable
+    from contextfold.fold.archive import ArchiveEntry
+    from contextfold.fold.session import State
 
 # A page of the archive ends after this many characters.
 PAGE_CHARACTERS = 1_000_000

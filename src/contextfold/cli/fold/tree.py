@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from contextfold.cli.fold.session_access import BRANCH_PREFIX, MAIN
 from contextfold.cli.terminal import Column, Line, Part, Screen
 from contextfold.common.dataclass import dataclass
 from contextfold.fold.service.session_views import BranchRow, tokens_saved
-from contextfold.fold.session import Branch, State, Thread
+from contextfold.fold.session import Thread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from contextfold.fold.session import Branch, State
 
 # At least this many characters of an id are shown.
 ID_LEAST = len(BRANCH_PREFIX) + 4

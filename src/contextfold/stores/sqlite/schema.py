@@ -22,11 +22,7 @@ if TYPE_CHECKING:
     # The statements of one migration. The first migration creates the tables; each later one changes them.
     Migration = Sequence[str]
 else:
-    # The package around it takes longer to import than opening a file: it registers conversions of dates.
-    try:
-        import _sqlite3 as sqlite3
-    except ImportError:
-        import sqlite3
+    from contextfold.stores.sqlite.library import sqlite3
 
 SqliteError = sqlite3.Error
 # "cxfd" in the header of the file identifies it as ours.
