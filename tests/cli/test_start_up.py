@@ -88,6 +88,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["fold", "search", "clock"],
         ["recall", "who saw the broken timer"],
         ["recall", "clock"],
+        ["recall", "rotate the auth token"],
     ],
     ids=" ".join,
 )
@@ -101,7 +102,7 @@ def test_commands_on_a_store_load_no_event_loop_and_no_rules(argv: list[str], st
 
 
 def test_a_question_with_a_keyword_of_a_rule_loads_the_rules_and_no_event_loop(store: Path, tmp_path: Path) -> None:
-    loaded = modules(tmp_path, "recall", "the password of the clock", "--store", store)
+    loaded = modules(tmp_path, "recall", "the password is clockwork", "--store", store)
     assert "re2" in loaded
     assert not {"asyncio", "logging", "ssl"} & loaded
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from contextfold.scrub.quick_check import KeywordSearch, Scrubbed, standard_keywords
+from contextfold.scrub.quick_check import Scrubbed, has_keyword, is_of_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,10 +41,7 @@ def standard_scrubber(allowlist_text: str = "", *, compiles_all: bool = True) ->
 class QuickScrubber:
     """The standard scrubber for a few short texts. Most of them have no keyword of any rule, and then need none."""
 
-    def __init__(self) -> None:
-        self._search = KeywordSearch(standard_keywords(read_rules_file()))
-
     def scrub(self, text: str) -> Scrubbed:
-        if not self._search.matches(text.encode("utf-8", "surrogatepass")):
+        if not has_keyword(text) or is_of_words(text):
             return Scrubbed(text, 0, ())
         return standard_scrubber(compiles_all=False).scrub(text)
