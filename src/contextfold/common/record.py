@@ -26,8 +26,16 @@ else:
                 setattr(cls, name, property(itemgetter(position)))
 
         def __new__(cls, *values, **named):
-            if named or len(values) != len(cls._fields):
-                values = cls._complete(values, named)
+            fields = cls._fields
+            if named or len(values) != len(fields):
+                defaults = cls._defaults
+                try:
+                    rest = [named.pop(name) if name in named else defaults[name] for name in fields[len(values) :]]
+                except KeyError:
+                    raise cls._refusal() from None
+                if named or len(values) > len(fields):
+                    raise cls._refusal()
+                values = (*values, *rest)
             return tuple.__new__(cls, values)
 
         @classmethod
@@ -36,12 +44,8 @@ else:
             return tuple.__new__(cls, values)
 
         @classmethod
-        def _complete(cls, values, named):
-            absent = cls._fields[len(values) :]
-            known = cls._defaults | named
-            if not (named.keys() <= set(absent) <= known.keys()) or len(values) > len(cls._fields):
-                raise TypeError(f"{cls.__name__} takes {', '.join(cls._fields)}")
-            return values + tuple([known[name] for name in absent])
+        def _refusal(cls):
+            return TypeError(f"{cls.__name__} takes {', '.join(cls._fields)}")
 
         def __getnewargs__(self):
             return tuple(self)
