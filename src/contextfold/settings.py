@@ -258,7 +258,8 @@ def _store_path(values: _SettingValues) -> str:
 
 
 def _is_on_nats(store: str) -> bool:
-    if not store:
+    # Most paths are absolute, and then there is no scheme to look at.
+    if not store or store.startswith("/"):
         return False
     from contextfold.common.network_address import NATS_SCHEMES
 

@@ -20,6 +20,7 @@ COMMON_OTLP_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 COMMON_OTLP_PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
 
 TOOL_TIMEOUT_S = 30
+COUNTER_DEFAULT = "v0"
 WHOLE_NUMBER_MAX = 1_000_000_000
 # Eleven days; some systems accept no longer timeout.
 TIMEOUT_MAX_S = 1_000_000
@@ -172,6 +173,8 @@ def toolsets(called: str, text: str) -> tuple[str, ...]:
 
 
 def _counter(called: str, text: str) -> str:
+    if text == COUNTER_DEFAULT:
+        return text
     from contextfold.common.token_counter import COUNTERS
 
     if text not in COUNTERS:
@@ -303,7 +306,7 @@ SETTINGS = {
             "FILE",
             "a TOML file of models' windows and prices, which adds to the built-in list or overrides it",
         ),
-        Setting("token-counter", "v0", _counter, "NAME", "the token counter: v0 or dense"),
+        Setting("token-counter", COUNTER_DEFAULT, _counter, "NAME", "the token counter: v0 or dense"),
         Setting(
             "session-idle-secs",
             str(24 * 3600),

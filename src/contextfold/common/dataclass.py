@@ -46,15 +46,13 @@ else:
         return lambda cls: _make_dataclass(cls, frozen, slots, eq)
 
     def _make_dataclass(cls, frozen, slots, eq):
-        members = tuple(
-            _field_of(name, cls.__dict__.get(name, MISSING))
-            for name, annotation in cls.__annotations__.items()
-            if not annotation.startswith("ClassVar")
-        )
-        names = tuple(each.name for each in members)
+        body = dict(cls.__dict__)
+        names = tuple([name for name, written in body["__annotations__"].items() if not written.startswith("ClassVar")])
+        given = {name: body[name] for name in names if name in body}
         owner = []
         made = {
-            "_fields_of_dataclass": members,
+            "_given_of_dataclass": given,
+            "_fields_of_dataclass": _deferred_fields,
             "__match_args__": names,
             "__dataclass_fields__": _standard_fields,
             "__init__": _first_init(owner, frozen),
@@ -63,21 +61,34 @@ else:
         if frozen:
             made |= _FROZEN
         if eq:
-            made["__eq__"], made["__hash__"] = _comparing(tuple(each.name for each in members if each.compare), frozen)
+            uncompared = [name for name, value in given.items() if type(value) is _Field and not value.compare]
+            compared = tuple(name for name in names if name not in uncompared) if uncompared else names
+            made["__eq__"], made["__hash__"] = _comparing(compared, frozen)
         if slots:
             # All at once, because a class is slower to change than to make.
-            body = {name: value for name, value in cls.__dict__.items() if name not in names}
-            body.pop("__dict__", None)
-            body.pop("__weakref__", None)
+            for name in (*given, "__dict__", "__weakref__"):
+                body.pop(name, None)
             body |= made
             body["__slots__"] = names
-            body["__qualname__"] = cls.__qualname__
             cls = type(cls)(cls.__name__, cls.__bases__, body)
         else:
             for name, value in made.items():
                 setattr(cls, name, value)
         owner.append(cls)
         return cls
+
+    class _DeferredFields:
+        """Makes the fields of a class when they are first needed."""
+
+        def __get__(self, instance, cls):
+            owner = next(each for each in cls.__mro__ if "_given_of_dataclass" in each.__dict__)
+            given = owner._given_of_dataclass
+            owner._fields_of_dataclass = tuple(
+                _field_of(name, given.get(name, MISSING)) for name in owner.__match_args__
+            )
+            return owner._fields_of_dataclass
+
+    _deferred_fields = _DeferredFields()
 
     def _field_of(name, default):
         if isinstance(default, _Field):
@@ -102,19 +113,21 @@ else:
     def _is_filled(self, cls, values, named):
         """Set all fields. False if the arguments do not fit, which the compiled `__init__` reports."""
         members = cls._fields_of_dataclass
-        if len(values) + len(named) > len(members):
+        unread = len(named)
+        if len(values) + unread > len(members):
             return False
         values = list(values)
         for each in members[len(values) :]:
             if each.name in named:
-                values.append(named.pop(each.name))
+                values.append(named[each.name])
+                unread -= 1
             elif each.default_factory is not MISSING:
                 values.append(each.default_factory())
             elif each.default is not MISSING:
                 values.append(each.default)
             else:
                 return False
-        if named:
+        if unread:
             return False
         for each, value in zip(members, values, strict=True):
             _set(self, each.name, value)
