@@ -5,6 +5,7 @@ python -m bench.commands
 
 from __future__ import annotations
 
+import asyncio
 import os
 import statistics
 import subprocess
@@ -14,19 +15,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.figures import Figure, show, tell
+from contextfold.fold.service.callers import LOCAL_OWNER, Caller
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.tool_arguments import branch_request, record_request, return_request
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.stores.sqlite.store import SqliteStore
 
 TURNS = 15
-# For a command that needs no store.
 LIMIT = 2.5
-# A command on the store imports SQLite and the modules of folding, opens the file and checks it.
-STORE_LIMIT = 5.0
-# A question with a keyword of a rule also loads RE2, reads the rules and compiles those that it needs.
-RULES_LIMIT = 9.0
+FOLDS = 20
+# What a session has done is read from the archive, or what was folded is ranked, and all of it is printed.
+FOLDS_LIMIT = 3.0
+# A question that may contain a secret loads RE2, reads the rules and compiles those that it needs.
+RULES_LIMIT = 7.0
 LIMITS = {
-    "context fold status": STORE_LIMIT,
-    "context recall": STORE_LIMIT,
-    "context recall, a keyword of the rules": RULES_LIMIT,
+    "context fold show, 20 folds": FOLDS_LIMIT,
+    "context recall, 20 folds": FOLDS_LIMIT,
+    "context recall, a possible secret": RULES_LIMIT,
 }
+PROJECT = "/work/app"
 PROGRAM = "import sys; from contextfold.cli.main import run; run()"
 DOCUMENT = "# Roll back\n\nReturn to the last release that worked.\n"
 PYTHON = "python -I"
@@ -41,14 +48,34 @@ def processor_s(argv: Sequence[str], env: dict[str, str]) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
+async def fill(path: Path) -> None:
+    """A store with one session."""
+    service = FoldService(SqliteStore.open(path), standard_scrubber())
+    caller, project = Caller(LOCAL_OWNER), {"project_path": PROJECT}
+    for number in range(FOLDS):
+        branch = {"description": f"Find fault {number} in the timer", "prompt": "Look into it."}
+        await service.branch(caller, branch_request({**project, **branch}))
+        done = {"type": "test", "content": "three tests fail\n" * 40}
+        await service.record(caller, record_request({**project, **done}), "hook")
+        message = {"message": f"The clock was wrong in case {number}; the timer of module {number} was broken."}
+        await service.fold(caller, return_request({**project, **message}))
+    await service.close()
+
+
 def main(turns: int = TURNS) -> bool:
     tell("starts of commands")
     with tempfile.TemporaryDirectory() as home:
         env = {"HOME": home, "PATH": os.environ["PATH"]}
         Path(home, "docs").mkdir()
         Path(home, "docs", "a.md").write_text(DOCUMENT)
+        filled = Path(home, "filled.db")
+        asyncio.run(fill(filled))
         context = [sys.executable, "-c", PROGRAM]
+        of_project = ["--project", PROJECT, "--store", str(filled)]
         subprocess.run([*context, "build", "docs"], env=env, cwd=home, check=True)
+        # The first question indexes what was folded.
+        asking = [*context, "recall", "who saw the broken timer", "--store", str(filled)]
+        subprocess.run(asking, env=env, cwd=home, check=True, stdout=subprocess.DEVNULL)
         daemon = subprocess.Popen(
             [*context, "serve", "--port", "0"], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -66,6 +93,12 @@ def main(turns: int = TURNS) -> bool:
                 "context fold status": [*context, "fold", "status", "--all"],
                 "context recall": [*context, "recall", "roll back"],
                 "context recall, a keyword of the rules": [*context, "recall", "rotate the auth token"],
+                "context recall, a possible secret": [*context, "recall", "the auth token is hunterseven"],
+                "context fold status, 20 folds": [*context, "fold", "status", *of_project],
+                "context fold list, 20 folds": [*context, "fold", "list", *of_project],
+                "context fold show, 20 folds": [*context, "fold", "show", "main", *of_project],
+                "context fold search, 20 folds": [*context, "fold", "search", "clock", *of_project],
+                "context recall, 20 folds": asking,
             }
             taken = {
                 name: statistics.median(times)
