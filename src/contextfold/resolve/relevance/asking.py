@@ -40,6 +40,8 @@ SECTION_UNIT, DOCUMENT_UNIT = "section", "document"
 UNITS = (SECTION_UNIT, DOCUMENT_UNIT)
 # If fewer tokens of the budget are left, no further section is tried.
 LEAST_SECTION_TOKENS = 8
+# Few breadcrumbs take more tokens.
+CRUMB_TOKENS_MOST = 64
 
 
 class NamedIndex(Record):
@@ -59,6 +61,7 @@ class _Shelf:
         # A section is tried if its estimate is at most this many times the budget. An exact counter may count less.
         self.slack = 1 if counter == ESTIMATE else 2
         self.count: CountTokens = counter_named(counter)
+        self._least: dict[tuple[int, int], int] = {}
 
     def document_id(self, index: int, document: int) -> str:
         name, found = self._indexes[index].name, self.views[index].document_id(document)
@@ -81,6 +84,19 @@ class _Shelf:
     def may_fit(self, section: int, left: int) -> bool:
         """Whether a section of the only index is worth reading: the stored estimate says if it can fit."""
         return bool(self.views[0].column("section_tokens")[section] <= left * self.slack)
+
+    def least_tokens(self, index: int, document: int) -> int:
+        """What every section of a document costs beside its text, at least: a breadcrumb without headings.
+
+        An estimate adds what it gives for each word, so the breadcrumb of a section has no lower one.
+        """
+        if self.counter != ESTIMATE:
+            return 0
+        place = (index, document)
+        if place not in self._least:
+            crumb = breadcrumb(self.document_id(index, document), (), (1, 1))
+            self._least[place] = self.count(crumb) + LINE_BREAKS_TOKENS
+        return self._least[place]
 
     def answered(self, place: RankedSection, why: tuple[WhyTerm, ...]) -> AnsweredSection:
         _, index, document, section, score = place
@@ -129,16 +145,24 @@ class _Choice:
             if self.left < LEAST_SECTION_TOKENS:
                 break
             _, index, document, section, _ = row
-            if estimates[index][section] > self.left * shelf.slack:
+            estimated = estimates[index][section]
+            if estimated > self.left * shelf.slack:
                 continue
             digest = shelf.views[index].section_digest(section)
             if digest in taken_at:
                 continue
+            # Of the many that are nearly too long, most are recognised without reading them.
+            if (
+                estimated + CRUMB_TOKENS_MOST > self.left
+                and estimated + shelf.least_tokens(index, document) > self.left
+            ):
+                continue
             place = RankedSection._make(row)
-            answered = shelf.answered(place, explain(self._ranking, shelf.views, place))
+            answered = shelf.answered(place, ())
             if answered.tokens <= self.left:
                 self.left -= answered.tokens
-                self._taken.setdefault((index, document), {})[section] = answered
+                why = explain(self._ranking, shelf.views, place)
+                self._taken.setdefault((index, document), {})[section] = answered._replace(why=why)
                 taken_at[digest] = at
 
     def documents(self) -> list[AnsweredDocument]:

@@ -47,7 +47,7 @@ POSTINGS_MAX = 12_000
 NOMINEES_MAX = 200
 DOCUMENTS_MAX = 60
 # With more postings per wanted document, a search in the postings is faster than reading all of them.
-SEARCHED_FROM = 4
+SEARCHED_FROM = 10
 # The number of bytes of a document's score if the scores of all documents are added as one number.
 LANE_BYTES = 8
 # If there are this many times more documents than wanted, a sample of the scores shows which scores are high.
@@ -250,35 +250,48 @@ def _best(scores: list[list[int]], count: int) -> dict[tuple[int, int], int]:
 
 
 def _at_least(scores: list[list[int]], least: int) -> list[tuple[int, int, int]]:
-    return [
-        (-score, index, document)
-        for index, found in enumerate(scores)
-        for document, score in enumerate(found)
-        if score >= least
-    ]
+    chosen = []
+    for index, found in enumerate(scores):
+        document = -1
+        # Looking the few high scores up again is faster than counting all.
+        for score in [score for score in found if score >= least]:
+            document = found.index(score, document + 1)
+            chosen.append((-score, index, document))
+    return chosen
 
 
 def _rescore(terms: Sequence[TermPostings], nominees: dict[tuple[int, int], int], index: int) -> None:
     """Add the parts of frequent terms only to the scores of the nominees of one index."""
     wanted = sorted(document for at, document in nominees if at == index)
+    among = frozenset(wanted)
+    sums = [0] * len(wanted)
+    found: dict[int, int] = {}
     for term in terms:
         for weight, postings in term.by_index[index]:
             values = postings.all_values
             if values is None:
-                for document, at in _places(postings.documents, wanted):
-                    nominees[index, document] += weight * postings.values[at]
+                for document, at in _places(postings.documents, wanted, among):
+                    found[document] = found.get(document, 0) + weight * postings.values[at]
             else:
                 high = len(values) // 2
-                for document in wanted:
-                    nominees[index, document] += weight * (values[document] | values[high + document] << 8)
+                sums = [
+                    added + weight * (values[document] | values[high + document] << 8)
+                    for added, document in zip(sums, wanted, strict=True)
+                ]
+    for added, document in zip(sums, wanted, strict=True):
+        nominees[index, document] += added + found.get(document, 0)
 
 
-def _places(documents: Integers, wanted: list[int]) -> list[tuple[int, int]]:
-    """The wanted documents that are among these, with their positions. Both lists are in ascending order."""
+def _places(documents: Integers, wanted: list[int], among: frozenset[int]) -> list[tuple[int, int]]:
+    """The wanted documents that are among these, with their positions. Both lists are in ascending order.
+
+    `among` is the set of the wanted documents.
+    """
     count = len(documents)
     if count < SEARCHED_FROM * len(wanted):
-        among = set(wanted)
-        return [(document, at) for at, document in enumerate(documents.tolist()) if document in among]
+        return [
+            (document, bisect_left(documents, document)) for document in sorted(among.intersection(documents.tolist()))
+        ]
     found = []
     at = 0
     for document in wanted:
@@ -293,13 +306,14 @@ def _places(documents: Integers, wanted: list[int]) -> list[tuple[int, int]]:
 def _note_terms(view: IndexView, index: int, terms: list[TermPostings], documents: list[int]) -> list[dict[int, int]]:
     """For each term, its occurrences in each section of the documents, which are in ascending order."""
     sections = {document: view.sections_of(document) for document in documents}
+    among = frozenset(documents)
     noted_terms = []
     for term in terms:
         noted: dict[int, int] = {}
         fronts: dict[int, int] = {}
         for _, postings in term.by_index[index]:
             ends, entries = postings.ends, postings.entries
-            for document, at in _places(postings.documents, documents) if ends else ():
+            for document, at in _places(postings.documents, documents, among) if ends else ():
                 before = sections[document].start - (FRONT + 1)
                 for entry in entries[ends[at - 1] if at else 0 : ends[at]].tolist():
                     if entry > COUNTS_MASK:
