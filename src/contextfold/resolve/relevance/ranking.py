@@ -7,7 +7,8 @@ of the best 60 documents are scored. Several indexes are ranked as one: their co
 
 from __future__ import annotations
 
-from bisect import bisect_left
+# Importing `bisect` itself would take longer.
+from _bisect import bisect_left
 
 from contextfold.common.record import Record
 from contextfold.common.relevance.question import Question

@@ -20,7 +20,9 @@ number is faster than a loop over the postings.
 from __future__ import annotations
 
 import sys
-from struct import Struct
+
+# Importing `struct` itself would take longer.
+from _struct import Struct
 
 from contextfold.common.canonical import Malformed
 from contextfold.common.record import Record
