@@ -228,6 +228,12 @@ def test_the_new_members_of_a_request_survive_the_log() -> None:
     assert from_json(to_json(event)) == event
 
 
+def test_a_request_without_a_model_is_read_again() -> None:
+    """The stored form omits an empty model, as that of other events does."""
+    event = RequestSent(1, "2026-01-01T00:00:00Z", "gemini", "", 9, 9, 0, None, "", None, None, None, None)
+    assert from_json(to_json(event)) == event
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_it_agrees_with_an_independent_account(way: str) -> None:
     for seed in range(times(6, 200)):

@@ -382,8 +382,9 @@ def _refuse_damaged(connection: sqlite3.Connection, path: str) -> None:
 
     Damage that is not noticed here makes the call fail that reads it.
     """
-    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if os.stat(path).st_size <= CHECK_MOST_BYTES:
+    if os.stat(path).st_size > CHECK_MOST_BYTES:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    else:
         found = connection.execute("PRAGMA quick_check(1)").fetchone()
         if found != ("ok",):
             raise StoreInvalid(f"{path} is damaged ({found[0]}): put a backup in its place, or {_START_ANEW}")
