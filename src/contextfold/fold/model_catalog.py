@@ -19,7 +19,8 @@ TOKENS_PER_MILLION = 1_000_000
 PRICE_UNITS_PER_DOLLAR = 1_000 * TOKENS_PER_MILLION
 _MILLION_CONTEXT = "[1m]"
 _MILLION_CONTEXT_TOKENS = 1_000_000
-_BEFORE_NAME = r"^(?:.*/)?(?:[a-z]{2,4}\.)?(?:anthropic\.|models/)?"
+# The lengths of a region's name before a model's, as in `us.anthropic.claude-opus-4-5`.
+_REGION_LENGTHS = range(2, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,7 @@ class ModelCatalog:
 
     def find(self, model: str) -> ModelFacts | None:
         """The facts about a model by its name in requests; None if it is not known."""
-        import re
-
-        name = re.sub(_BEFORE_NAME, "", model.lower(), count=1)
+        name = plain_name(model)
         known = [facts for facts in self.models if name.startswith(facts.name)]
         return max(known, key=lambda facts: len(facts.name), default=None)
 
@@ -91,6 +90,16 @@ class ModelCatalog:
                 facts.source,
             )
         return ModelCatalog(lambda: tuple(known.values()))
+
+
+def plain_name(model: str) -> str:
+    """A model's name in lowercase without what gateways put before it: a path, a region, `anthropic.`."""
+    first, newline, rest = model.lower().partition("\n")
+    name = first.rpartition("/")[2]
+    region, dot, after = name.partition(".")
+    if dot and len(region) in _REGION_LENGTHS and region.isascii() and region.isalpha():
+        name = after
+    return name.removeprefix("anthropic.") + newline + rest
 
 
 class ModelsInvalid(ValueError):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.cache_simulation import random_shape, read_shapes
 from bench.ledger import OFF_MAX, SHAPES, WAYS, compared
@@ -13,7 +16,7 @@ from contextfold.fold.events import BranchCreated, Event, RequestSent, from_json
 from contextfold.fold.ledger.prices import LedgerPrices
 from contextfold.fold.ledger.savings import LedgerBook, SavingsLedger, ledger_of, ledger_result
 from contextfold.fold.ledger.sent_request import FoldSeen, Usage, was_warm
-from contextfold.fold.model_catalog import MODELS, ModelsInvalid, TokenPrices, parse_models
+from contextfold.fold.model_catalog import MODELS, ModelsInvalid, TokenPrices, parse_models, plain_name
 from tests.support.clauses import covers
 from tests.support.machine import times
 
@@ -181,6 +184,14 @@ def test_prices_of_ones_own_go_before_the_list() -> None:
 def test_a_list_of_models_that_makes_no_sense_is_refused(tables: dict[str, object]) -> None:
     with pytest.raises(ModelsInvalid):
         parse_models(tables)
+
+
+@given(
+    st.lists(st.sampled_from(["us.", "EU.", "apac.", "é.", "anthropic.", "models/", "a", "Claude-", "/", ".", "\n"]))
+)
+def test_a_name_is_found_without_what_gateways_put_before_it(parts: list[str]) -> None:
+    before = r"^(?:.*/)?(?:[a-z]{2,4}\.)?(?:anthropic\.|models/)?"
+    assert plain_name("".join(parts)) == re.sub(before, "", "".join(parts).lower(), count=1)
 
 
 def test_every_model_in_the_list_has_a_date_and_a_source() -> None:
