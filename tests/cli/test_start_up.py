@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from contextfold.common.canonical import parse_json
+from contextfold.fold.ledger.sent_request import Sent
 from tests.cli.fold.folds import PROJECT, Agent
 from tests.support.daemon import Daemon
 
@@ -99,6 +100,15 @@ def test_commands_on_a_store_load_no_event_loop_and_no_rules(argv: list[str], st
     costly = COSTLY - {"re"} if argv[0] == "recall" else COSTLY | {"collections", "datetime", "functools"}
     assert not costly & loaded
     assert not {name for name in loaded if name.startswith("contextfold.serve.")}
+
+
+def test_a_session_of_a_known_model_needs_no_regular_expression(tmp_path: Path) -> None:
+    agent = Agent(tmp_path / "state.db")
+    agent.branch("Find the fault")
+    agent.sent(Sent("1", "anthropic", "us.anthropic.claude-opus-4-5", 9, 9, 0, None, "", (), (), None))
+    loaded = modules(tmp_path, "fold", "status", "--project", PROJECT, "--store", tmp_path / "state.db")
+    assert "contextfold.fold.model_catalog" in loaded
+    assert not COSTLY & loaded
 
 
 def test_a_question_with_a_keyword_of_a_rule_loads_the_rules_and_no_event_loop(store: Path, tmp_path: Path) -> None:
