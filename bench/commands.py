@@ -24,11 +24,13 @@ from contextfold.stores.sqlite.store import SqliteStore
 TURNS = 15
 LIMIT = 2.5
 FOLDS = 20
-# What a session has done is read from the archive, or what was folded is ranked, and all of it is printed.
+# What a session has done is replayed or read from the archive, or what was folded is ranked, and all of it is printed.
 FOLDS_LIMIT = 3.0
 # A question that may contain a secret loads RE2, reads the rules and compiles those that it needs.
 RULES_LIMIT = 7.0
 LIMITS = {
+    "context fold status, 20 folds": FOLDS_LIMIT,
+    "context fold list, 20 folds": FOLDS_LIMIT,
     "context fold show, 20 folds": FOLDS_LIMIT,
     "context recall, 20 folds": FOLDS_LIMIT,
     "context recall, a possible secret": RULES_LIMIT,

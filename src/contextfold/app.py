@@ -153,7 +153,8 @@ def file_reader(settings: FoldSettings) -> SessionReader:
         return SqliteStore.open(settings.store, may_migrate=False, in_place=True)
 
     store = SqliteFileReader(settings.store, open_writer)
-    return SessionReader(store, _DeferredScrubber(settings), lambda: policy_of(settings))
+    scrubber = _DeferredScrubber(settings)
+    return SessionReader(store, scrubber, lambda: policy_of(settings), settings.session_idle_secs)
 
 
 def serial_fold(settings: FoldSettings, *, is_command: bool = False) -> SerialFold:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextfold.common.canonical import Hundredths
 from contextfold.common.dataclass import dataclass
-from contextfold.fold.model_catalog import CONTEXT_TOKENS_UNKNOWN, HOST_TOKENS, MODELS, ModelCatalog
 from contextfold.fold.session import open_tokens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from contextfold.fold.model_catalog import ModelCatalog
     from contextfold.fold.session import Branch, SessionLimits, State
 
 PERCENT = 100
@@ -41,11 +41,14 @@ class Health:
     suggestion: str | None = None
 
 
-def context_limit(state: State, limits: SessionLimits, models: ModelCatalog = MODELS) -> int:
+def context_limit(state: State, limits: SessionLimits, models: ModelCatalog | None = None) -> int:
     """The limit in the settings, else the model's context window less the host's prompt, else a default."""
     if limits.context_tokens is not None:
         return limits.context_tokens
-    window = models.context_tokens(state.model) if state.model else None
+    # Most views of a session need no limit.
+    from contextfold.fold.model_catalog import CONTEXT_TOKENS_UNKNOWN, HOST_TOKENS, MODELS
+
+    window = (models or MODELS).context_tokens(state.model) if state.model else None
     if window is None:
         return CONTEXT_TOKENS_UNKNOWN
     # The provider's counts include the host's prompt; hook reports do not.

@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from contextfold.cli.fold.session_access import OpenStore
     from contextfold.cli.fold.status import Session
     from contextfold.cli.terminal import Screen
     from contextfold.fold.session import State
@@ -45,7 +46,7 @@ def run(values: Values) -> int:
             return report_no_session(address)
         from contextfold.cli.terminal import screen
 
-        text = _drawing(screen(), state, store.reader.policy.context_limit(state), limit)
+        text = _drawing(screen(), state, store, limit)
     write(text)
     return EXIT_OK
 
@@ -107,7 +108,7 @@ def _ended_table(shown: Screen, rows: Sequence[Session]) -> str:
     return shown.table(columns, cells)
 
 
-def _drawing(shown: Screen, state: State, context_limit: int, limit: int) -> str:
+def _drawing(shown: Screen, state: State, store: OpenStore, limit: int) -> str:
     from contextfold.cli.fold.tree import draw, legend, outline
     from contextfold.fold.service.session_views import tree
 
@@ -118,7 +119,7 @@ def _drawing(shown: Screen, state: State, context_limit: int, limit: int) -> str
     from contextfold.cli.fold.figures import headline
 
     return (
-        shown.lines(*headline(shown, state, context_limit), "")
+        shown.lines(*headline(shown, state, store.reader.policy.context_limit(state)), "")
         + draw(shown, state, rows[earlier:], earlier=earlier)
         + (shown.lines("", legend(state), wraps=True) if rows else "")
     )

@@ -100,7 +100,7 @@ class FoldService(SessionReader):
         note: Callable[[Activity], None] = lambda _activity: None,
     ) -> None:
         given = policy or FoldPolicy()
-        super().__init__(store, scrubber, lambda: given, clock)
+        super().__init__(store, scrubber, lambda: given, given.idle_s, clock)
         self.store: Store = store
         self.sessions = Sessions(
             store, self.policy.context_limit, self.policy.idle_s, clock, lambda: note(Activity(conflicts=1))

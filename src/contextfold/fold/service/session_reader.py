@@ -51,12 +51,14 @@ class SessionReader:
         store: StoreReader,
         scrubber: TextScrubber,
         make_policy: Callable[[], FoldPolicy],
+        idle_s: int,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         """`make_policy` is called when the settings of folding are first needed: most questions need none."""
         self.store = store
         self._scrubber = scrubber
         self._make_policy = make_policy
+        self._idle_s = idle_s
         self._clock = clock
         self._policy: FoldPolicy | None = None
         self._recalls: Recall | None = None
@@ -93,7 +95,7 @@ class SessionReader:
         return EMPTY if state.last_at <= self._idle_since() else state
 
     def _idle_since(self) -> str:
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - self.policy.idle_s))
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - self._idle_s))
 
     async def page(
         self,
