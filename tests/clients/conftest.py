@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.clients.node import Script, Scripts
 from tests.clients.servers import Endpoint, Server, serving
 from tests.support.daemon import Daemon
 from tests.support.machine import SOAK, context, write_files
@@ -27,7 +30,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clients")
     root = folder / "shelf"
     sources = write_files(folder / "docs", DOCUMENTS)
-    big = write_files(folder / "big", {"big.md": PAGE * 50_000})
+    big = write_files(folder / "big", {"big.md": PAGE * 26_000})
     for name, documents in (("docs", sources), ("broken", sources), ("big", big)):
         ran = context("build", "--sources", documents, "--cache", root / name)
         assert ran.code == 0, ran.err
@@ -64,6 +67,13 @@ def server(request: pytest.FixtureRequest, shelf: Path) -> Server:
         return serving(shelf)
     daemon: Endpoint = request.getfixturevalue("daemon")
     return daemon
+
+
+@pytest.fixture(scope="session")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
+    """Each is started when first wanted: starting Node costs more than all that a test does with it."""
+    with ExitStack() as running:
+        yield cache(lambda name: running.enter_context(closing(Script(tmp_path_factory.mktemp("node"), name))))
 
 
 @pytest.fixture

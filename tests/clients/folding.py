@@ -221,7 +221,7 @@ class LastingOverHttp(OverHttp):
     ) -> None:
         """Some clients use the code -32001 for their own timeouts too; the data shows which it is.
 
-        Two megabytes never come within a millisecond.
+        A megabyte never comes within a millisecond.
         """
         hurried = Call(RESOLVE, GUIDE | {"cache": "big", "query": "page", "budget": 10_000_000}, timeout_ms=1)
         _, full, late = client(guarded_daemon, fill(project), branch(project), hurried)

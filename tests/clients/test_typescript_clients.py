@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from functools import cache
 from typing import NamedTuple
 
 import pytest
@@ -31,15 +28,13 @@ from tests.clients.contract import (
     typed,
 )
 from tests.clients.folding import LastingOverHttp
-from tests.clients.node import Script
+from tests.clients.node import Script, Scripts
 from tests.clients.servers import Command, Endpoint, Server
 from tests.support.clauses import covers
 from tests.support.machine import SOAK
 
 UNSUPPORTED_VERSION = -32022
 NOT_FOUND = 404
-
-Scripts = Callable[[str], Script]
 
 
 class TypeScript(NamedTuple):
@@ -91,13 +86,6 @@ CLIENTS = {
 
 # Each client and, over each transport, each package and each era.
 SAMPLE = {"stdio": ["v1", "v2 legacy", "v2 auto"], "http": ["v1", "v2 pinned"]}
-
-
-@pytest.fixture(scope="session")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
-    """Each is started when first wanted: starting Node costs more than all that a test does with it."""
-    with ExitStack() as running:
-        yield cache(lambda name: running.enter_context(closing(Script(tmp_path_factory.mktemp("node"), name))))
 
 
 def named(name: str, scripts: Scripts) -> Client:

@@ -26,6 +26,10 @@ const FLAGS = [
   "--disable-background-networking",
   "--disable-component-update",
   "--disable-sync",
+  // A daemon has a port of its own, and Chromium would start processes for each.
+  "--process-per-site",
+  "--disable-site-isolation-trials",
+  "--renderer-process-limit=2",
 ];
 export const isSoak = Boolean(process.env.CONTEXTFOLD_SOAK);
 export const PATIENCE_MS = 60_000; // a bound on a hang, not a measure
@@ -146,6 +150,7 @@ async function leave(page) {
   // What it has stored of other origins is out of reach.
   if (origins.size > 1) return page.close();
   await page.unrouteAll({ behavior: "ignoreErrors" });
+  await page.emulateMedia({ colorScheme: null });
   await page.evaluate(() => [localStorage, sessionStorage].forEach((storage) => storage.clear()));
   await page.goto("about:blank");
   await page.setViewportSize(WIDE);

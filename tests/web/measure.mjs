@@ -32,10 +32,11 @@ export class Look {
 
   static async at(stage, daemon, name) {
     const agent = new Agent(daemon, PROJECT);
-    const page = await stage.page(daemon, { path: null, profile: {} });
+    const page = await stage.page(daemon, { path: null });
     const look = new Look(page, VIEWS[name], agent);
     const network = await page.context().newCDPSession(page);
     await network.send("Network.enable");
+    await network.send("Network.clearBrowserCache");
     network.on("Network.loadingFinished", ({ encodedDataLength }) => (look.bytes += encodedDataLength));
     const url = `${daemon.url}${await look.view.path(agent)}`;
     look.ms = await taken(async () => {
@@ -64,7 +65,7 @@ export class Look {
   }
 
   close() {
-    return this.page.context().close();
+    return this.page.close();
   }
 }
 

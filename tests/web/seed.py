@@ -1,5 +1,5 @@
 """Fill a store for the browser to look at: `seed.py STORE story`, `… ended`, `… many SESSIONS BRANCHES`,
-`… busy OPERATIONS`.
+`… busy OPERATIONS [STEPS]`.
 
 Through the service, with a clock of its own, so that a story of an hour takes a second.
 """
@@ -255,11 +255,14 @@ async def many(store: SqliteStore, sessions: int, branches: int) -> None:
         await asyncio.gather(*(one(number) for number in range(first, min(first + AT_ONCE, sessions))))
 
 
-async def busy(store: SqliteStore, operations: int) -> None:
-    """One session, one open branch, and as many operations in it."""
+async def busy(store: SqliteStore, operations: int, steps: int = 0) -> None:
+    """One session, one open branch, and as many folded branches and operations in it."""
     clock = Clock(operations / 2)
     agent = Agent(FoldService(store, standard_scrubber(), clock=clock), clock, "/home/ana/many/project-0000")
     await agent.branch("Busy work", "Go through all of it.")
+    for number in range(steps):
+        await agent.branch(f"Small step {number + 1}", "Look into it and say what you found.")
+        await agent.fold("Done.")
     for number in range(operations):
         await agent.did("Read", f"Step {number + 1}: looked at one more, nothing unusual was seen.")
 

@@ -1,0 +1,51 @@
+// Runs the Inspector's command line many times in one process, because loading it takes longer than what it then does.
+// Each line of stdin is {argv, home}; the line of stdout that answers it has the exit code and what it wrote.
+import { createInterface } from "node:readline";
+import { handleError, runCli } from "@modelcontextprotocol/inspector/clients/cli/build/index.js";
+
+class Exit extends Error {
+  constructor(code) {
+    super(`exit ${code}`);
+    this.code = code;
+  }
+}
+
+async function exitCode(argv) {
+  process.exitCode = undefined;
+  try {
+    // As the program's own launcher does.
+    await runCli(argv).catch(handleError);
+  } catch (exit) {
+    if (!(exit instanceof Exit)) throw exit;
+    return exit.code;
+  }
+  return process.exitCode ?? 0;
+}
+
+/** What a run writes to one of the streams goes into a text, until the returned function puts the stream back. */
+function collect(stream) {
+  const write = stream.write;
+  let text = "";
+  stream.write = (chunk, encoding, callback) => {
+    text += chunk;
+    (typeof encoding === "function" ? encoding : callback)?.();
+    return true;
+  };
+  return () => {
+    stream.write = write;
+    return text;
+  };
+}
+
+process.exit = (code) => {
+  throw new Exit(code ?? process.exitCode ?? 0);
+};
+for await (const line of createInterface({ input: process.stdin })) {
+  const { argv, home } = JSON.parse(line);
+  process.env.HOME = home;
+  const [written, complaints] = [collect(process.stdout), collect(process.stderr)];
+  const code = await exitCode(["node", "mcp-inspector", ...argv]);
+  const answer = { code, stdout: written(), stderr: complaints() };
+  process.stdout.write(`${JSON.stringify(answer)}\n`);
+}
+process.exitCode = 0;
