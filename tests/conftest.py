@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 from collections import Counter
@@ -100,6 +101,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest tests begin first, so that at the end no worker runs a long one alone."""
     places = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: next((places[name] for name in LONG if name in item.nodeid), len(LONG)))
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Collecting makes objects that stay, so looking for garbage meanwhile finds none."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Nor does any later search look at the tests again."""
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:

@@ -43,7 +43,6 @@ __all__ = ["run"]
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DAY_S = 86_400
-SCRUBBER = standard_scrubber()
 
 
 class Work:
@@ -52,7 +51,7 @@ class Work:
     def __init__(self, store: Store) -> None:
         self.seconds = 0
         self._ids = 0
-        self.service = FoldService(store, SCRUBBER, clock=self._now, new_id=self._id)
+        self.service = FoldService(store, standard_scrubber(), clock=self._now, new_id=self._id)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(START.timestamp() + self.seconds, UTC)

@@ -30,7 +30,7 @@ from tests.support.machine import times
 
 pytestmark = covers("proxy.md#laws")
 
-COUNT = times(20, 10_000)
+COUNT = times(12, 10_000)
 # Histories among which the law must notice a breach.
 BREACH_COUNT = 200
 SEED = os.environ.get("CONTEXTFOLD_SEED") or (str(random.SystemRandom().getrandbits(32)) if times(0, 1) else "1")

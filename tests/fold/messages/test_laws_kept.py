@@ -48,7 +48,7 @@ from tests.support.machine import times
 
 pytestmark = covers("proxy.md#laws", "proxy.md#cold-results")
 
-HOSTILE_COUNT = times(60, 20_000)
+HOSTILE_COUNT = times(40, 20_000)
 STUBS = ColdSettings(min_tokens=1, spared_turns=1)
 CLEARED = "[cleared]"
 
