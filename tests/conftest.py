@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from contextfold.cli.main import main
 from tests.support.forked import end_forker
-from tests.support.machine import SOAK, Call, Ran, times, write_files
+from tests.support.machine import DOCUMENTS, SOAK, Call, Ran, times, write_files
 from tests.support.nats_servers import NatsServer
 from tests.support.signals import give_children_default_signals
 from tests.support.temporary_home import remove_temporary_home, use_temporary_home
@@ -74,12 +74,7 @@ def call_in_process(call: Call) -> Call:
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
     """Three small documents: two match `guide`, one is empty."""
-    files = {
-        "deployment.md": "Deployment deployment deployment guide.",
-        "security.md": "Security guide for teams.",
-        "notes/empty.md": "",
-    }
-    return write_files(tmp_path / "docs", files)
+    return write_files(tmp_path / "docs", DOCUMENTS)
 
 
 @pytest.fixture

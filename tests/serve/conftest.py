@@ -10,8 +10,14 @@ from tests.support.machine import Call
 
 
 @pytest.fixture
-def root(sources: Path, tmp_path: Path, call: Call) -> Path:
+def own_root(sources: Path, tmp_path: Path, call: Call) -> Path:
     """A cache root with one cache, `docs`."""
     root = tmp_path / "caches"
     assert call("build", "--sources", sources, "--cache", root / "docs").code == 0
     return root
+
+
+@pytest.fixture
+def root(own_root: Path) -> Path:
+    """The same; a file whose tests change nothing has one for all of them."""
+    return own_root

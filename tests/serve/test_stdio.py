@@ -38,7 +38,7 @@ from tests.serve.wire import (
     text_of,
 )
 from tests.support.clauses import covers
-from tests.support.machine import COMMAND, command_of, interpreters
+from tests.support.machine import COMMAND, DOCUMENTS, command_of, context, interpreters, write_files
 
 LIMIT = 1_048_576
 
@@ -51,15 +51,25 @@ PYTHONS = interpreters()
 VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
 
 
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests here, which do not change it; building a cache takes as long as starting a server."""
+    folder = tmp_path_factory.mktemp("stdio")
+    built = context(
+        "build", "--sources", write_files(folder / "docs", DOCUMENTS), "--cache", folder / "caches" / "docs"
+    )
+    assert built.code == 0, built.err
+    return folder / "caches"
+
+
 def invalid_request(request_id: object) -> dict[str, object]:
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": -32600, "message": "Invalid Request"}}
 
 
 class TestLines:
     @covers("seed-002#jsonrpc", "stdio.md#framing")
-    @pytest.mark.parametrize(
-        "line",
-        [
+    def test_what_is_no_json_is_a_parse_error_and_the_next_line_is_served(self, root: Path) -> None:
+        lines = [
             b"nope",
             b"{",
             b'{"jsonrpc":"2.0","id":1,"method":"ping"',
@@ -72,11 +82,10 @@ class TestLines:
             b'{"jsonrpc":"2.0","id":1,"method":"pi\x01ng"}',
             b" ",
             b"[" * 100_000,
-        ],
-        ids=lambda line: repr(line[:30]),
-    )
-    def test_what_is_no_json_is_a_parse_error_and_the_next_line_is_served(self, line: bytes, root: Path) -> None:
-        assert after_handshake(root, line + b"\n", PING) == [PARSE_ERROR, ALIVE]
+        ]
+        answers = after_handshake(root, *(part for line in lines for part in (line, b"\n", PING)))
+        for line, error, alive in zip(lines, answers[::2], answers[1::2], strict=True):
+            assert (error, alive) == (PARSE_ERROR, ALIVE), line[:30]
 
     @covers("seed-002#message-size", "stdio.md#framing")
     def test_the_limit_is_1_mib_with_the_newline(self, root: Path) -> None:
@@ -123,9 +132,8 @@ class TestLines:
 
 class TestRequests:
     @covers("seed-002#jsonrpc", "stdio.md#framing")
-    @pytest.mark.parametrize(
-        ("message", "request_id"),
-        [
+    def test_what_is_no_request_is_told_so(self, root: Path) -> None:
+        cases: list[tuple[object, object]] = [
             ([], None),
             ([{"jsonrpc": "2.0", "id": 1, "method": "ping"}], None),
             (5, None),
@@ -147,17 +155,18 @@ class TestRequests:
             ({"jsonrpc": "2.0", "id": {}, "method": "ping"}, None),
             ({"jsonrpc": "1.0", "method": "ping"}, None),
             ({"jsonrpc": "2.0", "method": 5}, None),
-        ],
-    )
-    def test_what_is_no_request_is_told_so(self, message: object, request_id: object, root: Path) -> None:
-        line = json.dumps(message).encode() + b"\n"
-        assert after_handshake(root, line, PING) == [invalid_request(request_id), ALIVE]
+        ]
+        answers = after_handshake(
+            root, *(part for each, _ in cases for part in (json.dumps(each).encode(), b"\n", PING))
+        )
+        for (message, request_id), refused, alive in zip(cases, answers[::2], answers[1::2], strict=True):
+            assert (refused, alive) == (invalid_request(request_id), ALIVE), message
 
     @covers("stdio.md#framing")
     def test_an_id_comes_back_as_it_was(self, root: Path) -> None:
-        for request_id in (0, -5, 2**70, 10**4299, -(10**4299), "", "é", "\ud800", "a\nb", "0"):
-            (answer,) = after_handshake(root, request("ping", request_id=request_id))
-            assert answer == {"jsonrpc": "2.0", "id": request_id, "result": {}}
+        ids = (0, -5, 2**70, 10**4299, -(10**4299), "", "é", "\ud800", "a\nb", "0")
+        answers = after_handshake(root, *(request("ping", request_id=request_id) for request_id in ids))
+        assert answers == [{"jsonrpc": "2.0", "id": request_id, "result": {}} for request_id in ids]
 
     @covers("stdio.md#framing")
     def test_an_id_of_endless_digits_is_no_id(self, root: Path) -> None:
@@ -180,8 +189,9 @@ class TestRequests:
 
     @covers("seed-002#jsonrpc", "stdio.md#methods")
     def test_an_unknown_method_is_named(self, root: Path) -> None:
-        for method in ("nonsense", "prompts/list", "server/discover", "TOOLS/LIST", ""):
-            assert after_handshake(root, request(method)) == [protocol_error(-32601, f"Method not found: {method}")]
+        methods = ("nonsense", "prompts/list", "server/discover", "TOOLS/LIST", "")
+        answers = after_handshake(root, *map(request, methods))
+        assert answers == [protocol_error(-32601, f"Method not found: {method}") for method in methods]
 
     def test_params_may_be_null(self, root: Path) -> None:
         line = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":null}\n'
@@ -203,10 +213,10 @@ class TestRequests:
         else:
             assert answer == PARSE_ERROR
 
-    @pytest.mark.parametrize("unit", [b'\\"', b'"', b"\\", b'\\"[', b'"{'])
-    def test_no_line_takes_long_to_be_refused(self, unit: bytes, root: Path) -> None:
-        line = b"[" * 128 + b'"' + unit * (900_000 // len(unit)) + b"\n"
-        assert after_handshake(root, line, PING) == [PARSE_ERROR, ALIVE]
+    def test_no_line_takes_long_to_be_refused(self, root: Path) -> None:
+        units = (b'\\"', b'"', b"\\", b'\\"[', b'"{')
+        lines = [b"[" * 128 + b'"' + unit * (900_000 // len(unit)) + b"\n" + PING for unit in units]
+        assert after_handshake(root, *lines) == [PARSE_ERROR, ALIVE] * len(lines)
 
     def test_brackets_in_a_text_are_no_nesting(self, root: Path) -> None:
         (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, "query": '[{"\\' * 500}))
@@ -214,9 +224,9 @@ class TestRequests:
 
     @covers("stdio.md#tool-calls")
     @pytest.mark.parametrize("method", ["ping", "tools/list", "tools/call", "initialize"])
-    @pytest.mark.parametrize("params", [[], 5, "x", True])
-    def test_params_that_are_no_object_are_invalid(self, method: str, params: object, root: Path) -> None:
-        assert after_handshake(root, request(method, params)) == [protocol_error(-32602, "Invalid params")]
+    def test_params_that_are_no_object_are_invalid(self, method: str, root: Path) -> None:
+        lines = [request(method, params) for params in ([], 5, "x", True)]
+        assert after_handshake(root, *lines) == [protocol_error(-32602, "Invalid params")] * len(lines)
 
 
 class TestHandshake:
@@ -427,7 +437,8 @@ run()
             assert word in done.stderr
 
     @covers("stdio.md#streams")
-    def test_stderr_has_a_line_for_a_problem_and_no_document_text(self, root: Path) -> None:
+    def test_stderr_has_a_line_for_a_problem_and_no_document_text(self, own_root: Path) -> None:
+        root = own_root
         document = json.loads((root / "docs" / "documents" / "19835fc46fd4.json").read_text())
         document["id"] = "secret words " * 5 + "é" * 300
         (root / "docs" / "documents" / "19835fc46fd4.json").write_text(json.dumps(document))

@@ -22,6 +22,13 @@ SHARED = ROOT.parent / "shared"
 GOLDEN = ROOT / "tests" / "golden"
 COMMAND = Path(sys.executable).parent / "context"
 
+# What most tests of resolving ask about: two documents match `guide`, one is empty.
+DOCUMENTS = {
+    "deployment.md": "Deployment deployment deployment guide.",
+    "security.md": "Security guide for teams.",
+    "notes/empty.md": "",
+}
+
 SOAK = os.environ.get("CONTEXTFOLD_SOAK") == "1"
 NEWEST_MINOR = 20
 COMMAND_TIMEOUT_S = 120

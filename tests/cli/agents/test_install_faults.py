@@ -15,7 +15,7 @@ import pytest
 from contextfold.cli.agents.files import ConfigFile
 from contextfold.errors import StorageFailed
 from tests.cli.agents.wiring import KEYS, Project
-from tests.support.machine import COMMAND, Call, as_nobody, context
+from tests.support.machine import COMMAND, Call, as_nobody, context, times
 
 
 class TestRefusals:
@@ -254,7 +254,7 @@ sys.exit(main(sys.argv[1:]))
             "--cache-root",
             project.caches,
         ]
-        for _ in range(5):
+        for _ in range(times(2, 20)):
             racers = [subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(3)]
             assert {(racer.communicate(), racer.returncode)[1] for racer in racers} <= {0, 6}
             key = "servers" if project.host == "vscode" else "mcpServers"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,7 @@ from tests.serve.wire import (
 from tests.support.clauses import covers
 from tests.support.machine import Call, as_nobody, write_files
 
-# The first item replaces valid arguments, the second is the code of the expected error.
-OddCall = tuple[dict[str, object], str]
+OddCall = tuple[dict[str, object], str]  # arguments that replace valid ones, and the error's code
 ODD_BUDGETS: tuple[object, ...] = (None, "5", True, 5.0, -1, 2**63, 10**4000, [])
 
 
@@ -93,19 +93,19 @@ class TestTools:
         "seed-003#mixed-success-and-error",
         "stdio.md#tool-text",
     )
-    @pytest.mark.parametrize("query", ["guide", "", "é Σ 😀", "\u0000", 'a"b\\c\nd', "deployment security"])
-    @pytest.mark.parametrize("budget", [0, 7, 4000, 2**63 - 1])
-    def test_resolve_answers_the_commands_stdout(
-        self, query: str, budget: int, root: Path, call_in_process: Call
-    ) -> None:
-        (answer,) = after_handshake(root, call("context.resolve", {"cache": "docs", "query": query, "budget": budget}))
-        if "\0" in query:
-            # A command line cannot contain this character.
-            assert json.loads(text_of(answer))["selection"]["query"] == query
-        else:
+    def test_resolve_answers_the_commands_stdout(self, root: Path, call_in_process: Call) -> None:
+        queries = ["guide", "", "é Σ 😀", "\u0000", 'a"b\\c\nd', "deployment security"]
+        cases = list(product(queries, [0, 7, 4000, 2**63 - 1]))
+        lines = [
+            call("context.resolve", {"cache": "docs", "query": query, "budget": budget}) for query, budget in cases
+        ]
+        for (query, budget), answer in zip(cases, after_handshake(root, *lines), strict=True):
+            assert answer["result"]["isError"] is False, (query, budget)
+            if "\0" in query:  # no command line can carry it
+                assert json.loads(text_of(answer))["selection"]["query"] == query
+                continue
             ran = call_in_process("resolve", "--cache", root / "docs", "--query", query.encode(), "--budget", budget)
-            assert text_of(answer).encode() == ran.out
-        assert answer["result"]["isError"] is False
+            assert text_of(answer).encode() == ran.out, (query, budget)
 
     @covers("seed-002#methods", "stdio.md#tool-calls")
     @pytest.mark.parametrize("name", ["nope", "context_resolve", "", "context.resolve "])
@@ -113,9 +113,8 @@ class TestTools:
         assert after_handshake(root, call(name, {})) == [protocol_error(-32602, f"Unknown tool: {name}")]
 
     @covers("seed-000#invariants", "seed-001#list-caches-inputs", "seed-002#jsonrpc", "stdio.md#tool-calls")
-    @pytest.mark.parametrize(
-        "params",
-        [
+    def test_params_of_another_shape_are_invalid(self, root: Path) -> None:
+        shapes: list[object] = [
             None,
             {},
             {"name": 5},
@@ -128,10 +127,10 @@ class TestTools:
             {"name": "context.inspect_cache", "arguments": {"cache": "docs", "query": "q"}},
             {"name": "context.ask", "arguments": {**ASK, "counter": "estimate-1"}},
             {"name": "context.get", "arguments": {**GET, "query": "guide"}},
-        ],
-    )
-    def test_params_of_another_shape_are_invalid(self, params: object, root: Path) -> None:
-        assert after_handshake(root, request("tools/call", params)) == [protocol_error(-32602, "Invalid params")]
+        ]
+        answers = after_handshake(root, *(request("tools/call", params) for params in shapes))
+        for params, answer in zip(shapes, answers, strict=True):
+            assert answer == protocol_error(-32602, "Invalid params"), params
 
     @covers(
         "seed-000#input-rules",
@@ -151,9 +150,8 @@ class TestTools:
         "stdio.md#tool-calls",
         "stdio.md#tool-text",
     )
-    @pytest.mark.parametrize(
-        ("wrong", "code"),
-        [
+    def test_bad_arguments_are_typed_by_what_is_wrong(self, root: Path) -> None:
+        cases: list[OddCall] = [
             ({"cache": None}, "cache_missing"),
             ({"cache": 5}, "cache_missing"),
             ({"cache": ""}, "cache_missing"),
@@ -178,11 +176,10 @@ class TestTools:
             ({"query": 5, "budget": -1}, "invalid_query"),
             ({"cache": "nowhere", "query": 5}, "invalid_query"),
             ({"cache": "nowhere", "budget": -1}, "invalid_budget"),
-        ],
-    )
-    def test_bad_arguments_are_typed_by_what_is_wrong(self, wrong: dict[str, object], code: str, root: Path) -> None:
-        (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, **wrong}))
-        assert error_code_of(answer) == code
+        ]
+        answers = after_handshake(root, *(call("context.resolve", {**RESOLVE, **wrong}) for wrong, _ in cases))
+        for (wrong, code), answer in zip(cases, answers, strict=True):
+            assert error_code_of(answer) == code, str(wrong)[:100]
 
     @covers("seed-000#input-rules", "stdio.md#tool-calls")
     @pytest.mark.parametrize(
@@ -274,9 +271,13 @@ class TestNames:
         "seed-002#path-traversal",
         "stdio.md#cache-names",
     )
-    @pytest.mark.parametrize(
-        "name",
-        [
+    def test_no_name_leads_out_of_the_root(self, root: Path, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        os.rename(root / "docs", tmp_path / "elsewhere" / "docs")
+        (root / "link-out").symlink_to(tmp_path / "elsewhere")
+        (root / "docs").symlink_to(tmp_path / "elsewhere" / "docs")
+        (root / "file").write_text("x")
+        names = [
             "..",
             "../docs",
             "docs/..",
@@ -290,18 +291,12 @@ class TestNames:
             "link-out",
             "link-out/docs",
             "file",
-        ],
-    )
-    @pytest.mark.parametrize("tool", ["context.resolve", "context.inspect_cache", "context.ask", "context.get"])
-    def test_no_name_leads_out_of_the_root(self, name: str, tool: str, root: Path, tmp_path: Path) -> None:
-        (tmp_path / "elsewhere").mkdir()
-        os.rename(root / "docs", tmp_path / "elsewhere" / "docs")
-        (root / "link-out").symlink_to(tmp_path / "elsewhere")
-        (root / "docs").symlink_to(tmp_path / "elsewhere" / "docs")
-        (root / "file").write_text("x")
-        others: dict[str, dict[str, object]] = {"context.resolve": RESOLVE, "context.ask": ASK, "context.get": GET}
-        named = [call(tool, {**others.get(tool, {}), "cache": each}) for each in (name.format(root=root), "docs")]
-        assert [error_code_of(answer) for answer in after_handshake(root, *named)] == ["cache_missing"] * 2
+        ]
+        others = {"context.resolve": RESOLVE, "context.ask": ASK, "context.get": GET, "context.inspect_cache": {}}
+        cases = [(tool, name.format(root=root)) for tool, name in product(others, [*names, "docs"])]
+        answers = after_handshake(root, *(call(tool, {**others[tool], "cache": name}) for tool, name in cases))
+        for case, answer in zip(cases, answers, strict=True):
+            assert error_code_of(answer) == "cache_missing", case
 
     @covers("seed-001#inputs", "seed-002#path-traversal", "stdio.md#cache-names")
     def test_a_link_that_stays_inside_and_a_folder_below_are_caches_too(self, root: Path) -> None:
@@ -339,8 +334,7 @@ class TestListAndInspect:
         (root / "a" / "manifest.json").symlink_to(root / "docs" / "manifest.json")
         (root / "Z" / "manifest.json").mkdir()
         (root / "broken").mkdir()
-        # Listing does not read the manifest.
-        (root / "broken" / "manifest.json").write_text("nope")
+        (root / "broken" / "manifest.json").write_text("nope")  # nobody reads it to list it
         for unnameable in (b"bad\xff", b"a..b", b"\\x"):
             os.mkdir(os.fsencode(root) + b"/" + unnameable)
         (answer,) = after_handshake(root, call("context.list_caches"))
@@ -443,20 +437,20 @@ class TestListAndInspect:
 
 
 class TestAskAndGet:
-    """The tools and the commands behave the same: every answer is the command's output, byte for byte."""
+    """The tools and the commands are one behaviour: every answer is the command's output, to the byte."""
 
     @covers("relevance.md#answer", "stdio.md#tool-text")
-    @pytest.mark.parametrize("query", ["guide", "", "é Σ 😀", 'a"b\\c\nd', "deployment security", "nothing-like-it"])
     @pytest.mark.parametrize("unit", ["section", "document"])
-    def test_ask_answers_the_commands_stdout(self, query: str, unit: str, root: Path, call_in_process: Call) -> None:
-        budgets = [0, 40, 4000, 2**63 - 1]
-        arguments = [{"query": query, "unit": unit, "budget": budget} for budget in budgets]
-        answers = after_handshake(root, *(call("context.ask", {**each, "cache": "docs"}) for each in arguments))
-        for budget, answer in zip(budgets, answers, strict=True):
+    def test_ask_answers_the_commands_stdout(self, unit: str, root: Path, call_in_process: Call) -> None:
+        queries = ["guide", "", "é Σ 😀", 'a"b\\c\nd', "deployment security", "nothing-like-it"]
+        cases = list(product(queries, [0, 40, 4000, 2**63 - 1]))
+        arguments = [{"cache": "docs", "query": query, "unit": unit, "budget": budget} for query, budget in cases]
+        answers = after_handshake(root, *(call("context.ask", each) for each in arguments))
+        for (query, budget), answer in zip(cases, answers, strict=True):
             ran = call_in_process(
                 "ask", query.encode(), "--cache", root / "docs", "--unit", unit, "--budget", budget, "--json"
             )
-            assert (ran.code, ran.out) == (0, text_of(answer).encode())
+            assert (ran.code, ran.out) == (0, text_of(answer).encode()), (query, budget)
             assert answer["result"]["isError"] is False
 
     @covers("relevance.md#answer")
@@ -485,9 +479,10 @@ class TestAskAndGet:
         assert error_code_of(after_handshake(tmp_path / "absent", question)[0]) == "io_error"
 
     @covers("relevance.md#answer", "stdio.md#tool-text")
-    @pytest.mark.parametrize(
-        "part",
-        [
+    def test_get_answers_the_commands_stdout(self, root: Path, sources: Path, call_in_process: Call) -> None:
+        write_files(sources, {"steps.md": "# Deploying\n\nFirst.\n\n## Roll back\n\nUndo.\n\n## Canary\n\nWatch.\n"})
+        assert call_in_process("build", "--sources", sources, "--cache", root / "docs", "--force").code == 0
+        parts: list[dict[str, object]] = [
             {},
             {"section": "Roll back"},
             {"section": "deploying › roll back"},
@@ -499,19 +494,14 @@ class TestAskAndGet:
             {"budget": 2**63 - 1},
             {"id": "notes/empty.md"},
             {"id": "notes/empty.md", "around": 1},
-        ],
-    )
-    def test_get_answers_the_commands_stdout(
-        self, part: dict[str, object], root: Path, sources: Path, call_in_process: Call
-    ) -> None:
-        write_files(sources, {"steps.md": "# Deploying\n\nFirst.\n\n## Roll back\n\nUndo.\n\n## Canary\n\nWatch.\n"})
-        assert call_in_process("build", "--sources", sources, "--cache", root / "docs", "--force").code == 0
-        arguments = {"cache": "docs", "id": "steps.md", **part}
-        (answer,) = after_handshake(root, call("context.get", arguments))
-        options = [str(word) for key, value in part.items() if key != "id" for word in (f"--{key}", value)]
-        ran = call_in_process("get", str(arguments["id"]), "--cache", root / "docs", *options, "--json")
-        assert (ran.code, ran.out) == (0, text_of(answer).encode())
-        assert answer["result"]["isError"] is False
+        ]
+        asked = [{"cache": "docs", "id": "steps.md", **part} for part in parts]
+        answers = after_handshake(root, *(call("context.get", arguments) for arguments in asked))
+        for part, arguments, answer in zip(parts, asked, answers, strict=True):
+            options = [str(word) for key, value in part.items() if key != "id" for word in (f"--{key}", value)]
+            ran = call_in_process("get", str(arguments["id"]), "--cache", root / "docs", *options, "--json")
+            assert (ran.code, ran.out) == (0, text_of(answer).encode()), part
+            assert answer["result"]["isError"] is False
 
     @covers("relevance.md#answer")
     def test_get_reads_what_ask_has_named(self, root: Path) -> None:
