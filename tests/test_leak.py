@@ -42,17 +42,19 @@ class Ways:
         self.told: list[bytes] = []
 
     def send(self, secret: KnownSecret, number: int) -> None:
-        """Every secret where text belongs; in `make test`, every second one where it does not."""
+        """Every secret where text belongs; in `make test`, one in four by each way where it does not."""
         agent = self.agents[number % 2]
-        self._fold(agent, secret.text)
+        self._fold(agent, secret.text, number)
         self._hooks(secret.text, number)
-        # Both agents speak in both halves.
-        is_first_half = number // 2 % 2 == 0
-        if SOAK or is_first_half:
+        # Both agents speak in each quarter.
+        quarter = number // 2 % 4
+        if SOAK or quarter == 0:
             self._misuse(agent, secret.text)
+        if SOAK or quarter == 1:
             self._rpc(agent, secret.text)
-        if SOAK or not is_first_half:
+        if SOAK or quarter == 2:
             self._http(secret.text)
+        if SOAK or quarter == 3:
             self._resolve(agent, secret.text)
 
     def call(self, agent: HttpAgent, tool: str, _meta: Mapping[str, Any] | None = None, **arguments: Any) -> Any:
@@ -63,7 +65,7 @@ class Ways:
         self.told += [agent.last.body, json.dumps(dict(agent.last.headers)).encode()]
         return answer
 
-    def _fold(self, agent: HttpAgent, text: str) -> None:
+    def _fold(self, agent: HttpAgent, text: str, number: int) -> None:
         begun = self.call(
             agent, "context_branch", description=text[:200], prompt=f"Use this:\n{text}\n", project_path=PROJECT
         )
@@ -72,9 +74,11 @@ class Ways:
         assert self.call(agent, "context_record", type="json", content=json.dumps({"out": text}), project_path=PROJECT)
         self.call(agent, "context_record", type=text[:64], tokens=1, project_path=PROJECT)
         assert self.call(agent, "context_return", message=f"It said {text}", project_path=PROJECT)
+        # It tells all branches so far, so a few lists tell of each secret.
+        if SOAK or number % 8 == 7:
+            assert self.call(agent, "context_list_branches", project_path=PROJECT)
         for tool, more in (
             ("context_branch_status", {}),
-            ("context_list_branches", {}),
             ("context_expand", {"branch_id": begun["branch_id"], "budget": 100_000}),
             ("context_rollback", {"branch_id": begun["branch_id"], "restore_state": False}),
         ):
@@ -164,10 +168,13 @@ class Ways:
             {"cwd": text, "session_id": f"new {number}"},
         ]
         for place, more in enumerate(reports):
+            # In `make test`, a third of the reports with each secret.
+            if not SOAK and (number + place) % 3:
+                continue
             payload = json.dumps({**told, "tool_use_id": f"{number}.{place}", **more}).encode()
-            for host in HOSTS if SOAK else [HOSTS[(number + place) % len(HOSTS)]]:
+            for host in HOSTS if SOAK else [HOSTS[(number + place) // 3 % len(HOSTS)]]:
                 self.told.append(http.ask("POST", f"/hooks/{host}", payload).body)
-            if SOAK or place == number % len(reports):
+            if SOAK or place == -number % len(reports):
                 self.told.append(http.ask("POST", "/hooks/claude-code", payload[:-2]).body)
         http.close()
 

@@ -225,7 +225,8 @@ class TestRequests:
     @covers("stdio.md#tool-calls")
     @pytest.mark.parametrize("method", ["ping", "tools/list", "tools/call", "initialize"])
     def test_params_that_are_no_object_are_invalid(self, method: str, root: Path) -> None:
-        lines = [request(method, params) for params in ([], 5, "x", True)]
+        shapes: list[object] = [[], 5, "x", True]
+        lines = [request(method, params) for params in shapes]
         assert after_handshake(root, *lines) == [protocol_error(-32602, "Invalid params")] * len(lines)
 
 

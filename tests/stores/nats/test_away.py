@@ -30,6 +30,8 @@ from tests.support.waiting import ASKED_EVERY_S, PATIENCE_S, until
 
 PROJECT = "/away"
 AWAY_S = 0.3
+# Between two commits of the second of many writers; those after it pause longer.
+PAUSE_S = 0.002
 NEVER_S = 1e6
 # What docs/nats.md promises for calls while the connection is known to be lost.
 KNOWN_LOST_MOST_S = 0.25
@@ -161,11 +163,14 @@ def test_a_store_with_much_on_its_way_comes_back_each_time(server: NatsServer, h
         async def work(worker: int) -> None:
             key, revision = key_of(f"p{worker}"), 0
             while not stopping.is_set():
-                with suppress(StoreUnavailable):
+                try:
                     log = await store.load(key)
                     revision = len(log.events) if log else 0
                     await store.commit(commit_of(key, revision, session_id=f"sess_{worker}", answer="x" * 50_000))
-                await asyncio.sleep(0)
+                except StoreUnavailable:
+                    await asyncio.sleep(ASKED_EVERY_S)
+                # Others are on their way meanwhile.
+                await asyncio.sleep(worker * PAUSE_S)
 
         workers = [asyncio.ensure_future(work(number)) for number in range(16)]
         try:
