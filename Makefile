@@ -12,6 +12,7 @@ RUNTIME := $(VENV)/.runtime
 READY := $(VENV)/.ready
 QUICK := $(VENV)/.quick
 COMPILED := $(VENV)/.compiled
+COLLECTED := $(VENV)/.collected
 CLIENTS := tests/clients
 NODE_MODULES := $(CLIENTS)/node_modules/.ready
 # More than cores, because many tests wait.
@@ -31,9 +32,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Containers set it to write less. Here it would have every process of the tests compile its packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup serve test quick quick-setup pythons pythons-setup clients claude adapters check requirements reference bench soak lock clean
+.PHONY: setup install serve test quick quick-setup pythons clients claude adapters check requirements reference bench soak lock clean
 
-setup: $(READY) $(COMPILED) $(NODE_MODULES)
+setup: install $(NODE_MODULES)
+
+install: $(READY) $(COMPILED)
 
 # Packages are compiled when they are first imported: that is less than all of them.
 $(RUNTIME): pyproject.toml requirements/runtime.lock
@@ -54,6 +57,12 @@ $(QUICK): $(RUNTIME) requirements/quick.lock
 # Commands start faster from compiled modules, also where Python may not write beside its sources.
 $(COMPILED): $(RUNTIME) $(SOURCES)
 	$(BIN)/python -m compileall -q src
+	touch $@
+
+# The first to import packages and tests compiles them: one process, not each worker of the first run. That run tells
+# what is wrong with a test that cannot be collected.
+$(COLLECTED): $(READY)
+	@$(BIN)/python -m pytest -q -n 0 --collect-only >/dev/null 2>&1 || true
 	touch $@
 
 # npm's packages for the tests, installed by the Node of a wheel. The `npm` command of that wheel does not find its code.
@@ -91,7 +100,7 @@ $(ADAPTERS)/.ready: pyproject.toml requirements/adapters.lock
 serve: $(RUNTIME) $(COMPILED)
 	@bash examples/serve.sh $(BIN)/context $(ARGS)
 
-test: $(READY) $(COMPILED) clients
+test: $(READY) $(COMPILED) $(COLLECTED) clients
 	$(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE) $(ARGS)
 
 quick-setup: $(QUICK) $(COMPILED)
@@ -99,10 +108,10 @@ quick-setup: $(QUICK) $(COMPILED)
 quick: quick-setup
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(QUICK_TESTS) $(ARGS)
 
-# The quick tests on every other supported Python of this machine; what they need can be installed before.
-pythons pythons-setup: $(READY)
+# The quick tests on every other supported Python of this machine.
+pythons: $(READY)
 	@for python in $$($(BIN)/python -m tests.support.machine); do \
-		echo "$$python"; $(MAKE) --no-print-directory PYTHON="$$python" $(if $(filter pythons,$@),quick,quick-setup) || exit 1; done
+		echo "$$python"; $(MAKE) --no-print-directory PYTHON="$$python" quick || exit 1; done
 
 check: $(READY)
 	$(BIN)/ruff check .

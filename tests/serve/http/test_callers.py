@@ -146,7 +146,9 @@ class TestClients:
     ) -> None:
         write_files(tmp_path / "big", {"big.md": "word " * 100_000})
         assert call_in_process("build", "--sources", tmp_path / "big", "--cache", root / "big").code == 0
-        question = call("context.resolve", {"cache": "big", "query": "word", "budget": 10**6})
+        # As long as a pipe takes whole, so that not many fit into it.
+        question = call("context.resolve", {"cache": "big", "query": "word" + " " * 3900, "budget": 10**6})
+        assert len(question) < select.PIPE_BUF
         with Server(root) as server:
             server.ask(INITIALIZE)
             os.set_blocking(server.input.fileno(), False)
