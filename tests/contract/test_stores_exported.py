@@ -165,7 +165,7 @@ def test_random_histories_arrive_equal(
             assert await view_of(taken) == await view_of(given)
 
     async def whole() -> None:
-        for seed in range(times(3, soak=100)):
+        for seed in range(times(2, soak=100)):
             await one(seed)
 
     asyncio.run(whole())
@@ -267,7 +267,7 @@ def lines_of(data: bytes) -> list[bytes]:
     return data.splitlines(keepends=True)
 
 
-@settings(max_examples=times(200, soak=5000), deadline=None)
+@settings(max_examples=times(80, soak=5000), deadline=None)
 @given(st.data())
 def test_a_flipped_bit_is_noticed(exported: bytes, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(exported) - 1))
@@ -278,7 +278,7 @@ def test_a_flipped_bit_is_noticed(exported: bytes, data: st.DataObject) -> None:
         list(read_export(lines_of(bytes(altered))))
 
 
-@settings(max_examples=times(100, soak=2000), deadline=None)
+@settings(max_examples=times(40, soak=2000), deadline=None)
 @given(st.data())
 def test_a_truncated_file_is_noticed(exported: bytes, data: st.DataObject) -> None:
     length = data.draw(st.integers(1, len(exported) - 1))

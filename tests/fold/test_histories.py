@@ -274,7 +274,7 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=times(16, 1000),
+    max_examples=times(10, 1000),
     stateful_step_count=50,
     deadline=None,
     derandomize=times(1, 0) == 1,

@@ -278,7 +278,7 @@ class TestRollingBack:
         assert refused.value.data == {"branch_id": "br_b", "current_status": "discarded"}
 
     @covers("folding.md#events", "folding.md#context-rollback")
-    @settings(max_examples=times(60, 10_000))
+    @settings(max_examples=times(30, 10_000))
     @given(HISTORIES)
     def test_restoring_is_what_the_log_gives_up_to_the_branchs_beginning(self, steps: list[Step]) -> None:
         log = played(steps)
@@ -563,7 +563,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=times(60, 5_000))
+@settings(max_examples=times(30, 5_000))
 @given(HISTORIES, OPERATIONS, OPERATIONS)
 def test_operations_that_are_decided_and_applied_together_are_as_one_by_one(
     steps: list[Step], first: list[RecordedOperation], then: list[RecordedOperation]

@@ -34,7 +34,7 @@ def is_excluded(raw: bytes, path: tuple[bytes, ...]) -> bool:
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 @given(data=st.data())
-@settings(max_examples=times(60, 3000))
+@settings(max_examples=times(30, 3000))
 def test_git_agrees(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     repository = tmp_path_factory.getbasetemp() / "ignoring"
     if not repository.exists():

@@ -54,7 +54,7 @@ def test_the_command_line_names_files_for_people(tmp_path: Path) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=times(80, 4000))
+@settings(max_examples=times(30, 4000))
 def test_no_altered_file_is_unpacked(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     work = tmp_path_factory.getbasetemp() / "altered"
     if not work.exists():

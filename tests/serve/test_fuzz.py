@@ -16,7 +16,7 @@ from tests.support.daemon import RPC, Daemon, Http
 from tests.support.jsonrpc_rules import due_answers, faults_in
 from tests.support.machine import times
 
-MESSAGES = times(1_500, 120_000)
+MESSAGES = times(900, 120_000)
 BATCH = 200
 SEED = 20260728
 

@@ -146,14 +146,14 @@ def test_an_ended_session_s_branch_is_still_there_by_its_whole_id(call: Call, tm
 def test_a_branch_of_many_pages_is_shown_to_its_end(call: Call, tmp_path: Path) -> None:
     agent = Agent(tmp_path / "state.db")
     branch_id = agent.branch("Long")
-    for number in range(130):
+    for number in range(110):
         agent.record("Bash", f"number {number}.")
     told = json.loads(
         call("fold", "show", branch_id, "--project", PROJECT, "--store", tmp_path / "state.db", "--json").out
     )
-    assert [entry["text"] for entry in told["entries"][1:]] == [f"number {number}." for number in range(130)]
+    assert [entry["text"] for entry in told["entries"][1:]] == [f"number {number}." for number in range(110)]
     text = call("fold", "show", branch_id, "--project", PROJECT, "--store", tmp_path / "state.db").out.decode()
-    assert text.count("  | number ") == 130
+    assert text.count("  | number ") == 110
 
 
 def test_a_terminal_shows_marks_and_cuts_what_does_not_fit(filled: Filled) -> None:

@@ -18,7 +18,7 @@ from contextfold.resolve.relevance.asking import NamedIndex, ask
 from contextfold.resolve.relevance.index.index_file import MappedIndex
 from contextfold.resolve.service import ask_many
 from tests.resolve.relevance.indexing import WORDS, built, some_documents, written
-from tests.support.machine import context
+from tests.support.machine import context, times
 
 DOCUMENTS = {
     "guides/deploy.md": "# Deploying\n\nHow we ship.\n\n## Roll back\n\nRun the rollback command.\n\n## Canary\n\n"
@@ -119,9 +119,9 @@ def test_any_text_may_be_asked(index: MappedIndex, query: str, budget: int) -> N
     [
         "the of and to",
         "how do i",
-        "word " * 200_000,
-        " ".join(f"w{number}" for number in range(100_000)),
-        "x" * 1_000_000,
+        "word " * times(40_000, 200_000),
+        " ".join(f"w{number}" for number in range(times(20_000, 100_000))),
+        "x" * times(200_000, 1_000_000),
         "\0\x01\x1b[31m\x7f",
         "\u202edeploy\u202c שלום العربية",
         "e\u0301\u0301\u0301 ก็ " + "\u0301" * 5000,
