@@ -1,4 +1,4 @@
-"""Our own rules find what they are for and leave alone what only looks like it."""
+"""Our own rules find the secrets that they describe, and do not report texts that only resemble them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def scrubber() -> Scrubber:
 @cache
 def syntax_tree(pattern: str) -> Any:
     flags = re.IGNORECASE if "(?i)" in pattern else 0
-    parser = __import__("re._parser", fromlist=["parse"])  # the standard library's own, which has no public name
+    # The standard library's parser has no public name.
+    parser = __import__("re._parser", fromlist=["parse"])
     return parser.parse(pattern.replace("(?i)", "").replace("(?m)", ""), flags)
 
 
@@ -112,7 +113,7 @@ def test_every_rule_finds_what_its_pattern_describes() -> None:
         samples = [sample(rule, seed) for seed in range(times(8, 150))]
         beside = "".join(rule.keywords) if rule.id in KEYWORD_BESIDE else "before"
         found = [alone(rule).scrub(f"{beside}\n{text}\nafter").redactions for text in samples]
-        # A sample may be too plain to look random.
+        # Some samples are too regular to look random.
         assert sum(map(bool, found)) >= len(found) * 0.2, (rule.id, samples[0])
 
 
@@ -142,13 +143,13 @@ def one_letter_repeated(finder: Scrubber, text: str) -> str | None:
     prefix = re.match(r"(?:[A-Za-z0-9]{1,7}[-_.])*", secret)
     assert prefix
     if 2 * prefix.end() > len(secret):
-        # Random pieces between dashes: there is no telling where the prefix ends.
+        # With random pieces between dashes, the end of the prefix cannot be known.
         return None
     return before + prefix[0] + "x" * (len(secret) - prefix.end()) + after
 
 
 def leaked(value: str, scrubbed: str) -> list[str]:
-    """The pieces of a value in the text that are long enough to be a leak. The names of rules do not count."""
+    """The pieces of a value in the text that are long enough to be a leak. The names of rules are not counted."""
     text = re.sub(r"\[REDACTED:[a-z0-9-]+\]", "\n", scrubbed)
     return [value[at : at + SEEN] for at in range(max(1, len(value) - SEEN + 1)) if value[at : at + SEEN] in text]
 

@@ -30,7 +30,8 @@ from tests.serve.wire import (
 from tests.support.clauses import covers
 from tests.support.machine import Call, as_nobody, write_files
 
-OddCall = tuple[dict[str, object], str]  # arguments that replace valid ones, and the error's code
+# The first item replaces valid arguments, the second is the code of the expected error.
+OddCall = tuple[dict[str, object], str]
 ODD_BUDGETS: tuple[object, ...] = (None, "5", True, 5.0, -1, 2**63, 10**4000, [])
 
 
@@ -101,7 +102,8 @@ class TestTools:
         ]
         for (query, budget), answer in zip(cases, after_handshake(root, *lines), strict=True):
             assert answer["result"]["isError"] is False, (query, budget)
-            if "\0" in query:  # no command line can carry it
+            # A command line cannot contain this character.
+            if "\0" in query:
                 assert json.loads(text_of(answer))["selection"]["query"] == query
                 continue
             ran = call_in_process("resolve", "--cache", root / "docs", "--query", query.encode(), "--budget", budget)
@@ -334,7 +336,8 @@ class TestListAndInspect:
         (root / "a" / "manifest.json").symlink_to(root / "docs" / "manifest.json")
         (root / "Z" / "manifest.json").mkdir()
         (root / "broken").mkdir()
-        (root / "broken" / "manifest.json").write_text("nope")  # nobody reads it to list it
+        # Listing does not read the manifest.
+        (root / "broken" / "manifest.json").write_text("nope")
         for unnameable in (b"bad\xff", b"a..b", b"\\x"):
             os.mkdir(os.fsencode(root) + b"/" + unnameable)
         (answer,) = after_handshake(root, call("context.list_caches"))
@@ -437,7 +440,7 @@ class TestListAndInspect:
 
 
 class TestAskAndGet:
-    """The tools and the commands are one behaviour: every answer is the command's output, to the byte."""
+    """The tools and the commands behave the same: every answer is the command's output, byte for byte."""
 
     @covers("relevance.md#answer", "stdio.md#tool-text")
     @pytest.mark.parametrize("unit", ["section", "document"])
