@@ -23,6 +23,7 @@ from contextfold.fold.messages.apis.facts import (
     Result,
     block_members,
     items_of,
+    made,
     own_length,
 )
 
@@ -136,9 +137,9 @@ def call_of(call_id: object, name: object) -> Call | None:
     """A call; None if it has no id or no name."""
     if isinstance(call_id, str) and call_id and isinstance(name, str):
         if "context_" not in name:
-            return Call(call_id)
+            return made(Call, (call_id, "", False, ""))
         verb, needs_proof = verb_of(name)
-        return Call(call_id, verb, needs_proof, name)
+        return made(Call, (call_id, verb, needs_proof, name))
     return None
 
 

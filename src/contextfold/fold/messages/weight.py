@@ -36,7 +36,7 @@ def excess_of(message: Members) -> int:
     if type(content) is str:
         return 0
     excess = 0
-    for block in items_of(content) or ():
+    for block in content if type(content) is list else items_of(content) or ():
         members: Members = block if type(block) is dict else block_members(block)
         kind = members.get("type")
         if kind == "tool_result":

@@ -18,6 +18,7 @@ from contextfold.fold.messages.apis.facts import (
     has_quoted_user,
     is_host_text,
     items_of,
+    made,
     quotes_user,
 )
 from contextfold.fold.messages.own_tools import call_of, hosted_call
@@ -35,7 +36,7 @@ def read(message: Members) -> Fact:
         return _system(message)
     if isinstance(content, str) and role in ("user", "assistant"):
         return PROMPT if role == "user" else SAID
-    blocks = items_of(content)
+    blocks = content if type(content) is list else items_of(content)
     if blocks is None:
         return UNKNOWN
     if role == "user":
@@ -84,7 +85,8 @@ def _user(blocks: Sequence[object]) -> Fact:
         if kind == "tool_result" and isinstance(members.get("tool_use_id"), str):
             result, mark = members.get("content"), members.get("is_error")
             # The call succeeded only if the member is missing, null or false; 0 means a failure.
-            results.append(Result(members["tool_use_id"], result, mark is not None and mark is not False))
+            failed = mark is not None and mark is not False
+            results.append(made(Result, (members["tool_use_id"], result, failed)))
             quotes = quotes or has_quoted_user(result)
         elif kind not in _SHOWN:
             flaw = "unknown_content"
@@ -92,7 +94,7 @@ def _user(blocks: Sequence[object]) -> Fact:
             has_words = True
     if not results:
         return UNKNOWN if flaw else PROMPT
-    return Fact("input", (), tuple(results), flaw, False, False, False, has_words, quotes)
+    return made(Fact, ("input", (), tuple(results), flaw, False, False, False, has_words, quotes, False))
 
 
 def _assistant(blocks: Sequence[object]) -> Fact:
@@ -109,8 +111,8 @@ def _assistant(blocks: Sequence[object]) -> Fact:
             continue
         if kind in _THINKING:
             thoughts += 1
-        elif kind == "tool_use" and (made := call_of(members.get("id"), members.get("name"))):
-            calls.append(made)
+        elif kind == "tool_use" and (call := call_of(members.get("id"), members.get("name"))):
+            calls.append(call)
         elif kind in _HOSTED:
             calls.append(hosted_call(members.get("name")))
             asked.append(members.get("id"))
@@ -122,7 +124,8 @@ def _assistant(blocks: Sequence[object]) -> Fact:
         flaw = "unbalanced"
     if not (calls or flaw or thoughts):
         return SAID
-    return Fact("model", tuple(calls), (), flaw, thoughts > 0, thoughts == len(blocks))
+    thinks, only_thinks = thoughts > 0, thoughts == len(blocks)
+    return made(Fact, ("model", tuple(calls), (), flaw, thinks, only_thinks, False, False, False, False))
 
 
 def _are_same(asked: Sequence[object], answered: Sequence[object]) -> bool:

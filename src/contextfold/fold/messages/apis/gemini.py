@@ -21,6 +21,7 @@ from contextfold.fold.messages.apis.facts import (
     has_quoted_user,
     is_host_text,
     items_of,
+    made,
 )
 from contextfold.fold.messages.own_tools import call_of
 
@@ -83,7 +84,7 @@ def _user(parts: Sequence[object], numbers: CallNumbers) -> Fact:
             about: Members = response if type(response) is dict else block_members(response)
             result_id, content = id_of(about), about.get("response")
             if result_id and isinstance(about.get("name"), str):
-                results.append(Result(numbers.of_result(result_id), content))
+                results.append(made(Result, (numbers.of_result(result_id), content, False)))
                 quotes = quotes or has_quoted_user(content)
             else:
                 flaw = "unknown_content"
@@ -93,7 +94,7 @@ def _user(parts: Sequence[object], numbers: CallNumbers) -> Fact:
             has_words = True
     if not results:
         return UNKNOWN if flaw else PROMPT
-    return Fact("input", (), tuple(results), flaw, False, False, False, has_words, quotes)
+    return made(Fact, ("input", (), tuple(results), flaw, False, False, False, has_words, quotes, False))
 
 
 def _model(parts: Sequence[object], numbers: CallNumbers) -> Fact:
@@ -105,14 +106,16 @@ def _model(parts: Sequence[object], numbers: CallNumbers) -> Fact:
         if asked is not None:
             about: Members = asked if type(asked) is dict else block_members(asked)
             call_id, name = id_of(about), about.get("name")
-            made = call_of(numbers.of_call(call_id), name) if call_id and isinstance(name, str) else None
-            if made:
-                calls.append(made)
+            call = call_of(numbers.of_call(call_id), name) if call_id and isinstance(name, str) else None
+            if call:
+                calls.append(call)
             else:
                 flaw = "unknown_content"
         elif _SHOWN_OR_HOSTED.isdisjoint(members) and not (members and members.keys() <= _ABOUT):
             flaw = "unknown_content"
-    return Fact("model", tuple(calls), (), flaw) if calls or flaw else SAID
+    if not (calls or flaw):
+        return SAID
+    return made(Fact, ("model", tuple(calls), (), flaw, False, False, False, False, False, False))
 
 
 def _member(part: Members, names: tuple[str, str]) -> object:

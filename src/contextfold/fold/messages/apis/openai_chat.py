@@ -13,6 +13,7 @@ from contextfold.fold.messages.apis.facts import (
     answer,
     block_members,
     items_of,
+    made,
 )
 from contextfold.fold.messages.own_tools import call_of
 
@@ -35,9 +36,15 @@ def _assistant(message: Members) -> Fact:
     asked = message.get("tool_calls")
     if not asked:
         return SAID
-    calls = [_call(block_members(each)) for each in items_of(asked) or (None,)]
-    made = tuple([each for each in calls if each])
-    return Fact("model", made) if len(made) == len(calls) else Fact("model", made, flaw="unknown_content")
+    calls: list[Call] = []
+    flaw = ""
+    for each in items_of(asked) or (None,):
+        call = _call(each if type(each) is dict else block_members(each))
+        if call:
+            calls.append(call)
+        else:
+            flaw = "unknown_content"
+    return made(Fact, ("model", tuple(calls), (), flaw, False, False, False, False, False, False))
 
 
 def _call(asked: Members) -> Call | None:

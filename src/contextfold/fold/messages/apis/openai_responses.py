@@ -14,6 +14,7 @@ from contextfold.fold.messages.apis.facts import (
     Fact,
     Members,
     answer,
+    made,
 )
 from contextfold.fold.messages.own_tools import call_of, hosted_call
 
@@ -25,6 +26,8 @@ _CLIENT_RUN = ("local_shell_call", "shell_call", "apply_patch_call", "computer_c
 _CLIENT_RUN_OUTPUTS = {f"{kind}_output": kind for kind in _CLIENT_RUN}
 # Tools that the provider runs: one item has both call and result.
 _HOSTED = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call")
+# The other members of a fact about a call.
+_NOTHING_ELSE = Fact("model")[2:]
 _OTHERS = {
     "reasoning": Fact("model", leads=True),
     "mcp_list_tools": STANDING,
@@ -40,8 +43,8 @@ def read(item: Members) -> Fact:
         return _ROLES.get(role, UNKNOWN) if isinstance(role, str) else UNKNOWN
     call_id = item.get("call_id")
     if kind in _CALLS:
-        made = call_of(call_id, item.get("name"))
-        return Fact("model", (made,)) if made else UNKNOWN
+        call = call_of(call_id, item.get("name"))
+        return made(Fact, ("model", (call,), *_NOTHING_ELSE)) if call else UNKNOWN
     if kind in _OUTPUTS:
         return answer(call_id, item.get("output"))
     if kind in _HOSTED:
