@@ -7,10 +7,13 @@ import json
 import pytest
 
 from contextfold.common.json_depth import DEPTH_MAX
-from contextfold.fold.messages import IMAGE_TOKENS, Format, project, project_body
+from contextfold.fold.messages import IMAGE_TOKENS, BodyProjection, Format, project, project_body, repeated
 from contextfold.fold.messages.body import MESSAGES_MAX, VALUES_MAX
+from contextfold.fold.messages.repeated import forget_messages
+from tests.fold.messages.histories import FORMATS, history
 from tests.fold.messages.projecting import MODEL, Message, back, body_of, branch, work
 from tests.support.clauses import covers
+from tests.support.machine import times
 
 ODD = """\ufeff{
  "system" : [ {"type":"text","text":"é \\u00e9 東京","cache_control":{"type":"ephemeral"}} ] ,"n":%s,
@@ -165,3 +168,53 @@ def test_a_model_written_with_escapes_or_in_utf8_is_told() -> None:
     assert project_body('{"messages":[],"model":"モデル"}'.encode(), "anthropic").model == "モデル"
     assert project_body(b'{"messages":[],"model":"\\u30e2"}', "anthropic").model == "モ"
     assert project_body(b'{"messages":[],"model":7}', "anthropic").model == ""
+
+
+# ---- messages that were read before
+
+
+def everything(projection: BodyProjection) -> tuple[object, ...]:
+    counted = projection.our_tokens, projection.our_tools, projection.blocks, projection.opening_tokens
+    known = projection.session_id, projection.model, dict(projection.outcomes)
+    return projection.body, projection.receipt, projection.threads, *counted, *known
+
+
+@covers("proxy.md#laws")
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_was_read_before_changes_nothing(format: Format) -> None:
+    """Each history is projected as it grows, and each of its requests again with an empty cache."""
+    for number in range(times(6, 2_000)):
+        told = history(format, f"repeated {number}")
+        bodies = [told.body(count) for count in range(1, len(told.texts) + 1)]
+        grown = [everything(project_body(body, format)) for body in bodies]
+        again = [everything(project_body(body, format)) for body in bodies]
+        for body, first, second in zip(bodies, grown, again, strict=True):
+            forget_messages()
+            assert first == second == everything(project_body(body, format)), str(told)
+
+
+def test_a_message_is_not_taken_for_the_beginning_of_another() -> None:
+    for message in ("1", "12", '"a"', '"ab"', '{"role":"user","content":"x"}', '{"role":"user","content":"x"} '):
+        body = f'{{"messages":[{message}]}}'.encode()
+        for _ in range(2):
+            projected = project_body(body, "anthropic")
+            assert (projected.receipt.reason, projected.receipt.messages_before) == ("", 1)
+    assert project_body(b'{"messages":[{"role":"user","content":"x"}x]}', "anthropic").receipt.reason == "not_json"
+
+
+def test_the_same_result_is_read_when_it_belongs_to_our_call() -> None:
+    """An id that a client uses for two calls: the text is the same, and only the second call is ours."""
+    opened, result = branch("anthropic", "br_1")
+    foreign = json.loads(json.dumps(opened).replace("context_branch", "Bash"))
+    for call, threads in ((foreign, 1), (opened, 2), (foreign, 1), (opened, 2)):
+        projected = project_body(body_of([call, result], "anthropic"), "anthropic")
+        assert len(projected.threads) == threads
+
+
+def test_the_cache_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeated, "MESSAGES_CACHED_MAX", 10)
+    body = body_of([{"role": "user", "content": f"words {number}"} for number in range(50)], "anthropic")
+    first = everything(project_body(body, "anthropic"))
+    assert len(repeated._messages) <= 10
+    assert len(repeated._lengths) <= 10
+    assert everything(project_body(body, "anthropic")) == first

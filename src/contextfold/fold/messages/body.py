@@ -17,7 +17,7 @@ from typing import Any
 from contextfold.common.dataclass import dataclass, field
 from contextfold.common.json_depth import DEPTH_MAX
 from contextfold.common.token_counter import tokens_of
-from contextfold.fold.messages.apis.facts import UNKNOWN, Result
+from contextfold.fold.messages.apis.facts import UNKNOWN, Fact, Result
 from contextfold.fold.messages.cold_results import (
     ColdResult,
     ColdSettings,
@@ -35,6 +35,7 @@ from contextfold.fold.messages.own_tool_weights import OwnCallWeights, definitio
 from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names
 from contextfold.fold.messages.receipt import Outcome, Plan, Receipt, Span, outcome_of, plan_of, untouched
 from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, LeftOutResult, Remembered
+from contextfold.fold.messages.repeated import KnownMessage, RepeatedMessages
 from contextfold.fold.messages.rewriting import Rewrite, splices_of
 from contextfold.fold.messages.walk import MIXED, UNCONFIRMED_TOOL, WORDS, FoldRange, Walk, first_movable, is_inside
 from contextfold.fold.messages.weight import excess_of
@@ -365,6 +366,14 @@ class _BodyReader:
             self.members[name] = value
         return end
 
+    def _needs_no_content(self, results: tuple[Result, ...]) -> bool:
+        """Whether nothing has to be read from these results: they are not of our tools and were never left out."""
+        left_out, awaits_own = self._remembered.results, self.walk.awaits_own
+        for result in results:
+            if awaits_own(result.id) or (left_out and (result.id in left_out or not result.id.isascii())):
+                return False
+        return True
+
     def _tools(self, text: str, at: int) -> int:
         self.definitions = []
         at, sign = _opened(text, at, "[")
@@ -380,22 +389,35 @@ class _BodyReader:
         starts, ends, weights = self.starts.append, self.ends.append, self.weights.append
         stubs, own, blocks = self._remembered.results, self.own_calls.take, 0
         list_of_parts = "parts" if self.format == "gemini" else "content"
+        repeated = RepeatedMessages(self.format) if self.api.reads_alone else None
         at, sign = _opened(text, at, "[")
         while sign != "]":
             if len(self.starts) == MESSAGES_MAX:
                 raise _UnreadableBody(TOO_MANY_VALUES)
             start = at
-            message, end = decode(text, start)
-            fact = read(message) if type(message) is dict else UNKNOWN
-            take(fact)
-            if walk.has_own:
-                own(message, fact, end - start)
-            parts = message.get(list_of_parts) if type(message) is dict else None
-            blocks += len(parts) if type(parts) is list else 1
-            if stubs and fact.results:
-                excess = self._note_stubs(text, start, end, message=message, results=fact.results)
+            found = repeated.find(text, start) if repeated else None
+            if found is not None and self._needs_no_content(found[0].fact.results):
+                (fact, excess, count), end = found
+                take(fact)
+                blocks += count
             else:
-                excess = _checked_excess(text, start, end, message) if end - start > SHORT_BYTES else 0
+                message, end = decode(text, start)
+                fact = read(message) if type(message) is dict else UNKNOWN
+                take(fact)
+                if walk.has_own:
+                    own(message, fact, end - start)
+                parts = message.get(list_of_parts) if type(message) is dict else None
+                count = len(parts) if type(parts) is list else 1
+                blocks += count
+                if stubs and fact.results:
+                    excess = self._note_stubs(text, start, end, message=message, results=fact.results)
+                else:
+                    excess = _checked_excess(text, start, end, message) if end - start > SHORT_BYTES else 0
+                if repeated and found is None:
+                    # The text of a number may be the beginning of a longer one; that of an object is not.
+                    is_known = type(message) is dict and not walk.has_own
+                    known = KnownMessage(_without_contents(fact), excess, count) if is_known else None
+                    repeated.add(text, start, end, known)
             # The most frequent separators are tested first, which is faster.
             if text.startswith(",{", end):
                 at, sign = end + 1, ","
@@ -409,6 +431,12 @@ class _BodyReader:
             weights((at if sign == "," else end) - start - excess)
         self.blocks = blocks
         return at
+
+
+def _without_contents(fact: Fact) -> Fact:
+    if not fact.results:
+        return fact
+    return fact._replace(results=tuple([result._replace(content=None) for result in fact.results]))
 
 
 def _as_sent(text: str) -> str:

@@ -56,6 +56,8 @@ class Api:
     parts: MessageParts | None = None
     # Whether models of this API may bind thinking to the messages before it.
     may_bind_thinking: bool = False
+    # Whether the facts about a message depend on it alone.
+    reads_alone: bool = True
 
 
 def _no_thinking(part: Members) -> bool:
@@ -83,6 +85,7 @@ _APIS: Mapping[str, Api] = {
         gemini.reader,
         ResultMembers(gemini.response_path, gemini.is_result, is_object=True),
         parts=MessageParts("parts", gemini.is_words, _no_thinking),
+        reads_alone=False,
     ),
 }
 

@@ -155,6 +155,11 @@ class Walk:
         if has_words or fact.quotes_user:
             self._since = place + 1
 
+    def awaits_own(self, call_id: str) -> bool:
+        """Whether the result of a call of a tool that may be ours is missing."""
+        call = self._pending.get(call_id)
+        return call is not None and bool(call.name)
+
     def goes(self, start: int, end: int) -> bool:
         """Whether any message of a range is left out."""
         return self.fates.find(GOES, start, end) >= 0 or self.fates.find(MIXED, start, end) >= 0

@@ -1,0 +1,69 @@
+"""A cache of what was read from messages, because each request of a conversation repeats those of the one before.
+
+A message is found without parsing it: the message before it says how long it was, and a hash of that many characters
+says whether it is the same one. The hash cannot be predicted outside of this process. Only what a message's text alone
+determines is cached, and no text of it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from contextfold.fold.messages.apis.facts import Fact
+
+# At most this many messages are cached, each in less than a kilobyte.
+MESSAGES_CACHED_MAX = 20_000
+
+# The format, the length of the text, and its hash.
+_Key = tuple[str, int, int]
+
+
+class KnownMessage(NamedTuple):
+    # Without the contents of its results.
+    fact: Fact
+    # The excess of the bytes of its files over their weight.
+    excess: int
+    # The number of its content blocks.
+    blocks: int
+
+
+# The messages; and the length of the message that came last after each of them.
+_messages: dict[_Key, KnownMessage] = {}
+_lengths: dict[_Key, int] = {}
+
+
+def forget_messages() -> None:
+    _messages.clear()
+    _lengths.clear()
+
+
+class RepeatedMessages:
+    """Finds and adds the messages of one request, in order."""
+
+    __slots__ = ("_before", "_format")
+
+    def __init__(self, format: str) -> None:
+        self._format = format
+        self._before: _Key = (format, 0, 0)
+
+    def find(self, text: str, start: int) -> tuple[KnownMessage, int] | None:
+        """The message at `start` and its end; None if it must be parsed."""
+        length = _lengths.get(self._before)
+        if length is None:
+            return None
+        key = (self._format, length, hash(text[start : start + length]))
+        known = _messages.get(key)
+        if known is None:
+            return None
+        self._before = key
+        return known, start + length
+
+    def add(self, text: str, start: int, end: int, known: KnownMessage | None) -> None:
+        """Add the message after the last one that was found or added. None is one that must always be parsed."""
+        key = (self._format, end - start, hash(text[start:end]))
+        if len(_messages) >= MESSAGES_CACHED_MAX or len(_lengths) >= MESSAGES_CACHED_MAX:
+            forget_messages()
+        if known is not None:
+            _messages[key] = known
+        _lengths[self._before] = end - start
+        self._before = key
