@@ -35,7 +35,7 @@ from contextfold.fold.messages.own_tool_weights import OwnCallWeights, definitio
 from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names
 from contextfold.fold.messages.receipt import Outcome, Plan, Receipt, Span, outcome_of, plan_of, untouched
 from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, LeftOutResult, Remembered
-from contextfold.fold.messages.repeated import KnownMessage, RepeatedMessages
+from contextfold.fold.messages.repeated import KnownMessage, MessageKey, RepeatedMessages
 from contextfold.fold.messages.rewriting import Rewrite, splices_of
 from contextfold.fold.messages.walk import MIXED, UNCONFIRMED_TOOL, WORDS, FoldRange, Walk, first_movable, is_inside
 from contextfold.fold.messages.weight import excess_of
@@ -65,9 +65,13 @@ _CLOSING = {"{": "}", "[": "]"}
 # A cache of the positions of left-out results in messages. The requests of a conversation repeat its messages exactly.
 # The key has a hash of the message's bytes that cannot be predicted outside of this process.
 LOCATED_MAX = 20_000
-_located: dict[tuple[str, int, int], LocatedResults] = {}
+_located: dict[MessageKey, LocatedResults] = {}
 _SIGN = re.compile(r"[ \t\n\r]*+(.)[ \t\n\r]*+")
 _VALUE = re.compile(rb'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"?|[\[{]|[^\s"\[\]{},:]++')
+
+
+# Stands for a result where only its position matters.
+_ANY_RESULT = LeftOutResult("", "", "", "", 0, 0)
 
 
 class _UnreadableBody(ValueError):
@@ -253,8 +257,7 @@ class _BodyReader:
 
         Return the excess of the bytes of its files over their weight.
         """
-        ids = [each.id if each.id.isascii() else _as_sent(each.id) for each in results]
-        remembered = [self._remembered.results.get(call_id) for call_id in ids]
+        remembered = self._left_out_before(results)
         if not any(remembered):
             return _checked_excess(text, start, end, message) if end - start > SHORT_BYTES else 0
         text = text[start:end]
@@ -264,6 +267,20 @@ class _BodyReader:
             if len(_located) >= LOCATED_MAX:
                 _located.clear()
             located = _located[key] = self._locate(text, message, results)
+        self._note_located(start, located, remembered)
+        return located.excess
+
+    def _left_out_before(self, results: Sequence[Result]) -> list[Mapping[str, LeftOutResult] | None]:
+        """For each result, those that earlier requests left out and that have its call's id."""
+        left_out = self._remembered.results
+        if len(results) == 1 and results[0].id.isascii():
+            # This is nearly always so.
+            return [left_out.get(results[0].id)]
+        return [left_out.get(each.id if each.id.isascii() else _as_sent(each.id)) for each in results]
+
+    def _note_located(
+        self, start: int, located: LocatedResults, remembered: Sequence[Mapping[str, LeftOutResult] | None]
+    ) -> None:
         stubs: dict[int, LeftOutResult] = {}
         splices: list[tuple[int, int, bytes]] = []
         for number, known in enumerate(remembered):
@@ -275,7 +292,6 @@ class _BodyReader:
         if stubs:
             place = len(self.starts)
             self.stubs[place], self._stub_splices[place] = stubs, splices
-        return located.excess
 
     def _locate(self, text: str, message: object, results: Sequence[Result]) -> LocatedResults:
         if "\\u" in text:
@@ -285,7 +301,7 @@ class _BodyReader:
         else:
             hashes = result_hashes(results, encoding="latin-1")
         numbers = [number for number, text_hash in enumerate(hashes) if text_hash]
-        splices = splices_of(text, Rewrite(stubs=dict.fromkeys(numbers, "")), (), self.api)
+        splices = splices_of(text, Rewrite(stubs=dict.fromkeys(numbers, _ANY_RESULT)), (), self.api)
         spans = {number: (splice.start, splice.end) for number, splice in zip(numbers, splices, strict=True)}
         return LocatedResults(hashes, spans, _checked_excess(text, 0, len(text), message))
 
@@ -366,13 +382,20 @@ class _BodyReader:
             self.members[name] = value
         return end
 
-    def _needs_no_content(self, results: tuple[Result, ...]) -> bool:
-        """Whether nothing has to be read from these results: they are not of our tools and were never left out."""
-        left_out, awaits_own = self._remembered.results, self.walk.awaits_own
+    def _noted_excess(self, known: KnownMessage, key: MessageKey, start: int) -> int | None:
+        """The excess of a known message, after its stubs are noted; None if the message must be parsed."""
+        results = known.fact.results
         for result in results:
-            if awaits_own(result.id) or (left_out and (result.id in left_out or not result.id.isascii())):
-                return False
-        return True
+            if self.walk.awaits_own(result.id):
+                return None
+        remembered = self._left_out_before(results) if results and self._remembered.results else ()
+        if not any(remembered):
+            return known.excess
+        located = _located.get(key)
+        if located is None:
+            return None
+        self._note_located(start, located, remembered)
+        return located.excess
 
     def _tools(self, text: str, at: int) -> int:
         self.definitions = []
@@ -395,11 +418,12 @@ class _BodyReader:
             if len(self.starts) == MESSAGES_MAX:
                 raise _UnreadableBody(TOO_MANY_VALUES)
             start = at
-            found = repeated.find(text, start) if repeated else None
-            if found is not None and self._needs_no_content(found[0].fact.results):
-                (fact, excess, count), end = found
-                take(fact)
-                blocks += count
+            known = repeated.find(text, start) if repeated else None
+            noted = self._noted_excess(known, repeated.key, start) if repeated and known else None
+            if repeated and known and noted is not None:
+                excess, end = noted, start + repeated.length
+                take(known.fact)
+                blocks += known.blocks
             else:
                 message, end = decode(text, start)
                 fact = read(message) if type(message) is dict else UNKNOWN
@@ -413,7 +437,7 @@ class _BodyReader:
                     excess = self._note_stubs(text, start, end, message=message, results=fact.results)
                 else:
                     excess = _checked_excess(text, start, end, message) if end - start > SHORT_BYTES else 0
-                if repeated and found is None:
+                if repeated and known is None:
                     # The text of a number may be the beginning of a longer one; that of an object is not.
                     is_known = type(message) is dict and not walk.has_own
                     known = KnownMessage(_without_contents(fact), excess, count) if is_known else None

@@ -124,8 +124,7 @@ def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool, stubs: Stub
     for place, those in stubs.items():
         if not decision.folded or not is_inside(place, decision.folded):
             earlier = rewrites.get(place, UNCHANGED)
-            texts = {number: each.stub for number, each in those.items()}
-            rewrites[place] = Rewrite(earlier.without_thinking, earlier.words_of, texts)
+            rewrites[place] = Rewrite(earlier.without_thinking, earlier.words_of, those)
     return Plan(decision, tuple(cuts), rewrites, tuple(cuts_of))
 
 

@@ -15,7 +15,7 @@ from contextfold.fold.messages.apis.facts import Fact
 MESSAGES_CACHED_MAX = 20_000
 
 # The format, the length of the text, and its hash.
-_Key = tuple[str, int, int]
+MessageKey = tuple[str, int, int]
 
 
 class KnownMessage(NamedTuple):
@@ -28,8 +28,8 @@ class KnownMessage(NamedTuple):
 
 
 # The messages; and the length of the message that came last after each of them.
-_messages: dict[_Key, KnownMessage] = {}
-_lengths: dict[_Key, int] = {}
+_messages: dict[MessageKey, KnownMessage] = {}
+_lengths: dict[MessageKey, int] = {}
 
 
 def forget_messages() -> None:
@@ -40,23 +40,29 @@ def forget_messages() -> None:
 class RepeatedMessages:
     """Finds and adds the messages of one request, in order."""
 
-    __slots__ = ("_before", "_format")
+    __slots__ = ("_format", "key")
 
     def __init__(self, format: str) -> None:
         self._format = format
-        self._before: _Key = (format, 0, 0)
+        # The key of the last message that was found or added.
+        self.key: MessageKey = (format, 0, 0)
 
-    def find(self, text: str, start: int) -> tuple[KnownMessage, int] | None:
-        """The message at `start` and its end; None if it must be parsed."""
-        length = _lengths.get(self._before)
+    @property
+    def length(self) -> int:
+        """The length of that message."""
+        return self.key[1]
+
+    def find(self, text: str, start: int) -> KnownMessage | None:
+        """The message at `start`; None if it must be parsed."""
+        length = _lengths.get(self.key)
         if length is None:
             return None
         key = (self._format, length, hash(text[start : start + length]))
         known = _messages.get(key)
         if known is None:
             return None
-        self._before = key
-        return known, start + length
+        self.key = key
+        return known
 
     def add(self, text: str, start: int, end: int, known: KnownMessage | None) -> None:
         """Add the message after the last one that was found or added. None is one that must always be parsed."""
@@ -65,5 +71,5 @@ class RepeatedMessages:
             forget_messages()
         if known is not None:
             _messages[key] = known
-        _lengths[self._before] = end - start
-        self._before = key
+        _lengths[self.key] = end - start
+        self.key = key

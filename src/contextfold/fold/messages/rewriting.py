@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from contextfold.fold.messages.apis.facts import Members, block_members, items_of
 from contextfold.fold.messages.formats import Api, MessageParts, ResultMembers
+from contextfold.fold.messages.remembered import LeftOutResult
 from contextfold.fold.messages.weight import excess_in
 
 _SPACE = re.compile(r"[ \t\n\r]*+")
@@ -28,7 +29,7 @@ class Rewrite(NamedTuple):
     # The messages that are left out and whose words are added after its parts.
     words_of: tuple[int, ...] = ()
     # The texts that replace the contents of results, by the number of the result in the message.
-    stubs: Mapping[int, str] = MappingProxyType({})
+    stubs: Mapping[int, LeftOutResult] = MappingProxyType({})
 
 
 UNCHANGED = Rewrite()
@@ -49,13 +50,13 @@ class Splice(NamedTuple):
 
 def rewritten(message: Members, rewrite: Rewrite, sources: Sequence[Members], api: Api) -> dict[str, Any]:
     if api.parts is None:
-        return _with_content(message, rewrite.stubs[0], api.results) if rewrite.stubs else dict(message)
+        return _with_content(message, rewrite.stubs[0].stub, api.results) if rewrite.stubs else dict(message)
     content: list[object] = list(_parts_of(message, api.parts))
     if rewrite.stubs and api.results.is_result:
         numbers = [n for n, part in enumerate(content) if api.results.is_result(block_members(part))]
-        for number, stub in rewrite.stubs.items():
+        for number, result in rewrite.stubs.items():
             part = block_members(content[numbers[number]])
-            content[numbers[number]] = _with_content(part, stub, api.results)
+            content[numbers[number]] = _with_content(part, result.stub, api.results)
     if rewrite.without_thinking:
         content = [part for part in content if not api.parts.is_thinking(block_members(part))]
     for source in sources:
@@ -94,15 +95,15 @@ def _word_numbers(content: Sequence[object], parts: MessageParts) -> list[int]:
 def splices_of(text: str, rewrite: Rewrite, sources: Sequence[str], api: Api) -> Iterator[Splice]:
     """The changes of one message, in order. `sources` are the messages whose words are added."""
     if api.parts is None:
-        for stub in rewrite.stubs.values():
-            yield _stub_splice(text, 0, api.results.path({}), stub, api.results)
+        for result in rewrite.stubs.values():
+            yield _stub_splice(text, 0, api.results.path({}), result.stub, api.results)
         return
     elements = list(_elements(text, _member_start(text, 0, api.parts.list_name)))
     if rewrite.stubs and api.results.is_result:
         results = [each for each in elements if api.results.is_result(block_members(each.value))]
-        for number, stub in sorted(rewrite.stubs.items()):
+        for number in sorted(rewrite.stubs):
             path = api.results.path(block_members(results[number].value))
-            yield _stub_splice(text, results[number].start, path, stub, api.results)
+            yield _stub_splice(text, results[number].start, path, rewrite.stubs[number].stub, api.results)
     if rewrite.without_thinking:
         yield from _removed(elements, [api.parts.is_thinking(block_members(each.value)) for each in elements])
     added: list[str] = []
