@@ -107,7 +107,7 @@ NO_STUBS: Stubs = {}
 
 def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool, stubs: Stubs = NO_STUBS) -> Plan:
     changes: list[tuple[int, int]] = []
-    if binds_thinking:
+    if binds_thinking and walk.thinking:
         changes = [(place, each.decided_at) for place, those in stubs.items() for each in those.values()]
     decision = decide(walk, binds_thinking=binds_thinking, stubs=changes)
     rewrites = {place: Rewrite(without_thinking=True) for place in decision.without_thinking}
