@@ -218,3 +218,23 @@ def test_the_cache_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(repeated._messages) <= 10
     assert len(repeated._lengths) <= 10
     assert everything(project_body(body, "anthropic")) == first
+
+
+def test_wrong_guesses_cost_no_more_than_reading_the_request_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of many short messages was followed by a long one in an earlier request."""
+    hashed = 0
+
+    def counting(text: str) -> int:
+        nonlocal hashed
+        hashed += len(text)
+        return hash(text)
+
+    monkeypatch.setattr(repeated, "hash", counting, raising=False)
+    short = [{"role": "user", "content": f"x{number}"} for number in range(100)]
+    # The length is nearly that of the request in which it is a wrong guess.
+    long = {"role": "user", "content": "y" * 3_000}
+    for message in short:
+        project_body(body_of([message, long], "anthropic"), "anthropic")
+    body, hashed = body_of(short, "anthropic"), 0
+    assert project_body(body, "anthropic").receipt.messages_before == len(short)
+    assert hashed <= 4 * len(body)

@@ -303,7 +303,8 @@ class _BodyReader:
         numbers = [number for number, text_hash in enumerate(hashes) if text_hash]
         splices = splices_of(text, Rewrite(stubs=dict.fromkeys(numbers, _ANY_RESULT)), (), self.api)
         spans = {number: (splice.start, splice.end) for number, splice in zip(numbers, splices, strict=True)}
-        return LocatedResults(hashes, spans, _checked_excess(text, 0, len(text), message))
+        excess = _checked_excess(text, 0, len(text), message) if len(text) > SHORT_BYTES else 0
+        return LocatedResults(hashes, spans, excess)
 
     def _applied(self, plan: Plan) -> tuple[bytes, array[int]]:
         """The body after the plan was applied, and the weight of each of its messages."""
@@ -412,7 +413,7 @@ class _BodyReader:
         starts, ends, weights = self.starts.append, self.ends.append, self.weights.append
         stubs, own, blocks = self._remembered.results, self.own_calls.take, 0
         list_of_parts = "parts" if self.format == "gemini" else "content"
-        repeated = RepeatedMessages(self.format) if self.api.reads_alone else None
+        repeated = RepeatedMessages(self.format, len(text)) if self.api.reads_alone else None
         at, sign = _opened(text, at, "[")
         while sign != "]":
             if len(self.starts) == MESSAGES_MAX:

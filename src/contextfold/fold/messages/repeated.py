@@ -40,10 +40,13 @@ def forget_messages() -> None:
 class RepeatedMessages:
     """Finds and adds the messages of one request, in order."""
 
-    __slots__ = ("_format", "key")
+    __slots__ = ("_chars_left", "_format", "key")
 
-    def __init__(self, format: str) -> None:
+    def __init__(self, format: str, chars: int) -> None:
         self._format = format
+        # The characters that may still be hashed in vain. Else many short messages, each of which was once followed by
+        # a long one, would take time that grows with the square of a request's length.
+        self._chars_left = chars
         # The key of the last message that was found or added.
         self.key: MessageKey = (format, 0, 0)
 
@@ -55,11 +58,12 @@ class RepeatedMessages:
     def find(self, text: str, start: int) -> KnownMessage | None:
         """The message at `start`; None if it must be parsed."""
         length = _lengths.get(self.key)
-        if length is None:
+        if length is None or length > self._chars_left:
             return None
         key = (self._format, length, hash(text[start : start + length]))
         known = _messages.get(key)
         if known is None:
+            self._chars_left -= length
             return None
         self.key = key
         return known
