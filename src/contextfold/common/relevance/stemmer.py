@@ -96,15 +96,17 @@ _STEP_4 = dict.fromkeys(
 )
 
 
-def _by_length(suffixes: dict[str, str]) -> list[tuple[int, dict[str, str]]]:
-    """Group suffixes by length, the longest first, so that a lookup does not compare all of them."""
-    lengths = sorted({len(suffix) for suffix in suffixes}, reverse=True)
-    return [(length, {key: value for key, value in suffixes.items() if len(key) == length}) for length in lengths]
+def _by_ending(suffixes: dict[str, str]) -> dict[str, list[tuple[int, str, str]]]:
+    """Group suffixes by their last letter, the longest first, so that a lookup compares few of them."""
+    grouped: dict[str, list[tuple[int, str, str]]] = {}
+    for suffix in sorted(suffixes, key=len, reverse=True):
+        grouped.setdefault(suffix[-1], []).append((len(suffix), suffix, suffixes[suffix]))
+    return grouped
 
 
-_STEP_2_SUFFIXES = _by_length(_STEP_2)
-_STEP_3_SUFFIXES = _by_length(_STEP_3)
-_STEP_4_SUFFIXES = _by_length(_STEP_4)
+_STEP_2_SUFFIXES = _by_ending(_STEP_2)
+_STEP_3_SUFFIXES = _by_ending(_STEP_3)
+_STEP_4_SUFFIXES = _by_ending(_STEP_4)
 
 
 def stem(word: str) -> str:
@@ -209,9 +211,8 @@ def _step_1c(word: str) -> str:
 
 
 def _step_2(word: str, r1: int) -> str:
-    for length, suffixes in _STEP_2_SUFFIXES:
-        suffix = word[-length:]
-        if suffix in suffixes:
+    for length, suffix, replacement in _STEP_2_SUFFIXES.get(word[-1:], ()):
+        if word.endswith(suffix):
             base = word[: len(word) - length]
             if len(base) < r1:
                 return word
@@ -219,23 +220,21 @@ def _step_2(word: str, r1: int) -> str:
                 return word
             if suffix == "ogi" and base[-1:] != "l":
                 return word
-            return base + suffixes[suffix]
+            return base + replacement
     return word
 
 
 def _step_3(word: str, r1: int, r2: int) -> str:
-    for length, suffixes in _STEP_3_SUFFIXES:
-        suffix = word[-length:]
-        if suffix in suffixes:
+    for length, suffix, replacement in _STEP_3_SUFFIXES.get(word[-1:], ()):
+        if word.endswith(suffix):
             base = word[: len(word) - length]
-            return word if len(base) < (r2 if suffix == "ative" else r1) else base + suffixes[suffix]
+            return word if len(base) < (r2 if suffix == "ative" else r1) else base + replacement
     return word
 
 
 def _step_4(word: str, r2: int) -> str:
-    for length, suffixes in _STEP_4_SUFFIXES:
-        suffix = word[-length:]
-        if suffix in suffixes:
+    for length, suffix, _ in _STEP_4_SUFFIXES.get(word[-1:], ()):
+        if word.endswith(suffix):
             base = word[: len(word) - length]
             if len(base) < r2 or (suffix == "ion" and base[-1:] not in ("s", "t")):
                 return word

@@ -23,9 +23,9 @@ WORD = 241
 LETTER_BEYOND_6 = 30
 LETTER_BEYOND_12 = 48
 DIGIT_GROUP = 406
-PUNCTUATION_RUN = 200
+PUNCTUATION_RUN = 204
 LINE_BREAK = 302
-CJK_CHARACTER = 196
+CJK_CHARACTER = 184
 OTHER_CHARACTER = 143
 # The weight of CJK punctuation.
 WIDE_MARK = 256
@@ -44,8 +44,10 @@ _ASCII = [chr(code) for code in range(128)]
 _LETTERS = {ord(c): " " for c in _ASCII if not c.isalpha()}
 _DIGITS = {ord(c): " " for c in _ASCII if not c.isdigit()}
 _CHUNKS = {ord(c): " " for c in _ASCII if not c.isalnum()}
-_PUNCTUATION = {ord(c): " " if c.isalnum() or c.isspace() or not c.isprintable() else "." for c in _ASCII}
-_NOT_PUNCTUATION = {code: " " for code, mark in _PUNCTUATION.items() if mark == " "}
+_MARKS = bytes(b" ."[c.isprintable() and not c.isalnum() and not c.isspace()] for c in _ASCII)
+_NOT_PUNCTUATION = {code: " " for code, mark in enumerate(_MARKS) if mark == ord(" ")}
+_MARKS += bytes(256 - len(_MARKS))
+_BLANKS = "".join(c for c in _ASCII if c.isspace() and c != "\n").encode()
 # This character is in every breadcrumb, and so in most texts that a question estimates.
 _CRUMB = "›"
 
@@ -55,7 +57,7 @@ class ChunkUnits(dict[str, int]):
 
     def __missing__(self, chunk: str) -> int:
         units = 0
-        for word in [chunk] if chunk.isalpha() else chunk.translate(_LETTERS).split():
+        for word in _words(chunk):
             length = len(word)
             units += WORD
             if length > MIDDLE_WORD:
@@ -65,6 +67,22 @@ class ChunkUnits(dict[str, int]):
                 units += -(-len(digits) // GROUP_DIGITS) * DIGIT_GROUP
         self[chunk] = units
         return units
+
+
+def _words(chunk: str) -> list[str]:
+    """The runs of letters in a run of letters and digits. A vocabulary has the words of camelCase, not the whole."""
+    words = [chunk] if chunk.isalpha() else chunk.translate(_LETTERS).split()
+    if chunk[1:].lower() == chunk[1:]:
+        return words
+    found = []
+    for word in words:
+        start = 0
+        for at in range(1, len(word)):
+            if word[at].isupper() and word[at - 1].islower():
+                found.append(word[start:at])
+                start = at
+        found.append(word[start:])
+    return found
 
 
 def estimate(text: str, chunks: Iterable[str] | None = None, known: ChunkUnits | None = None) -> int:
@@ -77,18 +95,19 @@ def estimate(text: str, chunks: Iterable[str] | None = None, known: ChunkUnits |
         text, units = _without_wide(text)
     pieces = text.translate(_CHUNKS).split() if chunks is None else chunks
     units += sum(map((ChunkUnits() if known is None else known).__getitem__, pieces))
-    marks = text.translate(_PUNCTUATION)
-    units += (marks.count(" .") + marks.startswith(".")) * PUNCTUATION_RUN
+    raw = text.encode()
+    marks = raw.translate(_MARKS)
+    units += (marks.count(b" .") + marks.startswith(b".")) * PUNCTUATION_RUN
     if RULE in text:
         # The rules of tables drawn with characters: a token for each cell, and more for wide ones.
         for run in text.translate(_NOT_PUNCTUATION).split():
             if len(run) > LONG_RUN and RULE in run:
                 units += run.count("+") * PUNCTUATION_RUN + (len(run) - LONG_RUN) * RULE_CHARACTER
     units += text.count("  |") * PADDING
-    lines = text.split("\n")
-    if len(lines) > 1:
+    if "\n" in text:
         # Line breaks with nothing but blank lines between them are one.
-        units += (1 + sum(map(bool, map(str.strip, lines[1:-1])))) * LINE_BREAK
+        between = raw[raw.index(b"\n") : raw.rindex(b"\n")].translate(None, _BLANKS)
+        units += (1 + len(between.split())) * LINE_BREAK
     return -(-units // UNIT)
 
 

@@ -35,6 +35,15 @@ STOP_WORD = -1
 FIRST_EXPANSION = -2
 
 
+class _PackedCounts(dict[int, int]):
+    """The packed counts of a word in a section, by the integer that carries them while it is counted. There are few."""
+
+    def __missing__(self, count: int) -> int:
+        packed = pack_counts(count & UNIT_MASK, count // HEADING_UNIT & UNIT_MASK, count // PART_UNIT)
+        self[count] = packed
+        return packed
+
+
 class TermCollector:
     """Counts the words of documents in memory until its owner calls `take`.
 
@@ -54,6 +63,7 @@ class TermCollector:
         self._expansions: list[tuple[tuple[int, int], ...]] = []
         self._stems: dict[str, tuple[str, ...]] = {}
         self._units = ChunkUnits()
+        self._packed = _PackedCounts()
         self.entry_count = 0
 
     def take(self) -> list[tuple[bytes, array[int]]]:
@@ -101,7 +111,7 @@ class TermCollector:
             estimated = estimate(text, written, self._units)
         else:
             written = tokens(text)
-            estimated = estimate(text)
+            estimated = estimate(text, known=self._units)
         counts = Counter(map(self._vocabulary.__getitem__, written))
         words = len(written) - counts.pop(STOP_WORD, 0)
         if counts and min(counts) < STOP_WORD:
@@ -109,24 +119,21 @@ class TermCollector:
                 count = counts.pop(code)
                 words -= count
                 for term, unit in self._expansions[FIRST_EXPANSION - code]:
-                    counts[term] += count * unit
+                    counts[term] = counts.get(term, 0) + count * unit
                     if unit == 1:
                         words += count
         for term, count in heading_counts.items():
-            counts[term] += count
+            counts[term] = counts.get(term, 0) + count
         self._append(number, ordinal, counts)
         return words, estimated
 
     def _append(self, number: int, ordinal: int, counts: dict[int, int]) -> None:
         base = number << DOCUMENT_SHIFT | ordinal << ENTRY_SHIFT
         entries = self._entries
+        packed = self._packed
         for term, count in counts.items():
             # Most words occur less than 16 times and only in the body; their packed counts are that number.
-            if count < 16:  # noqa: PLR2004
-                entries[term].append(base | count)
-            else:
-                packed = pack_counts(count & UNIT_MASK, count // HEADING_UNIT & UNIT_MASK, count // PART_UNIT)
-                entries[term].append(base | packed)
+            entries[term].append(base | (count if count < 16 else packed[count]))  # noqa: PLR2004
         self.entry_count += len(counts)
 
     def _heading_counts(self, heading: str) -> dict[int, int]:

@@ -1,7 +1,7 @@
 """Ranks documents and sections for a question. Pure; knows indexes and scores, not files or budgets.
 
 There are two phases. First, documents are nominated by their postings, the rarest term first. When as many postings
-were read as there are documents, more frequent terms only change the order of the best 200 documents. Then the sections
+were read as there are documents, more frequent terms only change the order of the best 120 documents. Then the sections
 of the best 60 documents are scored. Several indexes are ranked as one: their counts and frequencies are added.
 """
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # Twice these numbers find nothing more in any of the public sets, and take longer. The limit on postings is at least
 # the number of documents.
 POSTINGS_MAX = 12_000
-NOMINEES_MAX = 200
+NOMINEES_MAX = 120
 DOCUMENTS_MAX = 60
 # With more postings per wanted document, a search in the postings is faster than reading all of them.
 SEARCHED_FROM = 10

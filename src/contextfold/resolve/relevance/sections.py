@@ -146,10 +146,10 @@ def _fenced_marks(pattern: re.Pattern[str], text: str, start: int) -> tuple[list
 
 
 def _mark(found: re.Match[str]) -> _Mark | None:
+    if hashes := found["hashes"]:
+        heading = _CLOSING_HASHES.sub("", (found["atx"] or "").strip())
+        return _Mark(found.start(), len(hashes), clean_heading(heading))
     groups = found.groupdict()
-    if groups["hashes"]:
-        heading = _CLOSING_HASHES.sub("", (groups["atx"] or "").strip())
-        return _Mark(found.start(), len(groups["hashes"]), clean_heading(heading))
     if groups.get("underline"):
         level = 1 if groups["underline"][0] == "=" else 2
         return _Mark(found.start(), level, clean_heading(groups["setext"]))
