@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextfold.common.relevance import token_estimate as weights
 from contextfold.common.relevance.stemmer import stem
-from contextfold.common.relevance.token_estimate import estimate
-from contextfold.common.relevance.words import read_token, stem_of, tokens
+from contextfold.common.relevance.token_estimate import ChunkUnits, estimate
+from contextfold.common.relevance.words import TYPOGRAPHIC_MARKS, chunks, read_token, stem_of, tokens
 from contextfold.resolve.relevance.sections import HARD_SECTION, outline
 from tests.support.machine import ROOT
 
@@ -110,3 +115,47 @@ def test_estimates_are_whole_numbers_that_never_shrink_when_joined() -> None:
     assert estimate("deploy") == 1
     assert estimate("a\n\nb") <= estimate("a\n") + estimate("\nb")
     assert estimate("数据库同步") == 4
+    # A vocabulary has the words of camelCase.
+    assert estimate("TiDB") == 2
+    assert estimate("HTMLElement") == estimate("abcdefghijk")
+
+
+def slow_estimate(text: str) -> int:
+    """The estimate by its definition: what each kind of run weighs, one pattern after another."""
+    wide = re.findall("[^\\x00-\\x7f]", text)
+    cjk = [
+        c for c in wide if "\u2e80" <= c <= "\u2fff" or "\u3040" <= c <= "\ud7ff" or "\U00020000" <= c <= "\U0003ffff"
+    ]
+    wide_marks = [c for c in wide if "\u3000" <= c <= "\u303f" or "\uff00" <= c <= "\uff20"]
+    units = len(cjk) * weights.CJK_CHARACTER + len(wide_marks) * weights.WIDE_MARK
+    units += (len(wide) - len(cjk) - len(wide_marks)) * weights.OTHER_CHARACTER
+    text = re.sub("[^\\x00-\\x7f]+", " ", text)
+    for word in re.findall("[A-Z]*[a-z]+|[A-Z]+", text):
+        units += weights.WORD + max(len(word) - 6, 0) * weights.LETTER_BEYOND_6
+        units += max(len(word) - 12, 0) * weights.LETTER_BEYOND_12
+    units += sum(-(-len(digits) // 3) * weights.DIGIT_GROUP for digits in re.findall("[0-9]+", text))
+    for run in re.findall("[!-/:-@\\[-`{-~]+", text):
+        units += weights.PUNCTUATION_RUN
+        if len(run) > weights.LONG_RUN and weights.RULE in run:
+            units += run.count("+") * weights.PUNCTUATION_RUN + (len(run) - weights.LONG_RUN) * weights.RULE_CHARACTER
+    units += text.count("  |") * weights.PADDING
+    if "\n" in text:
+        units += (1 + sum(1 for line in text.split("\n")[1:-1] if line.strip())) * weights.LINE_BREAK
+    return -(-units // weights.UNIT)
+
+
+TEXTS = st.text(st.sampled_from("aBcD12 \n\t\r\x0b\x1c\x00\x7f.|+-'_é数。" + TYPOGRAPHIC_MARKS), max_size=40)
+
+
+@given(TEXTS)
+def test_an_estimate_is_the_sum_of_its_weights(text: str) -> None:
+    assert estimate(text) == slow_estimate(text)
+    if text.isascii():
+        assert estimate(text, chunks(text), ChunkUnits()) == slow_estimate(text)
+
+
+@given(TEXTS)
+def test_typographic_marks_separate_words(text: str) -> None:
+    plain = re.sub(f"[{TYPOGRAPHIC_MARKS}]", " ", text)
+    # A letter that is not ASCII has the text read by the pattern that knows all of Unicode.
+    assert [*tokens(text), "é"] == tokens(f"{plain} é") == tokens(f"{text} é")

@@ -6,6 +6,7 @@ Chinese documentation and source code. The number in the name changes with every
 
 from __future__ import annotations
 
+from contextfold.common.relevance.words import without_marks
 from contextfold.errors import CounterMissing
 
 TYPE_CHECKING = False
@@ -48,8 +49,7 @@ _MARKS = bytes(b" ."[c.isprintable() and not c.isalnum() and not c.isspace()] fo
 _NOT_PUNCTUATION = {code: " " for code, mark in enumerate(_MARKS) if mark == ord(" ")}
 _MARKS += bytes(256 - len(_MARKS))
 _BLANKS = "".join(c for c in _ASCII if c.isspace() and c != "\n").encode()
-# This character is in every breadcrumb, and so in most texts that a question estimates.
-_CRUMB = "›"
+_MARK = "\0"
 
 
 class ChunkUnits(dict[str, int]):
@@ -113,8 +113,8 @@ def estimate(text: str, chunks: Iterable[str] | None = None, known: ChunkUnits |
 
 def _without_wide(text: str) -> tuple[str, int]:
     """A text with a space instead of each run of non-ASCII characters, and the weight of these runs."""
-    if 2 * _CRUMB not in text and (crumbs := text.replace(_CRUMB, " ")).isascii():
-        return crumbs, text.count(_CRUMB) * OTHER_CHARACTER
+    if _MARK not in text and (marked := without_marks(text, _MARK)).isascii() and 2 * _MARK not in marked:
+        return marked.replace(_MARK, " "), marked.count(_MARK) * OTHER_CHARACTER
     import re
 
     wide = re.sub("[\\x00-\\x7f]+", "", text)

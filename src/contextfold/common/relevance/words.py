@@ -86,6 +86,8 @@ QUESTION_WORDS = frozenset(
 )
 
 _CHUNK_CHARACTERS = {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) in "_'")}
+# Marks that English prose has beside ASCII. They separate words; the first is in every breadcrumb.
+TYPOGRAPHIC_MARKS = "\u203a\u2014\u2013\u2026\u201c\u201d"
 # Patterns, compiled when they are first needed: most questions are ASCII words, and start without `re`.
 _ASCII_WORD = "[0-9A-Za-z_]+(?:'[A-Za-z]+)?"
 _IDENTIFIER = "[a-z0-9][A-Z]|[A-Za-z0-9]_+[A-Za-z0-9]|[A-Z]{2}[a-z]"
@@ -142,8 +144,17 @@ def _character_class(ranges: tuple[tuple[int, int], ...], highest: str) -> str:
     return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges if last <= ord(highest))
 
 
+def without_marks(text: str, replacement: str = " ") -> str:
+    """The text without its typographic marks. Most texts are ASCII then, which is much quicker to split."""
+    if not text.isascii():
+        for mark in TYPOGRAPHIC_MARKS:
+            text = text.replace(mark, replacement)
+    return text
+
+
 def tokens(text: str) -> list[str]:
     """The tokens of a text in their order and original spelling."""
+    text = without_marks(text)
     if text.isascii():
         return _compiled(_ASCII_WORD).findall(text) if "'" in text else chunks(text)
     highest = BASIC_PLANE_LAST if max(text) <= BASIC_PLANE_LAST else LAST_CHARACTER

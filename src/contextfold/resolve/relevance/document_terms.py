@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from contextfold.common.relevance.term_scores import FRONT, pack_counts
 from contextfold.common.relevance.token_estimate import ChunkUnits, estimate
-from contextfold.common.relevance.words import chunks, read_token, stem_of, tokens
+from contextfold.common.relevance.words import chunks, read_token, stem_of, tokens, without_marks
 from contextfold.resolve.relevance.sections import outline
 from contextfold.resolve.relevance.term_keys import (
     DOCUMENT_SHIFT,
@@ -106,11 +106,12 @@ class TermCollector:
 
     def _add_section(self, number: int, ordinal: int, text: str, heading_counts: dict[int, int]) -> tuple[int, int]:
         """Count a section; return the numbers of its words and tokens. A build spends most of its time here."""
-        if text.isascii():
-            written = chunks(text)
+        plain = without_marks(text)
+        if plain.isascii():
+            written = chunks(plain)
             estimated = estimate(text, written, self._units)
         else:
-            written = tokens(text)
+            written = tokens(plain)
             estimated = estimate(text, known=self._units)
         counts = Counter(map(self._vocabulary.__getitem__, written))
         words = len(written) - counts.pop(STOP_WORD, 0)
