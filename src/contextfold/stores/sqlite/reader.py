@@ -9,7 +9,7 @@ import os
 
 from contextfold.common.record import TypeVar
 from contextfold.errors import StoreUnavailable
-from contextfold.stores.sqlite import queries, schema
+from contextfold.stores.sqlite import queries, state_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from contextfold.common.relevance.question import Question
+    from contextfold.errors import ContextError
     from contextfold.fold.ports.stored_records import (
         EndedSession,
         KnownRevision,
@@ -40,8 +41,13 @@ T = TypeVar("T")
 class ReaderInPlace:
     """Reads in the calling thread. The connection is made for the first read."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        error_of: Callable[[sqlite3.Error], ContextError] = state_file.unavailable,
+    ) -> None:
         self._connect = connect
+        self._error_of = error_of
         self._connection: sqlite3.Connection | None = None
         self._is_stopped = False
 
@@ -51,8 +57,8 @@ class ReaderInPlace:
         try:
             self._connection = self._connection or self._connect()
             return work(self._connection)
-        except schema.SqliteError as problem:
-            raise schema.unavailable(problem) from problem
+        except state_file.SqliteError as problem:
+            raise self._error_of(problem) from problem
 
     def stop(self, _timeout_s: float) -> None:
         self._is_stopped = True
@@ -127,8 +133,9 @@ class SqliteFileReader(SqliteReads):
 
     def __init__(self, path: str | os.PathLike[str], open_writer: Callable[[], SqliteStore]) -> None:
         """Open the file. Raises StoreInvalid if it cannot be used, or has an older format."""
-        connection = schema.open_existing(os.path.realpath(os.fspath(path)))
-        super().__init__(ReaderInPlace(lambda: connection))
+        place = os.path.realpath(os.fspath(path))
+        connection = state_file.open_existing(place)
+        super().__init__(ReaderInPlace(lambda: connection, lambda problem: state_file.reading_failed(place, problem)))
         self._connection = connection
         self._open_writer = open_writer
 

@@ -1,17 +1,29 @@
-"""The SQLite state file: its tables, its migrations, and the checks before it is opened.
+"""The tables of the SQLite state file, its migrations, and opening it for writing.
 
-Owns the file: its path, its permissions and its format. Knows no more of sessions than their tables. A file that is
-refused is opened read-only and stays unchanged, because it may be the only copy of a user's work.
+Owns the file's folder and its tables. Knows no more of sessions than their tables. The checks before a file is opened
+are in `state_file`.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 import time
 
-from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.errors import StoreInvalid
 from contextfold.stores.recall_tables import TABLES as RECALL_TABLES
+from contextfold.stores.sqlite.state_file import (
+    APPLICATION_ID,
+    BUSY_TIMEOUT_S,
+    FORMAT,
+    START_ANEW,
+    check_file,
+    check_regular,
+    connect,
+    not_writable,
+    refusal,
+    refuse_newer,
+    version_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,25 +36,13 @@ if TYPE_CHECKING:
 else:
     from contextfold.stores.sqlite.library import sqlite3
 
-SqliteError = sqlite3.Error
-# "cxfd" in the header of the file identifies it as ours.
-APPLICATION_ID: Final = 0x63786664
-# The longest time to wait for a lock of another process.
-BUSY_TIMEOUT_S: Final = 2.0
-# A check of all pages of a file of this size takes about 0.1 s, and the start waits for it.
-CHECK_MOST_BYTES: Final = 128 * 1024 * 1024
 FOLDER_MODE: Final = 0o700
-FILE_MODE: Final = 0o600
 WAL_KEEPS_BYTES: Final = 64 * 1024 * 1024
 WAL_TRIES: Final = 100
 WAL_PAUSE_S: Final = 0.05
 
-_HEADER_BYTES: Final = 100
-_URI_SAFE: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~/")
-_MAGIC: Final = b"SQLite format 3\x00"
 # These errors are caused by a statement, not by the disk or a lock.
 _STATEMENT_AT_FAULT: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
-_START_ANEW: Final = "move it away (with its -wal and -shm files) to start with a new file, or name another file"
 
 # A session's row outlives the session: its archive, its summaries and its last event refer to it. Stages: 0 live; 1
 # ended; 2 log and receipts deleted, except session.expired; 3 that deleted too. The owner is stored only here, so every
@@ -205,6 +205,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
     ),
     ("ALTER TABLE conversations ADD COLUMN cache_life_s INTEGER NOT NULL DEFAULT 0",),
 )
+assert len(MIGRATIONS) == FORMAT
 
 
 def open_for_writing(
@@ -220,7 +221,7 @@ def open_for_writing(
     """
     _create_file(path)
     if not is_checked:
-        _check_file(path, len(migrations), busy_timeout_s)
+        check_file(path, len(migrations), busy_timeout_s)
     connection: sqlite3.Connection | None = None
     try:
         connection = connect(path, busy_timeout_s)
@@ -232,75 +233,9 @@ def open_for_writing(
         if connection is not None:
             connection.close()
         if isinstance(problem, sqlite3.Error):
-            raise _refusal(path, problem) from problem
+            raise refusal(path, problem) from problem
         raise
     return connection
-
-
-def refuse_older(path: str, newest: int, busy_timeout_s: float) -> None:
-    """Refuse an older file for a reader: a daemon of the older version may use it, and a migration would stop it."""
-    version = _check_file(path, newest, busy_timeout_s)
-    if version is None:
-        try:
-            connection = connect(path, busy_timeout_s, read_only=True)
-            try:
-                version = version_of(connection)
-            finally:
-                connection.close()
-        except sqlite3.Error as problem:
-            raise _refusal(path, problem) from problem
-    if version < newest:
-        raise StoreInvalid(
-            f"{path} was written by an older contextfold: stop its daemon if one runs, then start `context serve` once"
-        )
-
-
-def open_existing(path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
-    """Open a file of this version for reading. Raises StoreInvalid if it cannot be used."""
-    refuse_older(path, len(MIGRATIONS), busy_timeout_s)
-    _create_file(path)
-    try:
-        return open_for_reading(path, busy_timeout_s=busy_timeout_s)
-    except sqlite3.Error as problem:
-        raise _refusal(path, problem) from problem
-
-
-def open_for_reading(path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
-    """A second connection for reading. In WAL mode it neither waits for a commit nor delays one."""
-    connection = connect(path, busy_timeout_s)
-    connection.execute("PRAGMA query_only = ON")
-    return connection
-
-
-def unavailable(problem: sqlite3.Error) -> StoreUnavailable:
-    name = getattr(problem, "sqlite_errorname", None) or type(problem).__name__
-    return StoreUnavailable(f"SQLite: {problem} ({name})")
-
-
-def version_of(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version
-
-
-def connect(path: str, busy_timeout_s: float, *, read_only: bool = False) -> sqlite3.Connection:
-    address = f"file:{_quoted(path)}?mode={'ro' if read_only else 'rw'}"
-    return sqlite3.connect(
-        address,
-        uri=True,
-        timeout=busy_timeout_s,
-        # Transactions begin and end explicitly.
-        isolation_level=None,
-        # It is opened and closed by one thread and used by another.
-        check_same_thread=False,
-    )
-
-
-def _quoted(path: str) -> str:
-    """The path in a URI."""
-    return "".join(chr(byte) if byte in _URI_SAFE else f"%{byte:02X}" for byte in os.fsencode(path))
-
-
-# ---- before SQLite opens the file
 
 
 def _create_folders(folder: str) -> None:
@@ -319,85 +254,9 @@ def _create_file(path: str) -> None:
     """Create an empty file if there is none. SQLite gives the -wal and -shm files the same mode."""
     try:
         _create_folders(os.path.dirname(os.path.abspath(path)))
-        if os.path.isdir(path):
-            raise StoreInvalid(f"{path} is a folder: name a file for the state")
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE))
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise StoreInvalid(f"{path} is not a regular file: name a file for the state")
     except OSError as problem:
-        said = problem.strerror or str(problem)
-        raise StoreInvalid(
-            f"{path} cannot be opened for writing: {said}. Check its folder and who owns it"
-        ) from problem
-
-
-def _check_file(path: str, newest: int, busy_timeout_s: float) -> int | None:
-    """Refuse a file that is not ours before SQLite opens it for writing. An empty file is one that is to be created.
-
-    Returns its version, or None if the file has to be created or completed first.
-    """
-    with open(path, "rb") as file:
-        header = file.read(_HEADER_BYTES)
-    if not header:
-        return None
-    if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
-        raise StoreInvalid(f"{path} is not a SQLite file, so not a state of contextfold: {_START_ANEW}")
-    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
-        raise StoreInvalid(f"{path} is a SQLite file of another program: {_START_ANEW}")
-    _refuse_newer(path, int.from_bytes(header[60:64], "big"), newest)
-    if _is_unfinished(path):
-        return None
-    try:
-        connection = connect(path, busy_timeout_s, read_only=True)
-        try:
-            # The header may still be in the -wal file.
-            version = version_of(connection)
-            _refuse_newer(path, version, newest)
-            _refuse_damaged(connection, path)
-        finally:
-            connection.close()
-    except sqlite3.Error as problem:
-        raise _refusal(path, problem) from problem
-    return version
-
-
-def _is_unfinished(path: str) -> bool:
-    """Whether the process that created the file was killed. Only opening the file for writing can undo that."""
-    try:
-        return os.stat(f"{path}-journal").st_size > 0
-    except FileNotFoundError:
-        return False
-
-
-def _refuse_newer(path: str, version: int, newest: int) -> None:
-    if version > newest:
-        raise StoreInvalid(
-            f"{path} was written by a newer contextfold: its format is {version}, and this version knows formats up to"
-            f" {newest}. Upgrade contextfold, or {_START_ANEW}"
-        )
-
-
-def _refuse_damaged(connection: sqlite3.Connection, path: str) -> None:
-    """Check every page of a file of usual size. A check of a larger one would take minutes.
-
-    Damage that is not noticed here makes the call fail that reads it.
-    """
-    if os.stat(path).st_size > CHECK_MOST_BYTES:
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    else:
-        found = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if found != ("ok",):
-            raise StoreInvalid(f"{path} is damaged ({found[0]}): put a backup in its place, or {_START_ANEW}")
-
-
-def _refusal(path: str, problem: sqlite3.Error) -> StoreInvalid | StoreUnavailable:
-    """Damage and missing permissions are permanent; a lock or a full disk is temporary."""
-    if isinstance(problem, sqlite3.OperationalError):
-        name = getattr(problem, "sqlite_errorname", "") or ""
-        if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
-            return StoreInvalid(f"{path} cannot be opened for writing: {problem}. Check its folder and who owns it")
-        return StoreUnavailable(f"{path}: {problem} ({name})")
-    return StoreInvalid(f"{path} is damaged ({problem}): put a backup in its place, or {_START_ANEW}")
+        raise not_writable(path, problem.strerror or str(problem)) from problem
+    check_regular(path, creates=True)
 
 
 # ---- creation and migration
@@ -415,7 +274,7 @@ def _migrate(connection: sqlite3.Connection, path: str, migrations: Sequence[Mig
     try:
         # Another process may have migrated it while we waited.
         version = version_of(connection)
-        _refuse_newer(path, version, len(migrations))
+        refuse_newer(path, version, len(migrations))
         for number, statements in enumerate(migrations[version:], version + 1):
             _run(connection, path, number, statements)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -434,8 +293,7 @@ def _run(connection: sqlite3.Connection, path: str, number: int, statements: Mig
         if not (getattr(problem, "sqlite_errorname", "") or "").startswith(_STATEMENT_AT_FAULT):
             raise
         raise StoreInvalid(
-            f"{path} could not be brought to format {number} ({problem}) and is as it was:"
-            f" report this, or {_START_ANEW}"
+            f"{path} could not be brought to format {number} ({problem}) and is as it was: report this, or {START_ANEW}"
         ) from problem
 
 

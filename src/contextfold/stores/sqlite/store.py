@@ -26,7 +26,7 @@ from contextfold.fold.ports.store import (
     SessionKey,
     WatchedEvent,
 )
-from contextfold.stores.sqlite import queries, schema
+from contextfold.stores.sqlite import queries, schema, state_file
 from contextfold.stores.sqlite import statements as sqlite_rows
 from contextfold.stores.sqlite.reader import ReaderInPlace, SqliteReads
 from contextfold.stores.sqlite.transactions import Transactions, WriterInPlace
@@ -84,7 +84,7 @@ class SqliteStore(SqliteReads):
         self._watchers_lock = threading.Lock()
         self._polls: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
         self._writer: Writer | WriterInPlace
-        connect = partial(schema.open_for_reading, path, busy_timeout_s=busy_timeout_s)
+        connect = partial(state_file.open_for_reading, path, busy_timeout_s=busy_timeout_s)
         transactions = Transactions(connection, self._guard)
         if in_place:
             super().__init__(ReaderInPlace(connect))
@@ -101,7 +101,7 @@ class SqliteStore(SqliteReads):
         path: str | os.PathLike[str],
         *,
         migrations: Sequence[schema.Migration] = schema.MIGRATIONS,
-        busy_timeout_s: float = schema.BUSY_TIMEOUT_S,
+        busy_timeout_s: float = state_file.BUSY_TIMEOUT_S,
         poll_s: float = POLL_S,
         may_migrate: bool = True,
         in_place: bool = False,
@@ -112,7 +112,7 @@ class SqliteStore(SqliteReads):
         """
         place = os.path.realpath(os.fspath(path))
         if not may_migrate:
-            schema.refuse_older(place, len(migrations), busy_timeout_s)
+            state_file.refuse_older(place, len(migrations), busy_timeout_s)
         connection = schema.open_for_writing(
             place, migrations=migrations, busy_timeout_s=busy_timeout_s, is_checked=not may_migrate
         )
@@ -229,14 +229,14 @@ class SqliteStore(SqliteReads):
         """Export a snapshot: commits during the export are not in it, and do not wait for it."""
         from contextfold.stores.sqlite import export as sqlite_export
 
-        connection = schema.open_for_reading(self._path)
+        connection = state_file.open_for_reading(self._path)
         try:
             records = sqlite_export.export_records(connection)
             while some := await in_thread(lambda: list(islice(records, EXPORT_AT_ONCE))):
                 for record in some:
                     yield record
-        except schema.SqliteError as problem:
-            raise schema.unavailable(problem) from problem
+        except state_file.SqliteError as problem:
+            raise state_file.unavailable(problem) from problem
         finally:
             connection.close()
 
@@ -245,11 +245,11 @@ class SqliteStore(SqliteReads):
         from contextfold.stores.sqlite import export as sqlite_export
 
         def run() -> None:
-            connection = schema.connect(self._path, schema.BUSY_TIMEOUT_S)
+            connection = state_file.connect(self._path, state_file.BUSY_TIMEOUT_S)
             try:
                 sqlite_export.import_records(connection, records)
-            except schema.SqliteError as problem:
-                raise schema.unavailable(problem) from problem
+            except state_file.SqliteError as problem:
+                raise state_file.unavailable(problem) from problem
             finally:
                 connection.close()
 
@@ -331,7 +331,7 @@ class SqliteStore(SqliteReads):
         """Refuse a commit to a file that was replaced, or that has tables of another version."""
         if _identity(self._path) != self._file:
             raise StoreUnavailable(f"{self._path} was moved or deleted while in use: restart to go on with a new one")
-        if schema.version_of(connection) != self._version:
+        if state_file.version_of(connection) != self._version:
             raise StoreUnavailable(
                 f"{self._path} was brought to another format while in use: restart with that version"
             )

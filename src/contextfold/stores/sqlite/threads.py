@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 
 from contextfold.common.dataclass import dataclass
 from contextfold.errors import StoreUnavailable
-from contextfold.stores.sqlite.schema import unavailable
+from contextfold.stores.sqlite.state_file import unavailable
 from contextfold.stores.sqlite.transactions import Job, Transactions
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextfold.common.dataclass import dataclass
 from contextfold.common.record import Generic, TypeVar
 from contextfold.errors import StoreUnavailable
-from contextfold.stores.sqlite.schema import SqliteError, unavailable
+from contextfold.stores.sqlite.state_file import SqliteError, unavailable
 
 T = TypeVar("T")
 TYPE_CHECKING = False

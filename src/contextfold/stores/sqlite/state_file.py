@@ -1,0 +1,228 @@
+"""The SQLite state file as every process finds it: the checks before it is opened, and connections to it.
+
+Owns the file's header, its format number and the errors of SQLite. Knows no table: they are in `schema`, which most
+commands do not need. A file that is refused is opened read-only and stays unchanged, because it may be the only copy of
+a user's work.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from contextfold.errors import StoreInvalid, StoreUnavailable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+    from typing import Final
+else:
+    from contextfold.stores.sqlite.library import sqlite3
+
+SqliteError = sqlite3.Error
+# The number of migrations in `schema`, which is the version of the tables.
+FORMAT: Final = 6
+# "cxfd" in the header of the file identifies it as ours.
+APPLICATION_ID: Final = 0x63786664
+# The longest time to wait for a lock of another process.
+BUSY_TIMEOUT_S: Final = 2.0
+# A check of all pages of a file of this size takes about 0.1 s, and the start waits for it.
+CHECK_MOST_BYTES: Final = 128 * 1024 * 1024
+FILE_MODE: Final = 0o600
+START_ANEW: Final = "move it away (with its -wal and -shm files) to start with a new file, or name another file"
+
+_HEADER_BYTES: Final = 100
+_MAGIC: Final = b"SQLite format 3\x00"
+_URI_SAFE: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~/")
+
+
+# ---- connections
+
+
+def connect(path: str, busy_timeout_s: float, *, read_only: bool = False) -> sqlite3.Connection:
+    address = f"file:{_quoted(path)}?mode={'ro' if read_only else 'rw'}"
+    return sqlite3.connect(
+        address,
+        uri=True,
+        timeout=busy_timeout_s,
+        # Transactions begin and end explicitly.
+        isolation_level=None,
+        # It is opened and closed by one thread and used by another.
+        check_same_thread=False,
+    )
+
+
+def open_for_reading(path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
+    """A second connection for reading. In WAL mode it neither waits for a commit nor delays one."""
+    connection = connect(path, busy_timeout_s)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def open_existing(path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
+    """Open a file of this version for a command that reads. Raises StoreInvalid if it cannot be used.
+
+    Its pages are not checked, because a command reads few of them: `reading_failed` is the error of a damaged one.
+    """
+    check_regular(path)
+    check_header(path, FORMAT)
+    # Closing the last connection would move a log that somebody left into the file, unless it may not write. Where
+    # nothing was left there is nothing to move, and a connection that may write removes what SQLite creates.
+    read_only = _has_content(f"{path}-wal") or is_unfinished(path)
+    try:
+        connection = connect(path, busy_timeout_s, read_only=read_only)
+        try:
+            connection.execute("PRAGMA query_only = ON")
+            refuse_other_format(path, version_of(connection), FORMAT)
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.Error as problem:
+        raise refusal(path, problem) from problem
+    return connection
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _quoted(path: str) -> str:
+    """The path in a URI."""
+    return "".join(chr(byte) if byte in _URI_SAFE else f"%{byte:02X}" for byte in os.fsencode(path))
+
+
+# ---- checks
+
+
+def check_regular(path: str, *, creates: bool = False) -> None:
+    """Refuse what is not a file that may be written. SQLite writes beside a file also to read it."""
+    try:
+        if os.path.isdir(path):
+            raise StoreInvalid(f"{path} is a folder: name a file for the state")
+        opened = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_CREAT * creates, FILE_MODE)
+        is_regular = stat.S_ISREG(os.fstat(opened).st_mode)
+        os.close(opened)
+        if not is_regular:
+            raise StoreInvalid(f"{path} is not a regular file: name a file for the state")
+    except OSError as problem:
+        raise not_writable(path, problem.strerror or str(problem)) from problem
+
+
+def check_header(path: str, newest: int) -> bool:
+    """Refuse a file that is not ours before SQLite opens it. False if it is empty, so that it is to be created."""
+    with open(path, "rb") as file:
+        header = file.read(_HEADER_BYTES)
+    if not header:
+        return False
+    if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
+        raise StoreInvalid(f"{path} is not a SQLite file, so not a state of contextfold: {START_ANEW}")
+    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        raise StoreInvalid(f"{path} is a SQLite file of another program: {START_ANEW}")
+    refuse_newer(path, int.from_bytes(header[60:64], "big"), newest)
+    return True
+
+
+def check_file(path: str, newest: int, busy_timeout_s: float) -> int | None:
+    """Refuse a file that is not ours, or that is damaged, before SQLite opens it for writing.
+
+    Returns its version, or None if the file has to be created or completed first.
+    """
+    if not check_header(path, newest) or is_unfinished(path):
+        return None
+    try:
+        connection = connect(path, busy_timeout_s, read_only=True)
+        try:
+            # The header may still be in the -wal file.
+            version = version_of(connection)
+            refuse_newer(path, version, newest)
+            _refuse_damaged(connection, path)
+        finally:
+            connection.close()
+    except sqlite3.Error as problem:
+        raise refusal(path, problem) from problem
+    return version
+
+
+def refuse_older(path: str, newest: int, busy_timeout_s: float) -> None:
+    """Refuse an older file for a command that writes, and check it as `check_file` does."""
+    version = check_file(path, newest, busy_timeout_s)
+    if version is None:
+        try:
+            connection = connect(path, busy_timeout_s, read_only=True)
+            try:
+                version = version_of(connection)
+            finally:
+                connection.close()
+        except sqlite3.Error as problem:
+            raise refusal(path, problem) from problem
+    refuse_other_format(path, version, newest)
+
+
+def refuse_newer(path: str, version: int, newest: int) -> None:
+    if version > newest:
+        raise StoreInvalid(
+            f"{path} was written by a newer contextfold: its format is {version}, and this version knows formats up to"
+            f" {newest}. Upgrade contextfold, or {START_ANEW}"
+        )
+
+
+def refuse_other_format(path: str, version: int, newest: int) -> None:
+    """Refuse an older file, too: a daemon of the older version may use it, and a migration would stop it."""
+    refuse_newer(path, version, newest)
+    if version < newest:
+        raise StoreInvalid(
+            f"{path} was written by an older contextfold: stop its daemon if one runs, then start `context serve` once"
+        )
+
+
+def is_unfinished(path: str) -> bool:
+    """Whether the process that created the file was killed. Only opening the file for writing can undo that."""
+    return _has_content(f"{path}-journal")
+
+
+def _has_content(path: str) -> bool:
+    try:
+        return os.stat(path).st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def _refuse_damaged(connection: sqlite3.Connection, path: str) -> None:
+    """Check every page of a file of usual size. A check of a larger one would take minutes.
+
+    Damage that is not noticed here makes the call fail that reads it.
+    """
+    if os.stat(path).st_size > CHECK_MOST_BYTES:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    else:
+        found = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if found != ("ok",):
+            raise StoreInvalid(f"{path} is damaged ({found[0]}): put a backup in its place, or {START_ANEW}")
+
+
+# ---- errors
+
+
+def unavailable(problem: sqlite3.Error) -> StoreUnavailable:
+    name = getattr(problem, "sqlite_errorname", None) or type(problem).__name__
+    return StoreUnavailable(f"SQLite: {problem} ({name})")
+
+
+def not_writable(path: str, said: object) -> StoreInvalid:
+    return StoreInvalid(f"{path} cannot be opened for writing: {said}. Check its folder and who owns it")
+
+
+def refusal(path: str, problem: sqlite3.Error) -> StoreInvalid | StoreUnavailable:
+    """Damage and missing permissions are permanent; a lock or a full disk is temporary."""
+    if isinstance(problem, sqlite3.OperationalError):
+        name = getattr(problem, "sqlite_errorname", "") or ""
+        if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
+            return not_writable(path, problem)
+        return StoreUnavailable(f"{path}: {problem} ({name})")
+    return StoreInvalid(f"{path} is damaged ({problem}): put a backup in its place, or {START_ANEW}")
+
+
+def reading_failed(path: str, problem: sqlite3.Error) -> StoreInvalid | StoreUnavailable:
+    """The error of a query by a command, which opens a file without checking its pages."""
+    return unavailable(problem) if isinstance(problem, sqlite3.OperationalError) else refusal(path, problem)

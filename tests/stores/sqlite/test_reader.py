@@ -1,0 +1,155 @@
+"""A state file that a command reads: when it is refused, what a damaged page answers, and what is left beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from contextfold.common.event_loop import run_at_once
+from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.stores.sqlite.reader import SqliteFileReader
+from contextfold.stores.sqlite.state_file import FORMAT
+from contextfold.stores.sqlite.store import SqliteStore
+from tests.contract.sessions import key_of
+from tests.stores.sqlite.files import fill, path
+from tests.support.clauses import covers
+
+__all__ = ["path"]
+
+SESSIONS = 60
+PAGE = 4096
+DAMAGE = b"\xa5"
+
+
+def no_writer() -> SqliteStore:
+    raise AssertionError("a reader wrote")
+
+
+def read_all(path: Path) -> int:
+    """The number of sessions whose log could be read."""
+    reader = SqliteFileReader(path, no_writer)
+    try:
+        return sum(run_at_once(reader.load(key_of(f"p{number}"))) is not None for number in range(SESSIONS))
+    finally:
+        run_at_once(reader.close())
+
+
+def outcome(path: Path) -> str:
+    try:
+        return "all" if read_all(path) == SESSIONS else "some"
+    except StoreInvalid as problem:
+        return "damaged" if "is damaged" in problem.reason else problem.reason
+
+
+def refused(path: Path, match: str) -> None:
+    before = path.read_bytes()
+    with pytest.raises(StoreInvalid, match=match) as told:
+        read_all(path)
+    assert path.read_bytes() == before
+    assert str(path) in told.value.reason
+
+
+def test_a_file_is_read_and_nothing_is_left_beside_it(path: Path) -> None:
+    fill(path, SESSIONS)
+    before = path.read_bytes()
+    assert read_all(path) == SESSIONS
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_log_that_a_killed_process_left_is_read_and_stays_as_it_was(path: Path, tmp_path: Path) -> None:
+    fill(path, SESSIONS)
+    writing = sqlite3.connect(path)
+    writing.execute("PRAGMA wal_autocheckpoint = 0")
+    writing.execute("UPDATE sessions SET last_at = '2027-01-01T00:00:00Z'")
+    writing.commit()
+    copied = tmp_path / "copy" / "state.db"
+    copied.parent.mkdir()
+    for name in os.listdir(path.parent):
+        shutil.copy(path.parent / name, copied.parent / name)
+    writing.close()
+    log = copied.with_name("state.db-wal")
+    before = copied.read_bytes(), log.read_bytes()
+    assert before[1]
+    reader = SqliteFileReader(copied, no_writer)
+    listed = run_at_once(reader.sessions("local", limit=1))
+    run_at_once(reader.close())
+    assert [session.last_at for session in listed] == ["2027-01-01T00:00:00Z"]
+    assert (copied.read_bytes(), log.read_bytes()) == before
+
+
+@pytest.mark.parametrize("content", [b"hello", b"\0" * 5000, b"SQLite format 3\0 but short"])
+def test_a_file_of_something_else_is_refused(path: Path, content: bytes) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+    refused(path, "is not a SQLite file")
+
+
+def test_a_database_of_another_program_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE sessions (id)")
+    other.close()
+    refused(path, "of another program")
+
+
+@covers("store.md#migrations")
+@pytest.mark.parametrize(("version", "match"), [(99, "newer contextfold"), (FORMAT - 1, "older contextfold")])
+@pytest.mark.parametrize("is_in_log", [False, True])
+def test_a_file_of_another_format_is_refused(path: Path, *, version: int, match: str, is_in_log: bool) -> None:
+    fill(path)
+    other = sqlite3.connect(path)
+    other.execute(f"PRAGMA wal_autocheckpoint = {0 if is_in_log else 1}")
+    other.execute(f"PRAGMA user_version = {version}")
+    try:
+        assert (int.from_bytes(path.read_bytes()[60:64]) == FORMAT) == is_in_log
+        refused(path, match)
+    finally:
+        other.close()
+
+
+def test_an_empty_file_has_no_format(path: Path) -> None:
+    path.parent.mkdir()
+    path.touch()
+    refused(path, "older contextfold")
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreInvalid, match="is a folder"):
+        SqliteFileReader(tmp_path, no_writer)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StoreInvalid, match="not a regular file"):
+        SqliteFileReader(tmp_path / "pipe", no_writer)
+    with pytest.raises(StoreInvalid, match="cannot be opened for writing"):
+        SqliteFileReader(tmp_path / "missing.db", no_writer)
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_damaged_page_is_an_error_of_the_command_that_reads_it(path: Path) -> None:
+    fill(path, SESSIONS)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    refused(path, r"is damaged.*put a backup in its place")
+    path.write_bytes(whole[:PAGE] + DAMAGE * (len(whole) - PAGE))
+    refused(path, r"is damaged.*put a backup in its place")
+    for at in range(PAGE, len(whole), PAGE):
+        path.write_bytes(whole[:at] + DAMAGE * PAGE + whole[at + PAGE :])
+        assert outcome(path) in ("all", "damaged")
+    path.write_bytes(whole)
+    assert read_all(path) == SESSIONS
+
+
+def test_a_locked_file_is_unavailable_and_not_damaged(path: Path) -> None:
+    fill(path)
+    other = sqlite3.connect(path)
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    try:
+        with pytest.raises(StoreUnavailable, match="locked"):
+            read_all(path)
+    finally:
+        other.close()
