@@ -17,7 +17,7 @@ else:
 
     MISSING = object()
     # Compiling takes as long as making this many instances without it.
-    _UNCOMPILED = 40
+    _UNCOMPILED = 100
     _set = object.__setattr__
 
     class _Field:
@@ -38,44 +38,39 @@ else:
 
     def replace(value, /, **changes):
         cls = type(value)
-        values = {name: getattr(value, name) for name in cls.__match_args__} | changes
+        values = dict(zip(cls.__match_args__, cls._values_of_dataclass(value), strict=True)) | changes
         # A name that is no field is refused as by the class.
         return cls(*values.values()) if len(values) == len(cls.__match_args__) else cls(**values)
 
     def dataclass(*, frozen=False, slots=False, eq=True):
-        return lambda cls: _make_dataclass(cls, frozen, slots, eq)
+        if not slots:
+            raise TypeError("give slots=True: every dataclass of the project has slots")
+        return lambda cls: _make_dataclass(cls, frozen, eq)
 
-    def _make_dataclass(cls, frozen, slots, eq):
+    def _make_dataclass(cls, frozen, eq):
         body = dict(cls.__dict__)
         names = tuple([name for name, written in body["__annotations__"].items() if not written.startswith("ClassVar")])
-        given = {name: body[name] for name in names if name in body}
+        given = {name: body.pop(name) for name in names if name in body}
+        values_of = _reading(names)
         owner = []
-        made = {
-            "_given_of_dataclass": given,
-            "_fields_of_dataclass": _deferred_fields,
-            "__match_args__": names,
-            "__dataclass_fields__": _standard_fields,
-            "__init__": _first_init(owner, frozen),
-            "__repr__": _repr,
-        }
+        body.pop("__dict__", None)
+        body.pop("__weakref__", None)
+        body["__slots__"] = body["__match_args__"] = names
+        body["_given_of_dataclass"] = given
+        body["_values_of_dataclass"] = values_of
+        body["_fields_of_dataclass"] = _deferred_fields
+        body["__dataclass_fields__"] = _standard_fields
+        body["__init__"] = _first_init(owner, names, given, frozen)
+        body["__repr__"] = _repr
         if frozen:
-            made |= _FROZEN
+            body |= _FROZEN
         if eq:
             uncompared = [name for name, value in given.items() if type(value) is _Field and not value.compare]
-            compared = tuple(name for name in names if name not in uncompared) if uncompared else names
-            made["__eq__"], made["__hash__"] = _comparing(compared, frozen)
-        if slots:
-            # All at once, because a class is slower to change than to make.
-            for name in (*given, "__dict__", "__weakref__"):
-                body.pop(name, None)
-            body |= made
-            body["__slots__"] = names
-            cls = type(cls)(cls.__name__, cls.__bases__, body)
-        else:
-            for name, value in made.items():
-                setattr(cls, name, value)
-        owner.append(cls)
-        return cls
+            compared = tuple(name for name in names if name not in uncompared)
+            body["__eq__"], body["__hash__"] = _comparing(_reading(compared) if uncompared else values_of, frozen)
+        # The class is made again, because slots cannot be added to one.
+        owner.append(type(cls)(cls.__name__, cls.__bases__, body))
+        return owner[0]
 
     class _DeferredFields:
         """Makes the fields of a class when they are first needed."""
@@ -96,44 +91,47 @@ else:
             return default
         return _Field(name, default, MISSING, True, True)
 
-    def _first_init(owner, frozen):
+    def _first_init(owner, names, given, frozen):
         """The `__init__` of a class until enough instances were made to compile one for it."""
         uncompiled = _UNCOMPILED
+        setters, has_post_init = (), False
 
         def __init__(self, *values, **named):
-            nonlocal uncompiled
+            nonlocal uncompiled, setters, has_post_init
             cls = owner[0]
             uncompiled -= 1
-            if uncompiled < 0 or not _is_filled(self, cls, values, named):
+            every = values if len(values) == len(names) and not named else _completed(names, given, values, named)
+            if uncompiled < 0 or every is None:
+                # If the arguments do not fit, the compiled one says so.
                 cls.__init__ = _compiled_init(cls, frozen)
                 cls.__init__(self, *values, **named)
+                return
+            if not setters:
+                setters = [cls.__dict__[name].__set__ for name in names]
+                has_post_init = hasattr(cls, "__post_init__")
+            for set_value, value in zip(setters, every, strict=True):
+                set_value(self, value)
+            if has_post_init:
+                self.__post_init__()
 
         return __init__
 
-    def _is_filled(self, cls, values, named):
-        """Set all fields. False if the arguments do not fit, which the compiled `__init__` reports."""
-        members = cls._fields_of_dataclass
+    def _completed(names, given, values, named):
+        """The values of all fields; None if the arguments do not fit."""
+        every = list(values)
         unread = len(named)
-        if len(values) + unread > len(members):
-            return False
-        values = list(values)
-        for each in members[len(values) :]:
-            if each.name in named:
-                values.append(named[each.name])
+        for name in names[len(values) :]:
+            if name in named:
+                value = named[name]
                 unread -= 1
-            elif each.default_factory is not MISSING:
-                values.append(each.default_factory())
-            elif each.default is not MISSING:
-                values.append(each.default)
             else:
-                return False
-        if unread:
-            return False
-        for each, value in zip(members, values, strict=True):
-            _set(self, each.name, value)
-        if hasattr(cls, "__post_init__"):
-            self.__post_init__()
-        return True
+                value = given.get(name, MISSING)
+                if type(value) is _Field:
+                    value = value.default if value.default_factory is MISSING else value.default_factory()
+                if value is MISSING:
+                    return None
+            every.append(value)
+        return None if unread or len(every) > len(names) else every
 
     def _compiled_init(cls, frozen):
         known = {"_missing": MISSING}
@@ -165,9 +163,13 @@ else:
         shown = (f"{each.name}={getattr(self, each.name)!r}" for each in self._fields_of_dataclass if each.repr)
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
-    def _comparing(names, frozen):
-        key = attrgetter(*names) if names else lambda _: ()
+    def _reading(names):
+        """A function of an instance that returns the values of some fields."""
+        if len(names) > 1:
+            return attrgetter(*names)
+        return staticmethod(lambda value: tuple(getattr(value, name) for name in names))
 
+    def _comparing(key, frozen):
         def __eq__(self, other):
             return key(self) == key(other) if other.__class__ is self.__class__ else NotImplemented
 

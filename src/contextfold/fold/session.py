@@ -310,24 +310,24 @@ def _operated(state: State, run: Sequence[OperationCompleted]) -> State:
 
 
 def _with_operations(thread: Thread | Branch, run: Sequence[OperationCompleted]) -> Thread | Branch:
-    tokens, operations = thread.tokens + sum(event.tokens for event in run), thread.operations + len(run)
-    failed = thread.failed + sum(event.failed for event in run)
-    redactions = thread.redactions + sum(event.redactions for event in run)
-    recent, since = thread.recent, run
-    # Recent work begins after the user's last prompt, or after a compaction.
-    for at in range(len(run) - 1, -1, -1):
-        if run[at].by_user or run[at].compacts:
-            recent, since = RecentWork(run[at].n, messages=thread.messages), run[at + 1 :]
-            break
-    if since:
-        recent = RecentWork(
-            recent.since,
-            recent.tokens + sum(event.tokens for event in since),
-            recent.operations + len(since),
-            recent.failed + sum(event.failed for event in since),
-            recent.redactions + sum(event.redactions for event in since),
-            recent.messages,
-        )
+    tokens, operations = thread.tokens, thread.operations + len(run)
+    failed, redactions, recent = thread.failed, thread.redactions, thread.recent
+    since, since_tokens, since_operations = recent.since, recent.tokens, recent.operations
+    since_failed, since_redactions, messages = recent.failed, recent.redactions, recent.messages
+    for event in run:
+        tokens += event.tokens
+        failed += event.failed
+        redactions += event.redactions
+        if event.by_user or event.compacts:
+            # Recent work begins after the user's last prompt, or after a compaction.
+            since, messages = event.n, thread.messages
+            since_tokens = since_operations = since_failed = since_redactions = 0
+        else:
+            since_tokens += event.tokens
+            since_operations += 1
+            since_failed += event.failed
+            since_redactions += event.redactions
+    recent = RecentWork(since, since_tokens, since_operations, since_failed, since_redactions, messages)
     if isinstance(thread, Thread):
         return Thread(tokens, operations, failed, redactions, thread.messages, recent)
     return replace(thread, tokens=tokens, operations=operations, failed=failed, redactions=redactions, recent=recent)
@@ -468,7 +468,8 @@ def _branch(state: State, event: OperationCompleted | BranchFolded | BranchDisca
 
 def _with(state: State, *branches: Branch) -> State:
     changed = _draft_of(state.branches)
-    changed.update((branch.id, branch) for branch in branches)
+    for branch in branches:
+        changed[branch.id] = branch
     return _changed(state, branches=changed)
 
 
