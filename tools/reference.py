@@ -13,7 +13,8 @@ from typing import cast
 from starlette.routing import Route
 
 from contextfold import errors
-from contextfold.cli.commands import COMMANDS, Command, Option
+from contextfold.cli.command import Command, Option
+from contextfold.cli.commands import COMMANDS
 from contextfold.error_codes import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.standard import standard_scrubber

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from contextfold.cli.commands import COMMANDS, Command, Option
+from contextfold.cli.command import Command, Option
+from contextfold.cli.commands import COMMANDS
 from contextfold.cli.output import print_answer
 from contextfold.error_codes import EXIT_OK
 

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from contextfold.cli.commands import (
-    COMMANDS,
-    DESCRIPTION,
-    EXIT_CODES,
-    FIRST_STEPS,
-    GROUPS,
-    TOPICS,
-    Command,
-    Option,
-)
+from contextfold.cli.command import GROUPS, TOPICS, Command, Option
+from contextfold.cli.commands import COMMANDS, DESCRIPTION, EXIT_CODES, FIRST_STEPS
 
 COLUMN = 22
 WIDTH = 100

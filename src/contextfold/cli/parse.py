@@ -1,4 +1,4 @@
-"""Parses argv by the table in `cli.commands`.
+"""Parses argv by the tables of commands.
 
 It does not use `argparse`, because importing it takes a quarter of the time of a small resolve. A value may begin with
 a dash, because a query often does.
@@ -6,7 +6,7 @@ a dash, because a query often does.
 
 from __future__ import annotations
 
-from contextfold.cli.commands import COMMANDS, GROUPS, SYNONYMS, TOPICS, Command, Option
+from contextfold.cli.command import GROUPS, SYNONYMS, TOPICS, Command, Option, commands_beginning_with
 from contextfold.common.record import Record
 
 TYPE_CHECKING = False
@@ -109,21 +109,22 @@ def _options_in(command: Command, words: Sequence[str], rest: list[str]) -> Iter
 def _command(argv: Sequence[str]) -> tuple[Command, list[str]]:
     """The command that the first words name, and the words after it."""
     name = argv[0]
-    in_group = {command.name.partition(" ")[2]: command for command in COMMANDS if command.group == name}
-    if in_group:
+    if name in GROUPS:
+        in_group = {command.name.partition(" ")[2]: command for command in commands_beginning_with(name)}
         second = SYNONYMS.get(argv[1], argv[1]) if len(argv) > 1 else ""
         if second in in_group:
             return in_group[second], list(argv[2:])
         hint = _nearest(argv[1], in_group) if len(argv) > 1 else ""
         raise UsageError(f"`context {name}` has no command {second!r}{hint}; see `context {name} --help`")
-    for command in COMMANDS:
-        if command.name == SYNONYMS.get(name, name):
-            return command, list(argv[1:])
+    for command in commands_beginning_with(SYNONYMS.get(name, name)):
+        return command, list(argv[1:])
     raise UsageError(f"there is no command {name!r}{_suggestion(name)}; see `context --help`")
 
 
 def _suggestion(name: str) -> str:
     """The most similar command. It may be in a group: for `context status` it is `context fold status`."""
+    from contextfold.cli.commands import COMMANDS
+
     wanted = SYNONYMS.get(name, name)
     for command in COMMANDS:
         if command.group and command.name.partition(" ")[2] == wanted:
