@@ -20,7 +20,7 @@ from contextfold.scrub.keywords import AS_WRITTEN, IN_ANY_CASE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 # A question of words: its length, the least number of its words, and the length of each.
 WORDS_LENGTH_MAX = 400
@@ -72,7 +72,17 @@ def lowercased(raw: bytes) -> bytes:
 def has_keyword(text: str) -> bool:
     """Whether a text has a keyword of a standard rule."""
     raw = text.encode("utf-8", "surrogatepass")
-    return any(map(raw.__contains__, AS_WRITTEN)) or any(map(lowercased(raw).__contains__, IN_ANY_CASE))
+    return _has_one_of(AS_WRITTEN, raw) or _has_one_of(IN_ANY_CASE, lowercased(raw))
+
+
+def _has_one_of(keywords: Mapping[str, tuple[str, ...]], raw: bytes) -> bool:
+    """Whether bytes have one of some keywords, which are given by their first two bytes."""
+    text = raw.decode("latin-1")
+    for at in range(len(text) - 1):
+        start = text[at : at + 2]
+        if start in keywords and text.startswith(keywords[start], at):
+            return True
+    return False
 
 
 def is_of_words(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from datetime import UTC, datetime, timedelta
@@ -10,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from contextfold.fold.service.callers import LOCAL_OWNER, Caller
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.tool_arguments import branch_request, return_request
+from contextfold.scrub.quick_check import Scrubbed
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.stores.sqlite.store import SqliteStore
 from tests.cli.fold.folds import PROJECT, Agent
 from tests.support.clauses import covers
+from tests.support.known_secrets import known_secrets
 from tests.support.machine import Call
 
 FENCE = re.compile(r"^(`{3,})text\n(.*?)\n\1$", re.MULTILINE | re.DOTALL)
@@ -84,6 +92,37 @@ def test_markdown_has_tree_summary_and_figures_and_quotes_only_in_code(call: Cal
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
     assert "secrets redacted: `1`" in text
     assert "Not measured" in text
+
+
+class NoRules:
+    """Redacts nothing, as the rules of an earlier version may have done."""
+
+    def scrub(self, text: str) -> Scrubbed:
+        return Scrubbed(text, 0, ())
+
+
+def test_what_is_printed_is_redacted_as_the_whole_scrubber_does_it(call: Call, tmp_path: Path) -> None:
+    """Also where some pieces are plain, so that no rule was loaded for them."""
+    secrets = [secret.text[:400] for secret in known_secrets(1)]
+    texts = [*secrets[:40], "The timer was wrong.", "rotate the auth token"]
+    path = tmp_path / "state.db"
+    whole = standard_scrubber()
+
+    async def fill() -> None:
+        service = FoldService(SqliteStore.open(path), NoRules())
+        caller, project = Caller(LOCAL_OWNER), {"project_path": PROJECT}
+        for text in texts:
+            opened = branch_request({**project, "description": " ".join(text.split()), "prompt": "Look into it."})
+            await service.branch(caller, opened)
+            await service.fold(caller, return_request({**project, "message": text}))
+        await service.close()
+
+    asyncio.run(fill())
+    printed = json.loads(report(call, path, "--json"))
+    assert [fold["summary"] for fold in printed["folds"]] == [whole.scrub(text).text for text in texts]
+    descriptions = [whole.scrub(" ".join(text.split())).text for text in texts]
+    assert [fold["description"] for fold in printed["folds"]] == descriptions
+    assert printed["secrets_redacted"] >= len(texts) // 2
 
 
 def test_html_is_one_page_that_loads_and_runs_nothing(call: Call, hostile: Path) -> None:
