@@ -11,13 +11,11 @@ from contextfold.cli.fold.session_access import (
     write,
     write_json,
 )
-from contextfold.cli.fold.show import pages_of, wanted
 from contextfold.cli.output import plain_lines
 from contextfold.cli.parse import Values
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import ArgumentInvalid
 from contextfold.fold.tool_arguments import RESULT_PREFIX, RESULT_UNKNOWN
-from contextfold.fold.tool_results import entry_result
 
 
 def run(values: Values) -> int:
@@ -25,9 +23,11 @@ def run(values: Values) -> int:
     with open_store(values) as store:
         if values["branch"].startswith(RESULT_PREFIX):
             return _expand_result(store, values, is_raw=is_raw)
-        address, state, branch_id = wanted(store, session_address(values), values["branch"])
-        pages = pages_of(store, address, state, branch_id)
+        address, state, branch_id = store.find_archived(session_address(values), values["branch"])
+        pages = store.pages(address, state, branch_id)
         if "json" in values:
+            from contextfold.fold.tool_results import entry_result
+
             entries = [entry_result(entry, entry.text, is_part=False) for page in pages for entry in page]
             write_json({"branch_id": branch_id, "entries": entries})
             return EXIT_OK

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from contextfold.cli.fold.figures import BAR_WIDTH, BAR_WIDTH_NARROW, FREE_CELL, MAIN_CELL
 from contextfold.cli.fold.session_access import (
-    OpenStore,
     open_store,
     owner_of,
     report_no_session,
@@ -14,19 +10,21 @@ from contextfold.cli.fold.session_access import (
     write,
     write_json,
 )
-from contextfold.cli.fold.status import SESSION_ID_SHOWN, sessions_of
-from contextfold.cli.fold.tree import id_length
 from contextfold.cli.output import print_note
-from contextfold.cli.parse import Values
-from contextfold.cli.terminal import Column, Line, Part, Screen, screen
-from contextfold.common.canonical import Encodable
+from contextfold.cli.terminal import Column, screen
 from contextfold.error_codes import EXIT_OK
-from contextfold.fold.ledger.savings import ledger_of, ledger_result
-from contextfold.fold.session import State
+from contextfold.fold.service.session_reader import FoundSession
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from typing import Any
+
+    from contextfold.cli.fold.session_access import OpenStore, SessionAddress
+    from contextfold.cli.parse import Values
+    from contextfold.cli.terminal import Line, Part, Screen
+    from contextfold.common.canonical import Encodable
+    from contextfold.fold.session import State
 
     # The savings in the format of the `/v1` API.
     Savings = Mapping[str, Any]
@@ -44,7 +42,7 @@ def run(values: Values) -> int:
         return _run_all(values)
     with open_store(values) as store:
         address, state = store.find(session_address(values))
-        savings = _savings(store, address.owner, state.session_id)
+        savings = _savings(store, address, state)
     if "json" in values:
         write_json(savings)
     elif not state.revision:
@@ -56,13 +54,15 @@ def run(values: Values) -> int:
 
 
 def _run_all(values: Values) -> int:
+    from contextfold.cli.fold.status import sessions_of
+
     owner = owner_of(values)
     with open_store(values) as store:
         rows: list[dict[str, Encodable]] = [
             {
                 "project_path": session["project_path"],
                 "name": session["name"],
-                **_savings(store, owner, session["session_id"]),
+                **store.run(store.overview.savings(owner, session["session_id"])),
             }
             for session in sessions_of(store, owner)
         ]
@@ -123,10 +123,9 @@ def saved_text(sums: Savings | None) -> str:
     return f"{sums['cost_saved']:,.0f} tokens"
 
 
-def _savings(store: OpenStore, owner: str, session_id: str | None) -> dict[str, Encodable]:
-    if session_id is None:
-        return {"session_id": None, **ledger_result(ledger_of(()))}
-    return dict(store.run(store.overview.savings(owner, session_id)))
+def _savings(store: OpenStore, address: SessionAddress, state: State) -> dict[str, Encodable]:
+    savings = store.run(store.lists.savings_of(FoundSession(address.key, state)))
+    return {**savings, "session_id": state.session_id}
 
 
 # ---- Output in a pipe
@@ -189,6 +188,8 @@ def _drawn(shown: Screen, state: State, savings: Savings) -> str:
 
 def _bars(shown: Screen, savings: Savings) -> list[tuple[str, Line]]:
     """Two bars that compare the tokens with and without folding; the one without folding has the full width."""
+    from contextfold.cli.fold.figures import BAR_WIDTH, BAR_WIDTH_NARROW, FREE_CELL, MAIN_CELL
+
     width = BAR_WIDTH_NARROW if shown.is_narrow else BAR_WIDTH
     sent, without = savings["tokens_sent"], savings["tokens_without"]
     cells = -(-width * sent // without) if without else 0
@@ -224,6 +225,8 @@ def _folds(shown: Screen, state: State, savings: Savings) -> str:
     folds: Sequence[Savings] = savings["folds"]
     if not folds:
         return ""
+    from contextfold.cli.fold.tree import id_length
+
     length = id_length({*state.branches, *(fold["branch_id"] for fold in folds)})
     rows: list[Sequence[Line]] = [
         [
@@ -270,6 +273,8 @@ def _table(shown: Screen, all_savings: Sequence[Savings]) -> str:
 
 
 def _cells(shown: Screen, savings: Savings) -> list[Line]:
+    from contextfold.cli.fold.status import SESSION_ID_SHOWN
+
     saved, without = savings["cost_saved"], savings["cost_without"]
     percent = round(PERCENT * saved / without) if without else 0
     name: list[Part] = [(f" · {savings['name']}", "dim")] if savings["name"] else []

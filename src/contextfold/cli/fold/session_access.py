@@ -18,10 +18,11 @@ from contextfold.settings import fold_settings_from
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator, Mapping
+    from collections.abc import Awaitable, Iterator, Mapping, Sequence
     from typing import Any, Self, TypeVar
 
     from contextfold.common.canonical import Encodable
+    from contextfold.fold.archive import ArchiveEntry
     from contextfold.fold.ports.stored_records import SessionKey
     from contextfold.fold.project import Project
     from contextfold.fold.service.overview import Overview
@@ -38,6 +39,8 @@ BRANCH_PREFIX = "br_"
 # An error about an ambiguous prefix lists at most this many branches.
 NAMED_MOST = 5
 SESSIONS_READ = 100
+# A page of the archive ends after this many characters.
+PAGE_CHARACTERS = 1_000_000
 SESSIONS_MOST = 100_000
 
 
@@ -102,7 +105,12 @@ class OpenStore:
 
     def find_branch(self, address: SessionAddress, given: str) -> tuple[SessionAddress, State, str | None]:
         """The session of a branch and the branch's id. A complete id is searched for in all sessions of the owner."""
-        at, state = self.find(address)
+        return self._find_branch_from(address, *self.find(address), given)
+
+    def _find_branch_from(
+        self, address: SessionAddress, at: SessionAddress, state: State, given: str
+    ) -> tuple[SessionAddress, State, str | None]:
+        """The same, if `find` has found this session at the address."""
         try:
             return at, state, branch_of(state, given)
         except BranchNotFound:
@@ -115,6 +123,29 @@ class OpenStore:
                     branch_address = SessionAddress(address.owner, project_at(other.project_path), other.name)
                     return branch_address, other, given
             raise
+
+    def find_archived(self, address: SessionAddress, given: str) -> tuple[SessionAddress, State, str | None]:
+        """A branch of a live session, or with its complete id any branch in the archive."""
+        at, state = self.find(address)
+        if given == MAIN and not state.revision:
+            raise session_not_found(address)
+        try:
+            return self._find_branch_from(address, at, state, given)
+        except BranchNotFound:
+            whole = given if given.startswith(BRANCH_PREFIX) else BRANCH_PREFIX + given
+            for candidate in (at, *self.ended_addresses(address)):
+                for _ in self.pages(candidate, state, whole):
+                    return candidate, state, whole
+            raise
+
+    def pages(self, address: SessionAddress, state: State, branch_id: str | None) -> Iterator[Sequence[ArchiveEntry]]:
+        """The archived entries of a thread, some at a time."""
+        from contextfold.fold.service.archive_reader import ArchivedThread, thread_entries
+
+        thread = ArchivedThread(address.owner, address.project.hash, branch_id, state.session_id or "")
+        pages = thread_entries(self.reader.store, thread, characters=PAGE_CHARACTERS)
+        while (page := self.run(anext(pages, None))) is not None:
+            yield page
 
     def ended_addresses(self, address: SessionAddress) -> Iterator[SessionAddress]:
         """The projects of the owner's ended sessions, without repetitions; none if the user named a project."""

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from contextfold.cli.fold.session_access import (
-    BRANCH_PREFIX,
     MAIN,
-    OpenStore,
-    SessionAddress,
     open_store,
     session_address,
-    session_not_found,
     write,
     write_json,
 )
@@ -17,21 +13,15 @@ from contextfold.cli.fold.tree import branch_status, id_length, saved_part
 from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Column, Line, Part, Screen, screen, several, text_lines
 from contextfold.error_codes import EXIT_OK
-from contextfold.errors import BranchNotFound
-from contextfold.fold.service.archive_reader import ArchivedThread, thread_entries
-from contextfold.fold.service.session_views import branch_view, row_of
-from contextfold.fold.tool_results import entry_result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from contextfold.common.canonical import Encodable
     from contextfold.fold.archive import ArchiveEntry
     from contextfold.fold.session import State
 
-# A page of the archive ends after this many characters.
-PAGE_CHARACTERS = 1_000_000
 # Without --full, an entry is cut after this many lines, and each line after this many characters.
 EXCERPT_LINES = 3
 EXCERPT_LENGTH = 300
@@ -45,8 +35,8 @@ STYLES = {"prompt": "bold blue", "operation": "cyan", "child": "green", "summary
 
 def run(values: Values) -> int:
     with open_store(values) as store:
-        address, state, branch_id = wanted(store, session_address(values), values["branch"])
-        pages = pages_of(store, address, state, branch_id)
+        address, state, branch_id = store.find_archived(session_address(values), values["branch"])
+        pages = store.pages(address, state, branch_id)
         if "json" in values:
             write_json(_json(state, branch_id, [entry for page in pages for entry in page]))
             return EXIT_OK
@@ -62,31 +52,10 @@ def run(values: Values) -> int:
     return EXIT_OK
 
 
-def wanted(store: OpenStore, address: SessionAddress, given: str) -> tuple[SessionAddress, State, str | None]:
-    """A branch of a live session, or with its complete id any branch in the archive."""
-    at, state = store.find(address)
-    if given == MAIN and not state.revision:
-        raise session_not_found(address)
-    try:
-        return store.find_branch(address, given)
-    except BranchNotFound:
-        whole = given if given.startswith(BRANCH_PREFIX) else BRANCH_PREFIX + given
-        for candidate in (at, *store.ended_addresses(address)):
-            for _ in pages_of(store, candidate, state, whole):
-                return candidate, state, whole
-        raise
-
-
-def pages_of(
-    store: OpenStore, address: SessionAddress, state: State, branch_id: str | None
-) -> Iterator[Sequence[ArchiveEntry]]:
-    thread = ArchivedThread(address.owner, address.project.hash, branch_id, state.session_id or "")
-    pages = thread_entries(store.reader.store, thread, characters=PAGE_CHARACTERS)
-    while (page := store.run(anext(pages, None))) is not None:
-        yield page
-
-
 def _json(state: State, branch_id: str | None, entries: Sequence[ArchiveEntry]) -> Encodable:
+    from contextfold.fold.service.session_views import branch_view, row_of
+    from contextfold.fold.tool_results import entry_result
+
     is_live = branch_id in state.branches
     return {
         "session_id": state.session_id if is_live or branch_id is None else None,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextfold.common.dataclass import dataclass, replace
 from contextfold.common.record import Protocol
 from contextfold.fold.events import Event, OperationCompleted, RequestSent
-from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, ThreadSeen, was_warm
+from contextfold.fold.ledger.sent_request import ESTIMATE_OFF_MAX, FoldSeen, Sent, Share, ThreadSeen, was_warm
 from contextfold.fold.session import Branch, State, Thread
 
 # The type of the recorded operations, and the source of their figures.
@@ -24,8 +24,6 @@ SOURCE = "proxy"
 EVENT_FOLDS_MAX = 100
 SESSION_FOLDS_MAX = 10_000
 TOKENS_MAX = 1_000_000_000
-# If the provider's count is more than this many times the estimate, the estimate did not see a part of the request.
-ESTIMATE_OFF_MAX = 2
 # The longest API name, reason and conversation id, and the longest name of a model.
 WORD_LENGTH_MAX = 64
 MODEL_LENGTH_MAX = 200

@@ -22,17 +22,19 @@ of the same model.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-
-from contextfold.common.canonical import Encodable, Hundredths
+from contextfold.common.canonical import Hundredths
 from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.events import BranchCreated, Event, RequestSent, WorkFolded
 from contextfold.fold.ledger.prices import LedgerPrices
-from contextfold.fold.ledger.provider_counts import ESTIMATE_OFF_MAX
-from contextfold.fold.ledger.sent_request import CACHEABLE_TOKENS
-from contextfold.fold.model_catalog import TokenPrices
-from contextfold.fold.service.session_views import POINTS_MAX, thinned
+from contextfold.fold.ledger.sent_request import CACHEABLE_TOKENS, ESTIMATE_OFF_MAX
+from contextfold.fold.timeline_points import POINTS_MAX, thinned
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from contextfold.common.canonical import Encodable
+    from contextfold.fold.model_catalog import TokenPrices
 
 # More points than are shown are stored, so that repeated thinning loses no peak.
 POINTS_CACHED = 4 * POINTS_MAX
@@ -223,7 +225,7 @@ class LedgerBook:
     _days: dict[str, LedgerSums] = field(default_factory=dict)
     _model_sums: dict[str, LedgerSums] = field(default_factory=dict)
     _models: dict[str, tuple[TokenPrices, bool]] = field(default_factory=dict)
-    _reasons: Counter[str] = field(default_factory=Counter)
+    _reasons: dict[str, int] = field(default_factory=dict)
     _results_dropped: int = 0
     _points: list[LedgerPoint] = field(default_factory=list)
 
@@ -307,7 +309,7 @@ class LedgerBook:
         self._model_sums[event.model] = self._model_sums.get(event.model, LedgerSums()).plus(sums)
         self._results_dropped = max(self._results_dropped, event.results_dropped)
         if event.reason:
-            self._reasons[event.reason] += 1
+            self._reasons[event.reason] = self._reasons.get(event.reason, 0) + 1
         self._points.append(LedgerPoint(event.n, event.at, prompt.tokens, without.tokens))
         if len(self._points) > POINTS_CACHED:
             self._points = thinned(self._points, POINTS_CACHED // 2, height=_height)

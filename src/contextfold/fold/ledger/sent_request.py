@@ -11,6 +11,8 @@ from contextfold.common.dataclass import dataclass
 CACHEABLE_TOKENS = 1_024
 # The error of an estimate of a part of a prompt is at most one in this many.
 ESTIMATE_OFF_SHARE = 10
+# If the provider's count is more than this many times the estimate, the estimate did not see a part of the request.
+ESTIMATE_OFF_MAX = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,12 @@ from contextfold.common.event_loop import pause
 from contextfold.errors import BranchNotFound
 from contextfold.fold.accounting import total_tokens
 from contextfold.fold.events import BranchDiscarded, members
-from contextfold.fold.ledger.ended_ledger import ended_ledger, ledger_parts, plain_figures
-from contextfold.fold.ledger.savings import LedgerSums, ledger_result, sums_result, verdict
+from contextfold.fold.ledger.ended_ledger import ledger_parts, plain_figures
+from contextfold.fold.ledger.savings import LedgerSums, sums_result, verdict
 from contextfold.fold.ports.stored_records import KnownRevision, SessionKey
 from contextfold.fold.service.callers import Target
 from contextfold.fold.service.session_reader import SessionLists, SessionReader
 from contextfold.fold.service.session_views import (
-    POINTS_MAX,
     TimelinePoint,
     branch_view,
     height_of,
@@ -28,10 +27,10 @@ from contextfold.fold.service.session_views import (
     point_after,
     point_view,
     row_of,
-    thinned,
     tree,
 )
 from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, replay, states
+from contextfold.fold.timeline_points import POINTS_MAX, thinned
 from contextfold.fold.verbs import RollBack
 
 TYPE_CHECKING = False
@@ -113,15 +112,7 @@ class Overview(SessionLists):
 
     async def savings(self, owner: str, session_id: str) -> Shape:
         """The savings or costs of folding in the session's requests. The ledger is cached."""
-        found = await self.find_any(owner, session_id)
-        if found.ended:
-            return {
-                "session_id": session_id,
-                **ledger_result(ended_ledger(found.ended, self._service.policy.ledger_prices)),
-            }
-        async with self._reading:
-            ledger = await self._ledger(found.key, session_id)
-        return {"session_id": session_id, **ledger_result(ledger)}
+        return await self.savings_of(await self.find_any(owner, session_id))
 
     async def savings_by(self, owner: str, group: str) -> Shape:
         """The savings or costs of folding in the owner's live and ended sessions, by session, project, day or model."""

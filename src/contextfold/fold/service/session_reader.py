@@ -271,6 +271,22 @@ class SessionLists:
             ledger = await self._ledger(key, state.session_id or "")
         return {**self.row(state), "savings": sums_result(ledger.sums)}
 
+    async def savings_of(self, found: FoundSession) -> Shape:
+        """The savings or costs of folding in the session's requests. The ledger is cached."""
+        from contextfold.fold.ledger.savings import LedgerBook, ledger_result
+
+        session_id, prices = found.state.session_id or "", self._service.policy.ledger_prices
+        if found.ended:
+            from contextfold.fold.ledger.ended_ledger import ended_ledger
+
+            ledger = ended_ledger(found.ended, prices)
+        elif not found.state.requests:
+            ledger = LedgerBook(prices).ledger()
+        else:
+            async with self._reading:
+                ledger = await self._ledger(found.key, session_id)
+        return {"session_id": session_id, **ledger_result(ledger)}
+
     async def _ledger(self, key: SessionKey, session_id: str) -> SavingsLedger:
         from contextfold.fold.ledger.savings import LedgerBook
         from contextfold.fold.ports.stored_records import KnownRevision

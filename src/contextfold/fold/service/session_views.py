@@ -6,21 +6,16 @@ The results of the tools are in `fold.tool_results`.
 from __future__ import annotations
 
 from contextfold.common.dataclass import dataclass
-from contextfold.common.record import Protocol, TypeVar
 from contextfold.fold.accounting import folded_tokens, percent, total_tokens
-from contextfold.fold.tool_results import health_result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from contextfold.common.canonical import Encodable
     from contextfold.fold.service.policy import FoldPolicy
     from contextfold.fold.session import Branch, State
     from contextfold.fold.tool_results import Shape
-
-# A timeline has at most this many points; a screen cannot show many more.
-POINTS_MAX = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +39,9 @@ class TimelinePoint:
 def session_view(state: State, policy: FoldPolicy) -> dict[str, Encodable]:
     branches = state.branches.values()
     total, limit = total_tokens(state), policy.context_limit(state)
+    # Most commands print figures and no view.
+    from contextfold.fold.tool_results import health_result
+
     return {
         "session_id": state.session_id,
         "project_path": state.project_path,
@@ -141,24 +139,3 @@ def height_of(point: TimelinePoint) -> int:
 
 def point_after(state: State) -> TimelinePoint:
     return TimelinePoint(state.revision, state.last_at, total_tokens(state), state.main.tokens)
-
-
-class NumberedPoint(Protocol):
-    @property
-    def n(self) -> int: ...
-
-
-AnyPoint = TypeVar("AnyPoint", bound=NumberedPoint)
-
-
-def thinned(points: Sequence[AnyPoint], most: int = POINTS_MAX, *, height: Callable[[AnyPoint], int]) -> list[AnyPoint]:
-    """Reduce the number of points: take the peak and the end of each interval, so that no peak is lost."""
-    if len(points) <= most:
-        return list(points)
-    stretches = most // 2
-    chosen: list[AnyPoint] = []
-    for stretch in range(stretches):
-        part = points[len(points) * stretch // stretches : len(points) * (stretch + 1) // stretches]
-        peak = max(part, key=lambda point: (height(point), -point.n))
-        chosen += [peak] if peak is part[-1] else [peak, part[-1]]
-    return chosen
