@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import contextfold
-from contextfold import errors
+from contextfold import cache_errors, errors
 from contextfold.error_codes import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
 from tests.support.clauses import covers
 from tests.support.machine import GOLDEN, ROOT, SOURCE
@@ -46,7 +46,8 @@ FROZEN_MESSAGES = {
     "stdio.md#tool-text",
 )
 def test_every_error_code_has_one_exit_code_and_a_json_rpc_code() -> None:
-    codes = {kind.code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "code")}
+    kinds = [*vars(errors).values(), *vars(cache_errors).values()]
+    codes = {kind.code for kind in kinds if isinstance(kind, type) and hasattr(kind, "code")}
     assert codes >= FROZEN_MESSAGES.keys()
     assert codes == set(EXIT_CODES) == set(JSON_RPC_CODES)
     assert sorted(EXIT_CODES[code] for code in FROZEN_MESSAGES) == [2, 3, 4, 5, 6, 7]

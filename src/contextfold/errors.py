@@ -34,6 +34,9 @@
 The `code` and `message` of the errors above FoldError are frozen by the error schema v0 and never contain a path. The
 `reason` is for a person at a terminal and may contain one. This module knows no exit codes, JSON-RPC codes or HTTP
 statuses: `contextfold.error_codes` maps each `code` to them.
+
+The errors of caches are in `cache_errors` and those of exports in `export_errors`: making a class takes time, and a
+command needs few of them.
 """
 
 from __future__ import annotations
@@ -56,35 +59,9 @@ class ContextError(Exception):
         self.reason = reason
 
 
-class CacheMissing(ContextError):
-    code = "cache_missing"
-    message = "Cache does not exist"
-
-
-class CacheInvalid(ContextError):
-    code = "cache_invalid"
-    message = "Cache exists but is invalid"
-
-
-class SourceInvalid(CacheInvalid):
-    message = "A source cannot be built into a cache"
-
-
-class NoDocuments(SourceInvalid):
-    message = "There are no documents to build a cache of"
-
-
-class BundleInvalid(CacheInvalid):
-    message = "The packed cache cannot be read"
-
-
 class QueryInvalid(ContextError):
     code = "invalid_query"
     message = "Query is invalid"
-
-
-class DocumentMissing(QueryInvalid):
-    message = "The cache has no such document"
 
 
 class BudgetInvalid(ContextError):
@@ -99,14 +76,6 @@ class CounterMissing(BudgetInvalid):
 class StorageFailed(ContextError):
     code = "io_error"
     message = "I/O error occurred"
-
-
-class CacheExists(StorageFailed):
-    message = "There is already something at the path of the cache"
-
-
-class SourcesMissing(StorageFailed):
-    message = "There is no such folder"
 
 
 class InternalError(ContextError):
@@ -185,36 +154,6 @@ class StoreInvalid(FoldError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(StoreUnavailable.MESSAGE, {"retry": False}, reason=reason)
-
-
-class ExportInvalid(StoreInvalid):
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.message = "The export file cannot be used"
-
-
-class ExportTruncated(ExportInvalid):
-    pass
-
-
-class ExportAltered(ExportInvalid):
-    pass
-
-
-class ExportNewer(ExportInvalid):
-    pass
-
-
-class TargetNotEmpty(StoreInvalid):
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.message = "The store is not empty"
-
-
-class ImportDiffers(StoreInvalid):
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.message = "The import is not complete"
 
 
 class ScrubFailed(FoldError):

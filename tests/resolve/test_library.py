@@ -11,7 +11,8 @@ import pytest
 
 import contextfold
 from contextfold import ContextError, open_cache
-from contextfold.errors import BudgetInvalid, CacheInvalid, CacheMissing, QueryInvalid
+from contextfold.cache_errors import CacheInvalid, CacheMissing
+from contextfold.errors import BudgetInvalid, QueryInvalid
 from tests.support.clauses import covers
 from tests.support.machine import context
 

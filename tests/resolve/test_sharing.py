@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import contextfold
+from contextfold.cache_errors import BundleInvalid, CacheExists, CacheInvalid
 from contextfold.common.canonical import version_of
-from contextfold.errors import BundleInvalid, CacheExists, CacheInvalid, StorageFailed
+from contextfold.errors import StorageFailed
 from contextfold.resolve.document import Document
 from contextfold.resolve.manifest import ManifestEntry, cache_version_of
 from contextfold.resolve.sharing.bundle import BUNDLE_MAGIC, BundleHead, LineHash

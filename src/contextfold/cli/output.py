@@ -48,7 +48,8 @@ def print_error_line(text: str) -> None:
 
 def plain(text: str) -> str:
     """Escape control characters and line breaks, so that a file's name cannot control the terminal or add a line."""
-    if text.isascii() and text.isprintable():
+    # A character that is escaped is not printable.
+    if text.isprintable():
         return text
     controls = (f"\\x{ord(c):02x}" if c < " " or "\x7f" <= c < "\xa0" else c for c in text)
     return "".join(f"\\u{ord(c):04x}" if c in TURNING else c for c in controls)

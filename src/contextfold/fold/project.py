@@ -75,6 +75,11 @@ def check_session_name(name: str) -> str:
     return name
 
 
+def name_hash_of(name: str | None) -> str:
+    """What identifies a session in its project; empty for the session without a name."""
+    return "" if name is None else hashed(check_session_name(name))
+
+
 def _steps(pieces: list[str]) -> list[str]:
     steps: list[str] = []
     for piece in pieces:

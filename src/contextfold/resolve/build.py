@@ -12,9 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from contextfold.cache_errors import NoDocuments, SourceInvalid, SourcesMissing
 from contextfold.common.canonical import Encodable, version_of
 from contextfold.common.record import Record
-from contextfold.errors import NoDocuments, SourceInvalid, SourcesMissing, StorageFailed
+from contextfold.errors import StorageFailed
 from contextfold.resolve.cache_writer import CacheWriter
 from contextfold.resolve.document import Document
 from contextfold.resolve.documents import kinds

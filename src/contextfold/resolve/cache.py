@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
+from contextfold.cache_errors import CacheInvalid
 from contextfold.common.canonical import Malformed, decode
 from contextfold.common.record import Record
 from contextfold.common.text import count_terms
 from contextfold.common.token_counter import tokens_of
-from contextfold.errors import CacheInvalid, ContextError, StorageFailed
+from contextfold.errors import ContextError, StorageFailed
 from contextfold.resolve.document import Document, decode_document
 from contextfold.resolve.files import (
     FileAbsent,

@@ -15,8 +15,9 @@ import shutil
 import sys
 from types import TracebackType
 
+from contextfold.cache_errors import CacheExists
 from contextfold.common import signals
-from contextfold.errors import CacheExists, StorageFailed
+from contextfold.errors import StorageFailed
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, is_folder, shown, storage_failed, sync
 from contextfold.resolve.layout import MANIFEST_FILE
 

@@ -6,10 +6,10 @@ import os
 import stat
 from collections import OrderedDict
 
+from contextfold.cache_errors import CacheMissing
 from contextfold.common.canonical import encode
 from contextfold.common.record import Record
 from contextfold.common.relevance.defaults import CACHES_MAX
-from contextfold.errors import CacheMissing
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, storage_failed
 from contextfold.resolve.layout import MANIFEST_FILE
 from contextfold.resolve.service import Cache

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import stat
 
+from contextfold.cache_errors import CacheMissing
 from contextfold.common.canonical import encode
 from contextfold.common.record import Record
-from contextfold.errors import CacheMissing, ContextError, StorageFailed
+from contextfold.errors import ContextError, StorageFailed
 from contextfold.resolve.files import LEADS_NOWHERE, shown, storage_failed
 
 REPLACED_ATTEMPTS = 5

@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+from contextfold.cache_errors import SourceInvalid
 from contextfold.common.record import Record
-from contextfold.errors import SourceInvalid, StorageFailed
+from contextfold.errors import StorageFailed
 from contextfold.resolve.document import document_id
 from contextfold.resolve.documents import kinds
 from contextfold.resolve.documents.ignore import IgnoreFile, ignore_file

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from contextfold.cache_errors import CacheMissing
 from contextfold.error_codes import INVALID_PARAMS
-from contextfold.errors import CacheMissing, InternalError
+from contextfold.errors import InternalError
 from contextfold.serve.mcp.jsonrpc import LINE_MAX_BYTES
 from contextfold.serve.mcp.protocol import (
     META_CAPABILITIES,

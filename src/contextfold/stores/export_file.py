@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final, cast
 
-from contextfold.errors import ExportAltered, ExportInvalid, ExportTruncated, StorageFailed
+from contextfold.errors import StorageFailed
+from contextfold.export_errors import ExportAltered, ExportInvalid, ExportTruncated
 from contextfold.fold.ports.store_export import (
     ExportRecord,
     encode_header,

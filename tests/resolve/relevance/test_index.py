@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from contextfold import open_cache
+from contextfold.cache_errors import CacheInvalid
 from contextfold.common.canonical import Malformed
 from contextfold.common.relevance.question import read_question
-from contextfold.errors import CacheInvalid, ContextError
+from contextfold.errors import ContextError
 from contextfold.resolve.relevance.index.index_format import (
     COLUMNS,
     IndexHead,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
+from contextfold.cache_errors import CacheMissing
 from contextfold.cli.parse import UsageError, Values
 from contextfold.common.relevance.defaults import CACHES_MAX
-from contextfold.errors import BudgetInvalid, CacheMissing, QueryInvalid
+from contextfold.errors import BudgetInvalid, QueryInvalid
 from contextfold.resolve.layout import MANIFEST_FILE
 from contextfold.resolve.service import Cache
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from contextfold.cache_errors import CacheInvalid
 from contextfold.cli.output import ProgressLine, print_answer, print_error, print_note
 from contextfold.error_codes import EXIT_CODES, EXIT_OK
-from contextfold.errors import CacheInvalid
 from contextfold.resolve.service import Cache
 
 

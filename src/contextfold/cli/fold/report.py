@@ -66,7 +66,8 @@ def _report(store: OpenStore, found: FoundSession) -> SessionReport:
     shown = rows[-FOLDS_MOST:]
     folded = [row for row in shown if row.branch.status == "folded"]
     reader = store.reader
-    summaries = [store.run(reader.summary_of(found.key, row.branch.id)) for row in folded]
+    stored = store.run(reader.summaries_of(found.key, found.state.session_id))
+    summaries = [stored.get(row.branch.id, "") for row in folded]
     # Stored texts are already redacted. They are redacted again, because the rules may have improved since.
     texts = [
         _home_as_tilde(row["project_path"]),

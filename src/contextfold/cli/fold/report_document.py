@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from contextfold import __version__
 from contextfold.cli.output import plain, plain_lines
-from contextfold.common.canonical import Encodable
 from contextfold.common.dataclass import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
+
+    from contextfold.common.canonical import Encodable
 
 FENCE_LEAST = 3
 NO_FOLDS = "\nNothing was folded.\n"
@@ -183,5 +184,7 @@ def _one_kind_of_line(text: str) -> str:
 
 
 def _longest_run(text: str) -> int:
+    if "`" not in text:
+        return 0
     ticks = "".join("`" if letter == "`" else " " for letter in text)
     return max(map(len, ticks.split()), default=0)

@@ -12,7 +12,7 @@ from contextfold.common.dataclass import dataclass, replace
 from contextfold.common.event_loop import run_at_once
 from contextfold.error_codes import EXIT_CODES
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
-from contextfold.fold.ports.stored_records import LOCAL_OWNER
+from contextfold.fold.ports.stored_records import LOCAL_OWNER, SessionKey
 from contextfold.fold.service.session_reader import SessionLists
 from contextfold.settings import fold_settings_from
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from contextfold.common.canonical import Encodable
     from contextfold.fold.archive import ArchiveEntry
-    from contextfold.fold.ports.stored_records import SessionKey
     from contextfold.fold.project import Project
     from contextfold.fold.service.overview import Overview
     from contextfold.fold.service.session_reader import SessionReader
@@ -55,9 +54,9 @@ class SessionAddress:
 
     @property
     def key(self) -> SessionKey:
-        from contextfold.fold.service.callers import Caller, target_of
+        from contextfold.fold.project import name_hash_of
 
-        return target_of(Caller(self.owner, self.name), self.project).key
+        return SessionKey(self.owner, self.project.hash, name_hash_of(self.name))
 
     @property
     def description(self) -> str:

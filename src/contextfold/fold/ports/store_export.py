@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, cast
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
 from contextfold.common.dataclass import dataclass, fields
-from contextfold.errors import ExportAltered, ExportInvalid, ExportNewer, ExportTruncated
+from contextfold.export_errors import ExportAltered, ExportInvalid, ExportNewer, ExportTruncated
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, EventUnknown, from_members, members
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, ProxiedConversation, SessionKey, Summary

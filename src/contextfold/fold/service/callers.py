@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextfold.common.dataclass import dataclass
 from contextfold.fold.ports.stored_records import LOCAL_OWNER, SessionKey
-from contextfold.fold.project import Project, check_session_name, hashed
+from contextfold.fold.project import Project, name_hash_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,7 @@ class Target:
 
 def target_of(caller: Caller, project: Project) -> Target:
     name = caller.session_name
-    name_hash = "" if name is None else hashed(check_session_name(name))
-    return Target(SessionKey(caller.owner, project.hash, name_hash), project.given, name)
+    return Target(SessionKey(caller.owner, project.hash, name_hash_of(name)), project.given, name)
 
 
 __all__ = ["LOCAL_OWNER", "Caller", "Target", "target_of"]

@@ -13,14 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from contextfold.common.canonical import encode
 from contextfold.common.event_loop import asyncio, is_running
-from contextfold.errors import (
-    ArgumentInvalid,
-    ContextError,
-    FoldError,
-    InternalError,
-    StoreInvalid,
-    StoreUnavailable,
-)
+from contextfold.errors import ArgumentInvalid, ContextError, FoldError, InternalError, StoreInvalid, StoreUnavailable
 from contextfold.fold import tool_results
 from contextfold.fold.advice import Advice
 from contextfold.fold.archive import ArchiveEntry

@@ -136,6 +136,11 @@ class SessionReader:
                     summary = entry.text
         return summary
 
+    async def summaries_of(self, key: SessionKey, session_id: str | None) -> dict[str, str]:
+        """The summaries of a session's folded branches that are still stored, by the ids of the branches."""
+        stored = await self.store.summaries(key.owner, key.project_hash)
+        return {summary.branch_id: summary.summary for summary in stored if summary.session_id == session_id}
+
     async def search(self, owner: str, query: str, project: Project | None, limit: int = SEARCH_LIMIT) -> list[Summary]:
         return list(await self.store.search(owner, query, project.hash if project else None, limit))
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from contextfold.cache_errors import SourceInvalid
 from contextfold.common.canonical import Encodable
 from contextfold.common.record import Record
-from contextfold.errors import SourceInvalid
 from contextfold.resolve.documents.ignore import PATTERN_MAX_BYTES, IgnoreFile
 from contextfold.resolve.documents.kinds import is_plain_markdown, is_text_name
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextfold.cache_errors import CacheInvalid, DocumentMissing
 from contextfold.common.canonical import HASH_PREFIX, Malformed
 from contextfold.common.record import Record
 from contextfold.common.relevance.question import Question, checked_budget
 from contextfold.common.relevance.token_estimate import ESTIMATE, counter_named
-from contextfold.errors import CacheInvalid, DocumentMissing, QueryInvalid
+from contextfold.errors import QueryInvalid
 from contextfold.resolve.relevance.answer import (
     BUDGET_REASON,
     CACHE_JOINT,

@@ -15,9 +15,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+from contextfold.cache_errors import BundleInvalid
 from contextfold.common.canonical import Encodable, Malformed, decode, encode, fields
 from contextfold.common.record import Record
-from contextfold.errors import BundleInvalid
 from contextfold.resolve.document import Document, decode_document, document_id
 
 BUNDLE_MAGIC = b"contextfold bundle 1\n"

@@ -8,8 +8,9 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 
+from contextfold.cache_errors import BundleInvalid, CacheExists, CacheInvalid
 from contextfold.common.record import Record
-from contextfold.errors import BundleInvalid, CacheExists, CacheInvalid, StorageFailed
+from contextfold.errors import StorageFailed
 from contextfold.resolve.build import BuildReport, build_from
 from contextfold.resolve.cache import CacheFolder, Examination, Progress, silent
 from contextfold.resolve.document import Document

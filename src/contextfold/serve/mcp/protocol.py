@@ -10,9 +10,9 @@ transport itself checks what only it knows: the handshake on stdio, the headers 
 from __future__ import annotations
 
 from contextfold import __version__
+from contextfold.cache_errors import CacheMissing, DocumentMissing
 from contextfold.common.record import Record
 from contextfold.error_codes import INTERNAL_ERROR, INVALID_PARAMS
-from contextfold.errors import CacheMissing, DocumentMissing
 from contextfold.serve.mcp.jsonrpc import RpcRequest, encode_result
 from contextfold.serve.mcp.tools import instructions, listing
 from contextfold.serve.request_error import BAD_REQUEST_STATUS, METHOD_NOT_FOUND, RequestError

@@ -53,8 +53,8 @@ def _list(root: CacheRoot, _arguments: Arguments) -> str:
 def _read(root: CacheRoot, arguments: Arguments) -> str:
     from urllib.parse import unquote_to_bytes
 
+    from contextfold.cache_errors import CacheMissing
     from contextfold.common.canonical import encode
-    from contextfold.errors import CacheMissing
     from contextfold.resolve.root import check_name
 
     uri = arguments.get("uri")

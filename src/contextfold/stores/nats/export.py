@@ -14,7 +14,8 @@ from contextlib import aclosing
 from typing import Final
 
 from contextfold.common.dataclass import dataclass, field, replace
-from contextfold.errors import ImportDiffers, StoreUnavailable, TargetNotEmpty
+from contextfold.errors import StoreUnavailable
+from contextfold.export_errors import ImportDiffers, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
 from contextfold.fold.ports.store import CommitReceipt, SessionKey, Summary

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from contextfold.errors import ImportDiffers, TargetNotEmpty
+from contextfold.export_errors import ImportDiffers, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import to_json
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, SessionKey, Summary

@@ -10,9 +10,9 @@ import mmap
 import os
 import stat
 
+from contextfold.cache_errors import CacheInvalid
 from contextfold.common.canonical import Malformed
 from contextfold.common.record import Record
-from contextfold.errors import CacheInvalid
 from contextfold.resolve.files import (
     INODE_MASK,
     READ_FLAGS,
