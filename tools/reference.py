@@ -12,7 +12,7 @@ from typing import cast
 
 from starlette.routing import Route
 
-from contextfold import errors
+from contextfold import cache_errors, errors
 from contextfold.cli.command import Command, Option
 from contextfold.cli.commands import COMMANDS
 from contextfold.error_codes import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
@@ -154,7 +154,7 @@ def _errors() -> Iterator[str]:
                 str(EXIT_CODES[code]),
                 str(JSON_RPC_CODES[code]),
                 str(HTTP_STATUSES.get(code, NONE)),
-                _message(getattr(errors, name)),
+                _message(getattr(errors, name, None) or getattr(cache_errors, name)),
                 when,
             )
             for name, code, when in drawn

@@ -56,6 +56,8 @@ Encodable = str | int | Float32 | Hundredths | None | Mapping[str, "Encodable"] 
 
 # A tuple is faster to test than a union, which would be made for each value.
 _NUMBERS = (int, Float32, Hundredths)
+# Whether a value is a Mapping takes longer to find out than all else, so the usual lists are recognised first.
+_LISTS = (list, tuple)
 
 
 class Malformed(ValueError):
@@ -105,7 +107,7 @@ def _write(value: Encodable, put: Callable[[str], None], newline: str) -> None:
         put(repr(value))
     elif value is None:
         put("null")
-    elif isinstance(value, dict) or isinstance(value, Mapping):  # noqa: SIM101 - the first is much quicker
+    elif isinstance(value, dict) or (not isinstance(value, _LISTS) and isinstance(value, Mapping)):
         _write_members(value, put, newline)
     else:
         inner = newline and newline + INDENT

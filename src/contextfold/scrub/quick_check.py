@@ -16,7 +16,6 @@ added or changed that could: a rule needs a sign, a digit or a long word, or it 
 from __future__ import annotations
 
 from contextfold.common.record import Record
-from contextfold.scrub.keywords import AS_WRITTEN, IN_ANY_CASE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,6 +70,9 @@ def lowercased(raw: bytes) -> bytes:
 
 def has_keyword(text: str) -> bool:
     """Whether a text has a keyword of a standard rule."""
+    # Most questions are of words, and need no keyword.
+    from contextfold.scrub.keywords import AS_WRITTEN, IN_ANY_CASE
+
     raw = text.encode("utf-8", "surrogatepass")
     return _has_one_of(AS_WRITTEN, raw) or _has_one_of(IN_ANY_CASE, lowercased(raw))
 
@@ -97,4 +99,4 @@ def is_of_words(text: str) -> bool:
     if any(part in word for word in words for part in _COMMAND_PARTS):
         return False
     last = max((at for at, word in enumerate(words) if word in _VERBS), default=0)
-    return not has_keyword(text[: len(" ".join(words[:last]))])
+    return not last or not has_keyword(text[: len(" ".join(words[:last]))])

@@ -29,12 +29,6 @@ BEST_SECTION_WEIGHT = 4
 SECTION_WEIGHT = 3
 BEST_PIECE_WEIGHT = 5
 
-# A term's occurrences in one section are stored as one byte with three counts, each with a maximum: in the body, in the
-# heading, and as parts of identifiers. For the front of a document they are those in the title and in the path.
-COUNT_MAX = 15
-MARKED_MAX = 3
-PARTS_MAX = 3
-MARKED_SHIFT, PARTS_SHIFT = 4, 6
 # The largest number of weighted occurrences of one word in one document.
 OCCURRENCES_MAX = 255
 # A posting's impact has the occurrences above the byte with the document's length class.
@@ -43,54 +37,6 @@ CLASS_MASK = (1 << OCCURRENCES_SHIFT) - 1
 
 # The section number of a document's title and path. The numbers of real sections begin with 1.
 FRONT = 0
-
-
-def pack_counts(count: int, marked: int, parts: int) -> int:
-    return min(count, COUNT_MAX) | min(marked, MARKED_MAX) << MARKED_SHIFT | min(parts, PARTS_MAX) << PARTS_SHIFT
-
-
-def _weighted(count_weight: int, marked_weight: int, parts_weight: int) -> tuple[int, ...]:
-    # The expression is written out for speed, because every command with a question computes these tables.
-    return tuple(
-        [
-            count_weight * (packed & COUNT_MAX)
-            + marked_weight * (packed >> MARKED_SHIFT & MARKED_MAX)
-            + parts_weight * (packed >> PARTS_SHIFT)
-            for packed in range(256)
-        ]
-    )
-
-
-# The weights of the packed counts of a section, and of a document's front, in the score of the document.
-SECTION_IN_DOCUMENT = _weighted(1, 2, 1)
-FRONT_IN_DOCUMENT = _weighted(5, 3, 1)
-# Their weights in the score of a section.
-SECTION_IN_SECTION = _weighted(1, 12, 1)
-FRONT_IN_SECTION = _weighted(3, 1, 1)
-
-
-# A document's length is stored in a byte: exact below 32 words, then with five significant bits.
-EXACT_LENGTHS = 32
-MANTISSA_BITS = 5
-LONGEST_CLASS = 255
-
-
-def length_class(words: int) -> int:
-    """The length class of a document, one byte. Classes grow with the length."""
-    shift = max(words.bit_length() - MANTISSA_BITS, 0)
-    return min((shift << MANTISSA_BITS - 1) + (words >> shift), LONGEST_CLASS)
-
-
-def _class_length(number: int) -> int:
-    """The length in the middle of a class."""
-    if number < EXACT_LENGTHS:
-        return number
-    half = EXACT_LENGTHS // 2
-    shift = number // half - 1
-    return (half + number % half << shift) + (1 << shift >> 1)
-
-
-CLASS_LENGTHS = tuple(map(_class_length, range(LONGEST_CLASS + 1)))
 
 
 def log2_fixed(number: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextfold.common.canonical import encode
 from contextfold.common.dataclass import dataclass
-from contextfold.common.relevance.token_estimate import ESTIMATE, estimate
+from contextfold.common.relevance.token_estimate import ESTIMATE, ChunkUnits, estimate
 from contextfold.fold.ports.stored_records import Summary
 from contextfold.fold.recall.packed_terms import FIELDS, FOLD, OPERATIONS, RESULT
 
@@ -104,6 +104,8 @@ class RecallAnswer:
 def answer(found: Recalled, budget: int) -> RecallAnswer:
     """Select the best documents that fit."""
     chosen: list[RecalledFold] = []
+    # The folds have most of their words in common.
+    known = ChunkUnits()
     # Unmatched words are left out first, because a long query must not fill the budget.
     unmatched = found.unmatched
     while unmatched and _frame_tokens(unmatched, budget, found) > budget // 2:
@@ -112,7 +114,7 @@ def answer(found: Recalled, budget: int) -> RecallAnswer:
     passed = 0
     for hit in found.hits:
         for fold in _forms(hit):
-            tokens = estimate(encode(fold.as_members())) + ITEM_TOKENS
+            tokens = estimate(encode(fold.as_members()), known=known) + ITEM_TOKENS
             if tokens <= left:
                 chosen.append(fold)
                 left -= tokens

@@ -23,7 +23,6 @@ from contextfold.common.relevance.term_scores import (
     saturation,
     term_weight,
 )
-from contextfold.common.relevance.words import stem_of
 from contextfold.fold.recall.packed_terms import AVERAGE_WORDS, FIELDS, LEVELS, TermCounts, pair_count, term_counts
 
 TYPE_CHECKING = False
@@ -40,9 +39,8 @@ HITS_MAX = 30
 LEVEL_SCORES = (2, 4, 6, 7, 9)
 WEAK_FACTOR, WEAK_DIVISOR = 6, 5
 # These words show that the question is about the past, not its subject. They count only if there is no other word.
-REMEMBERING = frozenset(
-    map(stem_of, ("see", "saw", "seen", "find", "found", "before", "earlier", "last", "time", "again"))
-)
+# They are stems; a test compares them with those of the words.
+REMEMBERING = frozenset(("see", "saw", "seen", "find", "found", "befor", "earlier", "last", "time", "again"))
 
 
 @dataclass(frozen=True, slots=True)

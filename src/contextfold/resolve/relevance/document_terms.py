@@ -6,7 +6,8 @@ from array import array
 from collections import Counter
 from itertools import pairwise
 
-from contextfold.common.relevance.term_scores import FRONT, pack_counts
+from contextfold.common.relevance.stored_counts import pack_counts
+from contextfold.common.relevance.term_scores import FRONT
 from contextfold.common.relevance.token_estimate import ChunkUnits, estimate
 from contextfold.common.relevance.words import chunks, read_token, stem_of, tokens, without_marks
 from contextfold.resolve.relevance.sections import outline

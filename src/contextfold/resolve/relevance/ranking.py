@@ -12,17 +12,15 @@ from _bisect import bisect_left
 
 from contextfold.common.record import Record
 from contextfold.common.relevance.question import Question
+from contextfold.common.relevance.stored_counts import COUNT_MAX, FRONT_IN_SECTION, SECTION_IN_SECTION
 from contextfold.common.relevance.term_scores import (
     AVERAGE_FACTOR,
     BEST_PIECE_WEIGHT,
     BEST_SECTION_WEIGHT,
-    COUNT_MAX,
     FRONT,
-    FRONT_IN_SECTION,
     LENGTH_FACTOR,
     PAIR_WEIGHT,
     SATURATION_BITS,
-    SECTION_IN_SECTION,
     SECTION_WEIGHT,
     STEM_WEIGHT,
     TF_FACTOR,

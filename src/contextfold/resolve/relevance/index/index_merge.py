@@ -9,15 +9,13 @@ from collections import Counter
 from itertools import accumulate, chain, groupby
 from operator import itemgetter, sub
 
-from contextfold.common.relevance.term_scores import (
+from contextfold.common.relevance.stored_counts import (
     CLASS_LENGTHS,
     FRONT_IN_DOCUMENT,
-    OCCURRENCES_MAX,
     SECTION_IN_DOCUMENT,
-    average_length,
     length_class,
-    saturation,
 )
+from contextfold.common.relevance.term_scores import OCCURRENCES_MAX, average_length, saturation
 from contextfold.resolve.relevance.index.index_format import IndexView, Postings
 from contextfold.resolve.relevance.term_keys import (
     COUNTS_MASK,
