@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.figures import Figure, show, tell
+from contextfold.common.canonical import parse_json
 from contextfold.fold.service.callers import LOCAL_OWNER, Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.tool_arguments import branch_request, record_request, return_request
@@ -24,15 +25,9 @@ from contextfold.stores.sqlite.store import SqliteStore
 TURNS = 15
 LIMIT = 2.5
 FOLDS = 20
-# What a session has done is replayed or read from the archive, or what was folded is ranked, and all of it is printed.
-FOLDS_LIMIT = 3.0
 # A question that may contain a secret loads RE2, reads the rules and compiles those that it needs.
 RULES_LIMIT = 7.0
 LIMITS = {
-    "context fold status, 20 folds": FOLDS_LIMIT,
-    "context fold list, 20 folds": FOLDS_LIMIT,
-    "context fold show, 20 folds": FOLDS_LIMIT,
-    "context recall, 20 folds": FOLDS_LIMIT,
     "context recall, a possible secret": RULES_LIMIT,
 }
 PROJECT = "/work/app"
@@ -50,18 +45,20 @@ def processor_s(argv: Sequence[str], env: dict[str, str]) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-async def fill(path: Path) -> None:
-    """A store with one session."""
+async def fill(path: Path) -> str:
+    """A store with one session. Returns the id of its last branch."""
     service = FoldService(SqliteStore.open(path), standard_scrubber())
     caller, project = Caller(LOCAL_OWNER), {"project_path": PROJECT}
     for number in range(FOLDS):
         branch = {"description": f"Find fault {number} in the timer", "prompt": "Look into it."}
-        await service.branch(caller, branch_request({**project, **branch}))
+        opened = await service.branch(caller, branch_request({**project, **branch}))
         done = {"type": "test", "content": "three tests fail\n" * 40}
         await service.record(caller, record_request({**project, **done}), "hook")
         message = {"message": f"The clock was wrong in case {number}; the timer of module {number} was broken."}
         await service.fold(caller, return_request({**project, **message}))
     await service.close()
+    branch_id: str = parse_json(opened.answer)["branch_id"]
+    return branch_id
 
 
 def main(turns: int = TURNS) -> bool:
@@ -71,7 +68,7 @@ def main(turns: int = TURNS) -> bool:
         Path(home, "docs").mkdir()
         Path(home, "docs", "a.md").write_text(DOCUMENT)
         filled = Path(home, "filled.db")
-        asyncio.run(fill(filled))
+        branch_id = asyncio.run(fill(filled))
         context = [sys.executable, "-c", PROGRAM]
         of_project = ["--project", PROJECT, "--store", str(filled)]
         subprocess.run([*context, "build", "docs"], env=env, cwd=home, check=True)
@@ -100,6 +97,9 @@ def main(turns: int = TURNS) -> bool:
                 "context fold list, 20 folds": [*context, "fold", "list", *of_project],
                 "context fold show, 20 folds": [*context, "fold", "show", "main", *of_project],
                 "context fold search, 20 folds": [*context, "fold", "search", "clock", *of_project],
+                "context fold savings, 20 folds": [*context, "fold", "savings", *of_project],
+                "context fold expand, 20 folds": [*context, "fold", "expand", branch_id, *of_project],
+                "context fold report, 20 folds": [*context, "fold", "report", *of_project],
                 "context recall, 20 folds": asking,
             }
             taken = {

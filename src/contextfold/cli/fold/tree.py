@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from contextfold.cli.fold.session_access import BRANCH_PREFIX, MAIN
-from contextfold.cli.terminal import Column, Line, Part, Screen
 from contextfold.common.dataclass import dataclass
 from contextfold.fold.service.session_views import BranchRow, tokens_saved
 from contextfold.fold.session import Thread
@@ -14,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from contextfold.cli.terminal import Line, Part, Screen
     from contextfold.fold.session import Branch, State
 
 # At least this many characters of an id are shown.
@@ -54,6 +52,8 @@ def branch_status(branch: Branch, state: State) -> BranchStatus:
 
 def id_length(branch_ids: Iterable[str]) -> int:
     """The length of the shortest prefixes that distinguish these ids."""
+    from itertools import pairwise
+
     known = sorted(branch_ids)
     shared = (_shared(one, other) + 1 for one, other in pairwise(known))
     return max(ID_LEAST, *shared, 0)
@@ -61,6 +61,8 @@ def id_length(branch_ids: Iterable[str]) -> int:
 
 def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: int) -> str:
     """Draw the last rows of a tree, below the main thread. `earlier` is the number of rows left out above them."""
+    from contextfold.cli.terminal import Column
+
     length = id_length(state.branches)
     figure = screen.figure
     rendered_rows: list[list[Line]] = [
@@ -89,6 +91,8 @@ def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: in
 
 def outline(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: int) -> str:
     """The tree for a pipe: one line for each branch, with the description indented by its depth."""
+    from contextfold.cli.terminal import Column
+
     columns = [
         Column("id"),
         Column("status"),
