@@ -123,6 +123,7 @@ def test_commands_on_a_store_load_no_event_loop_and_no_rules(argv: list[str], st
     assert "collections" not in loaded or argv[0] == "recall"
     assert not {name for name in loaded if name.startswith("contextfold.serve.")}
 
+
 def test_a_session_of_a_known_model_needs_no_regular_expression(tmp_path: Path) -> None:
     agent = Agent(tmp_path / "state.db")
     agent.branch("Find the fault")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import sys
 
-from contextfold.common.float32 import Float32
-
 # Commands that only write JSON start without what reads it. `collections.abc` is another name of `_collections_abc`,
 # which every interpreter has loaded.
 TYPE_CHECKING = False
@@ -41,7 +39,13 @@ BRACKETS_SHALLOW = 64
 _CONSTANTS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
-class Hundredths(float):
+class WrittenFloat(float):
+    """A number whose class says how many digits are written, like `float32.Float32`."""
+
+    __slots__ = ()
+
+
+class Hundredths(WrittenFloat):
     """A ratio that is written with two decimals."""
 
     __slots__ = ()
@@ -51,11 +55,11 @@ class Hundredths(float):
 
 
 # The types that the encoder accepts. A plain float is not among them, because its number of digits must be chosen.
-Encodable = str | int | Float32 | Hundredths | None | Mapping[str, "Encodable"] | Sequence["Encodable"]
+Encodable = str | int | WrittenFloat | None | Mapping[str, "Encodable"] | Sequence["Encodable"]
 
 
 # A tuple is faster to test than a union, which would be made for each value.
-_NUMBERS = (int, Float32, Hundredths)
+_NUMBERS = (int, WrittenFloat)
 # Whether a value is a Mapping takes longer to find out than all else, so the usual lists are recognised first.
 _LISTS = (list, tuple)
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 
+from contextfold.common.canonical import WrittenFloat
+
 # Nine significant digits distinguish any two float32 values.
 MAX_DIGITS = 9
 # Numbers from 0.000001 on are written without an exponent.
@@ -14,7 +16,7 @@ FIXED_POINT_FROM = -6
 CACHED_TEXTS = 4096
 
 
-class Float32(float):
+class Float32(WrittenFloat):
     """A float32 between 0 and 1. Its text is the shortest decimal that parses to the same value."""
 
     __slots__ = ()

@@ -26,7 +26,6 @@ from contextfold.common.canonical import Hundredths
 from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.events import BranchCreated, Event, RequestSent, WorkFolded
 from contextfold.fold.ledger.prices import LedgerPrices
-from contextfold.fold.ledger.sent_request import CACHEABLE_TOKENS, ESTIMATE_OFF_MAX
 from contextfold.fold.timeline_points import POINTS_MAX, thinned
 
 TYPE_CHECKING = False
@@ -353,6 +352,9 @@ def _has_usage(event: RequestSent) -> bool:
 
 def _sent_prompt(event: RequestSent, chain: _Chain, cut: int | None, seconds: int) -> tuple[_Prompt, bool]:
     """The real prompt, from the provider's usage or else from the estimate; and whether the cache was warm."""
+    # Only a session with requests needs their types.
+    from contextfold.fold.ledger.sent_request import CACHEABLE_TOKENS
+
     usual_s = CACHE_LIFE_S if event.api == "anthropic" and not chain.writes_1h else CACHE_LIFE_1H_S
     life_s = max(usual_s, chain.life_s)
     is_in_time = chain.last_s is not None and seconds - chain.last_s <= life_s
@@ -391,6 +393,8 @@ def _without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_warm: boo
 
 
 def _tokens_without(event: RequestSent, chain: _Chain, prompt: _Prompt) -> int:
+    from contextfold.fold.ledger.sent_request import ESTIMATE_OFF_MAX
+
     estimate, last = event.tokens_before - event.our_tokens, chain.last
     if prompt.tokens > ESTIMATE_OFF_MAX * event.tokens_after:
         # The estimate does not include everything that was sent.
