@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 from contextfold.cli.fold.session_access import open_store, owner_of, project_of, write, write_json
 from contextfold.cli.output import print_note
 from contextfold.cli.parse import Values
-from contextfold.cli.terminal import screen
 from contextfold.common.relevance.defaults import ASK_BUDGET
 from contextfold.error_codes import EXIT_OK
 from contextfold.fold.tool_arguments import recall_request
@@ -28,10 +29,12 @@ def run(values: Values) -> int:
     )
     with open_store(values) as store:
         answer = store.run(store.reader.recalls.answer(owner_of(values), request))
-    shown = screen()
-    if "json" in values or not shown.is_terminal:
+    if "json" in values or sys.stdout is None or not sys.stdout.isatty():
         write_json(answer.as_members())
     else:
+        from contextfold.cli.terminal import screen
+
+        shown = screen()
         write("".join(_rendered(shown, fold) for fold in answer.folds))
     _report(answer)
     return EXIT_OK
