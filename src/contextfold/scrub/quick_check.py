@@ -15,6 +15,9 @@ added or changed that could: a rule needs a sign, a digit or a long word, or it 
 
 from __future__ import annotations
 
+# Importing `operator` itself would take longer.
+from _operator import add
+
 from contextfold.common.record import Record
 
 TYPE_CHECKING = False
@@ -80,11 +83,8 @@ def has_keyword(text: str) -> bool:
 def _has_one_of(keywords: Mapping[str, tuple[str, ...]], raw: bytes) -> bool:
     """Whether bytes have one of some keywords, which are given by their first two bytes."""
     text = raw.decode("latin-1")
-    for at in range(len(text) - 1):
-        start = text[at : at + 2]
-        if start in keywords and text.startswith(keywords[start], at):
-            return True
-    return False
+    starts = keywords.keys() & set(map(add, text, text[1:]))
+    return any(keyword in text for start in starts for keyword in keywords[start])
 
 
 def is_of_words(text: str) -> bool:
