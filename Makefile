@@ -15,8 +15,8 @@ COMPILED := $(VENV)/.compiled
 COLLECTED := $(VENV)/.collected
 CLIENTS := tests/clients
 NODE_MODULES := $(CLIENTS)/node_modules/.ready
-# More than cores, because many tests wait.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 2)')
+# More than cores, because many tests wait; but each one imports and collects all tests, which takes it seconds.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 # A worker runs a file to its end: what the tests of a file share is made once, the longest files begin.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 SOURCES := $(shell find src -name '*.py')

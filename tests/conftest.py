@@ -9,8 +9,10 @@ import os
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 from contextfold.cli.main import main
@@ -50,6 +52,36 @@ LONG = (
     "clients/test_python_client.py",
     "resolve/test_build_faults.py",
 )
+
+
+# Files that need the same large packages, or caches and daemons that take long to make: one worker runs them.
+TOGETHER = (
+    ("tests/serve/proxy/test_agent.py", "tests/serve/proxy/test_clients.py"),
+    (
+        "tests/clients/test_typescript_clients.py",
+        "tests/clients/test_python_client.py",
+        "tests/clients/test_recall_story.py",
+        "tests/clients/test_inspector.py",
+        "tests/clients/test_conformance.py",
+    ),
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """With `--dist loadfile`, the files of a group go to the same worker."""
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    if config.getvalue("dist") != "loadfile":
+        return None
+    first = {name: group[0] for group in TOGETHER for name in group}
+
+    class ByFileOrGroup(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            name: str = super()._split_scope(nodeid)
+            return first.get(name, name)
+
+    return ByFileOrGroup(config, log)
 
 
 @pytest.fixture
@@ -109,6 +141,20 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+@pytest.hookimpl
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """In a worker, reports of each test one thing instead of five: its result, and a set-up or tear-down that failed.
+
+    Telling the process that distributes the tests takes both more time than most tests do. `-n 0` reports all.
+    """
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 def pytest_unconfigure() -> None:
