@@ -22,6 +22,8 @@ const FORKED_DAEMONS = process.env.CONTEXTFOLD_FORKED_DAEMONS;
 const FLAGS = [
   "--no-sandbox",
   "--disable-gpu",
+  // What is drawn without a GPU needs no process of its own.
+  "--in-process-gpu",
   "--no-first-run",
   "--disable-background-networking",
   "--disable-component-update",
@@ -104,7 +106,9 @@ export class Stage {
 
   async profile(options = {}) {
     const browser = await this.browser();
-    const profile = await browser.newContext({ viewport: WIDE, locale: "en-GB", timezoneId: "UTC", ...options });
+    // Whatever moves is drawn sixty times a second, and nothing that is shown depends on it.
+    const still = { reducedMotion: "reduce" };
+    const profile = await browser.newContext({ viewport: WIDE, locale: "en-GB", timezoneId: "UTC", ...still, ...options });
     profile.setDefaultTimeout(PATIENCE_MS);
     return profile;
   }

@@ -59,7 +59,7 @@ scenario("a branch is read behind its tree, so that no event falls between", asy
 });
 
 scenario("earlier branches stay, whatever was asked for before them", async (stage) => {
-  const daemon = await stage.daemon({ scene: ["many", 1, 300] });
+  const daemon = await stage.daemon({ scene: ["many", 1, 600] }); // of scale.test.mjs, where it is written anyway
   const agent = new Agent(daemon, MANY);
   const session = await agent.session();
   const page = await stage.page(daemon, { path: `/#/sessions/${session}` });

@@ -4,12 +4,12 @@ import { Agent, assert, isSoak, live, row, scenario } from "./browser.mjs";
 import { Look, PROJECT } from "./measure.mjs";
 
 const LIMIT = 2; // times what ten sessions cost
-const SESSIONS = isSoak ? 1000 : 80;
+const SESSIONS = isSoak ? 1000 : 48;
 const BRANCHES = isSoak ? 1000 : 600;
 const WINDOW = 60; // branches that are shown at first
 const FIRST = 400; // as many as the page holds of a branch
 const STEPS = isSoak ? 100 : WINDOW + 10;
-const EVENTS = isSoak ? 2000 : 160;
+const EVENTS = isSoak ? 2000 : 96;
 const AT_ONCE = 16;
 const MOST_NODES = 4300;
 const READS_PER_SECOND = 4;
