@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -12,7 +13,17 @@ import pytest
 from tests.golden import replay
 from tests.support.clauses import covers
 from tests.support.forked import forker
-from tests.support.machine import COMMAND, COMMAND_TIMEOUT_S, GOLDEN, SHARED, SOAK, command_of, interpreters, times
+from tests.support.machine import (
+    COMMAND,
+    COMMAND_TIMEOUT_S,
+    GOLDEN,
+    SHARED,
+    SOAK,
+    Call,
+    command_of,
+    interpreters,
+    times,
+)
 
 PYTHONS = interpreters()
 CASES = sorted(path.parent for path in GOLDEN.glob("cases/*/case.json"))
@@ -23,16 +34,20 @@ SAMPLE = CASES if SOAK else [case for case in CASES if case.name not in LARGE]
 COMPAT = sorted(path.parent for path in SHARED.glob("compat/cases/*/case.json"))
 
 
-def use_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the command, where nothing hinders: a fresh process takes ten times as long as most cases."""
+def use_the_command(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    """Run the command in this process, where nothing hinders: a fresh one takes ten times as long as most cases."""
     fresh = replay.run
 
     def run(work: str, step: dict[str, Any]) -> subprocess.CompletedProcess[bytes]:
+        argv = [str(COMMAND), *step["argv"]]
         if step.get("user"):
             done: subprocess.CompletedProcess[bytes] = fresh(work, step)
             return done
-        env = {**os.environ, **step.get("env", {})}
-        return forker().run([str(COMMAND), *step["argv"]], COMMAND_TIMEOUT_S, env=env, cwd=Path(work))
+        if "env" in step:
+            return forker().run(argv, COMMAND_TIMEOUT_S, env={**os.environ, **step["env"]}, cwd=Path(work))
+        with contextlib.chdir(work):
+            ran = call(*step["argv"])
+        return subprocess.CompletedProcess(argv, ran.code, ran.out, os.fsencode(ran.err))
 
     monkeypatch.setattr(replay, "CONTEXT", [str(COMMAND)])
     monkeypatch.setattr(replay, "run", run)
@@ -71,8 +86,8 @@ def name_of(path: Path) -> str:
     "seed-003#boundary-cache-invalid-vs-io-error",
 )
 @pytest.mark.parametrize("case", SAMPLE, ids=name_of)
-def test_the_command_gives_the_recorded_answer(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_the_command(monkeypatch)
+def test_the_command_gives_the_recorded_answer(case: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    use_the_command(monkeypatch, call)
     assert replay.faults(str(case)) == []
 
 
@@ -96,8 +111,8 @@ def test_every_other_python_gives_the_same(case: Path, version: str, monkeypatch
 
 @covers("resolve.md#reference", "resolve.md#packed-index", "resolve.md#inspect-verify")
 @pytest.mark.parametrize("case", COMPAT, ids=name_of)
-def test_caches_of_the_reference_read_the_same(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_the_command(monkeypatch)
+def test_caches_of_the_reference_read_the_same(case: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    use_the_command(monkeypatch, call)
     assert replay.faults(str(case)) == []
 
 

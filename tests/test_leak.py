@@ -74,16 +74,20 @@ class Ways:
         assert self.call(agent, "context_record", type="json", content=json.dumps({"out": text}), project_path=PROJECT)
         self.call(agent, "context_record", type=text[:64], tokens=1, project_path=PROJECT)
         assert self.call(agent, "context_return", message=f"It said {text}", project_path=PROJECT)
-        # It tells all branches so far, so a few lists tell of each secret.
-        if SOAK or number % 8 == 7:
+        # What was stored is told in the same way whatever it is. In `make test`, one of these follows each secret; a
+        # list tells all branches so far, so a few lists tell of each secret.
+        turn = number // 2 % 4
+        if SOAK or turn == 0:
+            assert self.call(agent, "context_branch_status", project_path=PROJECT)
+        if SOAK or number % 16 == 15:
             assert self.call(agent, "context_list_branches", project_path=PROJECT)
-        for tool, more in (
-            ("context_branch_status", {}),
-            ("context_expand", {"branch_id": begun["branch_id"], "budget": 100_000}),
-            ("context_rollback", {"branch_id": begun["branch_id"], "restore_state": False}),
-        ):
-            assert self.call(agent, tool, project_path=PROJECT, **more)
-        self.call(agent, "context_return", message="", project_path=PROJECT)
+        branch_id = begun["branch_id"]
+        if SOAK or turn in {1, 3}:
+            assert self.call(agent, "context_expand", branch_id=branch_id, budget=100_000, project_path=PROJECT)
+        if SOAK or turn == 2:
+            rollback = {"branch_id": branch_id, "restore_state": False}
+            assert self.call(agent, "context_rollback", project_path=PROJECT, **rollback)
+            self.call(agent, "context_return", message="", project_path=PROJECT)
 
     def _misuse(self, agent: HttpAgent, text: str) -> None:
         """Sends a secret where none is expected, and where a careless program would repeat or store it."""

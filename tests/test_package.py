@@ -60,8 +60,8 @@ for code, argv in json.load(open("runs.json")):
 """
 
 
-def built(source: Path, target: Path) -> dict[str, bytes]:
-    argv = [sys.executable, "-m", "hatchling", "build", "-d", str(target)]
+def built(source: Path, target: Path, *argv_more: str) -> dict[str, bytes]:
+    argv = [sys.executable, "-m", "hatchling", "build", "-d", str(target), *argv_more]
     subprocess.run(argv, cwd=source, check=True, capture_output=True)
     return {path.name: path.read_bytes() for path in target.iterdir()}
 
@@ -85,7 +85,7 @@ def test_the_package_is_built_reproducibly_and_every_command_runs_from_it(tmp_pa
     with tarfile.open(tmp_path / "first" / sdist) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
     (source,) = (tmp_path / "unpacked").iterdir()
-    assert built(source, tmp_path / "second")[wheel] == first[wheel]
+    assert built(source, tmp_path / "second", "-t", "wheel")[wheel] == first[wheel]
     bin_folder = installed(tmp_path / "first" / wheel, tmp_path / "environment")
     names = {"context", "contextfold", "contextd", "mcp-context-server"}
     assert names <= {path.name for path in bin_folder.iterdir()}

@@ -119,7 +119,7 @@ SURROUNDINGS: list[dict[str, str]] = [
 
 @covers("product.md#resolve", "resolve.md#cache-version", "seed-000#security-and-isolation", "seed-000#invariants")
 @given(files=FOLDERS, query=QUERIES.filter(lambda text: "\0" not in text), data=st.data())
-@settings(max_examples=times(3, 150))
+@settings(max_examples=times(2, 150))
 def test_locale_hash_seed_folder_and_file_order_do_not_matter(
     files: dict[str, bytes], query: str, data: st.DataObject
 ) -> None:

@@ -26,7 +26,9 @@ from contextfold.scrub.standard import QuickScrubber, read_rules_file, standard_
 from tests.support.known_secrets import known_secrets
 from tests.support.machine import ROOT, SOURCE, times
 
-KEYWORDS = sorted({keyword for rule in rules_from(read_rules_file()) for keyword in rule.keywords})
+KEYWORDS = sorted(
+    {keyword for rule in rules_from(read_rules_file(), checks_patterns=False) for keyword in rule.keywords}
+)
 # Beside the ordinary: both cases of letters beyond ASCII, which are several bytes each.
 PIECES = st.one_of(
     st.sampled_from(KEYWORDS), st.text(max_size=8), st.sampled_from(["LÖSENORD", "ПАРОЛЬ", "Ñ", "×÷", "="])

@@ -93,9 +93,15 @@ def interpreters() -> dict[str, str]:
     return found
 
 
+def from_sources() -> dict[str, str]:
+    """The variables with which another interpreter runs the sources, compiled once, in a folder of the tests."""
+    return {"PYTHONPATH": str(SOURCE), "PYTHONPYCACHEPREFIX": os.path.join(os.environ["HOME"], ".compiled")}
+
+
 def command_of(python: str) -> list[str]:
     """`context` as that interpreter runs it, directly from the sources."""
-    return ["env", f"PYTHONPATH={SOURCE}", "PYTHONDONTWRITEBYTECODE=1", python, "-m", "contextfold"]
+    settings = [f"{name}={value}" for name, value in from_sources().items()]
+    return ["env", "-u", "PYTHONDONTWRITEBYTECODE", *settings, python, "-m", "contextfold"]
 
 
 def as_nobody(

@@ -33,15 +33,22 @@ def on_nats(nats_server: NatsServer) -> Iterator[Callable[[], NamedStore]]:
         asyncio.run(drop(NatsOptions(**store.settings.nats._asdict())))
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that `fill` has filled, once for all tests; each of them reads it and changes nothing."""
+    path = tmp_path_factory.mktemp("filled") / "state.db"
+    file_at(path).do(fill)
+    return path
+
+
 def arguments(path: Path, store: NamedStore) -> list[object]:
     return [path, "--store", store.named, *flags_of(store)]
 
 
 def test_everything_goes_from_a_file_to_nats_and_back(
-    call: Call, tmp_path: Path, on_nats: Callable[[], NamedStore]
+    call: Call, tmp_path: Path, filled: Path, on_nats: Callable[[], NamedStore]
 ) -> None:
-    first, second, third = file_at(tmp_path / "state.db"), on_nats(), file_at(tmp_path / "restored.db")
-    first.do(fill)
+    first, second, third = file_at(filled), on_nats(), file_at(tmp_path / "restored.db")
     before = all_of(first)
     exports = [tmp_path / "1.jsonl.gz", tmp_path / "2.jsonl.gz", tmp_path / "3.jsonl.gz"]
     for source, target, path in ((first, second, exports[0]), (second, third, exports[1])):
@@ -58,10 +65,9 @@ def test_everything_goes_from_a_file_to_nats_and_back(
 
 
 def test_a_store_that_holds_something_is_not_imported_into(
-    call: Call, tmp_path: Path, on_nats: Callable[[], NamedStore]
+    call: Call, tmp_path: Path, filled: Path, on_nats: Callable[[], NamedStore]
 ) -> None:
-    source, path = file_at(tmp_path / "state.db"), tmp_path / "all.jsonl"
-    source.do(fill)
+    source, path = file_at(filled), tmp_path / "all.jsonl"
     assert call("store", "export", *arguments(path, source)).code == 0
     for target in (file_at(tmp_path / "other.db"), on_nats()):
         assert call("store", "import", *arguments(path, target)).code == 0
@@ -70,9 +76,8 @@ def test_a_store_that_holds_something_is_not_imported_into(
         assert all_of(target) == before
 
 
-def test_a_damaged_file_makes_no_store(call: Call, tmp_path: Path) -> None:
-    source, path, target = file_at(tmp_path / "state.db"), tmp_path / "all.jsonl", tmp_path / "new.db"
-    source.do(fill)
+def test_a_damaged_file_makes_no_store(call: Call, tmp_path: Path, filled: Path) -> None:
+    source, path, target = file_at(filled), tmp_path / "all.jsonl", tmp_path / "new.db"
     assert call("store", "export", *arguments(path, source)).code == 0
     whole = path.read_bytes()
     for damaged in (b"", b"something else\n", whole[:-10], whole.replace(b"inner is done", b"inner is DONE")):

@@ -29,7 +29,7 @@ from contextfold.resolve.relevance.ranking import rank
 from contextfold.serve.worker import Worker, WorkerFailed
 from tests.resolve.relevance.indexing import built, some_documents, written
 from tests.support.forked import forker
-from tests.support.machine import ROOT, SOURCE, context, interpreters, times, write_files
+from tests.support.machine import ROOT, context, from_sources, interpreters, times, write_files
 
 INDEX = "pack/relevance-index"
 PATIENCE_S = 60
@@ -114,7 +114,7 @@ def test_every_python_and_hash_seed_gives_the_same_bytes(tmp_path: Path) -> None
     seen = set()
     for number, python in enumerate([*interpreters().values(), sys.executable]):
         cache = tmp_path / f"cache-{number}"
-        env = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONHASHSEED": str(number), "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {**os.environ, **from_sources(), "PYTHONHASHSEED": str(number)}
         argv = [str(python), "-m", "contextfold", "build", "--sources", str(tmp_path / "docs"), "--cache", str(cache)]
         subprocess.run(argv, env=env, check=True, capture_output=True, timeout=120)
         ask = [str(python), "-c", ASK, str(cache)]

@@ -24,6 +24,7 @@ import pytest
 from tests.serve.proxy.agents import KEY, Conversation
 from tests.serve.proxy.raw_upstream import Asked, RawUpstream, Script, Wire, fine
 from tests.support.daemon import Daemon, Http
+from tests.support.machine import SOAK
 from tests.support.upstream import Upstream
 
 # This is far longer than anything here may take, but it is finite.
@@ -303,6 +304,8 @@ def bomb(wbits: int) -> bytes:
 def test_a_bomb_passes_in_little_memory(hostile: RawUpstream, daemon: Daemon) -> None:
     bombs = {"gzip": bomb(31), "deflate": bomb(15)}
     kinds = ("application/json", "text/event-stream")
+    # Decompressing and reading are separate steps: in `make test`, each encoding and each type once.
+    pairs = list(product(bombs, kinds)) if SOAK else list(zip(bombs, kinds, strict=True))
 
     def drop(asked: Asked, wire: Wire) -> None:
         packed, _, kind = asked.header("x-case")[0].partition(" ")
@@ -310,7 +313,7 @@ def test_a_bomb_passes_in_little_memory(hostile: RawUpstream, daemon: Daemon) ->
 
     hostile.script = drop
     with within_memory(daemon):
-        clients = [(packed, Client(daemon, f"{packed} {kind}")) for packed in bombs for kind in kinds]
+        clients = [(packed, Client(daemon, f"{packed} {kind}")) for packed, kind in pairs]
         others_are_answered(daemon)
         assert all(client.answer() == (200, bombs[packed]) for packed, client in clients)
 
