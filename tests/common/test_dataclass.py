@@ -70,6 +70,15 @@ def test_wrong_arguments_are_refused_before_and_after_the_first_instance(argumen
         Point(-1)
 
 
+def test_what_functions_of_dataclasses_read_is_made_once_for_each_class() -> None:
+    class Inherits(Point):
+        """Has the fields of its base."""
+
+    made = dataclasses.fields(Inherits)
+    assert [each.name for each in made] == list(Point.__match_args__)
+    assert all(one is other for one, other in zip(made, dataclasses.fields(Point), strict=True))
+
+
 def test_copies_and_replacements_are_equal_where_nothing_changed() -> None:
     point = Point(1, ["a"])
     assert point == copy.deepcopy(point) == pickle.loads(pickle.dumps(point)) == ours.replace(point)

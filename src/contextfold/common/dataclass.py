@@ -76,7 +76,7 @@ else:
         """Makes the fields of a class when they are first needed."""
 
         def __get__(self, instance, cls):
-            owner = next(each for each in cls.__mro__ if "_given_of_dataclass" in each.__dict__)
+            owner = _owner(cls)
             given = owner._given_of_dataclass
             owner._fields_of_dataclass = tuple(
                 _field_of(name, given.get(name, MISSING)) for name in owner.__match_args__
@@ -84,6 +84,10 @@ else:
             return owner._fields_of_dataclass
 
     _deferred_fields = _DeferredFields()
+
+    def _owner(cls):
+        """The class itself, or the one whose fields it inherits."""
+        return next(each for each in cls.__mro__ if "_given_of_dataclass" in each.__dict__)
 
     def _field_of(name, default):
         if isinstance(default, _Field):
@@ -193,13 +197,15 @@ else:
     _FROZEN = {"__setattr__": _refuse, "__delattr__": _refuse, "__getstate__": _state, "__setstate__": _restore}
 
     class _StandardFields:
-        """Creates `__dataclass_fields__` when a function of `dataclasses` reads it."""
+        """Creates `__dataclass_fields__` when a function of `dataclasses` first reads it."""
 
         def __get__(self, instance, cls):
             import dataclasses
 
-            made = [(each.name, object, dataclasses.field(kw_only=True)) for each in cls._fields_of_dataclass]
-            return dataclasses.make_dataclass(cls.__name__, made).__dataclass_fields__
+            owner = _owner(cls)
+            made = [(each.name, object, dataclasses.field(kw_only=True)) for each in owner._fields_of_dataclass]
+            owner.__dataclass_fields__ = dataclasses.make_dataclass(owner.__name__, made).__dataclass_fields__
+            return owner.__dataclass_fields__
 
     _standard_fields = _StandardFields()
 
