@@ -183,7 +183,7 @@ def everything(projection: BodyProjection) -> tuple[object, ...]:
 @pytest.mark.parametrize("format", FORMATS)
 def test_what_was_read_before_changes_nothing(format: Format) -> None:
     """Each history is projected as it grows, and each of its requests again with an empty cache."""
-    for number in range(times(6, 2_000)):
+    for number in range(times(3, 2_000)):
         told = history(format, f"repeated {number}")
         bodies = [told.body(count) for count in range(1, len(told.texts) + 1)]
         grown = [everything(project_body(body, format)) for body in bodies]

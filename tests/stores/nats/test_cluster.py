@@ -26,8 +26,8 @@ from tests.support.machine import times
 from tests.support.nats_servers import NatsCluster
 from tests.support.waiting import until
 
-SESSIONS = times(12, 50)
-AGENTS, WATCHERS, DAEMONS = times(4, 12), times(1, 2), 3
+SESSIONS = times(9, 50)
+AGENTS, WATCHERS, DAEMONS = times(3, 12), times(1, 2), 3
 SEED = os.environ.get("CONTEXTFOLD_SEED") or (str(random.SystemRandom().getrandbits(32)) if times(0, 1) else "1")
 
 
