@@ -84,7 +84,31 @@ def can_ask() -> bool:
 def ask_yes_no(question: str) -> bool:
     """Ask a question. Any answer except yes means no."""
     print_on_stderr(f"{question} [y/N] ")
+    _wait_for_answer(sys.stdin.fileno())
     return sys.stdin.readline(ANSWER_LENGTH).strip().lower() in YES
+
+
+def _wait_for_answer(descriptor: int) -> None:
+    """Wait until there is an answer, or a signal whose handler raises.
+
+    A signal that comes just before the process begins to read would be noticed only when the read has ended. What the
+    signal writes to the pipe ends the wait, whenever it came.
+    """
+    import os
+    import select
+    import signal
+
+    woken, wake = os.pipe()
+    try:
+        os.set_blocking(wake, False)
+        before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        try:
+            select.select([descriptor, woken], [], [])
+        finally:
+            signal.set_wakeup_fd(before)
+    finally:
+        os.close(woken)
+        os.close(wake)
 
 
 def _watched() -> bool:
