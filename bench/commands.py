@@ -27,11 +27,7 @@ LIMIT = 2.5
 FOLDS = 20
 # A question that may contain a secret loads RE2, reads the rules and compiles those that it needs.
 RULES_LIMIT = 7.0
-# All that was folded is ranked or searched for secrets, and printed.
-ALL_FOLDS_LIMIT = 2.75
 LIMITS = {
-    "context fold report, 20 folds": ALL_FOLDS_LIMIT,
-    "context recall, 20 folds": ALL_FOLDS_LIMIT,
     "context recall, a possible secret": RULES_LIMIT,
 }
 PROJECT = "/work/app"
