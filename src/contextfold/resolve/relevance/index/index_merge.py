@@ -41,6 +41,8 @@ _DOCUMENT, _ENTRY = (slice(1 if _IS_LITTLE else 0, None, 2), slice(0 if _IS_LITT
 _COUNTS = slice(0 if _IS_LITTLE else 7, None, 8)
 _SECTION_WEIGHTS = bytes(SECTION_IN_DOCUMENT)
 CLASS_BITS = 8
+# A loop over so few entries is faster than processing columns.
+FEW_ENTRIES = 12
 
 
 class Saturations(dict[int, int]):
@@ -78,26 +80,9 @@ class PostingsMaker:
             yield postings._replace(stem_documents=len(seen))
 
     def _word(self, key: bytes, entries: array[int]) -> tuple[Postings, list[int]]:
-        """The postings of a word from its entries, which are sorted by document and section; and its occurrences.
-
-        It processes whole columns of bytes, because a build spends much of its time here.
-        """
-        raw = entries.tobytes()
-        numbers = memoryview(raw).cast("I")[_DOCUMENT].tolist()
-        packed = memoryview(raw).cast("I")[_ENTRY].tolist()
-        counts = raw[_COUNTS]
-        weights = bytearray(counts.translate(_SECTION_WEIGHTS))
-        if min(packed) <= COUNTS_MASK:
-            for at, entry in enumerate(packed):
-                if entry <= COUNTS_MASK:
-                    weights[at] = FRONT_IN_DOCUMENT[entry]
-        per_document = Counter(numbers)
-        documents = list(per_document)
-        ends = list(accumulate(per_document.values()))
-        occurrences = list(weights)
-        if len(documents) < len(numbers):
-            up_to = list(map(list(accumulate(weights, initial=0)).__getitem__, ends))
-            occurrences = list(map(sub, up_to, [0, *up_to]))
+        """The postings of a word from its entries, which are sorted by document and section; and its occurrences."""
+        columns = _columns_of_few(entries) if len(entries) <= FEW_ENTRIES else _columns(entries)
+        documents, ends, packed, occurrences = columns
         if max(occurrences) > OCCURRENCES_MAX:
             occurrences = [min(count, OCCURRENCES_MAX) for count in occurrences]
         values = occurrences
@@ -134,6 +119,48 @@ class PostingsMaker:
             for document in documents
         ]
         return Postings(stem, stem_documents, documents, excess, (), (), None)
+
+
+def _columns(entries: array[int]) -> tuple[list[int], list[int], list[int], list[int]]:
+    """The documents, the ends of their entries, the stored entries, and the occurrences in each document.
+
+    It processes whole columns of bytes, because a build spends much of its time here.
+    """
+    raw = entries.tobytes()
+    numbers = memoryview(raw).cast("I")[_DOCUMENT].tolist()
+    packed = memoryview(raw).cast("I")[_ENTRY].tolist()
+    weights = bytearray(raw[_COUNTS].translate(_SECTION_WEIGHTS))
+    if min(packed) <= COUNTS_MASK:
+        for at, entry in enumerate(packed):
+            if entry <= COUNTS_MASK:
+                weights[at] = FRONT_IN_DOCUMENT[entry]
+    per_document = Counter(numbers)
+    documents = list(per_document)
+    ends = list(accumulate(per_document.values()))
+    if len(documents) == len(numbers):
+        return documents, ends, packed, list(weights)
+    up_to = list(map(list(accumulate(weights, initial=0)).__getitem__, ends))
+    return documents, ends, packed, list(map(sub, up_to, [0, *up_to]))
+
+
+def _columns_of_few(entries: array[int]) -> tuple[list[int], list[int], list[int], list[int]]:
+    """The same, for a word with few entries, as most words are."""
+    documents: list[int] = []
+    ends: list[int] = []
+    packed: list[int] = []
+    occurrences: list[int] = []
+    for entry in entries:
+        document, stored = entry >> DOCUMENT_SHIFT, entry & ENTRY_MASK
+        packed.append(stored)
+        weight = FRONT_IN_DOCUMENT[stored] if stored <= COUNTS_MASK else SECTION_IN_DOCUMENT[stored & COUNTS_MASK]
+        if documents and documents[-1] == document:
+            ends[-1] = len(packed)
+            occurrences[-1] += weight
+        else:
+            documents.append(document)
+            ends.append(len(packed))
+            occurrences.append(weight)
+    return documents, ends, packed, occurrences
 
 
 def entries_of(postings: Postings, new_numbers: Sequence[int]) -> array[int]:
